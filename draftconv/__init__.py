@@ -1,0 +1,3 @@
+"""draftconv: convert, check and prove EAGLE-3 drafters."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""What a drafter is, whatever trainer wrote it: canonical tensors and facts."""

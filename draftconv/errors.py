@@ -1,0 +1,59 @@
+"""Every exception draftconv raises on purpose.
+
+An error says *what* is wrong, *where* (file, tensor or key), *why* it matters and
+*what to type next*. The classes carry those parts; the CLI lays them out.
+"""
+
+from __future__ import annotations
+
+
+class DraftconvError(Exception):
+    """Base class: something a person can act on.
+
+    Args:
+        what: one sentence naming the fault and the file, tensor or key it is in.
+        why: what would happen if it were ignored.
+        cure: what to type or change next.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, why: str = "", cure: str = "") -> None:
+        self.what = what
+        self.why = why
+        self.cure = cure
+        super().__init__("\n".join(part for part in (what, why, cure) if part))
+
+
+class BadCheckpoint(DraftconvError):
+    """The files are not a readable checkpoint: truncated, lying headers, hostile paths."""
+
+
+class NotADrafter(DraftconvError):
+    """Readable, but not an EAGLE-3 / 3.1 drafter: a whole model, EAGLE-1/2, MTP, P-EAGLE …"""
+
+
+class NeedsExport(DraftconvError):
+    """A trainer's runtime state: its own exporter has to run first."""
+
+
+class Undecided(DraftconvError):
+    """The file cannot tell and draftconv will not guess; an option must decide."""
+
+
+class Refused(DraftconvError):
+    """The target layout or engine cannot express this drafter."""
+
+
+class UsageError(DraftconvError):
+    """Options that contradict each other or name something unknown."""
+
+
+class WriteError(DraftconvError):
+    """The output could not be written; nothing was left behind."""
+
+
+class CheckFailed(DraftconvError):
+    """A verification found a difference."""
+
+    exit_code = 1
