@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 Feedback = Literal["pre-norm", "post-norm"]
-Fusion = Literal["plain", "fc_norm", "norm_before_fc"]
+Fusion = Literal["plain", "fc_norm", "norm_before_fc", "both"]
 VocabOrder = Literal["full", "ascending", "unordered"]
 Scalar = bool | int | float | str
 
@@ -79,7 +79,8 @@ class Facts:
         boundaries: ascending residual-stream boundaries 0…L of the target (boundary i
             enters decoder layer i; L leaves the last one, before the final norm), or what
             is known instead.
-        fusion: what normalises the captured states before `fc` (EAGLE-3.1: `fc_norm`).
+        fusion: what normalises the captured states before `fc` (EAGLE-3.1: `fc_norm`);
+            `both` is a contradiction that no trainer writes and engines order differently.
         feedback: which state the next draft step reads (EAGLE-3.1: `post-norm`).
         norm_before_residual: the first residual is the normed state instead of the raw one.
         double_norm: trained with m = hidden_norm(input_layernorm(s)), as ModelOpt
@@ -115,7 +116,7 @@ class Facts:
     @property
     def eagle(self) -> Literal["3", "3.1"]:
         """EAGLE-3.1 adds per-state norms before `fc` and post-norm feedback; either makes it 3.1."""
-        return "3.1" if self.fusion == "fc_norm" or self.feedback == "post-norm" else "3"
+        return "3.1" if self.fusion in ("fc_norm", "both") or self.feedback == "post-norm" else "3"
 
     @property
     def reduced_vocab(self) -> bool:

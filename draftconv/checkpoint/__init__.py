@@ -1,0 +1,53 @@
+"""The bytes of checkpoints: read lazily and strictly, written by plan, whole or not at all.
+
+    open_checkpoint(spec)  →  Checkpoint: config, sidecars, TensorRefs
+    Plan of PlannedTensors →  execute(plan, out)
+
+Nothing here knows what a drafter is. Importing it loads neither numpy nor huggingface_hub.
+"""
+
+from draftconv.checkpoint.checkpoint import Checkpoint, FileInfo, open_checkpoint
+from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
+from draftconv.checkpoint.files import DataFile, LocalFile
+from draftconv.checkpoint.headers import Header, encode_header, read_header
+from draftconv.checkpoint.plan import (
+    Cast,
+    Copy,
+    Literal,
+    Operation,
+    Plan,
+    PlannedTensor,
+    Rows,
+    Shard,
+    encode_json,
+)
+from draftconv.checkpoint.tensors import TensorRef, as_float32, row_blocks
+from draftconv.checkpoint.text import show, show_some
+
+__all__ = [
+    "FLOATS",
+    "SIZES",
+    "Cast",
+    "Checkpoint",
+    "Copy",
+    "DataFile",
+    "FileInfo",
+    "Header",
+    "Literal",
+    "LocalFile",
+    "Operation",
+    "Plan",
+    "PlannedTensor",
+    "Rows",
+    "Shard",
+    "TensorRef",
+    "as_float32",
+    "encode_header",
+    "encode_json",
+    "nbytes",
+    "open_checkpoint",
+    "read_header",
+    "row_blocks",
+    "show",
+    "show_some",
+]

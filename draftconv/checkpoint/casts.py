@@ -1,0 +1,114 @@
+"""Casts between F16, BF16, F32 and F64 in numpy: one rounding, to nearest even, no surprise.
+
+A NaN stays a NaN of the same sign (quieted, as IEEE 754 conversions do), an infinity stays
+one, and a finite value that would become infinite is refused instead.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from draftconv.checkpoint.text import show
+from draftconv.errors import Refused
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# bits type, exponent mask (also: infinity), quiet bit, magnitude mask
+LAYOUT = MappingProxyType(
+    {
+        "F16": ("<u2", 0x7C00, 0x0200, 0x7FFF),
+        "BF16": ("<u2", 0x7F80, 0x0040, 0x7FFF),
+        "F32": ("<u4", 0x7F80_0000, 0x0040_0000, 0x7FFF_FFFF),
+        "F64": ("<u8", 0x7FF0_0000_0000_0000, 0x0008_0000_0000_0000, 0x7FFF_FFFF_FFFF_FFFF),
+    }
+)
+
+
+def cast(bits: NDArray[Any], source: str, target: str, name: str) -> NDArray[Any]:
+    """The values of `bits`, rounded to `target` and returned as bits again.
+
+    Args:
+        bits: unsigned integers of the width of `source`, any shape.
+        name: the tensor, for the message.
+
+    Raises:
+        Refused: a finite value is too large for `target`.
+    """
+    import numpy as np
+
+    if source == target:
+        return bits
+    values = _values(bits, source)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        if target == "BF16":
+            out = _to_bf16(values)
+        else:
+            out = values.astype({"F16": "<f2", "F32": "<f4", "F64": "<f8"}[target]).view(LAYOUT[target][0])
+    _quiet(out, target)
+    _refuse_overflow(values, out, target, name)
+    return out
+
+
+def _values(bits: NDArray[Any], source: str) -> NDArray[Any]:
+    """`bits` as numpy floats that hold every value of `source` exactly."""
+    import numpy as np
+
+    if source == "BF16":
+        wide = bits.astype("<u4")
+        wide <<= 16
+        return wide.view("<f4")
+    values = bits.view({"F16": "<f2", "F32": "<f4", "F64": "<f8"}[source])
+    return values.astype(np.float32) if source == "F16" else values
+
+
+def _to_bf16(values: NDArray[Any]) -> NDArray[Any]:
+    """Round float32 or float64 values to BF16 bits."""
+    import numpy as np
+
+    single = values.astype("<f4", copy=False)
+    wide = single.view("<u4")
+    nan = np.isnan(single)
+    if values.dtype.itemsize == 8:
+        wide = _round_to_odd(values, single)
+    rounded = wide + (((wide >> 16) & 1) + np.uint32(0x7FFF))
+    out: NDArray[Any] = (rounded >> 16).astype("<u2")
+    if nan.any():
+        # the carry of the rounding would turn a NaN with a full payload into something else
+        out[nan] = (wide[nan] >> 16) | LAYOUT["BF16"][2]
+    return out
+
+
+def _round_to_odd(values: NDArray[Any], single: NDArray[Any]) -> NDArray[Any]:
+    """float32 bits of float64 values, inexact ones made odd, so that a second rounding is right."""
+    import numpy as np
+
+    back = single.astype("<f8")
+    wide = single.view("<u4") - (np.abs(back) > np.abs(values))
+    wide |= (back != values) & ~np.isnan(values)
+    odd: NDArray[Any] = wide.astype("<u4", copy=False)
+    return odd
+
+
+def _quiet(out: NDArray[Any], target: str) -> None:
+    _, exponent, quiet, magnitude = LAYOUT[target]
+    nan = (out & out.dtype.type(magnitude)) > exponent
+    if nan.any():
+        out[nan] |= out.dtype.type(quiet)
+
+
+def _refuse_overflow(values: NDArray[Any], out: NDArray[Any], target: str, name: str) -> None:
+    import numpy as np
+
+    _, exponent, _, magnitude = LAYOUT[target]
+    infinite = (out & out.dtype.type(magnitude)) == exponent
+    if not infinite.any():
+        return
+    lost = values[infinite & ~np.isinf(values)]
+    if lost.size:
+        raise Refused(
+            f"tensor {show(name)} holds {float(lost.flat[0])!r}, which {target} cannot hold.",
+            why="It would become infinity and every token after it NaN.",
+            cure="Keep this tensor in its own dtype or choose BF16 or F32.",
+        )

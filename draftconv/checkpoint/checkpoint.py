@@ -1,0 +1,169 @@
+"""A checkpoint as it lies on disk or on the Hub: config, sidecars and lazy tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from draftconv.checkpoint.local import LocalDirectory, refuse_unexported
+from draftconv.checkpoint.tensors import TensorRef
+from draftconv.checkpoint.text import parse_object, show, show_some
+from draftconv.checkpoint.weights import Directory, is_weights, read_weights
+from draftconv.errors import BadCheckpoint, UsageError
+
+CONFIG = "config.json"
+MAX_JSON = 10_000_000
+
+SIDECARS = (
+    "hf_quant_config.json",
+    "draftconv.json",
+    "vllm_speculative.json",
+    "generation_config.json",
+)
+"""JSON objects that are read when they lie beside `config.json`."""
+
+FORCED_HUB = "hf://"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A file of the checkpoint's directory.
+
+    Attributes:
+        unused: a weights file that was not read, because others come first.
+        sha256: of its contents where the Hub told it, else None.
+    """
+
+    name: str
+    size: int
+    unused: bool = False
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything readable in a checkpoint without reading its weights.
+
+    Attributes:
+        name: the directory's base name, or `owner/name` on the Hub.
+        path: the local directory, None on the Hub.
+        config, config_text: `config.json` parsed and verbatim.
+        tensors: by name, in file order.
+        metadata: `__metadata__` of the safetensors files.
+        sidecars: file name → object, for those of `SIDECARS` that exist.
+        files: every regular file in the directory, sorted by name.
+        revision: the commit on the Hub, None for a local directory.
+    """
+
+    name: str
+    path: Path | None
+    config: Mapping[str, object]
+    config_text: str = field(repr=False)
+    tensors: Mapping[str, TensorRef] = field(repr=False)
+    metadata: Mapping[str, str]
+    sidecars: Mapping[str, Mapping[str, object]]
+    files: tuple[FileInfo, ...]
+    revision: str | None = None
+
+
+def open_checkpoint(spec: str | Path, *, revision: str | None = None, token: str | None = None) -> Checkpoint:
+    """Open a local directory or weights file, or a repository on the Hub.
+
+    Args:
+        spec: a path (which wins when it exists), `owner/name`, or `hf://owner/name[@revision]`.
+        revision: branch, tag or commit on the Hub.
+        token: for private repositories; without it huggingface_hub's own is used.
+
+    Raises:
+        BadCheckpoint: unreadable or not a checkpoint. NeedsExport: a trainer's runtime state.
+        UsageError: a revision for a local path, or two different ones.
+    """
+    text = str(spec)
+    if not text.startswith(FORCED_HUB) or isinstance(spec, Path):
+        path = Path(spec)
+        if path.exists():
+            if revision is not None:
+                raise UsageError(
+                    f"{show(text)} is a local path; it has no revision.",
+                    cure=f"Drop the revision, or write {FORCED_HUB}OWNER/NAME to mean the Hub.",
+                )
+            return open_local(path)
+        if isinstance(spec, Path) or not _HUB_ID.fullmatch(text):
+            raise BadCheckpoint(
+                f"{show(text)} does not exist.",
+                cure="Pass a directory with config.json and weights, or a Hub id OWNER/NAME.",
+            )
+    from draftconv.checkpoint.hub import open_hub
+
+    repository, _, named = text.removeprefix(FORCED_HUB).partition("@")
+    if not _HUB_ID.fullmatch(repository):
+        raise UsageError(f"{show(text)} is not a Hub id.", cure=f"Write {FORCED_HUB}OWNER/NAME[@REVISION].")
+    if named and revision is not None and named != revision:
+        raise UsageError(f"{show(text)} names one revision and the option another.", cure="Give one of them.")
+    return open_hub(repository, named or revision, token)
+
+
+def open_local(path: Path) -> Checkpoint:
+    """Open a directory, or the directory around a single weights file."""
+    if path.is_dir():
+        directory = LocalDirectory(path)
+        refuse_unexported(directory)
+        return assemble(directory, path=path)
+    if not is_weights(path.name):
+        raise BadCheckpoint(
+            f"{show(path.name)} is neither a directory nor a .safetensors or .bin file.",
+            cure="Pass the directory that holds config.json and the weights.",
+        )
+    return assemble(LocalDirectory(path.parent), path=path.parent, only=path.name)
+
+
+def assemble(
+    directory: Directory,
+    *,
+    path: Path | None = None,
+    revision: str | None = None,
+    only: str | None = None,
+    hashes: Mapping[str, str] = MappingProxyType({}),
+) -> Checkpoint:
+    """Read config, sidecars and headers of a listing into a `Checkpoint`."""
+    if not directory.files:
+        raise BadCheckpoint(
+            f"{show(directory.name)} is empty.", cure="Pass the directory that the trainer exported."
+        )
+    if CONFIG not in directory.files:
+        raise BadCheckpoint(
+            f"{show(directory.name)} has no {CONFIG}.",
+            why=f"It holds {show_some(directory.files, 6)}.",
+            cure="Put the drafter's config.json beside the weights.",
+        )
+    text, config = _read_json(directory, CONFIG)
+    sidecars = {name: _read_json(directory, name)[1] for name in SIDECARS if name in directory.files}
+    weights = read_weights(directory, only)
+    files = tuple(
+        FileInfo(name, size, is_weights(name) and name not in weights.used, hashes.get(name))
+        for name, size in sorted(directory.files.items())
+    )
+    return Checkpoint(
+        name=directory.name,
+        path=path,
+        config=config,
+        config_text=text,
+        tensors=MappingProxyType(weights.tensors),
+        metadata=MappingProxyType(weights.metadata),
+        sidecars=MappingProxyType(sidecars),
+        files=files,
+        revision=revision,
+    )
+
+
+def _read_json(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
+    file = directory.open(name)
+    if file.size > MAX_JSON:
+        raise BadCheckpoint(f"{name} has {file.size} bytes; {MAX_JSON} is the limit.")
+    raw = file.read(0, file.size)
+    found = parse_object(raw, name)
+    return raw.decode("utf-8"), found

@@ -1,0 +1,332 @@
+"""Carry out a plan: bytes from the sources to a new directory, in bounded memory.
+
+Copies stay inside the kernel (copy_file_range). Everything else is read, computed and
+written in blocks at offsets that are known beforehand, so the output does not depend on
+the number of threads or on the order in which they finish.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from draftconv.checkpoint.casts import LAYOUT, cast
+from draftconv.checkpoint.dtypes import SIZES
+from draftconv.checkpoint.files import DataFile, LocalFile, shrunk
+from draftconv.checkpoint.headers import read_header
+from draftconv.checkpoint.plan import BLOCK, COPY_BUFFER, MAX_THREADS, Cast, Copy, Literal, Plan, Rows, Shard
+from draftconv.checkpoint.staging import staging
+from draftconv.checkpoint.tensors import TensorRef
+from draftconv.checkpoint.text import show
+from draftconv.errors import WriteError
+
+COPY_CHUNK = 128 * 1024 * 1024
+"""Bytes per kernel copy: large enough to cost nothing, small enough for progress and Ctrl-C."""
+
+# what copy_file_range says when these two files need an ordinary copy
+_NO_KERNEL_COPY = frozenset(
+    {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.ETXTBSY}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """`length` bytes of `file` at `source` go to `target` as they are."""
+
+    file: DataFile
+    source: int
+    target: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Compute:
+    """Elements `start…stop` of an output tensor, whose first byte is at `target`."""
+
+    operation: Cast | Rows
+    dtype: str
+    target: int
+    start: int
+    stop: int
+
+    @property
+    def length(self) -> int:
+        return (self.stop - self.start) * SIZES[self.dtype] // 8
+
+    @property
+    def casts(self) -> bool:
+        return self.dtype in LAYOUT and self.dtype != self.operation.ref.dtype
+
+
+_Job: TypeAlias = _Move | _Compute
+
+
+def execute(
+    plan: Plan,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int], None] | None = None,
+    threads: int | None = None,
+) -> None:
+    """Write the plan to the directory `out`, which appears whole or not at all.
+
+    Args:
+        overwrite: replace `out` if it exists, is a directory and holds our `draftconv.json`.
+        progress: called in this thread with the tensor bytes written so far, of `plan.total_bytes`.
+        threads: workers; the output does not depend on it.
+
+    Raises:
+        WriteError: the output exists or cannot be written; nothing was left behind.
+        BadCheckpoint: a source ended early. Refused: a cast would overflow.
+    """
+    shards = plan.shards()
+    small = plan.small_files()
+    report = _Progress(progress)
+    workers = threads or min(MAX_THREADS, os.cpu_count() or 1)
+    with staging(out, overwrite=overwrite) as directory:
+        for shard in shards:
+            _reserve(directory / shard.file_name, shard.size)
+        for shard in shards:
+            _write_shard(directory / shard.file_name, shard, workers, report)
+        for name, data in small.items():
+            _write_small(directory / name, data)
+        _check(directory, shards, small)
+
+
+class _Progress:
+    def __init__(self, callback: Callable[[int], None] | None) -> None:
+        self._callback = callback
+        self._done = 0
+
+    def add(self, count: int) -> None:
+        self._done += count
+        if self._callback is not None:
+            self._callback(self._done)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Claim the room now: a disk that is too small fails here, not minutes later."""
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+        else:
+            os.ftruncate(descriptor, size)
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _write_shard(path: Path, shard: Shard, workers: int, report: _Progress) -> None:
+    with _opened(path, os.O_RDWR) as descriptor:
+        _write_all(descriptor, memoryview(shard.header), 0)
+        for placed in shard.tensors:
+            if isinstance(placed.tensor.operation, Literal):
+                _write_all(descriptor, memoryview(placed.tensor.operation.data), placed.start)
+                report.add(placed.stop - placed.start)
+        _run(list(_jobs(shard)), descriptor, workers, report)
+        os.fsync(descriptor)
+
+
+def _write_small(path: Path, data: bytes) -> None:
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+        _write_all(descriptor, memoryview(data), 0)
+        os.fsync(descriptor)
+
+
+def _jobs(shard: Shard) -> Iterator[_Job]:
+    """The shard's work in file order; neighbouring copies that are neighbours in the source become one."""
+    pending: _Move | None = None
+    for placed in shard.tensors:
+        operation = placed.tensor.operation
+        if isinstance(operation, Copy):
+            ref = operation.ref
+            if (
+                pending is not None
+                and pending.file is ref.file
+                and pending.source + pending.length == ref.offset
+                and pending.target + pending.length == placed.start
+            ):
+                pending = _Move(pending.file, pending.source, pending.target, pending.length + ref.nbytes)
+                continue
+            if pending is not None:
+                yield from _chunks(pending)
+            pending = _Move(ref.file, ref.offset, placed.start, ref.nbytes)
+        elif isinstance(operation, Cast | Rows):
+            yield from _blocks(operation, placed.tensor.dtype, placed.start, placed.stop)
+    if pending is not None:
+        yield from _chunks(pending)
+
+
+def _chunks(move: _Move) -> Iterator[_Move]:
+    for done in range(0, move.length, COPY_CHUNK):
+        size = min(COPY_CHUNK, move.length - done)
+        yield _Move(move.file, move.source + done, move.target + done, size)
+
+
+def _blocks(operation: Cast | Rows, dtype: str, start: int, stop: int) -> Iterator[_Compute]:
+    # sub-byte rows end on whole bytes (PlannedTensor checks it), so bytes are their unit
+    unit = max(8, SIZES[dtype])
+    count = (stop - start) * 8 // unit
+    step = BLOCK * 8 // max(unit, SIZES[operation.ref.dtype])
+    kind = dtype if SIZES[dtype] >= 8 else "U8"
+    for first in range(0, count, step):
+        last = min(first + step, count)
+        yield _Compute(operation, kind, start + first * unit // 8, first, last)
+
+
+def segments(operation: Cast | Rows, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Source ranges `(offset in the file, length)` behind bytes `start…stop` of the permuted source."""
+    ref = operation.ref
+    if isinstance(operation, Cast):
+        yield ref.offset + start, stop - start
+        return
+    row_bytes = ref.row_bytes
+    begin = length = 0
+    while start < stop:
+        row, within = divmod(start, row_bytes)
+        take = min(row_bytes - within, stop - start)
+        offset = ref.offset + operation.order[row] * row_bytes + within
+        if length and begin + length == offset:
+            length += take
+        else:
+            if length:
+                yield begin, length
+            begin, length = offset, take
+        start += take
+    if length:
+        yield begin, length
+
+
+def _run(jobs: list[_Job], descriptor: int, workers: int, report: _Progress) -> None:
+    """Do the jobs on a pool; the first error stops the rest and is raised."""
+    stop = threading.Event()
+    worker = _Worker(descriptor, stop)
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="draftconv")
+    try:
+        for future in as_completed([pool.submit(worker, job) for job in jobs]):
+            report.add(future.result())
+    finally:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Worker:
+    """One job at a time per thread, in a buffer that the thread keeps."""
+
+    def __init__(self, descriptor: int, stop: threading.Event) -> None:
+        self._descriptor = descriptor
+        self._stop = stop
+        self._local = threading.local()
+
+    def __call__(self, job: _Job) -> int:
+        if isinstance(job, _Compute):
+            self._compute(job)
+        elif not isinstance(job.file, LocalFile) or not self._kernel_copy(job, job.file):
+            self._plain_copy(job)
+        return job.length
+
+    def _buffer(self, size: int) -> memoryview:
+        held: bytearray | None = getattr(self._local, "buffer", None)
+        if held is None or len(held) < size:
+            held = self._local.buffer = bytearray(size)
+        return memoryview(held)[:size]
+
+    def _kernel_copy(self, move: _Move, file: LocalFile) -> bool:
+        """Copy without passing through this process; False, with nothing lost, where that is impossible."""
+        if not hasattr(os, "copy_file_range"):
+            return False
+        done = 0
+        while done < move.length and not self._stop.is_set():
+            try:
+                count = os.copy_file_range(
+                    file.fileno(),
+                    self._descriptor,
+                    move.length - done,
+                    move.source + done,
+                    move.target + done,
+                )
+            except OSError as error:
+                if error.errno in _NO_KERNEL_COPY and not done:
+                    return False
+                raise
+            if not count:
+                raise shrunk(file)
+            done += count
+        return True
+
+    def _plain_copy(self, move: _Move) -> None:
+        buffer = self._buffer(min(COPY_BUFFER, move.length))
+        done = 0
+        while done < move.length and not self._stop.is_set():
+            piece = buffer[: min(len(buffer), move.length - done)]
+            move.file.readinto(move.source + done, piece)
+            _write_all(self._descriptor, piece, move.target + done)
+            done += len(piece)
+
+    def _compute(self, job: _Compute) -> None:
+        if self._stop.is_set():
+            return
+        import numpy as np
+
+        ref: TensorRef = job.operation.ref
+        width = SIZES[ref.dtype if job.casts else job.dtype] // 8
+        source = self._buffer((job.stop - job.start) * width)
+        filled = 0
+        for offset, length in segments(job.operation, job.start * width, job.stop * width):
+            ref.file.readinto(offset, source[filled : filled + length])
+            filled += length
+        if not job.casts:
+            _write_all(self._descriptor, source, job.target)
+            return
+        bits = np.frombuffer(source, dtype=LAYOUT[ref.dtype][0])
+        result = cast(bits, ref.dtype, job.dtype, ref.name)
+        _write_all(self._descriptor, result.data.cast("B"), job.target)
+
+
+def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
+    while data.nbytes:
+        count = os.pwrite(descriptor, data, offset)
+        offset += count
+        data = data[count:]
+
+
+def _check(directory: Path, shards: tuple[Shard, ...], small: dict[str, bytes]) -> None:
+    """Reopen what was written: sizes, names, dtypes, shapes and byte ranges."""
+    for shard in shards:
+        with LocalFile(directory / shard.file_name) as file:
+            header = read_header(file)
+            found = [
+                (ref.name, ref.dtype, ref.shape, ref.offset, ref.nbytes) for ref in header.tensors.values()
+            ]
+        wanted = [
+            (placed.tensor.name, placed.tensor.dtype, placed.tensor.shape, placed.start, placed.tensor.nbytes)
+            for placed in shard.tensors
+        ]
+        if sorted(found) != sorted(wanted):
+            raise _differs(shard.file_name)
+    for name, data in small.items():
+        with LocalFile(directory / name) as file:
+            if file.read(0, file.size) != data:
+                raise _differs(name)
+
+
+def _differs(name: str) -> WriteError:
+    return WriteError(
+        f"{show(name)} was written but reads back differently.",
+        why="The file system or the disk is not to be trusted.",
+        cure="Check the disk, then write to another one.",
+    )

@@ -1,0 +1,25 @@
+"""Content hashes of files, streamed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from draftconv.checkpoint.files import DataFile
+
+BLOCK = 4 * 1024 * 1024
+
+
+def sha256(file: DataFile, progress: Callable[[int], None] | None = None) -> str:
+    """SHA-256 of the whole file in hex; `progress` is called with the bytes read so far."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(min(BLOCK, file.size)))
+    done = 0
+    while done < file.size:
+        piece = buffer[: min(len(buffer), file.size - done)]
+        file.readinto(done, piece)
+        digest.update(piece)
+        done += len(piece)
+        if progress is not None:
+            progress(done)
+    return digest.hexdigest()

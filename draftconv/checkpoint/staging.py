@@ -1,0 +1,234 @@
+"""A directory that appears whole or not at all.
+
+Work for `out` happens in the hidden sibling `.{out}.draftconv/`:
+
+    lock   held (flock) while a run is alive; a killed run's lock is free at once
+    new    the output being written; renamed to `out` at the very end
+    old    with overwrite on a file system that cannot exchange names: what `out` was
+
+One fixed name means that the next run for the same `out` finds what a killed one left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.text import parse_object, show
+from draftconv.errors import BadCheckpoint, UsageError, WriteError
+
+PROVENANCE = "draftconv.json"
+"""The file that marks a directory as ours to overwrite."""
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+@contextmanager
+def staging(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """A fresh directory that becomes `out` when the block ends without an exception.
+
+    Raises:
+        UsageError: `out` is not a directory name.
+        WriteError: `out` exists and may not be replaced, another run is writing it, or the
+            file system refuses; nothing is left behind.
+    """
+    out = Path(os.path.abspath(out))  # noqa: PTH100  (resolve() would follow a link at `out` itself)
+    if not out.name:
+        raise UsageError(
+            "the output directory has no name.", cure="Name a directory that does not exist yet."
+        )
+    _refuse_target(out, overwrite=overwrite)
+    try:
+        with _claimed(out.with_name(f".{out.name}.draftconv")) as room:
+            _clear(room, out)
+            _refuse_target(out, overwrite=overwrite)
+            new = room / "new"
+            try:
+                new.mkdir()
+                yield new
+                sync_directory(new)
+                _publish(new, out, room)
+            finally:
+                _clear(room, out)
+            sync_directory(out.parent)
+    except OSError as error:
+        raise write_error(error, out) from error
+
+
+def refuse_same(source: Path, out: Path) -> None:
+    """Refuse an output that is the source, lies inside it or contains it.
+
+    Raises:
+        UsageError: they overlap, by name or through links.
+    """
+    source_directory = source.resolve()
+    if not source_directory.is_dir():
+        source_directory = source_directory.parent
+    target = out.resolve()
+    for path in (target, *target.parents):
+        if path.exists() and path.samefile(source_directory):
+            raise _overlap(source, out, "is" if path == target else "lies inside")
+    for path in source_directory.parents:
+        if target.exists() and path.samefile(target):
+            raise _overlap(source, out, "contains")
+
+
+def write_error(error: OSError, out: Path) -> WriteError:
+    """An operating system's refusal, in words and with a cure."""
+    name = show(out.name)
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            what = f"{name} could not be written: there is no room left on its file system."
+            cure = "Free some space or choose an output on another file system."
+        case errno.EFBIG:
+            what = f"{name} could not be written: a file would exceed the size limit."
+            cure = "Raise the limit (`ulimit -f`), or split the weights with a shard size."
+        case errno.EROFS | errno.EACCES | errno.EPERM:
+            what = f"{name} could not be written: {error.strerror}."
+            cure = "Choose an output in a directory that you may write to."
+        case _:
+            what = f"{name} could not be written: {error.strerror or error}."
+            cure = "Check the file system, then start again."
+    return WriteError(what, why="Nothing was left behind.", cure=cure)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_target(out: Path, *, overwrite: bool) -> None:
+    name = show(out.name)
+    if not out.parent.is_dir():
+        raise WriteError(f"the directory that {name} would stand in does not exist.", cure="Create it first.")
+    if not os.path.lexists(out):
+        return
+    if out.is_symlink() or not out.is_dir():
+        raise WriteError(f"{name} exists and is not a directory.", cure="Choose another output name.")
+    if not overwrite:
+        raise WriteError(
+            f"{name} exists already.",
+            why="Its contents would be lost.",
+            cure="Choose another output name, or pass --overwrite if draftconv wrote it.",
+        )
+    if any(out.iterdir()) and not _is_ours(out / PROVENANCE):
+        raise WriteError(
+            f"{name} was not written by draftconv: it holds no {PROVENANCE}.",
+            why="--overwrite replaces only directories that draftconv wrote.",
+            cure="Choose another output name, or remove the directory yourself.",
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        with LocalFile(path) as file:
+            parse_object(file.read(0, file.size), PROVENANCE)
+    except BadCheckpoint:
+        return False
+    return True
+
+
+@contextmanager
+def _claimed(room: Path) -> Iterator[Path]:
+    """Own the working directory: made, locked, and removed again."""
+    descriptor = _lock(room)
+    try:
+        yield room
+    finally:
+        try:
+            # unlinked while locked: whoever opened it meanwhile sees that it is gone and starts over
+            (room / "lock").unlink()
+            room.rmdir()
+        finally:
+            os.close(descriptor)
+
+
+def _lock(room: Path) -> int:
+    while True:
+        room.mkdir(mode=0o700, exist_ok=True)
+        status = room.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise WriteError(
+                f"{show(room.name)} is in the way: it is not a directory of yours.",
+                why="draftconv works there before the output appears.",
+                cure="Remove it or choose another output.",
+            )
+        try:
+            descriptor = os.open(room / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue  # another run finished and removed the directory between the two calls
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _same_file(descriptor, room / "lock"):
+                return descriptor
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise WriteError(
+                f"another run is writing {show(room.name[1:].removesuffix('.draftconv'))} right now.",
+                cure="Wait for it, or choose another output.",
+            ) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _clear(room: Path, out: Path) -> None:
+    """Remove what is in the room; give back an `out` that a killed run had moved aside."""
+    old = room / "old"
+    if old.is_dir() and not os.path.lexists(out):
+        old.rename(out)
+    for path in (room / "new", old):
+        if path.is_dir():
+            shutil.rmtree(path)
+
+
+def _publish(new: Path, out: Path, room: Path) -> None:
+    if not os.path.lexists(out):
+        new.rename(out)
+    elif not _exchange(new, out):
+        out.rename(room / "old")
+        new.rename(out)
+
+
+def _exchange(left: Path, right: Path) -> bool:
+    """Swap two names in one step (Linux renameat2); False where kernel or file system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(right))
+
+
+def _overlap(source: Path, out: Path, relation: str) -> UsageError:
+    return UsageError(
+        f"the output {show(out.name or out)} {relation} the source {show(source.name or source)}.",
+        why="Writing it would change what is being read.",
+        cure="Choose an output outside the source directory.",
+    )

@@ -1,0 +1,80 @@
+"""Text from strangers: names shortened for messages, JSON read strictly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from draftconv.errors import BadCheckpoint
+
+SHOWN = 120
+"""Longest piece of a name that an error message repeats."""
+
+
+def show(name: object) -> str:
+    """`name` as text, cut to `SHOWN` characters: a checkpoint can hold names of megabytes."""
+    text = str(name)
+    if len(text) <= SHOWN:
+        return text
+    return f"{text[:SHOWN]}… ({len(text)} characters)"
+
+
+def show_some(names: Iterable[object], limit: int = 3) -> str:
+    """The first few names, then how many more there are."""
+    listed = list(names)
+    text = ", ".join(show(name) for name in listed[:limit])
+    return text if len(listed) <= limit else f"{text} and {len(listed) - limit} more"
+
+
+def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str, object]:
+    """A JSON object in UTF-8, every key once.
+
+    Args:
+        where: what is being read, for the message (`config.json`, `header of x.safetensors`).
+        constants: whether `NaN` and `Infinity` are allowed; transformers writes them into configs.
+
+    Raises:
+        BadCheckpoint: not UTF-8, not JSON, not an object, a repeated key, a lone surrogate.
+    """
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            seen: set[str] = set()
+            twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            raise BadCheckpoint(
+                f"{where} has the key {show(twice)} twice.",
+                why="Readers disagree on which of the two counts.",
+                cure="Remove one of them.",
+            )
+        return found
+
+    def constant(text: str) -> float:
+        if not constants:
+            raise BadCheckpoint(f"{where} is not valid JSON: it holds {text}.")
+        return float(text)
+
+    try:
+        text = data.decode("utf-8")
+        found = json.loads(text, object_pairs_hook=once, parse_constant=constant)
+        if "\\ud" in text or "\\uD" in text:
+            # Half a surrogate pair passes json.loads and breaks whoever writes it out again.
+            json.dumps(found, ensure_ascii=False).encode("utf-8")
+    except UnicodeError as error:
+        raise BadCheckpoint(f"{where} is not UTF-8 text ({show(error)}).") from error
+    except RecursionError as error:
+        raise BadCheckpoint(f"{where} is nested too deeply to be read.") from error
+    except ValueError as error:
+        raise BadCheckpoint(f"{where} is not valid JSON: {show(error)}.") from error
+    if not isinstance(found, dict):
+        raise BadCheckpoint(f"{where} holds a JSON {type(found).__name__}, not an object.")
+    return found
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether `name` is a file name that cannot lead out of a directory."""
+    return (
+        0 < len(name.encode("utf-8", "surrogatepass")) <= 255
+        and name not in (".", "..")
+        and not any(character in "/\\\0" for character in name)
+    )

@@ -1,0 +1,167 @@
+"""Captured target layers, held as boundaries only, translated here and nowhere else.
+
+Boundary b (0…L) is the residual stream entering decoder layer b of the target; b = L is
+the stream after the last layer, before the final norm. A producer's id n means either
+"before layer n" (b = n) or "after layer n" (b = n + 1); an engine's id, per target
+family, whatever its code does with it. A wrong convention moves every state by one layer:
+no crash, a lower accept length (SGLang PR 25454: -0.10; vLLM PR 50170: 58.9 % → 1.2 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from draftconv.drafter.targets import Family
+from draftconv.errors import Refused, UsageError
+
+Convention = Literal["before", "after"]
+Reader = Literal["vllm", "sglang", "trtllm"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIds:
+    """What one producer means by a layer id, and by writing none at all."""
+
+    convention: Convention | None
+    implied: bool
+    """No ids in the file mean the default triple (2, L//2, L-3)."""
+    source: str
+
+
+PRODUCERS: Mapping[str, ProducerIds] = {
+    "safeailab": ProducerIds("before", True, "SafeAILab/EAGLE traineagle3: capture before layers 2, L//2, L-3"),
+    "specforge": ProducerIds("after", True, "SpecForge 2026-08: hook on the output of layer n"),
+    "torchspec": ProducerIds("after", True, "TorchSpec 2026-04…08: hook on the output of layer n"),
+    "torchspec-vllm": ProducerIds("before", True, "TorchSpec export for vLLM shifts the ids of kimi_k2 by one"),
+    "torchspec-vllm-unshifted": ProducerIds("after", True, "TorchSpec's vLLM export shifts ids for kimi_k2 only"),
+    "modelopt": ProducerIds("after", True, "ModelOpt 0.29-0.47: hook on the output of layer n"),
+    "modelopt-megatron": ProducerIds("after", True, "ModelOpt Megatron: output of layer n"),
+    "speculators": ProducerIds("before", True, "speculators 0.9: Hugging Face hidden_states index"),
+    "angelslim": ProducerIds("after", True, "AngelSlim 2026-08: hook on the output of layer n"),
+    "automodel": ProducerIds("after", True, "Automodel 2026-08: default 1, L//2-1, L-4 after the layer"),
+    "quark": ProducerIds("after", False, "amd-quark 0.13: hidden_states[n + 1]; its default is not the triple"),
+    "vllm": ProducerIds("before", True, "vLLM 0.33.0: ids are used as they are"),
+    "sglang": ProducerIds(None, True, "SGLang 0.5.23: depends on the target family"),
+    "trtllm": ProducerIds(None, True, "TensorRT-LLM keeps the ids in the serve YAML"),
+    "generic": ProducerIds(None, True, "no known producer's fingerprint, so `before` or `after` cannot be told"),
+}  # fmt: skip
+
+
+def default_triple(layers: int, family: Family | None = None, reader: Reader | None = None) -> tuple[int, ...]:
+    """Boundaries that every engine captures when told nothing: (2, L//2, L-3).
+
+    SGLang 0.5.23 `minimax_m3_vl.py` adds one to its default triple, unlike every other target.
+    """
+    triple = (2, layers // 2, layers - 3)
+    if reader == "sglang" and family == "minimax-m3-vl":
+        return tuple(b + 1 for b in triple)
+    return triple
+
+
+def from_ids(ids: Sequence[int], convention: Convention, layers: int | None) -> tuple[int, ...]:
+    """Translate a producer's ids into boundaries, in the order listed.
+
+    Raises:
+        UsageError: a negative id (counted from the end) without a known layer count.
+    """
+    if min(ids) < 0 and layers is None:
+        raise UsageError(
+            f"layer ids {list(ids)} count from the end of the target",
+            why="their boundaries depend on how many layers the target has",
+            cure="give --target or --target-layers N",
+        )
+    absolute = [i + (layers or 0) if i < 0 else i for i in ids]
+    return tuple(i + 1 if convention == "after" else i for i in absolute)
+
+
+def sglang_captures(ids: Sequence[int], family: Family, layers: int) -> tuple[int, ...]:
+    """Boundaries that SGLang 0.5.23 captures for the nested ids, ascending.
+
+    `srt/models/deepseek_v2.py` adds one to all ids iff the first *listed* id is 1;
+    `gpt_oss.py` takes ids as they are iff the largest equals the layer count; every other
+    model adds one. Loops that end at layer L-1 never deliver boundary L.
+    """
+    match family:
+        case "deepseek":
+            found = [i + 1 for i in ids] if ids and ids[0] == 1 else list(ids)
+        case "gpt-oss":
+            found = list(ids) if ids and max(ids) == layers else [i + 1 for i in ids]
+        case _:
+            found = [i + 1 for i in ids]
+    reach = layers if family == "gpt-oss" else layers - 1
+    return tuple(sorted({b for b in found if b <= reach}))
+
+
+def sglang_ids(boundaries: Sequence[int], family: Family | None, layers: int | None) -> tuple[int, ...]:
+    """Spell boundaries for `eagle_config` as SGLang reads them for this target family.
+
+    Without a family only a first boundary of 2 can be spelled: b - 1 then starts with 1, which
+    every family's rule turns back into b.
+
+    Raises:
+        Refused: SGLang has no spelling for these boundaries.
+        UsageError: the spelling depends on the family and no target was given.
+    """
+    shifted = tuple(b - 1 for b in boundaries)
+    if family is None:
+        if boundaries[0] == 2:
+            return shifted
+        raise UsageError(
+            f"SGLang numbers boundaries {list(boundaries)} differently per target family",
+            why="DeepSeek/Kimi targets read an id as the layer entered, others as the layer left",
+            cure="give --target (a name, a directory with a config.json, or a Hub id)",
+        )
+    if family == "deepseek":
+        if boundaries[0] == 1:
+            raise Refused(
+                "SGLang cannot capture boundary 1 first on a DeepSeek/Kimi target",
+                why="it reads a first id of 1 as `all ids are one lower` (0.5.23 srt/models/deepseek_v2.py)",
+                cure="serve this drafter with vLLM or TensorRT-LLM",
+            )
+        if boundaries[0] == 0:
+            raise Refused(
+                "SGLang cannot capture boundary 0 on a DeepSeek/Kimi target",
+                why="there is no residual stream before the first layer in its loop",
+                cure="retrain with other layers; no engine captures boundary 0 on this family",
+            )
+    if layers is not None and layers in boundaries:
+        if family == "gpt-oss":
+            return tuple(boundaries)
+        raise Refused(
+            f"SGLang cannot capture boundary {layers}, the state after the last layer",
+            why="its capture loop ends before the last layer's output for every family but gpt-oss",
+            cure="serve this drafter with vLLM or TensorRT-LLM",
+        )
+    return tuple(boundaries) if family == "deepseek" else shifted
+
+
+def vllm_ids(boundaries: Sequence[int], family: Family | None) -> tuple[int, ...]:
+    """Spell boundaries for vLLM: the numbers themselves.
+
+    Raises:
+        Refused: boundary 0 on a DeepSeek/Kimi target (`residual` is None there; run on 0.32.0).
+    """
+    if boundaries[0] == 0 and family == "deepseek":
+        raise Refused(
+            "vLLM crashes on boundary 0 with a DeepSeek/Kimi target",
+            why="deepseek_v2.py reads a residual that does not exist before the first layer",
+            cure="retrain with other layers",
+        )
+    return tuple(boundaries)
+
+
+def trtllm_ids(boundaries: Sequence[int]) -> tuple[int, ...]:
+    """Spell boundaries for TensorRT-LLM's `eagle3_layers_to_capture`: the layer just left.
+
+    Raises:
+        Refused: boundary 0 is the output of no layer.
+    """
+    if boundaries[0] == 0:
+        raise Refused(
+            "TensorRT-LLM cannot capture boundary 0",
+            why="eagle3_layers_to_capture names the outputs of layers, and boundary 0 enters the first",
+            cure="serve this drafter with vLLM on a Llama-class target",
+        )
+    return tuple(b - 1 for b in boundaries)

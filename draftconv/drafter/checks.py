@@ -1,0 +1,266 @@
+"""Checks of a drafter against itself and its target, by how much must be read.
+
+Readers of layouts already report what they stumble on (vocabulary maps, contradictory
+flags); here is the rest. Each check is one function that yields problems; the tables at
+the end say which level it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from draftconv.checkpoint import TensorRef
+from draftconv.drafter.config import Config
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Mla
+from draftconv.drafter.problems import LEVELS, Level, Problem
+from draftconv.drafter.targets import EMBED_NAMES, Target
+from draftconv.drafter.tensors import OPTIONAL, expected
+from draftconv.drafter.vocabulary import offset_twins
+
+FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
+SAMPLED_PAIRS = 16
+LONG_CONTEXT = 4096
+"""Below this, a rotary table is too short for any target served today; 2048 is a trainer's default."""
+
+MTP_MODEL_TYPES = frozenset({"deepseek_v3", "deepseek_v32", "glm_moe_dsa"})
+"""vLLM 0.33.0 config/speculative.py rewrites these draft model_types to a multi-token-prediction class."""
+
+Check = Callable[[Drafter, Target | None], Iterator[Problem]]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Problems found, and the checks that were not made with the reason."""
+
+    problems: tuple[Problem, ...]
+    not_made: tuple[str, ...]
+
+
+def check_drafter(drafter: Drafter, target: Target | None, *, level: Level = "sample") -> Findings:
+    """Run every check up to `level`; reader problems come first."""
+    problems = list(drafter.problems)
+    not_made: list[str] = []
+    for rank, name in enumerate(LEVELS):
+        for title, check in CHECKS[name].items():
+            if rank > LEVELS.index(level):
+                not_made.append(f"{title} (needs --deep)")
+            elif title in NEED_TARGET and target is None:
+                not_made.append(f"{title} (needs --target)")
+            elif title in NEED_TARGET_WEIGHTS and (target is None or target.path is None):
+                not_made.append(f"{title} (needs --target with a directory that holds the target's weights)")
+            else:
+                problems.extend(check(drafter, target))
+    if drafter.facts.quantization:
+        not_made.append("shapes of quantized weights")
+    unique = dict.fromkeys((p.code, p.detail) for p in problems)
+    return Findings(tuple(Problem(code, detail) for code, detail in unique), tuple(not_made))
+
+
+# ── tensors ────────────────────────────────────────────────────────────────────────
+
+
+def _tensor_set(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+    wanted = expected(drafter.facts)
+    known_missing = {"lm_head.weight", "embed_tokens.weight", "d2t", *OPTIONAL}
+    for name in wanted:
+        if name not in drafter.tensors and name not in known_missing and not _packed(drafter, name):
+            yield Problem("tensor-missing", name)
+    for name in drafter.tensors:
+        if name not in wanted:
+            yield Problem("tensor-unexpected", drafter.names[name])
+    if not drafter.facts.own_head and drafter.facts.reduced_vocab:
+        yield Problem("tensor-missing", "lm_head.weight, which no target can lend to a reduced vocabulary")
+    if not drafter.facts.own_embedding and drafter.facts.target_hidden != drafter.facts.hidden:
+        yield Problem("tensor-missing", "embed_tokens.weight, and the target's table is not as wide as the drafter")
+
+
+def _tensor_shapes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+    for name, row in expected(drafter.facts).items():
+        ref = drafter.tensors.get(name)
+        if ref is None or name in ("d2t", "fc.weight") or (drafter.facts.quantization and ref.dtype not in FLOATS):
+            continue
+        if name == "t2d" and ref.nbytes == row.shape[0]:
+            continue
+        if ref.shape != row.shape:
+            yield Problem("tensor-shape", f"{drafter.names[name]} is {list(ref.shape)}, expected {list(row.shape)}")
+
+
+def _dtypes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+    weights = {name: ref.dtype for name, ref in drafter.tensors.items() if name not in ("d2t", "t2d")}
+    if not drafter.facts.quantization:
+        for name, dtype in weights.items():
+            if dtype not in FLOATS:
+                yield Problem("tensor-dtype", f"{drafter.names[name]} is {dtype}")
+    floats = sorted(set(weights.values()) & FLOATS)
+    if len(floats) > 1:
+        yield Problem("dtype-mixed", ", ".join(f"{sum(d == f for d in weights.values())} x {f}" for f in floats))
+
+
+def _stale(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+    leftovers = [f"{name}: {why}" for name, why in drafter.dropped.items() if "identity" not in why]
+    if leftovers:
+        yield Problem("tensor-stale", _some(leftovers))
+
+
+def _prefixes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+    prefixed = [name for name in drafter.names.values() if name.startswith(("model.", "eagle_module.", "draft_model."))]
+    if prefixed and drafter.detection.layout != "automodel":
+        yield Problem("name-prefix", _some(prefixed))
+
+
+def _packed(drafter: Drafter, name: str) -> bool:
+    stem = name.removesuffix(".weight")
+    return any(companion.startswith(f"{stem}.") for companion in drafter.companions)
+
+
+# ── config keys ────────────────────────────────────────────────────────────────────
+
+
+def _nulls(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+    config = drafter.checkpoint.config
+    nulls = [key for key, value in config.items() if value is None]
+    if "n_routed_experts" in nulls:
+        yield Problem("routed-experts-null", "n_routed_experts: null")
+    if others := [key for key in nulls if key != "n_routed_experts"]:
+        yield Problem("config-null", _some(others))
+
+
+def _flags(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+    config = Config(drafter.config)
+    if config.has("auto_map"):
+        yield Problem("auto-map", "auto_map is set")
+    if config.flag("tie_word_embeddings") and drafter.facts.own_head:
+        yield Problem("tied-flag", "tie_word_embeddings: true")
+    written = config.size("num_hidden_layers")
+    if written is not None and written != drafter.facts.layers:
+        yield Problem("layers-config", f"num_hidden_layers is {written}, {drafter.facts.layers} stored")
+    if isinstance(drafter.facts.attention, Mla) and config.text("model_type") in MTP_MODEL_TYPES:
+        yield Problem("model-type-mtp", f"model_type: {config.text('model_type')}")
+    if config.flag("attention_bias") and not any(name.endswith("_proj.bias") for name in drafter.tensors):
+        yield Problem("tensor-missing", "attention_bias is true, no *_proj.bias stored")
+    if drafter.facts.double_norm:
+        yield Problem("double-norm", "next_layer_regular / layers.0.* names: ModelOpt 0.41 or later")
+
+
+def _rope(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+    rope = drafter.facts.rope
+    if "attention_factor" in rope.scaling:
+        yield Problem("rope-attention-factor", f"attention_factor: {rope.scaling['attention_factor']}")
+    if rope.kind != "yarn":
+        return
+    if "mscale" in rope.scaling and "mscale_all_dim" in rope.scaling:
+        return
+    missing = " and ".join(key for key in ("mscale", "mscale_all_dim") if key not in rope.scaling)
+    if drafter.detection.layout.startswith("modelopt") and not isinstance(drafter.facts.attention, Mla):
+        yield Problem("rope-injected", f"YaRN factor {rope.scaling.get('factor')} without {missing}")
+    else:
+        yield Problem("rope-mscale-missing", f"YaRN factor {rope.scaling.get('factor')} without {missing}")
+
+
+def _positions(drafter: Drafter, target: Target | None) -> Iterator[Problem]:
+    limit = drafter.facts.max_positions
+    wanted = target.max_positions if target and target.max_positions else LONG_CONTEXT
+    if limit is None:
+        yield Problem("positions-short", "max_position_embeddings is absent: transformers assumes 2048 or 4096")
+    elif limit < wanted:
+        whose = f"{target.name} has {wanted}" if target and target.max_positions else f"targets serve {wanted} and more"
+        yield Problem("positions-short", f"max_position_embeddings is {limit}, {whose}")
+
+
+def _target_sizes(drafter: Drafter, target: Target | None) -> Iterator[Problem]:
+    if target and target.vocab and target.vocab != drafter.facts.vocab:
+        yield Problem("vocab-target", f"vocab_size is {drafter.facts.vocab}, {target.name} has {target.vocab}")
+
+
+# ── contents ───────────────────────────────────────────────────────────────────────
+
+
+def _pruned_head(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+    head = drafter.tensors.get("lm_head.weight")
+    if head is None or drafter.maps is None or len(drafter.maps.offsets) != head.shape[0]:
+        return
+    pairs = offset_twins(drafter.maps.offsets, SAMPLED_PAIRS)
+    same = [(a, b) for a, b in pairs if _row(head, a) == _row(head, b)]
+    # One pair may coincide (unused tokens keep their initial row); most do so only after the bug.
+    if pairs and 2 * len(same) > len(pairs):
+        a, b = same[0]
+        yield Problem(
+            "head-pruned-by-offset",
+            f"{len(same)} of {len(pairs)} sampled row pairs with equal d2t are bit-identical, first: {a} and {b}",
+        )
+
+
+def _values(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+    from draftconv.checkpoint import scan
+
+    for name, ref in drafter.tensors.items():
+        if ref.dtype not in FLOATS:
+            continue
+        found = scan(ref)
+        if found.not_finite:
+            yield Problem("not-finite", f"{drafter.names[name]}: {found.not_finite} values, first at {found.first}")
+        if found.all_zero:
+            yield Problem("all-zero", drafter.names[name])
+
+
+def _embedding(drafter: Drafter, target: Target | None) -> Iterator[Problem]:
+    ref = drafter.tensors.get("embed_tokens.weight")
+    if ref is None or target is None:
+        return
+    if difference := table_difference(ref, target_table(target, EMBED_NAMES)):
+        yield Problem("embedding-differs", difference)
+
+
+def target_table(target: Target, names: tuple[str, ...]) -> TensorRef | None:
+    """The target's embedding or head, under whichever of its usual names."""
+    tensors: Mapping[str, TensorRef] = target.open().tensors
+    return next((tensors[name] for name in names if name in tensors), None)
+
+
+def table_difference(mine: TensorRef, theirs: TensorRef | None) -> str | None:
+    """How two tables differ, or None when every value is equal (dtypes may differ)."""
+    from draftconv.checkpoint import first_difference
+
+    if theirs is None:
+        return f"the target stores no table to compare {mine.name} with"
+    if mine.shape != theirs.shape:
+        return f"{mine.name} is {list(mine.shape)}, the target's {list(theirs.shape)}"
+    row = first_difference(mine, theirs)
+    return None if row is None else f"{mine.name} differs from the target's {theirs.name}, first in row {row}"
+
+
+def _row(ref: TensorRef, index: int) -> bytes:
+    return ref.rows(index, index + 1)
+
+
+def _some(items: list[str]) -> str:
+    shown = ", ".join(items[:4])
+    return shown if len(items) <= 4 else f"{shown} and {len(items) - 4} more"
+
+
+CHECKS: Mapping[Level, Mapping[str, Check]] = {
+    "config": {
+        "tensor set": _tensor_set,
+        "tensor shapes": _tensor_shapes,
+        "dtypes": _dtypes,
+        "leftovers": _stale,
+        "prefixes": _prefixes,
+        "nulls": _nulls,
+        "flags": _flags,
+        "rope": _rope,
+        "positions": _positions,
+        "sizes against the target": _target_sizes,
+    },
+    "maps": {},
+    "sample": {"lm_head rows against d2t": _pruned_head},
+    "deep": {
+        "NaN, infinity and all-zero tensors": _values,
+        "embed_tokens against the target's": _embedding,
+    },
+}
+"""Check by level; the vocabulary maps are judged while they are read (`vocabulary.read_maps`)."""
+
+NEED_TARGET = frozenset({"sizes against the target"})
+NEED_TARGET_WEIGHTS = frozenset({"embed_tokens against the target's"})

@@ -1,0 +1,112 @@
+"""Typed access to a config.json that nobody has checked.
+
+A `null` reads as absent (engines disagree about it, so the problem list reports it);
+a value of the wrong JSON type is an error that names the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from draftconv.errors import BadCheckpoint
+
+T = TypeVar("T")
+
+_WORDS: Mapping[type, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One JSON object of a checkpoint; `where` prefixes keys in messages."""
+
+    data: Mapping[str, object]
+    where: str = "config.json"
+
+    def has(self, key: str) -> bool:
+        """True when the key is present, even as null."""
+        return key in self.data
+
+    def raw(self, key: str) -> object:
+        return self.data.get(key)
+
+    def integer(self, key: str) -> int | None:
+        """Return an integer (integral floats allowed), or None when absent or null.
+
+        Raises:
+            BadCheckpoint: the value is neither integral nor null.
+        """
+        value = self.data.get(key)
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        return self._typed(key, value, int)
+
+    def size(self, key: str) -> int | None:
+        """Return a positive integer such as a width or a count; zero and below are errors."""
+        value = self.integer(key)
+        if value is not None and not 0 < value < 1 << 31:
+            raise BadCheckpoint(f"{self.where}: {key} is {value}, not a size", cure="correct the key")
+        return value
+
+    def number(self, key: str) -> float | None:
+        value = self.data.get(key)
+        return float(value) if type(value) is int else self._typed(key, value, float)
+
+    def flag(self, key: str) -> bool | None:
+        return self._typed(key, self.data.get(key), bool)
+
+    def text(self, key: str) -> str | None:
+        return self._typed(key, self.data.get(key), str)
+
+    def section(self, key: str) -> Config:
+        """Return a nested object; an empty one when absent or null."""
+        value = self.data.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise BadCheckpoint(
+                f"{self.where}: {key} is {_kind(value)}, not an object", cure="correct or remove the key"
+            )
+        return Config(cast(Mapping[str, object], value or {}), f"{self.where}: {key}")
+
+    def integers(self, key: str) -> tuple[int, ...] | None:
+        """Return a list of integers (layer ids), or None when absent or null."""
+        value = self.data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or any(type(item) is not int for item in value):
+            raise BadCheckpoint(f"{self.where}: {key} is not a list of integers", cure="correct the key")
+        return tuple(value)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return a list of strings; empty when absent or null."""
+        value = self.data.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or any(type(item) is not str for item in value):
+            raise BadCheckpoint(f"{self.where}: {key} is not a list of names", cure="correct the key")
+        return tuple(value)
+
+    def _typed(self, key: str, value: object, kind: type[T]) -> T | None:
+        if value is None:
+            return None
+        if type(value) is not kind:
+            raise BadCheckpoint(
+                f"{self.where}: {key} is {_kind(value)}, not {_WORDS[kind]}", cure="correct the key"
+            )
+        return value
+
+
+def _kind(value: object) -> str:
+    match value:
+        case bool():
+            return "true or false"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case None:
+            return "null"
+        case _:
+            return "an object"

@@ -1,0 +1,47 @@
+"""A drafter: canonical tensors (still on disk), facts, and why each fact is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from draftconv.checkpoint import Checkpoint, TensorRef
+from draftconv.drafter.facts import Facts
+from draftconv.drafter.problems import Problem
+from draftconv.drafter.vocabulary import MapReading
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """Which layout a checkpoint is in, how sure that is, and the clues that say so."""
+
+    layout: str
+    confidence: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """An opened drafter.
+
+    Attributes:
+        tensors: canonical name → bytes on disk; nothing is loaded.
+        names: canonical name → name in the file.
+        dropped: file name → why it is not part of the drafter (leftovers of training).
+        companions: quantization tensors (scales, zero points), by canonical name.
+        reasons: fact name → where its value came from.
+        maps: the vocabulary map as read, when the drafter has one.
+        config: config.json with nested spellings flattened (speculators).
+    """
+
+    checkpoint: Checkpoint
+    detection: Detection
+    facts: Facts
+    tensors: Mapping[str, TensorRef]
+    names: Mapping[str, str]
+    config: Mapping[str, object]
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    companions: Mapping[str, TensorRef] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    maps: MapReading | None = None

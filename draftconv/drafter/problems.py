@@ -1,0 +1,257 @@
+"""Everything that can be wrong with a drafter, each with a stable code.
+
+One row says what it is, why it costs accept length or a crash, and how to cure it; the
+checks in `draftconv.drafter.checks` (and the readers of layouts) report `Problem`s by
+code. Levels say what must be read to find it:
+
+    config   config.json and the tensor headers
+    maps     also d2t and t2d (a few hundred KB)
+    sample   also a few sampled lm_head rows
+    deep     every byte of every tensor (`--deep`, or `convert`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["config", "maps", "sample", "deep"]
+LEVELS: tuple[Level, ...] = ("config", "maps", "sample", "deep")
+
+Severity = Literal["error", "warning", "note"]
+"""error: the drafter's meaning is broken or unknown, `convert` refuses it unless repaired.
+warning: some reader mis-reads it, or it was trained otherwise; `convert` writes it rightly or says so.
+note: harmless, listed for completeness."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of problem."""
+
+    severity: Severity
+    level: Level
+    title: str
+    why: str
+    cure: str
+    repair: bool = False
+    """`convert --repair CODE` can mend it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem found in one drafter; `detail` names the tensor, key and values."""
+
+    code: str
+    detail: str
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.code]
+
+    @property
+    def severity(self) -> Severity:
+        return self.kind.severity
+
+
+KINDS: Mapping[str, Kind] = {
+    # ── vocabulary maps ────────────────────────────────────────────────────────────
+    "d2t-absolute": Kind(
+        "error", "maps", "d2t holds target ids instead of offsets",
+        "every engine adds the draft id to it, so drafts land on wrong or non-existent tokens",
+        "convert --repair d2t-absolute subtracts the draft ids", repair=True),
+    "d2t-range": Kind(
+        "error", "maps", "d2t leaves the target vocabulary",
+        "vLLM scatters logits at these ids and reads out of bounds; SGLang indexes with them",
+        "rebuild d2t from the training cache; a guess would draft wrong tokens"),
+    "d2t-duplicate": Kind(
+        "error", "maps", "d2t maps two draft ids to one target token",
+        "one of the two logits is lost in the scatter, and some target tokens are out of reach",
+        "rebuild d2t from the training cache"),
+    "d2t-t2d-mismatch": Kind(
+        "error", "maps", "d2t and t2d describe different vocabularies",
+        "the trainer reads t2d and the engine d2t, so training and serving disagree",
+        "find out which is right; convert --repair d2t-t2d-mismatch keeps d2t and rebuilds t2d", repair=True),
+    "d2t-missing": Kind(
+        "error", "config", "reduced vocabulary without d2t",
+        "vLLM loads it silently with an all-zero map and acceptance collapses (run); "
+        "TensorRT-LLM stops with an assertion",
+        "find the d2t of this export (ModelOpt's Megatron export loses it; TorchSpec drops it "
+        "from raw checkpoints)"),
+    "d2t-on-full-vocab": Kind(
+        "warning", "maps", "d2t although the head covers the whole vocabulary",
+        "vLLM refuses it (no parameter draft_id_to_target_id); the others ignore zeros",
+        "convert drops an identity map"),
+    "d2t-dtype": Kind(
+        "error", "maps", "d2t is not an integer tensor",
+        "a blanket cast has been over the checkpoint; half-precision floats cannot hold ids above 2048",
+        "convert --repair d2t-dtype restores int64 when every value is integral and the map is valid",
+        repair=True),
+    "d2t-rounded": Kind(
+        "error", "maps", "d2t has been rounded to BF16",
+        "every large offset has only 8 significant bits left, so most drafts land on a neighbouring token",
+        "rebuild d2t from t2d or from the training cache"),
+    "head-pruned-by-offset": Kind(
+        "error", "sample", "lm_head rows were gathered with offsets instead of target ids",
+        "TorchSpec's post-training pruning does this: rows with equal d2t are bit-identical, "
+        "so almost every draft token has a wrong row",
+        "convert --repair head-pruned-by-offset=UNPRUNED rebuilds the rows from the unpruned drafter",
+        repair=True),
+    "head-rows": Kind(
+        "error", "config", "lm_head, d2t and draft_vocab_size disagree",
+        "the rows of lm_head are the draft vocabulary; every engine sizes it from draft_vocab_size",
+        "correct draft_vocab_size or restore the matching tensors"),
+    # ── norms and fusion ───────────────────────────────────────────────────────────
+    "norm-without-flag": Kind(
+        "error", "config", "norm tensors without the flag that applies them",
+        "vLLM stops on fc_norm and ignores input_norm; SGLang and TensorRT-LLM drop both silently",
+        "convert --repair norm-without-flag sets the flag", repair=True),
+    "flag-without-norm": Kind(
+        "error", "config", "a norm flag is set and its tensors are missing",
+        "vLLM runs with weights of one, silently (run)",
+        "restore the tensors, or remove the flag if the drafter was trained without it"),
+    "both-fusion-norms": Kind(
+        "error", "config", "fc_norm and norm_before_fc at once",
+        "vLLM and SGLang apply both in sequence, TensorRT-LLM only fc_norm; no trainer writes both",
+        "find out which one was trained and remove the other"),
+    "norm-output-specforge": Kind(
+        "warning", "config", "norm_output in SpecForge's sense",
+        "SpecForge (since 2026-07-19) means `final norm before the head` and always feeds back the "
+        "pre-norm state; every engine reads it as post-norm feedback",
+        "convert writes norm_output: false"),
+    "final-norm-off": Kind(
+        "error", "config", "trained without the final norm",
+        "SpecForge's norm_output: false skips the norm before lm_head; every engine applies it",
+        "no engine serves this drafter; retrain with norm_output: true"),
+    "double-norm": Kind(
+        "warning", "config", "trained with a double normalisation that no engine applies",
+        "ModelOpt 0.41-0.47 trains hidden_norm(input_layernorm(s)); vLLM, SGLang and TensorRT-LLM "
+        "compute hidden_norm(s), for the published figures too",
+        "serve as it is, or try convert --repair double-norm (an approximation) and judge it by accept length",
+        repair=True),
+    # ── sizes and tensors ──────────────────────────────────────────────────────────
+    "fc-width": Kind(
+        "error", "config", "fc does not fit the captured layers",
+        "its input must be (number of captured layers) x target hidden size",
+        "correct the ids, num_aux_hidden_states or target_hidden_size"),
+    "tensor-missing": Kind(
+        "error", "config", "tensors that the forward pass needs are missing",
+        "no engine reports it: vLLM and SGLang run on uninitialised memory or weights of one",
+        "export the drafter again"),
+    "tensor-unexpected": Kind(
+        "error", "config", "tensors that belong to no EAGLE-3 drafter of this kind",
+        "vLLM stops on them; SGLang and TensorRT-LLM drop them silently",
+        "if they are leftovers, convert --repair tensor-unexpected drops and records them", repair=True),
+    "tensor-stale": Kind(
+        "warning", "config", "leftovers of training",
+        "vLLM stops on verifier_* tensors; nothing reads them",
+        "convert drops and records them"),
+    "tensor-shape": Kind(
+        "error", "config", "a tensor's shape contradicts the others or config.json",
+        "engines build the module from config.json and stop, or slice the wrong rows",
+        "correct the config key named, or export again"),
+    "tensor-dtype": Kind(
+        "error", "config", "a weight is stored in a dtype that no drafter uses unquantized",
+        "it would be cast value by value into the model's dtype",
+        "quantized files need their quantization_config; otherwise export again in BF16"),
+    "name-prefix": Kind(
+        "warning", "config", "tensor names carry a prefix",
+        "vLLM and TensorRT-LLM prepend model. themselves and stop; SGLang's MLA class drops every such tensor",
+        "convert writes bare names"),
+    "dtype-mixed": Kind(
+        "note", "config", "float tensors of several dtypes",
+        "engines cast all of them to the model's dtype on load; config.json names one at most",
+        "convert --dtype bf16 makes them uniform"),
+    "not-finite": Kind(
+        "error", "deep", "NaN or infinity in a tensor",
+        "one such value turns every logit into NaN", "export again; check training for overflow in float16"),
+    "all-zero": Kind(
+        "error", "deep", "a tensor is all zeros",
+        "a weight that was never saved or loaded (an empty shard under ZeRO-3, a hole in a sparse file)",
+        "export again"),
+    "embedding-differs": Kind(
+        "warning", "deep", "embed_tokens differ from the target's",
+        "SGLang and TensorRT-LLM always use the target's table, vLLM keeps the drafter's own",
+        "serve with vLLM, or accept the target's table and measure"),
+    # ── config keys ────────────────────────────────────────────────────────────────
+    "rope-contradiction": Kind(
+        "error", "config", "rope spellings contradict each other",
+        "engines read different ones, so positions would rotate differently in each",
+        "leave one spelling in config.json; convert then writes all of them alike"),
+    "rope-injected": Kind(
+        "warning", "config", "YaRN injected at export, without mscale keys",
+        "ModelOpt adds it to a drafter trained with plain rope; vLLM and SGLang then multiply cos and sin "
+        "by 0.1 ln(factor) + 1 and rescale the frequencies",
+        "convert --repair rope-injected restores the trained plain rope", repair=True),
+    "rope-mscale-missing": Kind(
+        "warning", "config", "YaRN without mscale and mscale_all_dim",
+        "Llama-style: engines multiply cos and sin by 0.1 ln(factor) + 1; MLA: the softmax factor is lost. "
+        "TorchSpec and Kimi train with both keys at 1",
+        "add the two keys as trained; draftconv will not guess them"),
+    "rope-attention-factor": Kind(
+        "warning", "config", "attention_factor in the rope scaling",
+        "vLLM takes it literally (and drops the MLA softmax factor at exactly 1.0); SGLang ignores it",
+        "remove it and keep mscale and mscale_all_dim"),
+    "positions-short": Kind(
+        "warning", "config", "max_position_embeddings below the target's",
+        "SGLang refuses to start, vLLM caps or overruns the rotary cache beyond it",
+        "convert --target T raises it to the target's, --max-positions N sets it"),
+    "model-type-mtp": Kind(
+        "warning", "config", "model_type that vLLM rewrites to a multi-token-prediction class",
+        "vLLM then looks for Eagle3DeepSeekMTPModel and stops (run)",
+        "convert writes kimi_k2"),
+    "config-null": Kind(
+        "warning", "config", "keys with the value null",
+        "presence is tested by some readers: a null target_hidden_size or eagle_config breaks SGLang and "
+        "TensorRT-LLM",
+        "convert writes no nulls"),
+    "routed-experts-null": Kind(
+        "warning", "config", "n_routed_experts is null",
+        "transformers 5 rejects it, so vLLM and SGLang cannot read the config",
+        "convert leaves the key out"),
+    "draft-vocab-missing": Kind(
+        "warning", "config", "draft_vocab_size is missing",
+        "SGLang's Llama class stops, its MLA class silently replaces the head by the target's",
+        "convert writes it"),
+    "head-dim-missing": Kind(
+        "warning", "config", "head_dim is missing and differs from hidden_size / heads",
+        "engines compute hidden_size / heads and stop on the shapes",
+        "convert writes it"),
+    "layers-config": Kind(
+        "note", "config", "num_hidden_layers is not the number of layers stored",
+        "most trainers build one layer whatever the config says; engines build what it says",
+        "convert writes the number of layers stored"),
+    "tied-flag": Kind(
+        "warning", "config", "tie_word_embeddings is true although lm_head is stored",
+        "TensorRT-LLM then leaves the head uninitialised, SGLang shares the embedding",
+        "convert writes false"),
+    "auto-map": Kind(
+        "warning", "config", "auto_map asks for remote code",
+        "TensorRT-LLM imports it; nothing in a drafter needs it",
+        "convert never writes it"),
+    "vocab-target": Kind(
+        "error", "config", "vocab_size is not the target's",
+        "vLLM loads it silently and breaks at run time",
+        "this is the wrong target, or the wrong vocab_size"),
+    "hidden-target": Kind(
+        "error", "config", "the captured states are not as wide as the target's",
+        "fc cannot take this target's hidden states",
+        "this is the wrong target, or target_hidden_size is wrong"),
+    # ── captured layers ────────────────────────────────────────────────────────────
+    "aux-contradiction": Kind(
+        "error", "config", "layer ids at the top level and in eagle_config name different layers",
+        "each engine reads one of the two",
+        "leave the right one, or say --from LAYOUT"),
+    "aux-order": Kind(
+        "error", "config", "layer ids are unsorted, repeated or outside the target",
+        "engines hand the states over in ascending order whatever the list says; a duplicate loses a state",
+        "list distinct layers in ascending order, in the order fc was trained on"),
+    "aux-unknown": Kind(
+        "error", "config", "the captured layers cannot be told from the file",
+        "a convention wrong by one layer costs accept length without a message",
+        "give --aux-convention before|after, --from LAYOUT or --target"),
+    "aux-default-off": Kind(
+        "warning", "config", "no layer ids, and the default triple does not fit the head",
+        "engines capture three layers when told nothing",
+        "find the ids the drafter was trained with"),
+}  # fmt: skip

@@ -1,0 +1,94 @@
+"""One effective rotary embedding out of three config spellings, and back.
+
+Spellings: the legacy pair `rope_theta` + `rope_scaling {type | rope_type, …}`, the
+transformers-5 object `rope_parameters {rope_theta, rope_type, …}`, and both mirrored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+from draftconv.drafter.config import Config
+from draftconv.drafter.facts import Rope, Scalar
+from draftconv.errors import BadCheckpoint
+
+DEFAULT_THETA = 10000.0
+"""What transformers, vLLM, SGLang and TensorRT-LLM use when no spelling gives a base."""
+
+_NOT_SCALING = frozenset({"type", "rope_type", "rope_theta"})
+Pairs = Literal["halves", "interleaved"]
+
+
+def read_rope(config: Config, *, mla: bool) -> tuple[Rope, str, tuple[str, ...]]:
+    """Return the effective rope, where it came from, and the contradictions found.
+
+    Raises:
+        BadCheckpoint: a spelling has the wrong JSON type.
+    """
+    sections = [
+        (key, found)
+        for key in ("rope_parameters", "rope_scaling")
+        if (found := config.section(key)).data
+    ]
+    thetas = {
+        name: theta
+        for name, theta in [
+            ("rope_theta", config.number("rope_theta")),
+            *((f"{key}.rope_theta", section.number("rope_theta")) for key, section in sections),
+        ]
+        if theta is not None
+    }
+    kinds = {key: _kind(section) for key, section in sections}
+    scalings = {key: _scaling(section) for key, section in sections}
+
+    contradictions: list[str] = []
+    if len(set(thetas.values())) > 1:
+        contradictions.append(", ".join(f"{name} = {value:g}" for name, value in thetas.items()))
+    if len(set(kinds.values())) > 1:
+        contradictions.append(", ".join(f"{name} is {value}" for name, value in kinds.items()))
+    elif len({frozenset(scaling.items()) for scaling in scalings.values()}) > 1:
+        contradictions.append("rope_parameters and rope_scaling hold different values")
+
+    source = sections[0][0] if sections else "rope_theta" if thetas else "absent"
+    pairs: Pairs = "interleaved" if mla and config.flag("rope_interleave") is not False else "halves"
+    # TorchSpec and transformers let rope_parameters win, and the top level over rope_scaling.
+    theta = thetas.get("rope_parameters.rope_theta", next(iter(thetas.values()), DEFAULT_THETA))
+    kind = next(iter(kinds.values()), "default")
+    scaling = next(iter(scalings.values()), {})
+    reason = f"read from {source}" if source != "absent" else f"absent: every engine and trainer uses {theta:g}"
+    return Rope(theta, pairs, kind, MappingProxyType(dict(scaling))), reason, tuple(contradictions)
+
+
+def spell_rope(rope: Rope, *, both: bool = True) -> dict[str, object]:
+    """Spell a rope for config.json; `both` mirrors it as `rope_parameters` and as the legacy keys.
+
+    vLLM and SGLang read either, TensorRT-LLM only the legacy keys. No `attention_factor`
+    is added: vLLM drops the MLA softmax factor when it is exactly 1.0.
+    """
+    scaling = {key: list(value) if isinstance(value, tuple) else value for key, value in rope.scaling.items()}
+    legacy: dict[str, object] = {"rope_theta": rope.theta}
+    if rope.kind != "default" or scaling:
+        legacy["rope_scaling"] = {"type": rope.kind, "rope_type": rope.kind, **scaling}
+    if not both:
+        return legacy
+    return legacy | {"rope_parameters": {"rope_type": rope.kind, "rope_theta": rope.theta, **scaling}}
+
+
+def _kind(section: Config) -> str:
+    return section.text("rope_type") or section.text("type") or "default"
+
+
+def _scaling(section: Config) -> Mapping[str, Scalar | tuple[Scalar, ...]]:
+    found: dict[str, Scalar | tuple[Scalar, ...]] = {}
+    for key, value in section.data.items():
+        if key in _NOT_SCALING or value is None:
+            continue
+        if isinstance(value, list) and all(isinstance(item, (bool, int, float, str)) for item in value):
+            found[key] = tuple(value)
+        elif isinstance(value, (bool, int, float, str)):
+            found[key] = value
+        else:
+            raise BadCheckpoint(f"{section.where}: {key} is not a number, a flag or a list of them")
+    return found

@@ -1,0 +1,182 @@
+"""The target a drafter belongs to: how many layers, which id family, which tables.
+
+`--target` is a directory with a config.json, a Hub id, or a name from
+`recipes/targets.yaml`. Only its config is needed, except where an option compares or
+attaches the target's own `embed_tokens` / `lm_head`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.resources
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from draftconv.drafter.config import Config
+from draftconv.errors import BadCheckpoint, UsageError
+
+if TYPE_CHECKING:
+    from draftconv.checkpoint import Checkpoint
+
+Family = Literal["llama", "deepseek", "gpt-oss", "minimax-m3-vl"]
+
+FAMILIES: Mapping[str, Family] = {
+    "deepseek_v2": "deepseek",
+    "deepseek_v3": "deepseek",
+    "deepseek_v32": "deepseek",
+    "kimi_k2": "deepseek",
+    "kimi_k25": "deepseek",
+    "glm4_moe_lite": "deepseek",
+    "gpt_oss": "gpt-oss",
+    "minimax_m3_vl": "minimax-m3-vl",
+}
+"""Target model_type → id family; every other target counts as `llama`.
+
+SGLang 0.5.23 `srt/models/{deepseek_v2,kimi_k25,glm4_moe_lite,gpt_oss,minimax_m3_vl}.py`
+each number their captured layers in their own way; all the rest share one rule.
+"""
+
+EMBED_NAMES = ("model.embed_tokens.weight", "language_model.model.embed_tokens.weight",
+               "model.language_model.embed_tokens.weight", "embed_tokens.weight")  # fmt: skip
+HEAD_NAMES = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is known of the target model.
+
+    Attributes:
+        name: as the person wrote it; `repo` is what a server would be started with.
+        layers: decoder layers L. `family`: which numbering rule engines use; None when
+            only the layer count was given.
+        path: where its files are, when they are on this machine.
+    """
+
+    name: str
+    layers: int
+    family: Family | None = None
+    model_type: str = ""
+    hidden: int | None = None
+    vocab: int | None = None
+    max_positions: int | None = None
+    repo: str = ""
+    remote_code: bool = False
+    path: Path | None = None
+
+    def open(self) -> Checkpoint:
+        """Open the target's weights, for its embedding or head table.
+
+        Raises:
+            UsageError: only its config is known.
+        """
+        from draftconv.checkpoint import open_checkpoint
+
+        if self.path is None:
+            raise UsageError(
+                f"target {self.name} is known by its config only",
+                why="its embed_tokens or lm_head is needed, and those are in its weights",
+                cure="give --target a directory that holds the target's weights",
+            )
+        return open_checkpoint(self.path)
+
+
+def find_target(spec: str | None, layers: int | None) -> Target | None:
+    """Resolve `--target` and `--target-layers`; None when neither is given.
+
+    Raises:
+        UsageError: unknown name, or the two options contradict each other.
+        BadCheckpoint: the target's config.json is unreadable or lacks a layer count.
+    """
+    if spec is None:
+        return Target(f"a target with {layers} layers", layers) if layers else None
+    target = _resolve(spec)
+    if layers is not None and layers != target.layers:
+        raise UsageError(
+            f"--target {spec} has {target.layers} layers, --target-layers says {layers}",
+            cure="give one of the two",
+        )
+    return target
+
+
+def known_targets() -> dict[str, Target]:
+    """The shipped table, by name."""
+    import yaml
+
+    text = _recipes().joinpath("targets.yaml").read_text(encoding="utf-8")
+    rows: dict[str, dict[str, object]] = yaml.safe_load(text)["targets"]
+    return {name: _known(name, Config(row, f"recipes/targets.yaml: {name}")) for name, row in rows.items()}
+
+
+def _resolve(spec: str) -> Target:
+    path = Path(spec)
+    if path.is_dir():
+        return _from_config(spec, _read_json(path / "config.json"), path)
+    known = known_targets()
+    if spec in known:
+        return known[spec]
+    if "/" in spec or spec.startswith("hf://"):
+        from draftconv.checkpoint import hub_config
+
+        return _from_config(spec, hub_config(spec), None)
+    close = difflib.get_close_matches(spec, known, n=1)
+    raise UsageError(
+        f"--target {spec}: no such directory, Hub id or known target",
+        why=f"known targets: {', '.join(known)}",
+        cure=f"did you mean {close[0]}?" if close else "give a directory with a config.json",
+    )
+
+
+def _known(name: str, row: Config) -> Target:
+    model_type = row.text("model_type") or ""
+    return Target(
+        name,
+        row.integer("layers") or 0,
+        FAMILIES.get(model_type, "llama"),
+        model_type,
+        row.integer("hidden"),
+        row.integer("vocab"),
+        row.integer("max_positions"),
+        row.text("repo") or "",
+        bool(row.flag("remote_code")),
+    )
+
+
+def _from_config(spec: str, data: Mapping[str, object], path: Path | None) -> Target:
+    outer = Config(data, f"target {spec}: config.json")
+    # Multimodal targets (Kimi-K2.5/2.6) keep the language model's sizes in text_config.
+    inner = outer.section("text_config")
+    text = inner if inner.data else outer
+    layers = text.size("num_hidden_layers")
+    if layers is None:
+        raise BadCheckpoint(
+            f"{outer.where} has no num_hidden_layers",
+            why="boundaries count the target's layers",
+            cure="give --target-layers N instead of --target",
+        )
+    model_type = outer.text("model_type") or ""
+    inner_type = text.text("model_type") or model_type
+    return Target(
+        spec,
+        layers,
+        FAMILIES.get(model_type) or FAMILIES.get(inner_type) or "llama",
+        model_type,
+        text.size("hidden_size"),
+        text.size("vocab_size"),
+        text.size("max_position_embeddings"),
+        spec.removeprefix("hf://"),
+        outer.has("auto_map"),
+        path,
+    )
+
+
+def _read_json(path: Path) -> Mapping[str, object]:
+    from draftconv.checkpoint import read_json
+
+    return read_json(path)
+
+
+def _recipes() -> importlib.resources.abc.Traversable:
+    packaged = importlib.resources.files("draftconv") / "recipes"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "recipes"

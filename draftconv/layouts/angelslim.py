@@ -1,0 +1,22 @@
+"""Tencent AngelSlim: `midlayer.`, both maps always, often the target's whole config copied."""
+
+from draftconv.layouts.base import Clue, Layout
+
+_NAMES = ("Eagle3LlamaForCausalLM", "CosyVoice3Eagle3LlamaForCausalLM")
+
+LAYOUTS = (
+    Layout(
+        "angelslim",
+        "AngelSlim",
+        80,
+        "likely",
+        (
+            Clue(
+                f"architectures says {_NAMES[0]}, or config.json has target_model_type",
+                lambda e: e.architecture in _NAMES or e.config.has("target_model_type"),
+            ),
+        ),
+        "angelslim",
+        "Tencent/AngelSlim 2026-08-07",
+    ),
+)

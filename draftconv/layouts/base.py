@@ -1,0 +1,168 @@
+"""What a layout is: one producer's or engine's way to spell a drafter, as data.
+
+A layout module defines `LAYOUTS`, a tuple of `Layout`. Adding a layout is adding one such
+module to this package; nothing else names it. Most layouts are tables; a callable stands
+in a row only where a table cannot say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from draftconv.checkpoint import Checkpoint
+from draftconv.drafter.boundaries import Convention
+from draftconv.drafter.config import Config
+from draftconv.drafter.facts import Facts, Mla
+from draftconv.drafter.names import Names
+from draftconv.drafter.targets import Target
+
+Confidence = Literal["certain", "likely", "weak"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a person says about a checkpoint; always wins over what the file suggests."""
+
+    layout: str | None = None
+    aux_convention: Convention | None = None
+    target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What detection looks at."""
+
+    checkpoint: Checkpoint
+    names: Names
+
+    @property
+    def config(self) -> Config:
+        return Config(self.checkpoint.config)
+
+    @property
+    def eagle(self) -> Config:
+        return self.config.section("eagle_config")
+
+    @property
+    def architecture(self) -> str:
+        return next(iter(self.config.texts("architectures")), "")
+
+    def has(self, canonical: str) -> bool:
+        return canonical in self.names.canonical
+
+    def prefix(self, start: str) -> bool:
+        """True when some tensor name in the file, as it stands there, starts so."""
+        return any(name.startswith(start) for name in self.names.canonical.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """One observation that speaks for a layout."""
+
+    text: str
+    holds: Callable[[Evidence], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something a reader of this layout cannot express."""
+
+    holds: Callable[[Facts], bool]
+    what: str
+    why: str
+    cure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How tensors are named and which optional ones are stored.
+
+    Attributes:
+        first, later: prefixes of layer 0 and of layers ≥ 1, `{i}` standing for the index.
+        alone: prefix of layer 0 when it is the only layer, if that differs from `first`.
+        root: prefix of every tensor but lm_head, d2t and t2d.
+        later_norm: name of the one pre-attention norm of later layers.
+        maps: `reduced` stores d2t (and t2d) only for a reduced vocabulary, `always` also the identity.
+        t2d: whether the mask is stored beside d2t.
+        order: `ascending` when the reader indexes logits with the t2d mask.
+        embedding: `never` when the producer leaves the target's table out.
+        o_bias: the reader builds an o_proj bias whenever attention_bias is set.
+    """
+
+    first: str = "midlayer."
+    later: str = "layers.{i}."
+    alone: str | None = None
+    root: str = ""
+    later_norm: Literal["input_layernorm", "hidden_norm"] = "input_layernorm"
+    maps: Literal["reduced", "always"] = "reduced"
+    t2d: bool = False
+    order: Literal["any", "ascending"] = "any"
+    embedding: Literal["keep", "never"] = "keep"
+    o_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What a config writer may need besides the facts."""
+
+    facts: Facts
+    boundaries: tuple[int, ...] | None
+    """None: the default triple, left to the reader."""
+    target: Target | None
+    kept: Mapping[str, object]
+    """Neutral keys of the source config: token ids, dtype, initializer_range …"""
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """How a layout is written."""
+
+    spelling: Spelling
+    config: Callable[[Writing], dict[str, object]]
+    refuses: tuple[Refusal, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    serves: tuple[str, ...] = ()
+    """Engines whose check the result must pass before a byte is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One spelling of a drafter on disk.
+
+    Attributes:
+        order: detection asks layouts in this order; the first whose clues all hold wins.
+        clues: None when only draftconv's own mark or `--from` selects the layout.
+        alias: the short name that `--to` accepts.
+        norm_output: `final-norm` where the key means "apply the final norm" (SpecForge).
+        ids: row of `boundaries.PRODUCERS`, or a function choosing one from the evidence.
+        captures: who collected the states: SGLang numbers the ids of DeepSeek/Kimi targets by its
+            own rule, and trainers that may capture through it inherit that.
+        double_norm: whether the trainer normalises the state twice, from the evidence.
+        flatten: turns a nested config into the flat one that all others use.
+    """
+
+    id: str
+    title: str
+    order: int
+    confidence: Confidence
+    clues: tuple[Clue, ...] | None
+    ids: str | Callable[[Evidence], str]
+    source: str
+    norm_output: Literal["feedback", "final-norm"] = "feedback"
+    double_norm: Callable[[Evidence], bool] = lambda _: False
+    flatten: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda config: config
+    writer: Writer | None = None
+    alias: str = ""
+    captures: Literal["itself", "sglang", "either"] = "itself"
+    root: str = ""
+
+    def id_rule(self, evidence: Evidence) -> str:
+        """The row of `boundaries.PRODUCERS` that this file's ids follow."""
+        return self.ids if isinstance(self.ids, str) else self.ids(evidence)
+
+
+def is_mla(facts: Facts) -> bool:
+    return isinstance(facts.attention, Mla)

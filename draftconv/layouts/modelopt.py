@@ -1,0 +1,110 @@
+"""NVIDIA Model-Optimizer: three exporters, no embed_tokens and never a t2d.
+
+0.37-0.42 write `midlayer.`, 0.43 and later `layers.0.`, the Megatron path
+`midlayer.{i}.` for several layers. Draft ids are in order of frequency, so offsets take
+any sign. 0.41-0.47 train with a double normalisation of the state; the keys
+next_layer_regular and parallel_draft_step came with it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from draftconv.drafter.facts import Mla
+from draftconv.layouts import MARK, limits
+from draftconv.layouts.base import Clue, Evidence, Layout, Spelling, Writer, Writing
+from draftconv.layouts.clues import LAYERS_0, MIDLAYER, NO_EMBEDDING, NO_T2D, eagle_key
+from draftconv.layouts.emit import after_ids, eagle_section, explicit_config
+
+_SOURCE = "NVIDIA/Model-Optimizer tags 0.35.0-0.46.0rc2 and HEAD 2026-08-21; 0.47.0 run"
+_CURE = "convert to vllm or speculators"
+_WRAPPED = Clue(
+    "tensors still carry eagle_module., as before export",
+    lambda e: any("eagle_module." in name for name in e.names.prefixed),
+)
+_NUMBERED = Clue(
+    "tensors are named midlayer.0.*",
+    lambda e: any(re.match(r"midlayer\.\d+\.", name) for name in e.names.canonical.values()),
+)
+
+
+def _double_norm(evidence: Evidence) -> bool:
+    """0.41 and later, by the keys that came with it or by the names of 0.43 and later."""
+    told = evidence.eagle.has("next_layer_regular") or evidence.eagle.has("parallel_draft_step")
+    return told or (evidence.prefix("layers.0.") and not evidence.config.has(MARK))
+
+
+def _config(writing: Writing) -> dict[str, object]:
+    config = explicit_config(writing)
+    dropped = ("norm_before_fc", "norm_before_residual", "fc_norm", "norm_output", "rope_parameters", "rope_interleave")
+    for key in (*dropped, "num_aux_hidden_states"):
+        config.pop(key, None)
+    eagle = eagle_section(writing.facts)
+    for key in ("norm_before_fc", "return_hidden_post_norm"):
+        del eagle[key]
+    if writing.facts.double_norm:
+        eagle |= {"next_layer_regular": True, "parallel_draft_step": 1, "parallel_draft_heads_num_layers": 1}
+    return config | {"eagle_config": eagle | after_ids(writing)}
+
+
+LAYOUTS = (
+    Layout(
+        "modelopt-raw",
+        "ModelOpt (before export)",
+        31,
+        "likely",
+        (_WRAPPED,),
+        "modelopt",
+        _SOURCE,
+        double_norm=_double_norm,
+    ),
+    Layout("modelopt-megatron", "ModelOpt Megatron", 40, "likely", (_NUMBERED,), "modelopt-megatron", _SOURCE),
+    Layout(
+        "modelopt-layers",
+        "ModelOpt 0.43 and later",
+        60,
+        "likely",
+        (eagle_key("use_last_layernorm"), NO_EMBEDDING, NO_T2D, LAYERS_0),
+        "modelopt",
+        _SOURCE,
+        double_norm=_double_norm,
+        alias="modelopt",
+        writer=Writer(
+            Spelling(first="layers.{i}.", embedding="never"),
+            _config,
+            (
+                limits.NOT_BOTH_FUSIONS,
+                limits.no_norm_before_residual("ModelOpt", _CURE),
+                limits.no_norm_before_fc("ModelOpt", _CURE),
+                limits.no_fc_norm("ModelOpt", _CURE),
+                limits.no_post_norm("ModelOpt", _CURE),
+                limits.no_qk_norm("ModelOpt", _CURE),
+                limits.no_mlp_bias("ModelOpt", _CURE),
+                limits.no_fc_bias("ModelOpt", _CURE),
+                limits.no_window("ModelOpt", _CURE),
+                limits.Refusal(
+                    lambda f: isinstance(f.attention, Mla) and f.attention.q_lora is None,
+                    "ModelOpt's Kimi drafter always compresses the query",
+                    "its exporter asserts the key set with q_a_proj",
+                    "no engine loads an uncompressed query either",
+                ),
+                limits.Refusal(
+                    lambda f: f.own_embedding and f.target_hidden != f.hidden,
+                    "ModelOpt stores no embedding, and this drafter's is not as wide as the target's",
+                    "no engine could attach the target's table",
+                    _CURE,
+                ),
+            ),
+        ),
+    ),
+    Layout(
+        "modelopt-midlayer",
+        "ModelOpt 0.37-0.42",
+        61,
+        "likely",
+        (eagle_key("use_last_layernorm"), NO_EMBEDDING, NO_T2D, MIDLAYER),
+        "modelopt",
+        _SOURCE,
+        double_norm=_double_norm,
+    ),
+)

@@ -1,0 +1,140 @@
+"""Spellings for engines, and the one that all of them read rightly."""
+
+from __future__ import annotations
+
+from draftconv.drafter.boundaries import trtllm_ids, vllm_ids
+from draftconv.drafter.facts import Gqa
+from draftconv.layouts import limits
+from draftconv.layouts.base import Layout, Refusal, Spelling, Writer, Writing
+from draftconv.layouts.emit import eagle_section, explicit_config, nested_ids, nested_ids_if_any, top_ids
+
+_VLLM = "serve this drafter with vLLM"
+_VLLM_OR_TRT = "serve this drafter with vLLM or TensorRT-LLM"
+
+VLLM_LIMITS: tuple[Refusal, ...] = (
+    limits.NOT_BOTH_FUSIONS,
+    limits.SILU_ONLY,
+    limits.no_plain_q("vLLM"),
+    limits.no_half_split_mla("vLLM"),
+    limits.no_mla_norm_before_fc("vLLM"),
+    limits.no_lone_o_bias("vLLM"),
+    limits.no_fc_bias("vLLM", "serve this drafter with SGLang or TensorRT-LLM"),
+    Refusal(
+        lambda f: f.window is not None and not (isinstance(f.attention, Gqa) and f.attention.qk_norm),
+        "vLLM has a sliding window only in its Qwen3 drafter",
+        "llama_eagle3.py and deepseek_eagle3.py attend to the whole context (0.33.0)",
+        "no engine serves it; retrain with full attention",
+    ),
+)
+SGLANG_LIMITS: tuple[Refusal, ...] = (
+    limits.NOT_BOTH_FUSIONS,
+    limits.SILU_ONLY,
+    limits.no_norm_before_residual("SGLang", _VLLM),
+    limits.no_qkv_bias("SGLang", _VLLM_OR_TRT),
+    limits.no_qk_norm("SGLang", _VLLM),
+    limits.no_mlp_bias("SGLang", _VLLM_OR_TRT),
+    limits.no_plain_q("SGLang"),
+    limits.no_mla_norm_before_fc("SGLang"),
+    limits.one_mla_layer("SGLang", _VLLM),
+    limits.no_window("SGLang", "serve a Qwen3-style drafter with vLLM"),
+)
+TRTLLM_LIMITS: tuple[Refusal, ...] = (
+    limits.NOT_BOTH_FUSIONS,
+    limits.SILU_ONLY,
+    limits.no_norm_before_residual("TensorRT-LLM", _VLLM),
+    limits.no_qk_norm("TensorRT-LLM", _VLLM),
+    limits.no_lone_o_bias("TensorRT-LLM"),
+    limits.no_plain_q("TensorRT-LLM"),
+    limits.no_half_split_mla("TensorRT-LLM"),
+    limits.no_mla_norm_before_fc("TensorRT-LLM"),
+    limits.no_reduced_mla("TensorRT-LLM", "serve this drafter with vLLM or SGLang"),
+    limits.no_window("TensorRT-LLM", "serve a Qwen3-style drafter with vLLM"),
+)
+
+
+def _vllm_config(writing: Writing) -> dict[str, object]:
+    if writing.boundaries is not None:
+        vllm_ids(writing.boundaries, writing.target.family if writing.target else None)
+    nested = nested_ids_if_any(writing)
+    return explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle_section(writing.facts) | nested}
+
+
+def _sglang_config(writing: Writing) -> dict[str, object]:
+    nested = nested_ids(writing)
+    return explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle_section(writing.facts) | nested}
+
+
+def _trtllm_config(writing: Writing) -> dict[str, object]:
+    if writing.boundaries is not None:
+        trtllm_ids(writing.boundaries)
+    nested = nested_ids_if_any(writing)
+    eagle = eagle_section(writing.facts) | nested
+    if writing.facts.layers > 1:
+        eagle["next_layer_regular"] = True
+    return explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle}
+
+
+def _portable_config(writing: Writing) -> dict[str, object]:
+    _vllm_config(writing)
+    return _trtllm_config(writing) | _sglang_config(writing)
+
+
+def _engine(name: str, title: str, writer: Writer, source: str) -> Layout:
+    """All four keep boundaries at the top level, so what draftconv wrote it can read alone."""
+    return Layout(name, title, 0, "certain", None, "vllm", source, writer=writer)
+
+
+_SEVERAL = Refusal(
+    lambda f: f.layers > 1,
+    "no one spelling of a drafter with several layers suits every engine",
+    "layers ≥ 1 call their norm input_layernorm for vLLM and hidden_norm for SGLang and TensorRT-LLM",
+    "convert to one engine",
+)
+_BIASED_O = Refusal(
+    lambda f: isinstance(f.attention, Gqa) and f.attention.o_bias,
+    "attention_bias means o_proj alone to SGLang and q, k, v and o to vLLM and TensorRT-LLM",
+    "one config.json cannot say both",
+    "convert to one engine",
+)
+
+
+def _union(*tables: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
+    return tuple({refusal.what: refusal for table in tables for refusal in table}.values())
+
+
+LAYOUTS = (
+    _engine(
+        "vllm",
+        "vLLM",
+        Writer(Spelling(o_bias=True), _vllm_config, VLLM_LIMITS, serves=("vllm",)),
+        "vLLM 0.33.0 model_executor/models/{llama,qwen3,deepseek}_eagle3.py",
+    ),
+    _engine(
+        "sglang",
+        "SGLang",
+        Writer(Spelling(later_norm="hidden_norm"), _sglang_config, SGLANG_LIMITS, serves=("sglang",)),
+        "SGLang 0.5.23 srt/models/{llama_eagle3,kimi_k25_eagle3}.py",
+    ),
+    _engine(
+        "trtllm",
+        "TensorRT-LLM",
+        Writer(
+            Spelling(first="midlayer.{i}.", later="midlayer.{i}.", alone="midlayer.", later_norm="hidden_norm", o_bias=True),
+            _trtllm_config,
+            TRTLLM_LIMITS,
+            serves=("trtllm",),
+        ),
+        "TensorRT-LLM main, 2026 H2, _torch/models/modeling_speculative.py",
+    ),
+    _engine(
+        "portable",
+        "portable",
+        Writer(
+            Spelling(),
+            _portable_config,
+            _union((_SEVERAL, _BIASED_O), VLLM_LIMITS, SGLANG_LIMITS, TRTLLM_LIMITS),
+            serves=("vllm", "sglang", "trtllm"),
+        ),
+        "the one spelling that vLLM, SGLang and TensorRT-LLM read alike",
+    ),
+)

@@ -1,0 +1,26 @@
+"""amd-quark 0.13's own trainer: `layers.0.` names, ids after the layer at the *top* level.
+
+vLLM reads top-level ids as `before`, so these files are captured one layer early there.
+The trainer's default ends with layer L-1, whose state it takes after the target's final
+norm; engines deliver the pre-norm stream.
+"""
+
+from draftconv.layouts.base import Layout
+from draftconv.layouts.clues import LAYERS_0, key, no_key
+
+LAYOUTS = (
+    Layout(
+        "quark-native",
+        "Quark",
+        70,
+        "likely",
+        (
+            key("eagle_aux_hidden_state_layer_ids"),
+            key("num_aux_hidden_states"),
+            no_key("eagle_config"),
+            LAYERS_0,
+        ),
+        "quark",
+        "amd-quark 0.13 experimental/speculative_decoding",
+    ),
+)

@@ -1,0 +1,481 @@
+"""From an opened checkpoint to a `Drafter`: one reader for every layout.
+
+Tensors win over config.json where both speak; where they contradict each other a
+problem says so. Nothing but headers, config and the small vocabulary maps is read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from draftconv.checkpoint import Checkpoint, TensorRef
+from draftconv.drafter.boundaries import PRODUCERS, Convention, default_triple, from_ids
+from draftconv.drafter.config import Config
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Facts, Feedback, Fusion, Gqa, Mla, Taps, VocabOrder
+from draftconv.drafter.names import Names, sort_names
+from draftconv.drafter.problems import Problem
+from draftconv.drafter.rope import read_rope
+from draftconv.drafter.targets import FAMILIES, Family
+from draftconv.drafter.vocabulary import MapReading, read_maps
+from draftconv.errors import BadCheckpoint
+from draftconv.layouts.base import Evidence, Hints, Layout
+from draftconv.layouts.detect import detect
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+NORM_FLAGS: Mapping[str, Fusion] = {"fc_norm": "fc_norm", "norm_before_fc": "norm_before_fc"}
+
+
+def read_drafter(checkpoint: Checkpoint, hints: Hints | None = None) -> Drafter:
+    """Detect the layout of a checkpoint and read its facts.
+
+    Raises:
+        NotADrafter: it is something else.
+        BadCheckpoint: facts that nothing can stand in for are missing or of the wrong type.
+    """
+    hints = hints or Hints()
+    names = sort_names(checkpoint.tensors)
+    evidence = Evidence(checkpoint, names)
+    layout, detection = detect(evidence, hints)
+    return _Reader(evidence, layout, hints).drafter(detection.confidence, detection.reasons)
+
+
+@dataclass
+class _Reader:
+    evidence: Evidence
+    layout: Layout
+    hints: Hints
+    problems: list[Problem] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.config = Config(self.layout.flatten(self.evidence.checkpoint.config))
+        self.eagle = self.config.section("eagle_config")
+        self.names: Names = self.evidence.names
+        self.tensors, self.file_names = self._tensors()
+        self.companions = {
+            name: self.evidence.checkpoint.tensors[file] for name, file in self.names.companions.items()
+        }
+        self.quantization = _quantization(self.evidence, self.companions, self.tensors)
+
+    def drafter(self, confidence: str, reasons: tuple[str, ...]) -> Drafter:
+        from draftconv.drafter.drafter import Detection
+
+        dropped = dict(self.names.stale)
+        self._drop_zero_o_bias(dropped)
+        facts = self._facts()
+        maps = self._maps(facts.vocab)
+        if maps is not None:
+            facts = replace(facts, vocab_order=self._order(maps, facts))
+            if facts.vocab_order == "full":
+                for name in ("d2t", "t2d"):
+                    if self.tensors.pop(name, None):
+                        dropped[self.file_names.pop(name)] = "identity map of a full vocabulary"
+        elif facts.draft_vocab != facts.vocab:
+            self._problem("d2t-missing", f"lm_head has {facts.draft_vocab} rows, the target {facts.vocab} tokens")
+            facts = replace(facts, vocab_order="unordered")
+        elif "t2d" in self.tensors:
+            dropped[self.file_names.pop("t2d")] = "mask of a full vocabulary"
+            del self.tensors["t2d"]
+        return Drafter(
+            checkpoint=self.evidence.checkpoint,
+            detection=Detection(self.layout.id, confidence, reasons),
+            facts=facts,
+            tensors=self.tensors,
+            names=self.file_names,
+            config=self.config.data,
+            dropped=dropped,
+            companions=self.companions,
+            reasons=self.reasons,
+            problems=tuple(self.problems),
+            maps=maps,
+        )
+
+    # ── tensors ────────────────────────────────────────────────────────────────────
+
+    def _tensors(self) -> tuple[dict[str, TensorRef], dict[str, str]]:
+        """Canonical tensors, with pre-fused projections (vLLM accepts them) seen as their row ranges."""
+        tensors: dict[str, TensorRef] = {}
+        files: dict[str, str] = {}
+        for name, file in self.names.canonical.items():
+            for part, ref in self._split(name, self.evidence.checkpoint.tensors[file]).items():
+                tensors[part], files[part] = ref, file
+        return tensors, files
+
+    def _split(self, name: str, ref: TensorRef) -> dict[str, TensorRef]:
+        match name.rsplit(".", 2)[-2:]:
+            case ["qkv_proj", kind]:
+                heads = self._required("num_attention_heads")
+                kv = self.config.size("num_key_value_heads") or heads
+                unit = ref.shape[0] // (heads + 2 * kv)
+                parts = {"q_proj": heads * unit, "k_proj": kv * unit, "v_proj": kv * unit}
+            case ["gate_up_proj", kind]:
+                parts = {"gate_proj": ref.shape[0] // 2, "up_proj": ref.shape[0] // 2}
+            case _:
+                return {name: ref}
+        if sum(parts.values()) != ref.shape[0]:
+            raise BadCheckpoint(f"{ref.name} has {ref.shape[0]} rows, which do not split into {', '.join(parts)}")
+        stem, start, found = name.rsplit(".", 2)[0], 0, {}
+        for part, rows in parts.items():
+            found[f"{stem}.{part}.{kind}"] = ref.row_range(start, start + rows)
+            start += rows
+        return found
+
+    def _drop_zero_o_bias(self, dropped: dict[str, str]) -> None:
+        """A zero o_proj.bias beside q/k/v biases is what `convert` adds for readers that tie the two flags."""
+        for layer in range(self._layers()):
+            stem = f"layers.{layer}.self_attn"
+            bias = self.tensors.get(f"{stem}.o_proj.bias")
+            if bias and f"{stem}.q_proj.bias" in self.tensors and not any(bias.read()):
+                del self.tensors[f"{stem}.o_proj.bias"]
+                dropped[self.file_names.pop(f"{stem}.o_proj.bias")] = "zeros: the same as no bias"
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        """Shape of an unquantized tensor; None when absent or packed."""
+        ref = self.tensors.get(name)
+        if ref is None or (self.quantization and ref.dtype not in ("F16", "BF16", "F32", "F64")):
+            return None
+        return ref.shape
+
+    def _rows(self, name: str) -> int | None:
+        shape = self._shape(name)
+        return shape[0] if shape else None
+
+    def _columns(self, name: str) -> int | None:
+        shape = self._shape(name)
+        return shape[1] if shape and len(shape) == 2 else None
+
+    # ── facts ──────────────────────────────────────────────────────────────────────
+
+    def _facts(self) -> Facts:
+        hidden = self._agree("hidden_size", self._rows("norm.weight") or self._rows("fc.weight"))
+        vocab = self._vocab()
+        rope, rope_reason, contradictions = read_rope(self.config, mla=self._is_mla())
+        self.reasons["rope"] = rope_reason
+        for contradiction in contradictions:
+            self._problem("rope-contradiction", contradiction)
+        target_hidden, aux = self._capture(hidden)
+        fusion = self._fusion()
+        return Facts(
+            attention=self._attention(),
+            layers=self._layers(),
+            hidden=hidden,
+            target_hidden=target_hidden,
+            intermediate=self._agree("intermediate_size", self._rows("layers.0.mlp.gate_proj.weight")),
+            vocab=vocab,
+            draft_vocab=self._draft_vocab(vocab),
+            aux=aux,
+            boundaries=self._boundaries(aux),
+            rope=rope,
+            eps=self._eps(),
+            fusion=fusion,
+            feedback=self._feedback(),
+            norm_before_residual=self._norm_before_residual(),
+            double_norm=self.layout.double_norm(self.evidence),
+            activation=self.config.text("hidden_act") or "silu",
+            mlp_bias="layers.0.mlp.gate_proj.bias" in self.tensors,
+            fc_bias="fc.bias" in self.tensors,
+            own_embedding="embed_tokens.weight" in self.tensors,
+            own_head="lm_head.weight" in self.tensors,
+            max_positions=self.config.size("max_position_embeddings"),
+            window=self._window(),
+            quantization=self.quantization,
+        )
+
+    def _agree(self, key: str, stored: int | None) -> int:
+        """The tensors' word for a size, with a problem when config.json says otherwise."""
+        written = self.config.size(key)
+        if stored is None:
+            return self._required(key)
+        if written is not None and written != stored:
+            self._problem("tensor-shape", f"{key} is {written} in config.json, {stored} in the tensors")
+        self.reasons.setdefault(key, "tensor shapes")
+        return stored
+
+    def _required(self, key: str) -> int:
+        value = self.config.size(key)
+        if value is None:
+            raise BadCheckpoint(
+                f"config.json has no {key}",
+                why="no tensor shape can stand in for it",
+                cure=f"add {key} as the drafter was trained",
+            )
+        return value
+
+    def _is_mla(self) -> bool:
+        return "layers.0.self_attn.kv_a_proj_with_mqa.weight" in self.tensors
+
+    def _layers(self) -> int:
+        return 1 + max((int(m[1]) for name in self.tensors if (m := re.match(r"layers\.(\d+)\.", name))), default=0)
+
+    def _attention(self) -> Gqa | Mla:
+        return self._mla() if self._is_mla() else self._gqa()
+
+    def _gqa(self) -> Gqa:
+        heads = self._required("num_attention_heads")
+        stem = "layers.0.self_attn"
+        width = self._columns(f"{stem}.o_proj.weight")
+        written = self.config.size("head_dim")
+        hidden = self.config.size("hidden_size") or self._rows("norm.weight") or heads
+        head_dim = width // heads if width else written or hidden // heads
+        if written is not None and written != head_dim:
+            self._problem("tensor-shape", f"head_dim is {written} in config.json, {head_dim} in o_proj")
+        if written is None and head_dim != hidden // heads:
+            self._problem("head-dim-missing", f"o_proj says {head_dim}, hidden_size / heads is {hidden // heads}")
+        self.reasons["head_dim"] = "o_proj columns / heads" if width else "config.json"
+        rows = self._rows(f"{stem}.k_proj.weight")
+        kv_heads = rows // head_dim if rows and head_dim else self.config.size("num_key_value_heads") or heads
+        written_kv = self.config.size("num_key_value_heads")
+        if written_kv is not None and written_kv != kv_heads:
+            self._problem("tensor-shape", f"num_key_value_heads is {written_kv}, k_proj holds {kv_heads}")
+        return Gqa(
+            heads,
+            kv_heads,
+            head_dim,
+            qkv_bias=f"{stem}.q_proj.bias" in self.tensors,
+            o_bias=f"{stem}.o_proj.bias" in self.tensors,
+            qk_norm=f"{stem}.q_norm.weight" in self.tensors,
+        )
+
+    def _mla(self) -> Mla:
+        stem = "layers.0.self_attn"
+        compressed = f"{stem}.q_a_proj.weight" in self.tensors
+        if compressed != (self.config.raw("q_lora_rank") is not None) and self.config.has("q_lora_rank"):
+            self._problem("tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise")
+        return Mla(
+            heads=self._required("num_attention_heads"),
+            q_lora=self._agree("q_lora_rank", self._rows(f"{stem}.q_a_proj.weight")) if compressed else None,
+            kv_lora=self._agree("kv_lora_rank", self._rows(f"{stem}.kv_a_layernorm.weight")),
+            nope=self._required("qk_nope_head_dim"),
+            rope=self._required("qk_rope_head_dim"),
+            v=self._required("v_head_dim"),
+        )
+
+    def _vocab(self) -> int:
+        t2d = self.tensors.get("t2d")
+        return self._agree("vocab_size", self._rows("embed_tokens.weight") or (math.prod(t2d.shape) if t2d else None))
+
+    def _draft_vocab(self, vocab: int) -> int:
+        written = self.config.size("draft_vocab_size")
+        rows = self._rows("lm_head.weight")
+        if written is None and rows is not None:
+            self._problem("draft-vocab-missing", f"lm_head has {rows} rows")
+        if written is not None and rows is not None and written != rows:
+            self._problem("head-rows", f"draft_vocab_size is {written}, lm_head has {rows} rows")
+        found = rows or written or vocab
+        d2t = self.tensors.get("d2t")
+        if d2t is not None and d2t.shape != (found,):
+            self._problem("head-rows", f"d2t is {list(d2t.shape)}, lm_head has {found} rows")
+        return found
+
+    def _maps(self, vocab: int) -> MapReading | None:
+        d2t = self.tensors.get("d2t")
+        if d2t is None:
+            return None
+        reading = read_maps(d2t, self.tensors.get("t2d"), vocab)
+        for code, detail in reading.faults:
+            self._problem(code, detail)
+        return reading
+
+    def _order(self, maps: MapReading, facts: Facts) -> VocabOrder:
+        if maps.map is None:
+            return "unordered"
+        if maps.map.order == "full" and facts.draft_vocab == facts.vocab:
+            self._problem("d2t-on-full-vocab", "d2t is all zeros over the whole vocabulary")
+            return "full"
+        return "ascending" if maps.map.order != "unordered" else "unordered"
+
+    def _eps(self) -> float:
+        eps = self.config.number("rms_norm_eps")
+        self.reasons["eps"] = "config.json" if eps is not None else "absent: transformers' default 1e-6"
+        return eps if eps is not None else 1e-6
+
+    def _window(self) -> int | None:
+        kinds = set(self.config.texts("layer_types"))
+        return self.config.size("sliding_window") if kinds == {"sliding_attention"} else None
+
+    # ── norms ──────────────────────────────────────────────────────────────────────
+
+    def _fusion(self) -> Fusion:
+        stored = {
+            "fc_norm": any(name.startswith("fc_norm.") for name in self.tensors),
+            "norm_before_fc": "input_norm.weight" in self.tensors,
+        }
+        flags = {
+            "fc_norm": bool(self.config.flag("fc_norm") or self.config.flag("use_aux_norm")),
+            "norm_before_fc": bool(self.eagle.flag("norm_before_fc") or self.config.flag("norm_before_fc")),
+        }
+        for name in NORM_FLAGS:
+            if stored[name] and not flags[name]:
+                self._problem("norm-without-flag", f"{name} tensors are stored, config.json does not set {name}")
+            if flags[name] and not stored[name]:
+                self._problem("flag-without-norm", f"{name} is true and its tensors are missing")
+        found = [name for name in NORM_FLAGS if stored[name] or flags[name]]
+        if len(found) == 2:
+            self._problem("both-fusion-norms", "fc_norm and norm_before_fc (input_norm)")
+            return "both"
+        self.reasons["fusion"] = "tensors and flag" if found else "no norm tensors, no flag"
+        return NORM_FLAGS[found[0]] if found else "plain"
+
+    def _feedback(self) -> Feedback:
+        flag = self.config.flag("norm_output")
+        if self.layout.norm_output == "final-norm":
+            self.reasons["feedback"] = f"{self.layout.title} always feeds back the pre-norm state"
+            if flag is True:
+                self._problem("norm-output-specforge", "norm_output: true")
+            if flag is False:
+                self._problem("final-norm-off", "norm_output: false")
+            return "pre-norm"
+        post = flag or self.eagle.flag("return_hidden_post_norm")
+        written = flag is not None or self.eagle.has("return_hidden_post_norm")
+        self.reasons["feedback"] = "norm_output in config.json" if written else "norm_output absent: false everywhere"
+        return "post-norm" if post else "pre-norm"
+
+    def _norm_before_residual(self) -> bool:
+        flag = self.config.flag("norm_before_residual")
+        self.reasons["norm_before_residual"] = (
+            "config.json" if flag is not None else f"absent: {self.layout.title} adds the raw state"
+        )
+        return bool(flag)
+
+    # ── captured layers ────────────────────────────────────────────────────────────
+
+    def _capture(self, hidden: int) -> tuple[int, int]:
+        """Return (target hidden, number of captured states), from fc's width and the config."""
+        written = self.config.size("target_hidden_size")
+        target = self.hints.target
+        width = self._columns("fc.weight")
+        count = self._counted()
+        target_hidden = written or (target.hidden if target and target.hidden and width else None) or hidden
+        if width is None:
+            return target_hidden, count or 3
+        if width % target_hidden and not written and count and width % count == 0:
+            # The key is missing; the ids still say how many states share the width.
+            self._problem("fc-width", f"fc reads {width} = {count} x {width // count}, target_hidden_size is missing")
+            return width // count, count
+        aux = width // target_hidden
+        if width % target_hidden or not aux or (count is not None and count != aux):
+            told = f"{count} captured layers" if count else "captured layers"
+            self._problem("fc-width", f"fc reads {width} values; {told} x {target_hidden} do not give that")
+        if target and target.hidden and target.hidden != target_hidden:
+            self._problem("hidden-target", f"{target.name} has hidden size {target.hidden}, fc expects {target_hidden}")
+        self.reasons["aux"] = f"fc columns {width} / target hidden {target_hidden}"
+        return target_hidden, max(aux, 1)
+
+    def _counted(self) -> int | None:
+        ids = self.config.integers(IDS) or self.eagle.integers(IDS)
+        return self.config.size("num_aux_hidden_states") or (len(ids) if ids else None)
+
+    def _boundaries(self, aux: int) -> tuple[int, ...] | Taps:
+        top, nested = self.config.integers(IDS), self.eagle.integers(IDS)
+        if not top and not nested:
+            return self._implied(aux)
+        found = self._both(top, nested) if top and nested else self._translate(top or nested or ())
+        if found is None:
+            return Taps.UNKNOWN
+        target = self.hints.target
+        last = target.layers if target else max(found)
+        if list(found) != sorted(set(found)) or found[0] < 0 or found[-1] > last:
+            self._problem("aux-order", f"boundaries {list(found)}" + (f" of {target.layers} layers" if target else ""))
+        if len(found) != aux:
+            self._problem("fc-width", f"{len(found)} layer ids, fc reads {aux} states")
+        return found
+
+    def _implied(self, aux: int) -> tuple[int, ...] | Taps:
+        rule = PRODUCERS[self.layout.id_rule(self.evidence)]
+        target = self.hints.target
+        if not rule.implied and not self.hints.aux_convention:
+            self.reasons["boundaries"] = f"no ids; {rule.source}"
+            self._problem("aux-unknown", f"config.json names no layers and {rule.source}")
+            return Taps.UNKNOWN
+        if aux != 3:
+            self._problem("aux-default-off", f"fc reads {aux} states, the default triple is 3")
+            return Taps.UNKNOWN
+        self.reasons["boundaries"] = "no ids: the default triple (2, L//2, L-3)"
+        return default_triple(target.layers) if target else Taps.DEFAULT
+
+    def _both(self, top: tuple[int, ...], nested: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Ids in both places: the top level in vLLM's numbering, the nested ones in SGLang's."""
+        if nested in (top, tuple(b - 1 for b in top)):
+            self.reasons["boundaries"] = "top-level ids are boundaries, eagle_config repeats them for SGLang"
+            return top
+        self._problem("aux-contradiction", f"top level {list(top)}, eagle_config {list(nested)}")
+        return None
+
+    def _translate(self, ids: tuple[int, ...]) -> tuple[int, ...] | None:
+        convention, reason = self._convention(ids)
+        self.reasons["boundaries"] = reason
+        if convention is None:
+            self._problem("aux-unknown", f"ids {list(ids)}: {reason}")
+            return None
+        layers = self.hints.target.layers if self.hints.target else self.config.size("target_num_hidden_layers")
+        return from_ids(ids, convention, layers)
+
+    def _convention(self, ids: tuple[int, ...]) -> tuple[Convention | None, str]:
+        if self.hints.aux_convention:
+            return self.hints.aux_convention, f"--aux-convention {self.hints.aux_convention}"
+        rule = PRODUCERS[self.layout.id_rule(self.evidence)]
+        family = self._family()
+        if family == "deepseek" and ids[0] != 1:
+            match self.layout.captures:
+                case "sglang":
+                    return "before", "captured through SGLang, which reads these ids as `before` on DeepSeek/Kimi"
+                case "either":
+                    return None, "captured through SGLang they mean `before` on a DeepSeek/Kimi target, else `after`"
+        if rule.convention:
+            return rule.convention, f"{rule.convention} the layer: {rule.source}"
+        # Nobody's fingerprint: SGLang's family rules first, then the two default triples.
+        if self.layout.id == "sglang" and (family is not None or ids[0] == 1):
+            before = family == "deepseek" and ids[0] != 1
+            return ("before" if before else "after"), "SGLang's numbering"
+        for convention, triple in _triples(ids).items():
+            if triple == ids:
+                return convention, f"{list(ids)} is the default triple in the `{convention} the layer` numbering"
+        return None, rule.source
+
+    def _family(self) -> Family | None:
+        if self.hints.target:
+            return self.hints.target.family
+        return FAMILIES.get(self.config.text("model_type") or "")
+
+    def _problem(self, code: str, detail: str) -> None:
+        self.problems.append(Problem(code, detail))
+
+
+def _triples(ids: tuple[int, ...]) -> dict[Convention, tuple[int, ...]]:
+    """The default triples of the target whose depth the last id would imply."""
+    after, before = ids[-1] + 4, ids[-1] + 3
+    return {
+        "before": default_triple(before),
+        "after": tuple(b - 1 for b in default_triple(after)),
+    }
+
+
+def _quantization(
+    evidence: Evidence, companions: Mapping[str, TensorRef], tensors: Mapping[str, TensorRef]
+) -> str | None:
+    """A short name of the quantization, from what config.json says and what the tensors show."""
+    packed = sorted({ref.dtype for name, ref in tensors.items() if name.endswith("weight")} - _FLOAT_DTYPES)
+    section = evidence.config.section("quantization_config")
+    sidecar = Config(evidence.checkpoint.sidecars.get("hf_quant_config.json", {}), "hf_quant_config.json")
+    if not companions and not section.data and not sidecar.data and not packed:
+        return None
+    legacy = sidecar.section("quantization")
+    method = section.text("quant_method") or ("modelopt" if legacy.data else "undeclared")
+    weight = section.section("global_quant_config").section("weight")
+    parts = (
+        method,
+        legacy.text("quant_algo") or section.text("quant_algo"),
+        section.text("format"),
+        weight.text("dtype"),
+        weight.text("qscheme"),
+        section.section("export").text("pack_method"),
+        f"({'/'.join(packed)} weights)" if packed else None,
+    )
+    return " ".join(part for part in parts if part)
+
+
+_FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})

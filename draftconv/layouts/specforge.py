@@ -1,0 +1,68 @@
+"""SpecForge: `midlayer.`, d2t and t2d always, with the embedding (hf) or without (sglang).
+
+Since 2026-07-19 its norm_output means "apply the final norm before the head" and the
+state fed back is always pre-norm; every engine reads the key the other way.
+"""
+
+from __future__ import annotations
+
+from draftconv.layouts import limits
+from draftconv.layouts.base import Layout, Spelling, Writer, Writing
+from draftconv.layouts.clues import BOTH_MAPS, EMBEDDING, MIDLAYER, NO_EMBEDDING, architecture
+from draftconv.layouts.emit import after_ids, explicit_config
+
+_SOURCE = "sgl-project/SpecForge 2026-08-08 (run)"
+_CURE = "convert to vllm or speculators"
+_CLUES = (architecture("LlamaForCausalLMEagle3"), MIDLAYER, BOTH_MAPS)
+
+
+def _config(writing: Writing) -> dict[str, object]:
+    config = explicit_config(writing) | {"norm_output": True}
+    for key in ("norm_before_fc", "norm_before_residual", "num_aux_hidden_states"):
+        config.pop(key, None)
+    return config | {"eagle_config": {"use_aux_hidden_state": True} | after_ids(writing)}
+
+
+LAYOUTS = (
+    Layout(
+        "specforge-hf",
+        "SpecForge",
+        100,
+        "likely",
+        (*_CLUES, EMBEDDING),
+        "specforge",
+        _SOURCE,
+        norm_output="final-norm",
+        captures="sglang",
+        alias="specforge",
+        writer=Writer(
+            Spelling(t2d=True, maps="always", order="ascending"),
+            _config,
+            (
+                limits.NOT_BOTH_FUSIONS,
+                limits.no_mla("SpecForge", "convert to torchspec or modelopt"),
+                limits.one_layer("SpecForge", _CURE),
+                limits.no_norm_before_residual("SpecForge", _CURE),
+                limits.no_norm_before_fc("SpecForge", _CURE),
+                limits.no_post_norm("SpecForge", "convert to torchspec or speculators"),
+                limits.no_qkv_bias("SpecForge", _CURE),
+                limits.no_o_bias("SpecForge", _CURE),
+                limits.no_qk_norm("SpecForge", _CURE),
+                limits.no_mlp_bias("SpecForge", _CURE),
+                limits.no_fc_bias("SpecForge", _CURE),
+                limits.no_window("SpecForge", _CURE),
+            ),
+        ),
+    ),
+    Layout(
+        "specforge-sglang",
+        "SpecForge for SGLang",
+        101,
+        "likely",
+        (*_CLUES, NO_EMBEDDING),
+        "specforge",
+        _SOURCE,
+        norm_output="final-norm",
+        captures="sglang",
+    ),
+)

@@ -1,0 +1,96 @@
+"""speculators 0.9 (vLLM project): a nested config, `layers.{i}.` names, boundaries as ids.
+
+vLLM imports this format itself and defaults a missing norm_before_residual to *true*
+(0.33.0 transformers_utils/configs/speculators), while the trainer reads false; it is
+always written here. MLA cannot be expressed: `transformer_layer_config.model_type` must
+be llama or qwen3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from draftconv.drafter.config import Config
+from draftconv.drafter.facts import Gqa
+from draftconv.layouts import limits
+from draftconv.layouts.base import Clue, Layout, Spelling, Writer, Writing
+from draftconv.layouts.emit import attention_keys, explicit_config, top_ids
+
+_CURE = "convert to vllm"
+_INNER = (
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "hidden_act", "rms_norm_eps", "vocab_size",
+    "rope_theta", "rope_scaling", "rope_parameters", "mlp_bias", "max_position_embeddings", "bos_token_id",
+    "eos_token_id", "pad_token_id", "initializer_range", "attention_dropout", "use_cache", "sliding_window",
+    "layer_types",
+)  # fmt: skip
+
+
+def _flatten(config: Mapping[str, object]) -> Mapping[str, object]:
+    """Lift `transformer_layer_config` to the top; the outer keys win."""
+    inner = Config(config).section("transformer_layer_config").data
+    outer = {key: value for key, value in config.items() if key != "transformer_layer_config" and value is not None}
+    return {**inner, **outer, "model_type": inner.get("model_type", "llama")}
+
+
+def _config(writing: Writing) -> dict[str, object]:
+    facts = writing.facts
+    flat = explicit_config(writing) | attention_keys(facts)
+    inner = {key: flat[key] for key in (*_INNER, *attention_keys(facts)) if key in flat}
+    target = writing.target
+    verifier = {"name_or_path": target.repo if target else "", "architectures": list[str]()}
+    config: dict[str, object] = {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.9.0",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {"proposal_type": "greedy", "speculative_tokens": 3, "accept_tolerance": 0.0, "verifier_accept_k": 1}
+            ],
+            "verifier": verifier,
+        },
+        "transformer_layer_config": inner,
+        "draft_vocab_size": facts.draft_vocab,
+        "norm_before_residual": facts.norm_before_residual,
+        "norm_before_fc": facts.fusion == "norm_before_fc",
+        "fc_norm": facts.fusion == "fc_norm",
+        "norm_output": facts.feedback == "post-norm",
+        "embed_requires_grad": False,
+        "tie_word_embeddings": False,
+        "dtype": writing.dtype,
+        **top_ids(writing),
+    }
+    if facts.target_hidden != facts.hidden:
+        config["target_hidden_size"] = facts.target_hidden
+    return config
+
+
+LAYOUTS = (
+    Layout(
+        "speculators",
+        "speculators",
+        10,
+        "certain",
+        (Clue("speculators_model_type is eagle3", lambda e: e.config.text("speculators_model_type") == "eagle3"),),
+        "speculators",
+        "vllm-project/speculators 0.9.0 (run)",
+        flatten=_flatten,
+        writer=Writer(
+            Spelling(first="layers.{i}.", t2d=True, order="ascending", o_bias=True),
+            _config,
+            (
+                limits.NOT_BOTH_FUSIONS,
+                limits.no_mla("speculators", _CURE),
+                limits.no_lone_o_bias("speculators"),
+                limits.no_fc_bias("speculators", "convert to sglang or trtllm"),
+                limits.Refusal(
+                    lambda f: isinstance(f.attention, Gqa) and f.attention.qk_norm and f.mlp_bias,
+                    "speculators' Qwen3 layer has no MLP biases",
+                    "the tensors would be unexpected",
+                    _CURE,
+                ),
+            ),
+        ),
+    ),
+)

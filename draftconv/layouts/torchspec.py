@@ -1,0 +1,84 @@
+"""TorchSpec: native (`midlayer.`) and exported for vLLM (`layers.0.`), Llama-style and MLA.
+
+The vLLM export adds one to the layer ids, but only when model_type is kimi_k2; with any
+other model_type the ids stay in the native numbering (tools/convert_to_hf, 2026-04…08).
+"""
+
+from __future__ import annotations
+
+from draftconv.layouts import limits
+from draftconv.layouts.base import Clue, Evidence, Layout, Spelling, Writer, Writing
+from draftconv.layouts.clues import LAYERS_0
+from draftconv.layouts.emit import after_ids, eagle_section, explicit_config
+
+_SOURCE = "lightseekorg/TorchSpec 2026-04-28, later states through 2026-08-16 (run)"
+_CURE = "convert to vllm or speculators"
+_VERSION = Clue(
+    "TorchSpec's version mark in config.json or the safetensors metadata",
+    lambda e: e.config.has("_torchspec_version") or "torchspec_version" in e.checkpoint.metadata,
+)
+_WRAPPED = Clue(
+    "tensors still carry draft_model., as in a raw training state",
+    lambda e: any("draft_model." in name for name in e.names.prefixed),
+)
+
+
+def _exported_ids(evidence: Evidence) -> str:
+    kimi = evidence.config.text("model_type") == "kimi_k2"
+    return "torchspec-vllm" if kimi else "torchspec-vllm-unshifted"
+
+
+def _config(writing: Writing) -> dict[str, object]:
+    config = explicit_config(writing)
+    for key in ("norm_before_fc", "norm_before_residual", "mlp_bias", "rope_parameters", "rope_interleave"):
+        config.pop(key, None)
+    eagle = eagle_section(writing.facts)
+    for key in ("norm_before_fc", "return_hidden_post_norm"):
+        del eagle[key]
+    return config | {"eagle_config": eagle | after_ids(writing)}
+
+
+LAYOUTS = (
+    Layout(
+        "torchspec-raw",
+        "TorchSpec (raw state)",
+        30,
+        "likely",
+        (_WRAPPED,),
+        "torchspec",
+        _SOURCE,
+        captures="either",
+    ),
+    Layout(
+        "torchspec-vllm", "TorchSpec for vLLM", 50, "certain", (_VERSION, LAYERS_0), _exported_ids, _SOURCE
+    ),
+    Layout(
+        "torchspec-native",
+        "TorchSpec",
+        51,
+        "certain",
+        (_VERSION,),
+        "torchspec",
+        _SOURCE,
+        captures="either",
+        alias="torchspec",
+        writer=Writer(
+            Spelling(t2d=True, order="ascending"),
+            _config,
+            (
+                limits.NOT_BOTH_FUSIONS,
+                limits.one_layer("TorchSpec", _CURE),
+                limits.no_norm_before_residual("TorchSpec", _CURE),
+                limits.no_norm_before_fc("TorchSpec", _CURE),
+                limits.no_qkv_bias("TorchSpec", _CURE),
+                limits.no_o_bias("TorchSpec", _CURE),
+                limits.no_qk_norm("TorchSpec", _CURE),
+                limits.no_mlp_bias("TorchSpec", _CURE),
+                limits.no_fc_bias("TorchSpec", _CURE),
+                limits.no_half_split_mla("TorchSpec"),
+                limits.no_window("TorchSpec", _CURE),
+            ),
+            {"torchspec_version": "0.1.0"},
+        ),
+    ),
+)
