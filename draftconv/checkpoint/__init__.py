@@ -7,6 +7,7 @@ Nothing here knows what a drafter is. Importing it loads neither numpy nor huggi
 """
 
 from draftconv.checkpoint.checkpoint import Checkpoint, FileInfo, open_checkpoint
+from draftconv.checkpoint.compare import Scan, first_difference, scan
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
 from draftconv.checkpoint.files import DataFile, LocalFile
 from draftconv.checkpoint.headers import Header, encode_header, read_header
@@ -39,15 +40,18 @@ __all__ = [
     "Plan",
     "PlannedTensor",
     "Rows",
+    "Scan",
     "Shard",
     "TensorRef",
     "as_float32",
     "encode_header",
     "encode_json",
+    "first_difference",
     "nbytes",
     "open_checkpoint",
     "read_header",
     "row_blocks",
+    "scan",
     "show",
     "show_some",
 ]
