@@ -221,7 +221,8 @@ class MlaAttention(nn.Module):
             flat = self.q_proj(x_BTX)
         else:
             flat = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_BTX)))
-        plain, turned = torch.unflatten(flat, -1, (shape.heads, -1)).split((shape.nope, shape.rope), dim=-1)
+        heads = torch.unflatten(flat, -1, (shape.heads, -1))
+        plain, turned = torch.split(heads, [shape.nope, shape.rope], dim=-1)
         return torch.cat((plain, self._rotate(turned, span)), dim=-1)
 
     def _keys_values(self, x_BTX: Tensor, span: Span) -> KeysValues:
