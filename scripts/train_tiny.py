@@ -608,13 +608,12 @@ def drafter_sizes(facts: Facts) -> dict[str, Any]:
 # Measurement
 
 
-def load_drafter(name: str, target: TargetModel) -> DrafterModel:
+def load_drafter(name: str, facts: Facts, target: TargetModel) -> DrafterModel:
     """A committed drafter, in the target's dtype and with its embedding where it has none."""
-    recipe = RECIPES[name]
     table = target.model.embed_tokens.weight
     stored = load_file(DATA / "drafters" / name / "model.safetensors")
-    tensors = {key.replace(recipe.prefix, "layers.0."): tensor for key, tensor in stored.items()}
-    return DrafterModel.from_tensors(recipe.facts, tensors, embed=table, dtype=table.dtype)
+    tensors = {key.replace(RECIPES[name].prefix, "layers.0."): tensor for key, tensor in stored.items()}
+    return DrafterModel.from_tensors(facts, tensors, embed=table, dtype=table.dtype)
 
 
 def make_prompts(work: Path) -> None:
@@ -630,11 +629,17 @@ def read_prompts() -> list[Tensor]:
     return [torch.tensor(row) for row in json.loads((DATA / "prompts.json").read_text())]
 
 
-def decode(name: str, prompts: Sequence[Tensor], dtype: torch.dtype = torch.float32) -> list[Decoded]:
-    """Speculative decoding of a committed drafter with its committed target."""
+def decode(
+    name: str, prompts: Sequence[Tensor], *, dtype: torch.dtype = torch.float32, facts: Facts | None = None
+) -> list[Decoded]:
+    """Speculative decoding of a committed drafter with its committed target.
+
+    Args:
+        facts: read the drafter by other facts than its own (negative controls).
+    """
     recipe = RECIPES[name]
     target = load_target(DATA / "targets" / recipe.target, dtype)
-    drafter = load_drafter(name, target)
+    drafter = load_drafter(name, facts or recipe.facts, target)
     return [
         speculate(drafter, TargetSession(target, BOUNDARIES), prompt, depth=DEPTH, length=LENGTH)
         for prompt in prompts
