@@ -15,7 +15,7 @@ from pathlib import Path
 import draftconv
 from draftconv.api import passes
 from draftconv.api.card import model_card
-from draftconv.api.provenance import FILE, FORMAT, Provenance, output_digest, read_provenance
+from draftconv.api.provenance import FILE, FORMAT, Origin, Provenance, output_digest, read_provenance
 from draftconv.api.repairs import repair
 from draftconv.api.work import Change, Work, facts_json, start
 from draftconv.checkpoint import (
@@ -152,7 +152,7 @@ def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = Non
     findings = check_drafter(drafter, target)
     _refuse_broken(findings.problems, repaired, source=checkpoint.name)
     _refuse_limits(work, found.writer)
-    returning = provenance if provenance and provenance.source.text("layout") == found.id else None
+    returning = provenance.origin(found.id) if provenance else None
     work = _pass(work, found.writer, options, target, returning)
 
     names = {name: spell(name, found.writer.spelling, work.facts.layers) for name in work.tensors}
@@ -164,7 +164,7 @@ def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = Non
     warnings = tuple(p for p in findings.problems if p.severity != "error" and p.code not in repaired)
     work = _declare_config(work, checkpoint, config)
     not_made = findings.not_made
-    record = _record(drafter, work, found, options, target, tensors, config, warnings, not_made)
+    record = _record(drafter, work, found, options, target, tensors, config, warnings, not_made, provenance)
     plan = Plan(
         tensors=tensors,
         json_files={"config.json": config, FILE: record},
@@ -217,7 +217,7 @@ def _refuse_limits(work: Work, writer: Writer) -> None:
 
 
 def _pass(
-    work: Work, writer: Writer, options: ConvertOptions, target: Target | None, returning: Provenance | None
+    work: Work, writer: Writer, options: ConvertOptions, target: Target | None, returning: Origin | None
 ) -> Work:
     work = passes.embedding(work, options.embed, target, force=options.force)
     work = passes.leave_embedding(work, writer.spelling)
@@ -228,7 +228,7 @@ def _pass(
 
 
 def _config(
-    work: Work, found: Layout, target: Target | None, names: Mapping[str, str], returning: Provenance | None
+    work: Work, found: Layout, target: Target | None, names: Mapping[str, str], returning: Origin | None
 ) -> dict[str, object]:
     """The layout's config.json; the recorded original one where it still says the same facts."""
     writer = found.writer
@@ -322,7 +322,7 @@ def _declare_config(work: Work, checkpoint: Checkpoint, config: Mapping[str, obj
 def _record(
     drafter: Drafter, work: Work, found: Layout, options: ConvertOptions, target: Target | None,
     tensors: tuple[PlannedTensor, ...], config: Mapping[str, object], warnings: tuple[Problem, ...],
-    not_made: tuple[str, ...],
+    not_made: tuple[str, ...], provenance: Provenance | None,
 ) -> dict[str, object]:  # fmt: skip
     checkpoint = drafter.checkpoint
     chosen = {key: value for key, value in asdict(options).items() if value not in (None, ()) and key != "target"}
@@ -349,6 +349,7 @@ def _record(
         "renamed": {old: new for old, new in sorted(spelled.items()) if old != new},
         "changes": [asdict(change) for change in work.changes],
         "lm_head_order": list(work.order) if work.order is not None else None,
+        "earlier": provenance.handed_on() if provenance else [],
         "warnings": [{"code": p.code, "detail": p.detail} for p in warnings],
         "not_checked": list(not_made),
         "output": output_digest({tensor.name: tensor for tensor in tensors}, config),

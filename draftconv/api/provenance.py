@@ -22,10 +22,14 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
-    """A `draftconv.json` that belongs to the directory it was found in."""
+class Origin:
+    """One source in an output's history: what it was, and what was changed on the way from it."""
 
     data: Mapping[str, object]
+
+    @property
+    def source(self) -> Config:
+        return Config(self.data, FILE).section("source")
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -33,13 +37,40 @@ class Provenance:
         return tuple(Change(row["kind"], row["what"], row["why"]) for row in rows)  # type: ignore[arg-type]
 
     @property
-    def source(self) -> Config:
-        return Config(self.data, FILE).section("source")
-
-    @property
     def order(self) -> tuple[int, ...] | None:
         """Source row of each row of lm_head, when they were permuted."""
         return Config(self.data, FILE).integers("lm_head_order")
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """A `draftconv.json` that belongs to the directory it was found in."""
+
+    data: Mapping[str, object]
+
+    @property
+    def history(self) -> tuple[Origin, ...]:
+        """The direct source first, then what that was made from, and so on."""
+        earlier = cast(Sequence[Mapping[str, object]], self.data.get("earlier") or [])
+        return (Origin(self.data), *(Origin(row) for row in earlier))
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Every change on the way from the oldest source."""
+        return tuple(change for origin in self.history for change in origin.changes)
+
+    @property
+    def source(self) -> Config:
+        return self.history[0].source
+
+    def origin(self, layout: str) -> Origin | None:
+        """The newest source that was in this layout."""
+        return next((o for o in self.history if o.source.text("layout") == layout), None)
+
+    def handed_on(self) -> list[dict[str, object]]:
+        """The history as the `earlier` of a next conversion."""
+        keys = ("source", "changes", "lm_head_order")
+        return [{key: origin.data.get(key) for key in keys} for origin in self.history]
 
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
