@@ -109,22 +109,27 @@ def remove(path: Path) -> None:
 def measure_convert(
     program: Path, source: Path, target: str, work: Path, runs: int
 ) -> tuple[list[Run], list[Run]]:
-    """Durable copies and conversions of the same file, in alternation."""
+    """Durable copies and conversions of the same file, in alternation.
+
+    Each goes first in every second round: a disk may take a first write faster than the one after it. One
+    round before the others is thrown away, since blocks that were never written before can be slow.
+    """
     weights = source / "model.safetensors"
     copy, converted = work / "copy.safetensors", work / "converted"
+    convert: list[str | Path] = [program, "convert", source, converted, "--to", "vllm", "--target", target]
     copies, conversions = [], []
-    for number in range(1, runs + 1):
-        for out in (copy, converted):
-            remove(out)
-        settle(weights)
-        copies.append(durable_copy(weights, copy))
-        remove(copy)
-        settle(weights)
-        conversions.append(run([program, "convert", source, converted, "--to", "vllm", "--target", target]))
+    for number in range(runs + 1):
+        for kind in ("copy", "convert") if number % 2 else ("convert", "copy"):
+            settle(weights)
+            if kind == "copy":
+                copies.append(durable_copy(weights, copy))
+            else:
+                conversions.append(run(convert))
+            remove(copy)
+            remove(converted)
         pair = f"copy {copies[-1].seconds:.2f} s, convert {conversions[-1].seconds:.2f} s"
-        progress(f"round {number} of {runs}: {pair}")
-    remove(converted)
-    return copies, conversions
+        progress(f"round {number} of {runs}: {pair}" + ("" if number else " (not counted)"))
+    return copies[1:], conversions[1:]
 
 
 def imports_torch(program: Path, argv: Sequence[str | Path]) -> bool:
@@ -160,6 +165,8 @@ def measure(program: Path, source: Path, target: str, work: Path, runs: int) -> 
         starts[name] = [run([program, *argv]) for _ in range(runs)]
     peak = max(conversion.peak_bytes for conversion in conversions)
     torch_imported = imports_torch(program, commands["inspect"])
+    ratios = sorted(b.seconds / a.seconds for a, b in zip(copies, conversions, strict=True))
+    ratio = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
     return [
         Row(
             "durable copy (`cp`, then fsync)",
@@ -169,7 +176,7 @@ def measure(program: Path, source: Path, target: str, work: Path, runs: int) -> 
             "`draftconv convert --to vllm`",
             f"{spread(conversions)}, {data_bytes / median(conversions) / 1e9:.2f} GB/s",
         ),
-        Row("convert : durable copy", f"{median(conversions) / median(copies):.2f}"),
+        Row("convert : durable copy, round by round", ratio),
         limit("peak memory of `convert`", peak / 1e6, 250, "MB"),
         limit("`draftconv --help`", median(starts["--help"]), 0.15, "s"),
         limit("`draftconv inspect`", median(starts["inspect"]), 0.4, "s"),
@@ -195,7 +202,7 @@ def filesystem(path: Path) -> str:
     return next(kinds[folder] for folder in (path.resolve(), *path.resolve().parents) if folder in kinds)
 
 
-def report(rows: Sequence[Row], *, source: Path, what: str, work: Path, runs: int) -> str:
+def report(rows: Sequence[Row], *, source: Path, what: str, work: Path, runs: int, load: float) -> str:
     """The report as markdown."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES / 1e6
@@ -203,12 +210,14 @@ def report(rows: Sequence[Row], *, source: Path, what: str, work: Path, runs: in
     lines = [
         "# Benchmarks",
         "",
-        f"Written by `scripts/bench`. Drafter: {what}, {gigabytes:.2f} GB. Times are medians of {runs} runs, "
-        "whole processes, the source in the page cache; copy and conversion alternate, and both end with "
-        f"their data on the disk. A process that does nothing would read as {floor:.0f} MB of peak memory.",
+        f"Written by `scripts/bench`. Drafter: {what}, {gigabytes:.2f} GB. Times are medians of {runs} runs "
+        "(fastest to slowest), whole processes, the source in the page cache; copy and conversion alternate, "
+        "take turns in going first, and both end with their data on the disk. A process that does nothing "
+        f"would read as {floor:.0f} MB of peak memory.",
         "",
         f"Machine: {cpu_model()}, {os.cpu_count()} cores, {memory:.0f} GiB memory, {filesystem(work)}, "
-        f"{platform.system()} {platform.release().split('-')[0]}, Python {platform.python_version()}.",
+        f"{platform.system()} {platform.release().split('-')[0]}, Python {platform.python_version()}. "
+        f"Load average before the first run: {load:.1f}.",
         "",
         "| what | measured | target | met |",
         "|---|---|---|---|",
@@ -269,9 +278,10 @@ def bench(options: argparse.Namespace, program: Path) -> bool:
             (work / "target").mkdir(exist_ok=True)
             (work / "target" / "config.json").write_text(json.dumps(TINY_TARGET))
             target = str(work / "target")
+        load = os.getloadavg()[0]
         rows = measure(program, source, target, work, options.runs)
         what = f"random weights in the shape of {name}" + (" (a miniature)" if options.quick else "")
-        text = report(rows, source=source, what=what, work=work, runs=options.runs)
+        text = report(rows, source=source, what=what, work=work, runs=options.runs, load=load)
     print(text, end="")
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
