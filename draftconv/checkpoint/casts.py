@@ -112,3 +112,10 @@ def _refuse_overflow(values: NDArray[Any], out: NDArray[Any], target: str, name:
             why="It would become infinity and every token after it NaN.",
             cure="Keep this tensor in its own dtype or choose BF16 or F32.",
         )
+
+
+def cast_bytes(data: bytes, source: str, target: str, name: str) -> bytes:
+    """Cast the values of a small tensor that is held as bytes; see `cast`."""
+    import numpy as np
+
+    return cast(np.frombuffer(data, dtype=LAYOUT[source][0]), source, target, name).tobytes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,13 @@ class TensorRef:
         if not 0 <= start <= stop <= self.row_count:
             raise IndexError(f"rows {start}:{stop} of {show(self.name)}, which has {self.row_count}")
         return self.file.read(self.offset + start * self.row_bytes, (stop - start) * self.row_bytes)
+
+    def row_range(self, start: int, stop: int) -> TensorRef:
+        """Rows `start…stop` as a tensor of their own, over the same bytes."""
+        offset = self.offset + start * self.row_bytes
+        return replace(
+            self, shape=(stop - start, *self.shape[1:]), offset=offset, nbytes=(stop - start) * self.row_bytes
+        )
 
     def numpy(self) -> NDArray[Any]:
         """The whole tensor as a read-only numpy array of its shape.

@@ -250,6 +250,10 @@ KINDS: Mapping[str, Kind] = {
         "error", "config", "the captured layers cannot be told from the file",
         "a convention wrong by one layer costs accept length without a message",
         "give --aux-convention before|after, --from LAYOUT or --target"),
+    "aux-other-triple": Kind(
+        "warning", "config", "layer ids equal the default triple of the other convention",
+        "by this layout's convention every state lies one layer off the usual ones",
+        "if the file was renamed by hand, say --aux-convention before or after"),
     "aux-default-off": Kind(
         "warning", "config", "no layer ids, and the default triple does not fit the head",
         "engines capture three layers when told nothing",

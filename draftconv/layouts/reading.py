@@ -426,6 +426,9 @@ class _Reader:
                 case "either":
                     return None, "captured through SGLang they mean `before` on a DeepSeek/Kimi target, else `after`"
         if rule.convention:
+            other: Convention = "before" if rule.convention == "after" else "after"
+            if _triples(ids)[other] == ids:
+                self._problem("aux-other-triple", f"{list(ids)}, read as `{rule.convention} the layer`")
             return rule.convention, f"{rule.convention} the layer: {rule.source}"
         # Nobody's fingerprint: SGLang's family rules first, then the two default triples.
         if self.layout.id == "sglang" and (family is not None or ids[0] == 1):
