@@ -93,7 +93,7 @@ def durable_copy(source: Path, out: Path) -> Run:
 def settle(source: Path) -> None:
     """Bring the source into the page cache and everything that waits to be written onto the disk."""
     os.sync()
-    buffer = bytearray(1 << 24)
+    buffer = bytearray(1 << 20)
     with source.open("rb", buffering=0) as file:
         while file.readinto(buffer):
             pass
