@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urljoin, urlsplit
 
 from draftconv.checkpoint.files import check_range
@@ -99,7 +99,7 @@ class HubFile:
     @contextmanager
     def _response(self, offset: int, length: int) -> Iterator[Any]:
         """The answer to one range, redirects followed by hand: each hop decides whether it sees the token."""
-        from huggingface_hub.utils import get_session
+        from huggingface_hub import get_session
 
         url = self._url
         for _ in range(MAX_REDIRECTS):
@@ -178,8 +178,8 @@ def http_error(what: str, status: int) -> BadCheckpoint:
         case 404:
             return BadCheckpoint(
                 f"{show(what)} is not on the Hub, or is private (HTTP 404).",
-                why="No local path of that name exists either.",
-                cure="Check the spelling and the revision; for a private one log in with `hf auth login`.",
+                cure="Check the spelling (of a local path, too) and the revision; "
+                "for a private repository log in with `hf auth login`.",
             )
     return BadCheckpoint(
         f"{show(what)} could not be read from the Hub (HTTP {status}).", cure="Try again later."
@@ -199,6 +199,8 @@ def network_errors(what: str) -> Iterator[None]:
         OfflineModeIsEnabled,
     )
 
+    # its bases are the HTTP client's own error, whichever client it is, and OSError
+    unreachable = cast("tuple[type[Exception], ...]", (*HfHubHTTPError.__bases__, LocalEntryNotFoundError))
     try:
         yield
     except HfHubHTTPError as error:
@@ -210,10 +212,8 @@ def network_errors(what: str) -> Iterator[None]:
             f"{show(what)} was not asked for: HF_HUB_OFFLINE is set.",
             cure="Unset it, or pass a local directory.",
         ) from error
-    except (*HfHubHTTPError.__bases__, LocalEntryNotFoundError) as error:
-        # its bases are the HTTP client's own error, whichever client it is, and OSError
+    except unreachable as error:
         raise BadCheckpoint(
             f"{show(what)} could not be reached on the Hub ({type(error).__name__}).",
-            why="No local path of that name exists, and the Hub did not answer.",
-            cure="Check the path, the network and HF_ENDPOINT.",
+            cure="Check the network and HF_ENDPOINT, or the path if you meant a local directory.",
         ) from error
