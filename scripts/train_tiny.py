@@ -59,7 +59,7 @@ HOLD_OUT = 16
 
 WINDOW = 256  # tokens a target sees at once in training
 PROMPT, CONTINUATION = 64, 96  # tokens per window of the drafters' training text
-GREEDY_WINDOWS = 2560  # half continue CORPUS, half POOL
+GREEDY_WINDOWS = 2048  # half continue CORPUS, half POOL
 DEPTH = 3  # drafted tokens per round, in training and in measuring
 PROMPTS, LENGTH = 32, 64  # held-out prompts and generated tokens of the measurement
 
@@ -457,7 +457,7 @@ RECIPES: Mapping[str, Recipe] = {
         {**kimi_config(32.0, BOUNDARIES), **EAGLE_31, **SAYS_TORCHSPEC},
     ),
 }
-DRAFTER_TRAINING = Training(steps=600, batch=16)
+DRAFTER_TRAINING = Training(steps=450, batch=16)
 
 
 def make_greedy(name: str, work: Path) -> None:
