@@ -390,7 +390,7 @@ def mla_facts(beta_fast: float, **changes: Any) -> Facts:
     """A one-layer Kimi-style drafter for the MLA target."""
     shape = Mla(heads=2, q_lora=128, kv_lora=512, nope=64, rope=64, v=64)
     rope = Rope(theta=50000.0, pairs="interleaved", kind="yarn", scaling=yarn(beta_fast))
-    sizes = {"attention": shape, "intermediate": 256, "rope": rope, "eps": 1e-5, "max_positions": 262144}
+    sizes = {"attention": shape, "intermediate": 256, "rope": rope, "eps": 1e-5, "max_positions": None}
     return llama_facts(**sizes | changes)
 
 
