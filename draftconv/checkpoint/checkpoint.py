@@ -70,13 +70,17 @@ class Checkpoint:
     revision: str | None = None
 
 
-def open_checkpoint(spec: str | Path, *, revision: str | None = None, token: str | None = None) -> Checkpoint:
+def open_checkpoint(
+    spec: str | Path, *, revision: str | None = None, token: str | None = None, download: bool = False
+) -> Checkpoint:
     """Open a local directory or weights file, or a repository on the Hub.
 
     Args:
         spec: a path (which wins when it exists), `owner/name`, or `hf://owner/name[@revision]`.
         revision: branch, tag or commit on the Hub.
         token: for private repositories; without it huggingface_hub's own is used.
+        download: fetch a repository's weights into the Hub cache first, to convert them; without
+            it only config and headers cross the network.
 
     Raises:
         BadCheckpoint: unreadable or not a checkpoint. NeedsExport: a trainer's runtime state.
@@ -97,14 +101,14 @@ def open_checkpoint(spec: str | Path, *, revision: str | None = None, token: str
                 f"{show(text)} does not exist.",
                 cure="Pass a directory with config.json and weights, or a Hub id OWNER/NAME.",
             )
-    from draftconv.checkpoint.hub import open_hub
+    from draftconv.checkpoint.hub import fetch_hub, open_hub
 
     repository, _, named = text.removeprefix(FORCED_HUB).partition("@")
     if not _HUB_ID.fullmatch(repository):
         raise UsageError(f"{show(text)} is not a Hub id.", cure=f"Write {FORCED_HUB}OWNER/NAME[@REVISION].")
     if named and revision is not None and named != revision:
         raise UsageError(f"{show(text)} names one revision and the option another.", cure="Give one of them.")
-    return open_hub(repository, named or revision, token)
+    return (fetch_hub if download else open_hub)(repository, named or revision, token)
 
 
 def open_local(path: Path) -> Checkpoint:
