@@ -1,3 +1,45 @@
-"""draftconv: convert, check and prove EAGLE-3 drafters."""
+"""draftconv: convert, check and prove EAGLE-3 drafters.
+
+One function per command, with the command's name and arguments:
+
+    >>> import draftconv
+    >>> draftconv.inspect("drafter").drafter.facts.eagle          # doctest: +SKIP
+    '3.1'
+    >>> draftconv.convert("drafter", Path("out"), draftconv.ConvertOptions(to="vllm"))  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from draftconv.api.convert import ConvertOptions, convert
+    from draftconv.api.diff import diff
+    from draftconv.api.inspect import inspect
+    from draftconv.api.push import push
+    from draftconv.api.serve import serve
+    from draftconv.api.verify import verify
+    from draftconv.errors import DraftconvError
+
+_HOMES = {
+    "ConvertOptions": "draftconv.api.convert",
+    "DraftconvError": "draftconv.errors",
+    "convert": "draftconv.api.convert",
+    "diff": "draftconv.api.diff",
+    "inspect": "draftconv.api.inspect",
+    "push": "draftconv.api.push",
+    "serve": "draftconv.api.serve",
+    "verify": "draftconv.api.verify",
+}
+
+__all__ = ["ConvertOptions", "DraftconvError", "convert", "diff", "inspect", "push", "serve", "verify"]
+
+
+def __getattr__(name: str) -> object:
+    """Import each function with its room on first use, so that `import draftconv` costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'draftconv' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

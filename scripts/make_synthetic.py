@@ -178,13 +178,11 @@ def plan_files(spec: Spec) -> list[ShardFile]:
 
 
 def write_file(path: Path, file: ShardFile, spec: Spec, *, seed: int, sparse: bool, threads: int) -> None:
-    """Write one safetensors file; `sparse` leaves a hole where the data would be."""
+    """Write one safetensors file; `sparse` leaves a hole for all data but the vocabulary maps."""
     with path.open("wb") as handle:
         handle.write(file.header)
         handle.truncate(file.size)
-    if sparse:
-        return
-
+    filled = [tensor for tensor in file.tensors if not sparse or role(tensor.name) in VOCABULARY_MAPS]
     descriptor = os.open(path, os.O_WRONLY)
 
     def write_block(block: tuple[Tensor, int]) -> None:
@@ -197,7 +195,7 @@ def write_file(path: Path, file: ShardFile, spec: Spec, *, seed: int, sparse: bo
             rest, position = rest[written:], position + written
 
     def blocks() -> Iterator[tuple[Tensor, int]]:
-        for tensor in file.tensors:
+        for tensor in filled:
             for first in range(0, tensor.items, BLOCK_ITEMS):
                 yield tensor, first
 
@@ -241,7 +239,11 @@ def main() -> None:
     parser.add_argument("spec", type=Path, help="header spec, e.g. scripts/specs/kimi-k2.5-eagle3.json")
     parser.add_argument("out", type=Path, help="directory to make")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sparse", action="store_true", help="real header, zeros in a hole for the data")
+    parser.add_argument(
+        "--sparse",
+        action="store_true",
+        help="real header and vocabulary maps, a hole of zeros for the weights",
+    )
     parser.add_argument("--threads", type=int, help="default: one per core; changes no byte")
     options = parser.parse_args()
     started = time.monotonic()

@@ -6,11 +6,14 @@
 Nothing here knows what a drafter is. Importing it loads neither numpy nor huggingface_hub.
 """
 
+from draftconv.checkpoint.casts import cast_bytes
 from draftconv.checkpoint.checkpoint import Checkpoint, FileInfo, open_checkpoint
 from draftconv.checkpoint.compare import Scan, first_difference, scan
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
+from draftconv.checkpoint.execute import execute
 from draftconv.checkpoint.files import DataFile, LocalFile
 from draftconv.checkpoint.headers import Header, encode_header, read_header
+from draftconv.checkpoint.memory import MemoryFile
 from draftconv.checkpoint.plan import (
     Cast,
     Copy,
@@ -22,6 +25,7 @@ from draftconv.checkpoint.plan import (
     Shard,
     encode_json,
 )
+from draftconv.checkpoint.staging import refuse_same
 from draftconv.checkpoint.tensors import TensorRef, as_float32, row_blocks
 from draftconv.checkpoint.text import show, show_some
 
@@ -36,6 +40,7 @@ __all__ = [
     "Header",
     "Literal",
     "LocalFile",
+    "MemoryFile",
     "Operation",
     "Plan",
     "PlannedTensor",
@@ -44,12 +49,15 @@ __all__ = [
     "Shard",
     "TensorRef",
     "as_float32",
+    "cast_bytes",
     "encode_header",
     "encode_json",
+    "execute",
     "first_difference",
     "nbytes",
     "open_checkpoint",
     "read_header",
+    "refuse_same",
     "row_blocks",
     "scan",
     "show",

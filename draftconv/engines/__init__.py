@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Mapping
 
 from draftconv.engines import sglang, trtllm, vllm
-from draftconv.engines.base import Engine, EngineSpec
+from draftconv.engines.base import Engine, EngineSpec, Verdict
 from draftconv.errors import UsageError
+
+__all__ = ["ENGINES", "Engine", "EngineSpec", "Verdict", "parse_engine"]
 
 ENGINES: Mapping[str, Engine] = {e.name: e for e in (vllm.ENGINE, sglang.ENGINE, trtllm.ENGINE)}
 

@@ -1,0 +1,378 @@
+"""Convert a drafter from one layout to another.
+
+    read → repairs → passes → spell → check as the engine would → plan → (execute)
+
+Everything before `execute` touches headers, config.json and the small vocabulary maps
+only, so a dry run shows the whole result, and a refused conversion has written nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import draftconv
+from draftconv.api import passes
+from draftconv.api.card import model_card
+from draftconv.api.provenance import FILE, FORMAT, Origin, Provenance, output_digest, read_provenance
+from draftconv.api.repairs import repair
+from draftconv.api.work import Change, Work, facts_json, start
+from draftconv.checkpoint import (
+    Checkpoint,
+    Copy,
+    Literal,
+    MemoryFile,
+    Plan,
+    PlannedTensor,
+    TensorRef,
+    execute,
+    open_checkpoint,
+    refuse_same,
+)
+from draftconv.drafter.checks import check_drafter
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Taps
+from draftconv.drafter.problems import Problem
+from draftconv.drafter.targets import Target, find_target
+from draftconv.engines import ENGINES, Verdict, parse_engine
+from draftconv.errors import Refused, UsageError
+from draftconv.layouts import MARK, layout
+from draftconv.layouts.base import Hints, Layout, Writer, Writing
+from draftconv.layouts.emit import NEUTRAL_KEYS, TORCH_DTYPES
+from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.spelling import spell
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertOptions:
+    """Everything that decides an output; the same options and input give the same bytes.
+
+    Attributes:
+        to: layout to write. `source`: layout to read as (`--from`), when detection should not decide.
+        target, target_layers, aux_convention: what the file cannot tell; see `find_target`.
+        embed: `keep`, `drop` (only when proven equal to the target's) or `from-target`.
+        force: drop the embedding without proof.
+        dtype: cast float tensors to bf16, f16 or f32.
+        max_positions: max_position_embeddings to write.
+        repairs: problem codes to mend, as CODE or CODE=PATH.
+        shard_size: most bytes of tensors per file.
+        hash: record SHA-256 of the source's weight files.
+        card: write README.md.
+    """
+
+    to: str = "portable"
+    source: str | None = None
+    target: str | None = None
+    target_layers: int | None = None
+    aux_convention: str | None = None
+    embed: passes.Embed = "keep"
+    force: bool = False
+    dtype: str | None = None
+    max_positions: int | None = None
+    repairs: tuple[str, ...] = ()
+    shard_size: int | None = None
+    hash: bool = False
+    card: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A conversion that is decided and checked, and not yet written."""
+
+    drafter: Drafter
+    work: Work
+    layout: Layout
+    plan: Plan
+    config: Mapping[str, object]
+    names: Mapping[str, str]
+    verdicts: tuple[Verdict, ...]
+    warnings: tuple[Problem, ...]
+    not_made: tuple[str, ...]
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return self.work.changes
+
+
+def convert(
+    source: str | Path,
+    out: Path,
+    options: ConvertOptions | None = None,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Convert a drafter and write it.
+
+    Args:
+        source: directory, weights file or Hub id. `out`: directory to make.
+        progress: called with the number of bytes written so far.
+
+    Raises:
+        DraftconvError: see `plan_conversion`; WriteError when the output cannot be written.
+    """
+    checkpoint = open_checkpoint(source)
+    if checkpoint.path is not None:
+        refuse_same(checkpoint.path, out)
+    else:
+        checkpoint = fetched(source)
+    conversion = plan_conversion(checkpoint, options)
+    execute(conversion.plan, out, overwrite=overwrite, progress=progress)
+    return conversion
+
+
+def fetched(source: str | Path) -> Checkpoint:
+    """Download a Hub checkpoint into the cache and open it there, under its Hub name."""
+    from draftconv.checkpoint.hub import fetch_hub
+
+    return fetch_hub(str(source))
+
+
+def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = None) -> Conversion:
+    """Decide and check a conversion without reading weights.
+
+    Raises:
+        Refused: the drafter has problems that nobody asked to repair, the layout or its engines
+            cannot express it, or it is quantized.
+        Undecided, UsageError: an option is missing or wrong.
+        BadCheckpoint, NotADrafter: the source cannot be read.
+    """
+    options = options or ConvertOptions()
+    target = find_target(options.target, options.target_layers)
+    found = layout(options.to)
+    if found.writer is None:
+        raise UsageError(f"{options.to} can be read, not written", cure="see `draftconv convert --help` for layouts")
+    drafter = read_drafter(checkpoint, hints(options.source, options.aux_convention, target))
+    _refuse_quantized(drafter)
+    provenance = read_provenance(checkpoint)
+    work, repaired = repair(start(drafter), options.repairs)
+    findings = check_drafter(drafter, target)
+    _refuse_broken(findings.problems, repaired, source=checkpoint.name)
+    _refuse_limits(work, found.writer)
+    returning = provenance.origin(found.id) if provenance else None
+    work = _pass(work, found.writer, options, target, returning)
+
+    names = {name: spell(name, found.writer.spelling, work.facts.layers) for name in work.tensors}
+    config = _config(work, found, target, names, returning)
+    verdicts = _judge(work, found.writer, names, config, target)
+    tensors = tuple(
+        PlannedTensor(names[name], t.dtype, t.shape, t.operation) for name, t in sorted(work.tensors.items())
+    )
+    warnings = tuple(p for p in findings.problems if p.severity != "error" and p.code not in repaired)
+    work = _declare_config(work, checkpoint, config)
+    not_made = findings.not_made
+    record = _record(drafter, work, found, options, target, tensors, config, warnings, not_made, provenance)
+    plan = Plan(
+        tensors=tensors,
+        json_files={"config.json": config, FILE: record},
+        text_files={"README.md": model_card(record, work.facts, target)} if options.card else {},
+        metadata=found.writer.metadata,
+        shard_size=options.shard_size,
+    )
+    return Conversion(drafter, work, found, plan, config, names, verdicts, warnings, not_made)
+
+
+def hints(source: str | None, convention: str | None, target: Target | None) -> Hints:
+    """Check and bundle what a person says about a checkpoint."""
+    match convention:
+        case "before" | "after" | None:
+            return Hints(source, convention, target)
+        case _:
+            raise UsageError(f"--aux-convention {convention}: unknown", cure="write before or after")
+
+
+# ── refusals ───────────────────────────────────────────────────────────────────────
+
+
+def _refuse_quantized(drafter: Drafter) -> None:
+    if drafter.facts.quantization:
+        raise Refused(
+            f"this drafter is quantized: {drafter.facts.quantization}",
+            why="its integers are packed for one engine's loader, and renaming them would not make another load them",
+            cure="convert the BF16 drafter that it was made from",
+        )
+
+
+def _refuse_broken(problems: tuple[Problem, ...], repaired: frozenset[str], *, source: str) -> None:
+    broken = [problem for problem in problems if problem.severity == "error" and problem.code not in repaired]
+    if not broken:
+        return
+    first = broken[0]
+    others = f" (and {len(broken) - 1} more: {', '.join(sorted({p.code for p in broken[1:]}))})" if broken[1:] else ""
+    raise Refused(
+        f"{source}: {first.kind.title} [{first.code}]: {first.detail}{others}", why=first.kind.why, cure=first.kind.cure
+    )
+
+
+def _refuse_limits(work: Work, writer: Writer) -> None:
+    for limit in writer.refuses:
+        if limit.holds(work.facts):
+            raise Refused(limit.what, why=limit.why, cure=limit.cure)
+
+
+# ── passes ─────────────────────────────────────────────────────────────────────────
+
+
+def _pass(
+    work: Work, writer: Writer, options: ConvertOptions, target: Target | None, returning: Origin | None
+) -> Work:
+    work = passes.embedding(work, options.embed, target, force=options.force)
+    work = passes.leave_embedding(work, writer.spelling)
+    work = passes.vocabulary(work, writer.spelling, returning.order if returning else None)
+    work = passes.o_bias(work, writer.spelling)
+    work = passes.dtype(work, options.dtype)
+    return passes.positions(work, options.max_positions, target)
+
+
+def _config(
+    work: Work, found: Layout, target: Target | None, names: Mapping[str, str], returning: Origin | None
+) -> dict[str, object]:
+    """The layout's config.json; the recorded original one where it still says the same facts."""
+    writer = found.writer
+    if writer is None:
+        raise UsageError(f"{found.id} can be read, not written")
+    if returning is not None:
+        original = dict(returning.source.section("config").data)
+        if _says(work, names, original, returning.source.section("metadata").data, target):
+            return original
+    boundaries = work.facts.boundaries
+    writing = Writing(
+        facts=work.facts,
+        boundaries=None if isinstance(boundaries, Taps) else boundaries,
+        target=target,
+        kept={key: work.drafter.config[key] for key in NEUTRAL_KEYS if work.drafter.config.get(key) is not None},
+        dtype=TORCH_DTYPES[passes.main_dtype(work)],
+    )
+    config = writer.config(writing) | {MARK: found.id}
+    if not _says(work, names, config, writer.metadata, target):
+        raise Refused(
+            f"the {found.title} spelling of this drafter does not read back as the same drafter",
+            why="a fact would be lost; this is a fault of draftconv",
+            cure="please report it with the output of `draftconv inspect --format json`",
+        )
+    return config
+
+
+def _says(
+    work: Work, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, object],
+    target: Target | None,
+) -> bool:  # fmt: skip
+    """Whether the planned directory, read as anybody's, has the facts it was written for."""
+    planned = planned_checkpoint(work, names, config, {key: str(value) for key, value in metadata.items()})
+    read = read_drafter(planned, Hints(target=target))
+    return read.facts == work.facts
+
+
+def planned_checkpoint(
+    work: Work, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, str]
+) -> Checkpoint:
+    """The output as a checkpoint, before it exists; computed tensors have their bytes, cast ones a header only."""
+    tensors = {names[name]: _planned_ref(names[name], tensor) for name, tensor in work.tensors.items()}
+    return Checkpoint("planned", None, config, "", tensors, metadata, {}, ())
+
+
+def _planned_ref(name: str, tensor: PlannedTensor) -> TensorRef:
+    match tensor.operation:
+        case Copy(ref):
+            file, offset = ref.file, ref.offset
+        case Literal(data):
+            file, offset = MemoryFile(name, data), 0
+        case _:
+            file, offset = MemoryFile(name, b"\1" * min(tensor.nbytes, 1 << 16)), 0
+    return TensorRef(name, tensor.dtype, tensor.shape, file, offset, tensor.nbytes)
+
+
+def _judge(
+    work: Work, writer: Writer, names: Mapping[str, str], config: Mapping[str, object], target: Target | None
+) -> tuple[Verdict, ...]:
+    """What the engines this layout is for will make of it.
+
+    Raises:
+        Refused: one of them would refuse or mis-read it, or cannot be judged without --target.
+    """
+    planned = planned_checkpoint(work, names, config, writer.metadata)
+    verdicts: list[Verdict] = []
+    for name in writer.serves:
+        spec = parse_engine(name)
+        verdict = ENGINES[name].check(planned, work.facts, target, spec)
+        if verdict.status != "loads":
+            line = next(line for line in verdict.lines if line.rule.effect == verdict.status)
+            raise Refused(
+                f"{ENGINES[name].title} would not serve this drafter as it was trained ({verdict.status})",
+                why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
+                cure="give --target if the detail asks for it; else see `draftconv inspect --for " + name + "`",
+            )
+        verdicts.append(verdict)
+    return tuple(verdicts)
+
+
+# ── record ─────────────────────────────────────────────────────────────────────────
+
+
+def _declare_config(work: Work, checkpoint: Checkpoint, config: Mapping[str, object]) -> Work:
+    for key in checkpoint.config:
+        if key not in config:
+            work = work.declare("dropped", f"config.json: {key}", "not a key of this layout; kept in the record")
+    return work
+
+
+def _record(
+    drafter: Drafter, work: Work, found: Layout, options: ConvertOptions, target: Target | None,
+    tensors: tuple[PlannedTensor, ...], config: Mapping[str, object], warnings: tuple[Problem, ...],
+    not_made: tuple[str, ...], provenance: Provenance | None,
+) -> dict[str, object]:  # fmt: skip
+    checkpoint = drafter.checkpoint
+    chosen = {key: value for key, value in asdict(options).items() if value not in (None, ()) and key != "target"}
+    spelled = {drafter.names[name]: spell(name, found.writer.spelling, work.facts.layers) if found.writer else name
+               for name in drafter.names}  # fmt: skip
+    return {
+        "draftconv": draftconv.__version__,
+        "format": FORMAT,
+        "layout": found.id,
+        "source": {
+            "name": checkpoint.name,
+            "revision": checkpoint.revision,
+            "layout": drafter.detection.layout,
+            "confidence": drafter.detection.confidence,
+            "reasons": list(drafter.detection.reasons),
+            "files": _files(checkpoint, hashed=options.hash),
+            "metadata": dict(checkpoint.metadata),
+            "config": dict(checkpoint.config),
+        },
+        "target": {"name": Path(target.name).name, "layers": target.layers, "family": target.family} if target else None,
+        "options": {key: _base_names(value) for key, value in chosen.items()},
+        "facts": facts_json(work.facts),
+        "reasons": dict(drafter.reasons),
+        "renamed": {old: new for old, new in sorted(spelled.items()) if old != new},
+        "changes": [asdict(change) for change in work.changes],
+        "lm_head_order": list(work.order) if work.order is not None else None,
+        "earlier": provenance.handed_on() if provenance else [],
+        "warnings": [{"code": p.code, "detail": p.detail} for p in warnings],
+        "not_checked": list(not_made),
+        "output": output_digest({tensor.name: tensor for tensor in tensors}, config),
+    }
+
+
+def _files(checkpoint: Checkpoint, *, hashed: bool) -> list[dict[str, object]]:
+    from draftconv.checkpoint.hashing import sha256
+
+    rows: list[dict[str, object]] = []
+    used = {ref.file.name: ref.file for ref in checkpoint.tensors.values()}
+    for info in checkpoint.files:
+        row: dict[str, object] = {"name": info.name, "size": info.size}
+        if info.sha256:
+            row["sha256"] = info.sha256
+        elif hashed and info.name in used:
+            row["sha256"] = sha256(used[info.name])
+        rows.append(row)
+    return rows
+
+
+def _base_names(value: object) -> object:
+    """Paths in options by base name only: outputs must not tell where they were made."""
+    if isinstance(value, (tuple, list)):
+        return [f"{code}={Path(path).name}" if path else code for code, _, path in (v.partition("=") for v in value)]
+    return value

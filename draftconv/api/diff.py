@@ -1,0 +1,92 @@
+"""What differs between two drafters: facts, tensors, config keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from draftconv.api.convert import hints
+from draftconv.checkpoint import TensorRef, first_difference, open_checkpoint
+from draftconv.drafter.checks import FLOATS
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Facts
+from draftconv.drafter.targets import find_target
+from draftconv.layouts.reading import read_drafter
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference; an empty side means that it has no such fact, tensor or key."""
+
+    what: str
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Everything that differs, by kind."""
+
+    facts: tuple[Difference, ...]
+    tensors: tuple[Difference, ...]
+    config: tuple[Difference, ...]
+
+    @property
+    def none(self) -> bool:
+        return not (self.facts or self.tensors or self.config)
+
+
+def diff(
+    left: str | Path, right: str | Path, *, target: str | None = None, target_layers: int | None = None
+) -> Differences:
+    """Compare two drafters in canonical terms, so that spelling alone is no difference of tensors or facts.
+
+    Raises:
+        BadCheckpoint, NotADrafter: one of the two cannot be read.
+    """
+    said = hints(None, None, find_target(target, target_layers))
+    a, b = (read_drafter(open_checkpoint(path), said) for path in (left, right))
+    return Differences(tuple(_facts(a.facts, b.facts)), tuple(_tensors(a, b)), tuple(_config(a, b)))
+
+
+def _facts(a: Facts, b: Facts) -> Iterator[Difference]:
+    for item in fields(Facts):
+        left, right = getattr(a, item.name), getattr(b, item.name)
+        if left != right:
+            yield Difference(item.name, _word(left), _word(right))
+
+
+def _tensors(a: Drafter, b: Drafter) -> Iterator[Difference]:
+    for name in dict.fromkeys((*a.tensors, *b.tensors)):
+        left, right = a.tensors.get(name), b.tensors.get(name)
+        if left is None or right is None:
+            yield Difference(name, _header(left), _header(right))
+        elif (left.dtype, left.shape) != (right.dtype, right.shape):
+            equal = left.shape == right.shape and {left.dtype, right.dtype} <= FLOATS and _same(left, right)
+            yield Difference(name, _header(left), _header(right) + (", equal values" if equal else ""))
+        elif left.dtype in FLOATS:
+            row = first_difference(left, right)
+            if row is not None:
+                yield Difference(name, _header(left), f"{_header(right)}, other values from row {row}")
+        elif left.read() != right.read():
+            yield Difference(name, _header(left), f"{_header(right)}, other values")
+
+
+def _same(left: TensorRef, right: TensorRef) -> bool:
+    return "F64" not in (left.dtype, right.dtype) and first_difference(left, right) is None
+
+
+def _config(a: Drafter, b: Drafter) -> Iterator[Difference]:
+    left, right = a.checkpoint.config, b.checkpoint.config
+    for key in dict.fromkeys((*left, *right)):
+        if left.get(key) != right.get(key) or (key in left) != (key in right):
+            yield Difference(key, _word(left[key]) if key in left else "", _word(right[key]) if key in right else "")
+
+
+def _header(ref: TensorRef | None) -> str:
+    return f"{ref.dtype} {list(ref.shape)}" if ref else ""
+
+
+def _word(value: object) -> str:
+    return str(getattr(value, "value", value))

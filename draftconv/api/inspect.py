@@ -1,0 +1,57 @@
+"""Look at a drafter: what it is, what is wrong with it, and which engine reads it rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftconv.api.convert import hints
+from draftconv.checkpoint import open_checkpoint
+from draftconv.drafter.checks import check_drafter
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.problems import Problem
+from draftconv.drafter.targets import Target, find_target
+from draftconv.engines import ENGINES, Verdict, parse_engine
+from draftconv.layouts.reading import read_drafter
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Everything `inspect` found out."""
+
+    drafter: Drafter
+    target: Target | None
+    problems: tuple[Problem, ...]
+    not_made: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+
+
+def inspect(
+    source: str | Path,
+    engines: Sequence[str] = (),
+    *,
+    target: str | None = None,
+    target_layers: int | None = None,
+    layout: str | None = None,
+    aux_convention: str | None = None,
+    deep: bool = False,
+) -> Inspection:
+    """Read a drafter's headers, config and vocabulary maps (with `deep`, every byte) and judge it.
+
+    Args:
+        source: directory, weights file or Hub id; on the Hub a few MB are read by range.
+        engines: as `ENGINE[@VERSION][:HARDWARE]`; all engines at their newest when empty.
+
+    Raises:
+        BadCheckpoint, NotADrafter, NeedsExport: it is not a readable drafter.
+        UsageError: unknown engine, layout, target or convention.
+    """
+    specs = [parse_engine(text) for text in engines or ENGINES]
+    found = find_target(target, target_layers)
+    drafter = read_drafter(open_checkpoint(source), hints(layout, aux_convention, found))
+    findings = check_drafter(drafter, found, level="deep" if deep else "sample")
+    verdicts = tuple(
+        ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, found, spec) for spec in specs
+    )
+    return Inspection(drafter, found, findings.problems, findings.not_made, verdicts)

@@ -1,0 +1,183 @@
+"""`draftconv convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from draftconv.api.convert import Conversion, ConvertOptions, fetched, plan_conversion
+from draftconv.cli.options import format_option, reading_options, target_options
+
+EPILOG = """\b
+Examples:
+  draftconv convert kimi-k2.5-eagle3 out --to vllm --target kimi-k2.5
+  draftconv convert nvidia/Kimi-K2.6-Eagle3 out --to sglang --target kimi-k2.6 --dry-run
+  draftconv convert pruned out --to vllm --repair head-pruned-by-offset=unpruned
+"""
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+class Size(click.ParamType):
+    """A number of bytes such as 5GB or 512MiB."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        words = str(value).strip().upper()
+        digits = words.rstrip("KMGIB")
+        unit = UNITS.get(words[len(digits) :])
+        if unit is None or not digits.replace(".", "", 1).isdigit() or (count := int(float(digits) * unit)) <= 0:
+            self.fail(f"{value} is not a size; write 5GB or 512MiB", param, ctx)
+        return count
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--to", default="portable", show_default=True, metavar="LAYOUT",
+    help="vllm, sglang, trtllm; portable (one BF16 directory that all three read rightly); "
+    "torchspec, specforge, modelopt, speculators.",
+)  # fmt: skip
+@target_options
+@click.option(
+    "--embed", type=click.Choice(["keep", "drop", "from-target"]), default="keep", show_default=True,
+    help="embed_tokens: keep the drafter's, drop it (if proven equal to the target's), or attach the target's.",
+)  # fmt: skip
+@click.option("--dtype", type=click.Choice(["bf16", "f16", "f32"]), help="Cast every float tensor.")
+@click.option("--max-positions", type=click.IntRange(1), metavar="N", help="max_position_embeddings to write.")
+@click.option("--shard-size", type=Size(), metavar="SIZE", help="Most bytes of tensors per file, e.g. 5GB.")
+@click.option("--dry-run", is_flag=True, help="Show the whole plan and write nothing.")
+@click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
+@click.option("--no-card", is_flag=True, help="Write no README.md.")
+@reading_options
+@click.option("--repair", "repairs", multiple=True, metavar="CODE[=PATH]", help="Mend this problem (repeatable).")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if draftconv wrote it.")
+@click.option("--force", is_flag=True, help="With --embed drop: drop it unproven. Accept length may suffer.")
+@format_option
+def command(
+    source: str,
+    out: Path,
+    to: str,
+    target: str | None,
+    target_layers: int | None,
+    embed: str,
+    dtype: str | None,
+    max_positions: int | None,
+    shard_size: int | None,
+    dry_run: bool,
+    hashed: bool,
+    no_card: bool,
+    layout: str | None,
+    aux_convention: str | None,
+    repairs: tuple[str, ...],
+    overwrite: bool,
+    force: bool,
+    form: str,
+) -> None:
+    """Write the drafter SOURCE in another layout, to the new directory OUT.
+
+    Whatever the reader of that layout cannot express is refused with the reason. The result is
+    checked as the engine would read it before a byte is written; OUT appears whole or not at all.
+    """
+    from draftconv.checkpoint import execute, open_checkpoint, refuse_same
+    from draftconv.cli import output
+
+    options = ConvertOptions(
+        to=to,
+        source=layout,
+        target=target,
+        target_layers=target_layers,
+        aux_convention=aux_convention,
+        embed=embed,  # type: ignore[arg-type]
+        force=force,
+        dtype=dtype,
+        max_positions=max_positions,
+        repairs=repairs,
+        shard_size=shard_size,
+        hash=hashed,
+        card=not no_card,
+    )
+    checkpoint = open_checkpoint(source)
+    if checkpoint.path is None and not dry_run:
+        checkpoint = fetched(source)
+    elif checkpoint.path is not None:
+        refuse_same(checkpoint.path, out)
+    conversion = plan_conversion(checkpoint, options)
+    if not dry_run:
+        with output.progress(f"writing {out.name}", conversion.plan.total_bytes) as report:
+            execute(conversion.plan, out, overwrite=overwrite, progress=report)
+    _render(conversion, source, out, form, dry_run=dry_run)
+
+
+def _render(conversion: Conversion, source: str, out: Path, form: str, *, dry_run: bool) -> None:
+    from draftconv.cli import output
+
+    match form:
+        case "json":
+            output.print_json(_json(conversion, dry_run=dry_run))
+        case "human":
+            _show(conversion, source, out, dry_run=dry_run)
+
+
+def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:
+    from draftconv.cli.describe import verdict_json
+
+    plan = conversion.plan
+    return {
+        "written": not dry_run,
+        "layout": conversion.layout.id,
+        "bytes": plan.total_bytes,
+        "peak_memory": plan.peak_memory,
+        "files": [{"name": shard.file_name, "size": shard.size} for shard in plan.shards()],
+        "tensors": [
+            {
+                "name": placed.tensor.name,
+                "dtype": placed.tensor.dtype,
+                "shape": list(placed.tensor.shape),
+                "bytes": [placed.start, placed.stop],
+                "operation": type(placed.tensor.operation).__name__.lower(),
+                "file": shard.file_name,
+            }
+            for shard in plan.shards()
+            for placed in shard.tensors
+        ],
+        "changes": [{"kind": c.kind, "what": c.what, "why": c.why} for c in conversion.changes],
+        "warnings": [{"code": p.code, "detail": p.detail} for p in conversion.warnings],
+        "not_checked": list(conversion.not_made),
+        "config": dict(conversion.config),
+        "engines": [verdict_json(verdict) for verdict in conversion.verdicts],
+    }
+
+
+def _show(conversion: Conversion, source: str, out: Path, *, dry_run: bool) -> None:
+    from draftconv.cli import output
+
+    screen = output.console()
+    plan = conversion.plan
+    if dry_run:
+        rows = [
+            (
+                output.text(placed.tensor.name),
+                output.text(placed.tensor.dtype),
+                output.text(list(placed.tensor.shape)),
+                output.text(type(placed.tensor.operation).__name__.lower()),
+            )
+            for shard in plan.shards()
+            for placed in shard.tensors
+        ]
+        screen.print(output.table("Plan", ("tensor", "dtype", "shape", "operation"), rows))
+    if conversion.changes:
+        changes = [(output.text(c.kind), output.text(c.what), output.text(c.why)) for c in conversion.changes]
+        screen.print(output.table("Changes", ("", "what", "why"), changes))
+    for problem in conversion.warnings:
+        screen.print(output.text(f"{problem.severity} {problem.code}: {problem.detail}", "yellow"))
+    count = f"{len(plan.tensors)} tensors, {output.size(plan.total_bytes)}"
+    if dry_run:
+        screen.print(f"Nothing written: would write {count} for {conversion.layout.title}.")
+        screen.print(f"Peak memory about {output.size(plan.peak_memory)}.")
+        return
+    readers = ", ".join(f"{v.spec} {v.status}" for v in conversion.verdicts)
+    screen.print(output.text(f"Wrote {out}: {count} for {conversion.layout.title}" + (f" ({readers})" if readers else "")))
+    screen.print(output.text(f"Next: draftconv verify {out} --against {source}"))

@@ -1,0 +1,223 @@
+"""The drafter's forward pass, exactly as vLLM, SGLang and TensorRT-LLM compute it.
+
+One draft step k at root i, with state s (at k = 0 the fused target states of position i),
+token u = x[i+1+k] and rotary position i + k:
+
+    e = input_layernorm(embed[u])          m = hidden_norm(s)
+    y = (m if norm_before_residual else s) + attention([e; m])
+    z = y + mlp(post_attention_layernorm(y))        further layers are plain pre-norm blocks
+    logits = lm_head(norm(z))              target id = draft id + d2t[draft id]
+    next state = norm(z) if feedback is post-norm else z
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from draftconv.drafter.facts import Facts
+from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.reference.attention import Cache, LayerCache, Span, build_attention
+from draftconv.reference.blocks import Mlp, RmsNorm
+
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+_UNREAD = frozenset({"t2d"})  # follows from d2t; engines do not read it
+
+
+class FirstLayer(nn.Module):
+    """The layer that reads the token embedding beside the state.
+
+    Args:
+        as_trained: with `facts.double_norm`, normalise the state twice as the trainer
+            did. Engines normalise it once, so this is for comparison only.
+    """
+
+    def __init__(self, facts: Facts, *, as_trained: bool) -> None:
+        super().__init__()
+        self.double_norm = as_trained and facts.double_norm
+        self.norm_before_residual = facts.norm_before_residual
+        self.input_layernorm = RmsNorm(facts.hidden, facts.eps)
+        self.hidden_norm = RmsNorm(facts.hidden, facts.eps)
+        self.self_attn = build_attention(
+            2 * facts.hidden, facts.hidden, facts.attention, facts.rope, eps=facts.eps, window=facts.window
+        )
+        self.post_attention_layernorm = RmsNorm(facts.hidden, facts.eps)
+        self.mlp = Mlp(facts.hidden, facts.intermediate, bias=facts.mlp_bias, activation=facts.activation)
+
+    def forward(self, embedding_BTH: Tensor, state_BTH: Tensor, cache: LayerCache, span: Span) -> Tensor:
+        e_BTH = self.input_layernorm(embedding_BTH)
+        m_BTH = self.hidden_norm(self.input_layernorm(state_BTH) if self.double_norm else state_BTH)
+        residual_BTH = m_BTH if self.norm_before_residual else state_BTH
+        y_BTH = residual_BTH + self.self_attn(torch.cat((e_BTH, m_BTH), dim=-1), cache, span)
+        z_BTH: Tensor = y_BTH + self.mlp(self.post_attention_layernorm(y_BTH))
+        return z_BTH
+
+
+class LaterLayer(nn.Module):
+    """A plain pre-norm block on the previous layer's output."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__()
+        self.input_layernorm = RmsNorm(facts.hidden, facts.eps)
+        self.self_attn = build_attention(
+            facts.hidden, facts.hidden, facts.attention, facts.rope, eps=facts.eps, window=facts.window
+        )
+        self.post_attention_layernorm = RmsNorm(facts.hidden, facts.eps)
+        self.mlp = Mlp(facts.hidden, facts.intermediate, bias=facts.mlp_bias, activation=facts.activation)
+
+    def forward(self, z_BTH: Tensor, cache: LayerCache, span: Span) -> Tensor:
+        y_BTH = z_BTH + self.self_attn(self.input_layernorm(z_BTH), cache, span)
+        out_BTH: Tensor = y_BTH + self.mlp(self.post_attention_layernorm(y_BTH))
+        return out_BTH
+
+
+class DrafterModel(nn.Module):
+    """An EAGLE-3 / 3.1 drafter whose parameter names are the canonical tensor names.
+
+    Use `from_tensors` for a checkpoint; the constructor leaves random weights (training).
+    """
+
+    d2t: Tensor
+
+    def __init__(self, facts: Facts, *, as_trained: bool = False) -> None:
+        super().__init__()
+        self.facts = facts
+        self.embed_tokens = nn.Embedding(facts.vocab, facts.hidden)
+        if facts.fusion == "fc_norm":
+            self.fc_norm = nn.ModuleList(RmsNorm(facts.target_hidden, facts.eps) for _ in range(facts.aux))
+        if facts.fusion == "norm_before_fc":
+            self.input_norm = RmsNorm(facts.aux * facts.target_hidden, facts.eps)
+        self.fc = nn.Linear(facts.aux * facts.target_hidden, facts.hidden, bias=facts.fc_bias)
+        later = (LaterLayer(facts) for _ in range(facts.layers - 1))
+        self.layers = nn.ModuleList([FirstLayer(facts, as_trained=as_trained), *later])
+        self.norm = RmsNorm(facts.hidden, facts.eps)
+        self.lm_head = nn.Linear(facts.hidden, facts.draft_vocab, bias=False)
+        if facts.reduced_vocab:
+            self.register_buffer("d2t", torch.zeros(facts.draft_vocab, dtype=torch.int64))
+
+    @classmethod
+    def from_tensors(
+        cls,
+        facts: Facts,
+        tensors: Mapping[str, Tensor],
+        *,
+        embed: Tensor | None = None,
+        head: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        as_trained: bool = False,
+    ) -> Self:
+        """Build a drafter from canonical tensors, ready for inference.
+
+        Args:
+            tensors: canonical name -> tensor; floating tensors are cast to `dtype`.
+            embed: the target's embedding table [V, H], for a drafter that has none.
+            head: the target's head [V, H], for a drafter that has none.
+            as_trained: see `FirstLayer`.
+
+        Raises:
+            BadCheckpoint: tensors are missing, superfluous or of another shape than the facts say.
+        """
+        given = {name: tensor for name, tensor in tensors.items() if name not in _UNREAD}
+        for name, shared in ((EMBEDDING, embed), (HEAD, head)):
+            if shared is not None:
+                given.setdefault(name, shared)
+        with torch.device("meta"):
+            model = cls(facts, as_trained=as_trained)
+        _check(given, model.state_dict())
+        cast = {name: t.to(dtype) if t.is_floating_point() else t for name, t in given.items()}
+        model.load_state_dict(cast, assign=True)
+        return model.eval().requires_grad_(False)
+
+    def cache(self) -> Cache:
+        """An empty memory for one batch of equally long requests."""
+        return Cache.empty(self.facts.layers)
+
+    def fuse(self, states_BTAW: Tensor) -> Tensor:
+        """Target states at the captured boundaries, ascending, to step-0 states.
+
+        Args:
+            states_BTAW: [..., A, W].
+
+        Returns:
+            [..., H].
+        """
+        facts = self.facts
+        if states_BTAW.shape[-2:] != (facts.aux, facts.target_hidden):
+            raise UsageError(
+                f"states of shape {tuple(states_BTAW.shape)} do not end in "
+                f"({facts.aux} boundaries, {facts.target_hidden} elements)"
+            )
+        if facts.fusion == "fc_norm":
+            normed = [norm(states_BTAW[..., a, :]) for a, norm in enumerate(self.fc_norm)]
+            states_BTAW = torch.stack(normed, dim=-2)
+        joined = states_BTAW.flatten(-2)
+        if facts.fusion == "norm_before_fc":
+            joined = self.input_norm(joined)
+        fused_BTH: Tensor = self.fc(joined)
+        return fused_BTH
+
+    def step(self, state_BTH: Tensor, token_BT: Tensor, cache: Cache, k: int = 0) -> Tensor:
+        """Draft step `k`; at k = 0 its T rows join the context, at k >= 1 they are chains.
+
+        Args:
+            state_BTH: fused target states (k = 0) or what `feedback` made of step k - 1.
+            token_BT: int64 target ids; row i holds x[i+1+k].
+            k: 0, or one more than the cache's last step; then row j belongs to the j-th
+                of the last T context rows.
+
+        Returns:
+            z [B, T, H], for `logits` and `feedback`.
+
+        Raises:
+            UsageError: steps out of order, or more chains than context rows.
+        """
+        span = cache.advance(token_BT.shape[1], k)
+        z_BTH: Tensor = self.layers[0](self.embed_tokens(token_BT), state_BTH, cache.layers[0], span)
+        for layer, memory in islice(zip(self.layers, cache.layers, strict=True), 1, None):
+            z_BTH = layer(z_BTH, memory, span)
+        return z_BTH
+
+    def logits(self, z_BTH: Tensor) -> Tensor:
+        """Draft logits [..., Vd]: the final norm is applied exactly once, here."""
+        logits_BTV: Tensor = self.lm_head(self.norm(z_BTH))
+        return logits_BTV
+
+    def feedback(self, z_BTH: Tensor) -> Tensor:
+        """The state that the next step reads: z itself, or the normed z (EAGLE-3.1)."""
+        if self.facts.feedback == "post-norm":
+            normed_BTH: Tensor = self.norm(z_BTH)
+            return normed_BTH
+        return z_BTH
+
+    def to_target_ids(self, draft_ids: Tensor) -> Tensor:
+        """Rows of the head to the target's token ids; any shape, int64."""
+        return draft_ids + self.d2t[draft_ids] if self.facts.reduced_vocab else draft_ids
+
+
+def _check(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not exactly those of `wanted`, by name and shape."""
+    missing = sorted(wanted.keys() - given.keys())
+    unexpected = sorted(given.keys() - wanted.keys())
+    other = [
+        f"{name} {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
+        for name in sorted(wanted.keys() & given.keys())
+        if given[name].shape != wanted[name].shape
+    ]
+    faults = (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", other))
+    if any(names for _, names in faults):
+        shared = [name for name in missing if name in (EMBEDDING, HEAD)]
+        raise BadCheckpoint(
+            "the drafter's tensors do not fit its facts: "
+            + "; ".join(f"{len(names)} {fault}: {_first(names)}" for fault, names in faults if names),
+            why="the forward pass would run on weights that were never trained",
+            cure=f"give the target's table for {', '.join(shared)}" if shared else "",
+        )
+
+
+def _first(names: Iterable[str], shown: int = 4) -> str:
+    listed = list(names)
+    return ", ".join(listed[:shown]) + (", …" if len(listed) > shown else "")
