@@ -118,9 +118,7 @@ def random_bytes(seed: int, name: str, offset: int, count: int) -> Bytes:
 
 def vocabulary_map(spec: Spec, wanted: str, seed: int) -> Bytes:
     """The whole content of d2t (offsets) or t2d (membership) for one random ascending draft vocabulary."""
-    sizes = {
-        role(name): row["shape"][0] for name, row in spec["tensors"].items() if role(name) in VOCABULARY_MAPS
-    }
+    sizes = {role(name): row["shape"][0] for name, row in spec["tensors"].items() if role(name) in VOCABULARY_MAPS}
     draft_size, size = sizes.get("d2t"), sizes.get("t2d", spec["config"].get("vocab_size"))
     if draft_size is None or size is None or draft_size > size:
         raise SpecError(f"d2t holds {draft_size} of {size} ids (the size of t2d or config.vocab_size)")
@@ -178,13 +176,11 @@ def plan_files(spec: Spec) -> list[ShardFile]:
 
 
 def write_file(path: Path, file: ShardFile, spec: Spec, *, seed: int, sparse: bool, threads: int) -> None:
-    """Write one safetensors file; `sparse` leaves a hole where the data would be."""
+    """Write one safetensors file; `sparse` leaves a hole for all data but the vocabulary maps."""
     with path.open("wb") as handle:
         handle.write(file.header)
         handle.truncate(file.size)
-    if sparse:
-        return
-
+    filled = [tensor for tensor in file.tensors if not sparse or role(tensor.name) in VOCABULARY_MAPS]
     descriptor = os.open(path, os.O_WRONLY)
 
     def write_block(block: tuple[Tensor, int]) -> None:
@@ -197,7 +193,7 @@ def write_file(path: Path, file: ShardFile, spec: Spec, *, seed: int, sparse: bo
             rest, position = rest[written:], position + written
 
     def blocks() -> Iterator[tuple[Tensor, int]]:
-        for tensor in file.tensors:
+        for tensor in filled:
             for first in range(0, tensor.items, BLOCK_ITEMS):
                 yield tensor, first
 
@@ -209,9 +205,7 @@ def write_file(path: Path, file: ShardFile, spec: Spec, *, seed: int, sparse: bo
         os.close(descriptor)
 
 
-def write_checkpoint(
-    spec: Spec, out: Path, *, seed: int = 0, sparse: bool = False, threads: int | None = None
-) -> int:
+def write_checkpoint(spec: Spec, out: Path, *, seed: int = 0, sparse: bool = False, threads: int | None = None) -> int:
     """Write the checkpoint directory `out`, which must not exist yet; returns the bytes of tensor data."""
     if out.exists():
         raise SpecError(f"{out} exists already")
@@ -241,7 +235,11 @@ def main() -> None:
     parser.add_argument("spec", type=Path, help="header spec, e.g. scripts/specs/kimi-k2.5-eagle3.json")
     parser.add_argument("out", type=Path, help="directory to make")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sparse", action="store_true", help="real header, zeros in a hole for the data")
+    parser.add_argument(
+        "--sparse",
+        action="store_true",
+        help="real header and vocabulary maps, a hole of zeros for the weights",
+    )
     parser.add_argument("--threads", type=int, help="default: one per core; changes no byte")
     options = parser.parse_args()
     started = time.monotonic()

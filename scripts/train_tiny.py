@@ -59,7 +59,7 @@ HOLD_OUT = 16
 
 WINDOW = 256  # tokens a target sees at once in training
 PROMPT, CONTINUATION = 64, 96  # tokens per window of the drafters' training text
-GREEDY_WINDOWS = 2560  # half continue CORPUS, half POOL
+GREEDY_WINDOWS = 2048  # half continue CORPUS, half POOL
 DEPTH = 3  # drafted tokens per round, in training and in measuring
 PROMPTS, LENGTH = 32, 64  # held-out prompts and generated tokens of the measurement
 
@@ -390,7 +390,7 @@ def mla_facts(beta_fast: float, **changes: Any) -> Facts:
     """A one-layer Kimi-style drafter for the MLA target."""
     shape = Mla(heads=2, q_lora=128, kv_lora=512, nope=64, rope=64, v=64)
     rope = Rope(theta=50000.0, pairs="interleaved", kind="yarn", scaling=yarn(beta_fast))
-    sizes = {"attention": shape, "intermediate": 256, "rope": rope, "eps": 1e-5, "max_positions": 262144}
+    sizes = {"attention": shape, "intermediate": 256, "rope": rope, "eps": 1e-5, "max_positions": None}
     return llama_facts(**sizes | changes)
 
 
@@ -457,7 +457,7 @@ RECIPES: Mapping[str, Recipe] = {
         {**kimi_config(32.0, BOUNDARIES), **EAGLE_31, **SAYS_TORCHSPEC},
     ),
 }
-DRAFTER_TRAINING = Training(steps=600, batch=16)
+DRAFTER_TRAINING = Training(steps=450, batch=16)
 
 
 def make_greedy(name: str, work: Path) -> None:

@@ -21,19 +21,18 @@ from draftconv.checkpoint.casts import LAYOUT, cast
 from draftconv.checkpoint.dtypes import SIZES
 from draftconv.checkpoint.files import DataFile, LocalFile, shrunk
 from draftconv.checkpoint.headers import read_header
+from draftconv.checkpoint.kernel import start_writeback
 from draftconv.checkpoint.plan import BLOCK, COPY_BUFFER, MAX_THREADS, Cast, Copy, Literal, Plan, Rows, Shard
 from draftconv.checkpoint.staging import staging
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import show
 from draftconv.errors import WriteError
 
-COPY_CHUNK = 128 * 1024 * 1024
+COPY_CHUNK = 32 * 1024 * 1024
 """Bytes per kernel copy: large enough to cost nothing, small enough for progress and Ctrl-C."""
 
 # what copy_file_range says when these two files need an ordinary copy
-_NO_KERNEL_COPY = frozenset(
-    {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.ETXTBSY}
-)
+_NO_KERNEL_COPY = frozenset({errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.ETXTBSY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +214,17 @@ def _run(jobs: list[_Job], descriptor: int, workers: int, report: _Progress) -> 
     """Do the jobs on a pool; the first error stops the rest and is raised."""
     stop = threading.Event()
     worker = _Worker(descriptor, stop)
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="draftconv")
+    # one thread copies: several would only queue for the lock of the file they write to
+    copying = ThreadPoolExecutor(1, thread_name_prefix="draftconv-copy")
+    computing = ThreadPoolExecutor(workers, thread_name_prefix="draftconv-compute")
     try:
-        for future in as_completed([pool.submit(worker, job) for job in jobs]):
+        pools = ((copying if isinstance(job, _Move) else computing, job) for job in jobs)
+        for future in as_completed([pool.submit(worker, job) for pool, job in pools]):
             report.add(future.result())
     finally:
         stop.set()
-        pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (copying, computing):
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Worker:
@@ -237,6 +240,7 @@ class _Worker:
             self._compute(job)
         elif not isinstance(job.file, LocalFile) or not self._kernel_copy(job, job.file):
             self._plain_copy(job)
+        start_writeback(self._descriptor, job.target, job.length)
         return job.length
 
     def _buffer(self, size: int) -> memoryview:
@@ -309,9 +313,7 @@ def _check(directory: Path, shards: tuple[Shard, ...], small: dict[str, bytes]) 
     for shard in shards:
         with LocalFile(directory / shard.file_name) as file:
             header = read_header(file)
-            found = [
-                (ref.name, ref.dtype, ref.shape, ref.offset, ref.nbytes) for ref in header.tensors.values()
-            ]
+            found = [(ref.name, ref.dtype, ref.shape, ref.offset, ref.nbytes) for ref in header.tensors.values()]
         wanted = [
             (placed.tensor.name, placed.tensor.dtype, placed.tensor.shape, placed.start, placed.tensor.nbytes)
             for placed in shard.tensors

@@ -11,7 +11,6 @@ One fixed name means that the next run for the same `out` finds what a killed on
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -22,14 +21,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.kernel import exchange
 from draftconv.checkpoint.text import parse_object, show
 from draftconv.errors import BadCheckpoint, UsageError, WriteError
 
 PROVENANCE = "draftconv.json"
 """The file that marks a directory as ours to overwrite."""
-
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 
 
 @contextmanager
@@ -43,9 +40,7 @@ def staging(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """
     out = Path(os.path.abspath(out))  # noqa: PTH100  (resolve() would follow a link at `out` itself)
     if not out.name:
-        raise UsageError(
-            "the output directory has no name.", cure="Name a directory that does not exist yet."
-        )
+        raise UsageError("the output directory has no name.", cure="Name a directory that does not exist yet.")
     _refuse_target(out, overwrite=overwrite)
     try:
         with _claimed(out.with_name(f".{out.name}.draftconv")) as room:
@@ -208,22 +203,9 @@ def _clear(room: Path, out: Path) -> None:
 def _publish(new: Path, out: Path, room: Path) -> None:
     if not os.path.lexists(out):
         new.rename(out)
-    elif not _exchange(new, out):
+    elif not exchange(new, out):
         out.rename(room / "old")
         new.rename(out)
-
-
-def _exchange(left: Path, right: Path) -> bool:
-    """Swap two names in one step (Linux renameat2); False where kernel or file system cannot."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None:
-        return False
-    if rename(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
-        return False
-    raise OSError(code, os.strerror(code), str(right))
 
 
 def _overlap(source: Path, out: Path, relation: str) -> UsageError:

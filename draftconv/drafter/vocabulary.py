@@ -75,7 +75,9 @@ def read_maps(d2t: TensorRef, t2d: TensorRef | None, vocab: int) -> MapReading:
     outside = [i for i, target in enumerate(ids) if not 0 <= target < vocab]
     repeated = len(ids) - len(set(ids))
     if (outside or repeated) and is_absolute(offsets, vocab):
-        faults.append(("d2t-absolute", f"first values {_few(offsets)} are themselves {len(offsets)} distinct ids"))
+        faults.append(
+            ("d2t-absolute", f"first values {_few(offsets)} are themselves {len(offsets)} distinct ids")
+        )
     elif outside:
         i = outside[0]
         faults.append(

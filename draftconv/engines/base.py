@@ -229,7 +229,8 @@ class Engine:
     Attributes:
         order: engines are listed in this order.
         version: the one that is meant when none is given. `hardware`: what it may be asked about.
-        command: the command that starts it with a drafter.
+        command: what starts it with a target and a drafter; raises Refused or Undecided when the
+            captured layers must be named and have no name there.
     """
 
     name: str
@@ -258,12 +259,3 @@ class Engine:
         rules = tuple(rule for rule in self.rules if rule.applies(spec))
         lines = tuple(Line(rule, detail) for rule in rules if (detail := rule.check(reading)))
         return Verdict(spec, lines, rules)
-
-    def serve(self, start: Start, spec: EngineSpec) -> ServeCommand:
-        """The command that starts this engine with a target and a drafter.
-
-        Raises:
-            UsageError: the target cannot be named to a server, or a count is not positive.
-            Refused, Undecided: the drafter's captured layers have no spelling there.
-        """
-        return self.command(start.checked(), spec)

@@ -37,13 +37,8 @@ class Start:
     drafts: int = 3
     tensor_parallel: int = 1
 
-    @property
-    def model(self) -> str:
-        """What the server is given as its model."""
-        return str(self.target.path) if self.target.path else self.target.repo
-
-    def checked(self) -> Start:
-        """This, if a server can be started so.
+    def __post_init__(self) -> None:
+        """Refuse what no server can be started with.
 
         Raises:
             UsageError: only the target's layer count is known, or a count is below one.
@@ -57,7 +52,11 @@ class Start:
         for option, value in (("--drafts", self.drafts), ("--tensor-parallel", self.tensor_parallel)):
             if value < 1:
                 raise UsageError(f"{option} {value}: must be at least 1")
-        return self
+
+    @property
+    def model(self) -> str:
+        """What the server is given as its model."""
+        return str(self.target.path) if self.target.path else self.target.repo
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,10 @@ LAYOUTS = (
         (
             Clue(
                 "tensors are named model.fc.weight, model.layers.0.* beside a bare lm_head",
-                lambda e: e.names.canonical.get("fc.weight") == "model.fc.weight"
-                and e.names.canonical.get("lm_head.weight", "lm_head.weight") == "lm_head.weight",
+                lambda e: (
+                    e.names.canonical.get("fc.weight") == "model.fc.weight"
+                    and e.names.canonical.get("lm_head.weight", "lm_head.weight") == "lm_head.weight"
+                ),
             ),
         ),
         "automodel",

@@ -36,7 +36,9 @@ def _refuse_strangers(evidence: Evidence) -> None:
     if method is not None and method != "eagle3":
         _refuse(f"a speculators `{method}` drafter", "draftconv reads speculators_model_type eagle3")
     if "mask_hidden" in names:
-        _refuse("a P-EAGLE drafter (it has mask_hidden)", "it drafts in parallel and has another forward pass")
+        _refuse(
+            "a P-EAGLE drafter (it has mask_hidden)", "it drafts in parallel and has another forward pass"
+        )
     if any(name.endswith(("eh_proj.weight", ".enorm.weight", ".hnorm.weight")) for name in names):
         _refuse("a multi-token-prediction head (eh_proj, enorm, hnorm)", "serve it with method mtp")
     if any(".experts." in name for name in names):
@@ -44,14 +46,28 @@ def _refuse_strangers(evidence: Evidence) -> None:
     deepest = max((int(name.split(".")[1]) for name in names if _is_layer(name)), default=-1)
     if "fc.weight" not in names:
         if deepest >= 3:
-            _refuse(f"a whole model ({deepest + 1} layers and no fc)", "give the drafter's directory, not the target's")
+            _refuse(
+                f"a whole model ({deepest + 1} layers and no fc)",
+                "give the drafter's directory, not the target's",
+            )
         if evidence.eagle.flag("use_aux_hidden_state") is False:
-            _refuse("an EAGLE-1-style head (use_aux_hidden_state is false)", "it reads the last hidden state only")
-        _refuse("no EAGLE-3 drafter: it has no fc.weight", "fc fuses the target's hidden states; all EAGLE-3 have it")
+            _refuse(
+                "an EAGLE-1-style head (use_aux_hidden_state is false)", "it reads the last hidden state only"
+            )
+        _refuse(
+            "no EAGLE-3 drafter: it has no fc.weight",
+            "fc fuses the target's hidden states; all EAGLE-3 have it",
+        )
     if "layers.0.hidden_norm.weight" not in names and "layers.0.self_attn.q_proj.weight" in names:
-        fc, q = (evidence.checkpoint.tensors[names[n]].shape for n in ("fc.weight", "layers.0.self_attn.q_proj.weight"))
+        fc, q = (
+            evidence.checkpoint.tensors[names[n]].shape
+            for n in ("fc.weight", "layers.0.self_attn.q_proj.weight")
+        )
         if len(fc) == len(q) == 2 and fc[1] == 2 * fc[0] and q[1] == fc[0]:
-            _refuse("an EAGLE-1/2 drafter (fc is [H, 2H] and there is no hidden_norm)", "serve it with method eagle")
+            _refuse(
+                "an EAGLE-1/2 drafter (fc is [H, 2H] and there is no hidden_norm)",
+                "serve it with method eagle",
+            )
 
 
 def _refuse(what: str, why: str) -> None:

@@ -36,7 +36,14 @@ def _double_norm(evidence: Evidence) -> bool:
 
 def _config(writing: Writing) -> dict[str, object]:
     config = explicit_config(writing)
-    dropped = ("norm_before_fc", "norm_before_residual", "fc_norm", "norm_output", "rope_parameters", "rope_interleave")
+    dropped = (
+        "norm_before_fc",
+        "norm_before_residual",
+        "fc_norm",
+        "norm_output",
+        "rope_parameters",
+        "rope_interleave",
+    )
     for key in (*dropped, "num_aux_hidden_states"):
         config.pop(key, None)
     eagle = eagle_section(writing.facts)
@@ -58,7 +65,9 @@ LAYOUTS = (
         _SOURCE,
         double_norm=_double_norm,
     ),
-    Layout("modelopt-megatron", "ModelOpt Megatron", 40, "likely", (_NUMBERED,), "modelopt-megatron", _SOURCE),
+    Layout(
+        "modelopt-megatron", "ModelOpt Megatron", 40, "likely", (_NUMBERED,), "modelopt-megatron", _SOURCE
+    ),
     Layout(
         "modelopt-layers",
         "ModelOpt 0.43 and later",

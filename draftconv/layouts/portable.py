@@ -57,7 +57,9 @@ def _vllm_config(writing: Writing) -> dict[str, object]:
     if writing.boundaries is not None:
         vllm_ids(writing.boundaries, writing.target.family if writing.target else None)
     nested = nested_ids_if_any(writing)
-    return explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle_section(writing.facts) | nested}
+    return (
+        explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle_section(writing.facts) | nested}
+    )
 
 
 def _sglang_config(writing: Writing) -> dict[str, object]:
@@ -132,7 +134,13 @@ LAYOUTS = (
         "trtllm",
         "TensorRT-LLM",
         Writer(
-            Spelling(first="midlayer.{i}.", later="midlayer.{i}.", alone="midlayer.", later_norm="hidden_norm", o_bias=True),
+            Spelling(
+                first="midlayer.{i}.",
+                later="midlayer.{i}.",
+                alone="midlayer.",
+                later_norm="hidden_norm",
+                o_bias=True,
+            ),
             _trtllm_config,
             TRTLLM_LIMITS,
             serves=("trtllm",),

@@ -75,7 +75,9 @@ class _Reader:
                     if self.tensors.pop(name, None):
                         dropped[self.file_names.pop(name)] = "identity map of a full vocabulary"
         elif facts.draft_vocab != facts.vocab:
-            self._problem("d2t-missing", f"lm_head has {facts.draft_vocab} rows, the target {facts.vocab} tokens")
+            self._problem(
+                "d2t-missing", f"lm_head has {facts.draft_vocab} rows, the target {facts.vocab} tokens"
+            )
             facts = replace(facts, vocab_order="unordered")
         elif "t2d" in self.tensors:
             dropped[self.file_names.pop("t2d")] = "mask of a full vocabulary"
@@ -117,7 +119,9 @@ class _Reader:
             case _:
                 return {name: ref}
         if sum(parts.values()) != ref.shape[0]:
-            raise BadCheckpoint(f"{ref.name} has {ref.shape[0]} rows, which do not split into {', '.join(parts)}")
+            raise BadCheckpoint(
+                f"{ref.name} has {ref.shape[0]} rows, which do not split into {', '.join(parts)}"
+            )
         stem, start, found = name.rsplit(".", 2)[0], 0, {}
         for part, rows in parts.items():
             found[f"{stem}.{part}.{kind}"] = ref.row_range(start, start + rows)
@@ -209,7 +213,9 @@ class _Reader:
         return "layers.0.self_attn.kv_a_proj_with_mqa.weight" in self.tensors
 
     def _layers(self) -> int:
-        return 1 + max((int(m[1]) for name in self.tensors if (m := re.match(r"layers\.(\d+)\.", name))), default=0)
+        return 1 + max(
+            (int(m[1]) for name in self.tensors if (m := re.match(r"layers\.(\d+)\.", name))), default=0
+        )
 
     def _attention(self) -> Gqa | Mla:
         return self._mla() if self._is_mla() else self._gqa()
@@ -224,7 +230,9 @@ class _Reader:
         if written is not None and written != head_dim:
             self._problem("tensor-shape", f"head_dim is {written} in config.json, {head_dim} in o_proj")
         if written is None and head_dim != hidden // heads:
-            self._problem("head-dim-missing", f"o_proj says {head_dim}, hidden_size / heads is {hidden // heads}")
+            self._problem(
+                "head-dim-missing", f"o_proj says {head_dim}, hidden_size / heads is {hidden // heads}"
+            )
         self.reasons["head_dim"] = "o_proj columns / heads" if width else "config.json"
         rows = self._rows(f"{stem}.k_proj.weight")
         kv_heads = rows // head_dim if rows and head_dim else self.config.size("num_key_value_heads") or heads
@@ -244,7 +252,9 @@ class _Reader:
         stem = "layers.0.self_attn"
         compressed = f"{stem}.q_a_proj.weight" in self.tensors
         if compressed != (self.config.raw("q_lora_rank") is not None) and self.config.has("q_lora_rank"):
-            self._problem("tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise")
+            self._problem(
+                "tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise"
+            )
         return Mla(
             heads=self._required("num_attention_heads"),
             q_lora=self._agree("q_lora_rank", self._rows(f"{stem}.q_a_proj.weight")) if compressed else None,
@@ -256,7 +266,9 @@ class _Reader:
 
     def _vocab(self) -> int:
         t2d = self.tensors.get("t2d")
-        return self._agree("vocab_size", self._rows("embed_tokens.weight") or (math.prod(t2d.shape) if t2d else None))
+        return self._agree(
+            "vocab_size", self._rows("embed_tokens.weight") or (math.prod(t2d.shape) if t2d else None)
+        )
 
     def _draft_vocab(self, vocab: int) -> int:
         written = self.config.size("draft_vocab_size")
@@ -310,7 +322,9 @@ class _Reader:
         }
         for name in NORM_FLAGS:
             if stored[name] and not flags[name]:
-                self._problem("norm-without-flag", f"{name} tensors are stored, config.json does not set {name}")
+                self._problem(
+                    "norm-without-flag", f"{name} tensors are stored, config.json does not set {name}"
+                )
             if flags[name] and not stored[name]:
                 self._problem("flag-without-norm", f"{name} is true and its tensors are missing")
         found = [name for name in NORM_FLAGS if stored[name] or flags[name]]
@@ -331,7 +345,9 @@ class _Reader:
             return "pre-norm"
         post = flag or self.eagle.flag("return_hidden_post_norm")
         written = flag is not None or self.eagle.has("return_hidden_post_norm")
-        self.reasons["feedback"] = "norm_output in config.json" if written else "norm_output absent: false everywhere"
+        self.reasons["feedback"] = (
+            "norm_output in config.json" if written else "norm_output absent: false everywhere"
+        )
         return "post-norm" if post else "pre-norm"
 
     def _norm_before_residual(self) -> bool:
@@ -354,14 +370,18 @@ class _Reader:
             return target_hidden, count or 3
         if width % target_hidden and not written and count and width % count == 0:
             # The key is missing; the ids still say how many states share the width.
-            self._problem("fc-width", f"fc reads {width} = {count} x {width // count}, target_hidden_size is missing")
+            self._problem(
+                "fc-width", f"fc reads {width} = {count} x {width // count}, target_hidden_size is missing"
+            )
             return width // count, count
         aux = width // target_hidden
         if width % target_hidden or not aux or (count is not None and count != aux):
             told = f"{count} captured layers" if count else "captured layers"
             self._problem("fc-width", f"fc reads {width} values; {told} x {target_hidden} do not give that")
         if target and target.hidden and target.hidden != target_hidden:
-            self._problem("hidden-target", f"{target.name} has hidden size {target.hidden}, fc expects {target_hidden}")
+            self._problem(
+                "hidden-target", f"{target.name} has hidden size {target.hidden}, fc expects {target_hidden}"
+            )
         self.reasons["aux"] = f"fc columns {width} / target hidden {target_hidden}"
         return target_hidden, max(aux, 1)
 
@@ -379,7 +399,9 @@ class _Reader:
         target = self.hints.target
         last = target.layers if target else max(found)
         if list(found) != sorted(set(found)) or found[0] < 0 or found[-1] > last:
-            self._problem("aux-order", f"boundaries {list(found)}" + (f" of {target.layers} layers" if target else ""))
+            self._problem(
+                "aux-order", f"boundaries {list(found)}" + (f" of {target.layers} layers" if target else "")
+            )
         if len(found) != aux:
             self._problem("fc-width", f"{len(found)} layer ids, fc reads {aux} states")
         return found
@@ -411,7 +433,9 @@ class _Reader:
         if convention is None:
             self._problem("aux-unknown", f"ids {list(ids)}: {reason}")
             return None
-        layers = self.hints.target.layers if self.hints.target else self.config.size("target_num_hidden_layers")
+        layers = (
+            self.hints.target.layers if self.hints.target else self.config.size("target_num_hidden_layers")
+        )
         return from_ids(ids, convention, layers)
 
     def _convention(self, ids: tuple[int, ...]) -> tuple[Convention | None, str]:
@@ -422,9 +446,15 @@ class _Reader:
         if family == "deepseek" and ids[0] != 1:
             match self.layout.captures:
                 case "sglang":
-                    return "before", "captured through SGLang, which reads these ids as `before` on DeepSeek/Kimi"
+                    return (
+                        "before",
+                        "captured through SGLang, which reads these ids as `before` on DeepSeek/Kimi",
+                    )
                 case "either":
-                    return None, "captured through SGLang they mean `before` on a DeepSeek/Kimi target, else `after`"
+                    return (
+                        None,
+                        "captured through SGLang they mean `before` on a DeepSeek/Kimi target, else `after`",
+                    )
         if rule.convention:
             other: Convention = "before" if rule.convention == "after" else "after"
             if _triples(ids)[other] == ids:
@@ -436,7 +466,10 @@ class _Reader:
             return ("before" if before else "after"), "SGLang's numbering"
         for convention, triple in _triples(ids).items():
             if triple == ids:
-                return convention, f"{list(ids)} is the default triple in the `{convention} the layer` numbering"
+                return (
+                    convention,
+                    f"{list(ids)} is the default triple in the `{convention} the layer` numbering",
+                )
         return None, rule.source
 
     def _family(self) -> Family | None:

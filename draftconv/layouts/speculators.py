@@ -28,7 +28,9 @@ _INNER = (
 def _flatten(config: Mapping[str, object]) -> Mapping[str, object]:
     """Lift `transformer_layer_config` to the top; the outer keys win."""
     inner = Config(config).section("transformer_layer_config").data
-    outer = {key: value for key, value in config.items() if key != "transformer_layer_config" and value is not None}
+    outer = {
+        key: value for key, value in config.items() if key != "transformer_layer_config" and value is not None
+    }
     return {**inner, **outer, "model_type": inner.get("model_type", "llama")}
 
 
@@ -46,7 +48,12 @@ def _config(writing: Writing) -> dict[str, object]:
             "algorithm": "eagle3",
             "default_proposal_method": "greedy",
             "proposal_methods": [
-                {"proposal_type": "greedy", "speculative_tokens": 3, "accept_tolerance": 0.0, "verifier_accept_k": 1}
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": 3,
+                    "accept_tolerance": 0.0,
+                    "verifier_accept_k": 1,
+                }
             ],
             "verifier": verifier,
         },
@@ -72,7 +79,12 @@ LAYOUTS = (
         "speculators",
         10,
         "certain",
-        (Clue("speculators_model_type is eagle3", lambda e: e.config.text("speculators_model_type") == "eagle3"),),
+        (
+            Clue(
+                "speculators_model_type is eagle3",
+                lambda e: e.config.text("speculators_model_type") == "eagle3",
+            ),
+        ),
         "speculators",
         "vllm-project/speculators 0.9.0 (run)",
         flatten=_flatten,

@@ -105,29 +105,45 @@ class Span:
         return torch.arange(self.first, self.first + self.rows, device=device) + self.step
 
 
+ROWS_AT_ONCE = 512  # queries per score matrix: bounds memory on long texts, changes no result
+
+
 def attend(query_BTND: Tensor, cache: LayerCache, span: Span, *, scale: float, window: int | None) -> Tensor:
     """Softmax attention of the span's queries over their visible keys.
 
     Args:
+        scale: what the products of queries and keys are multiplied by.
         window: a query at position p sees keys at positions > p - window.
 
     Returns:
-        [B, T, N * P] in the query's dtype; the softmax runs in float32 or better.
+        [B, T, N * P] in the values' dtype; the softmax runs in float32 or better.
     """
     if cache.context is None:
         raise UsageError("attention over an empty context", cure="run step 0 first")
-    groups = cache.context.key.shape[2]
-    query_BTGRD = torch.unflatten(query_BTND, 2, (groups, -1)) * scale
-    scores_BGRTS = torch.einsum("btgrd,bsgd->bgrts", query_BTGRD, cache.context.key)
-    scores_BGRTS = scores_BGRTS.to(torch.promote_types(scores_BGRTS.dtype, torch.float32))
-    scores_BGRTS = scores_BGRTS + _causal_bias(span, cache.context.key.shape[1], window, scores_BGRTS)
     own = cache.own if window is None else cache.own[-window:]
-    chain = [torch.einsum("btgrd,btgd->bgrt", query_BTGRD, kv.key)[..., None] for kv in own]
-    share = torch.cat((scores_BGRTS, *chain), dim=-1).softmax(dim=-1).to(cache.context.value.dtype)
-    context_rows = scores_BGRTS.shape[-1]
-    out_BTGRP = torch.einsum("bgrts,bsgp->btgrp", share[..., :context_rows], cache.context.value)
-    for j, kv in enumerate(own):
-        out_BTGRP = out_BTGRP + torch.einsum("bgrt,btgp->btgrp", share[..., context_rows + j], kv.value)
+    parts = []
+    for at in range(0, span.rows, ROWS_AT_ONCE):
+        rows = slice(at, at + ROWS_AT_ONCE)
+        query = query_BTND[:, rows] * scale
+        chains = [KeysValues(kv.key[:, rows], kv.value[:, rows]) for kv in own]
+        part = Span(span.first + at, query.shape[1], span.step)
+        parts.append(_attend_rows(query, cache.context, chains, part, window))
+    return torch.cat(parts, dim=1)
+
+
+def _attend_rows(
+    query_BTND: Tensor, context: KeysValues, chains: list[KeysValues], span: Span, window: int | None
+) -> Tensor:
+    rows, groups = context.key.shape[1:3]
+    query_BTGRD = torch.unflatten(query_BTND, 2, (groups, -1))
+    scores_BGRTS = torch.einsum("btgrd,bsgd->bgrts", query_BTGRD, context.key)
+    scores_BGRTS = scores_BGRTS.to(torch.promote_types(scores_BGRTS.dtype, torch.float32))
+    scores_BGRTS = scores_BGRTS + _causal_bias(span, rows, window, scores_BGRTS)
+    own = [torch.einsum("btgrd,btgd->bgrt", query_BTGRD, kv.key)[..., None] for kv in chains]
+    share = torch.cat((scores_BGRTS, *own), dim=-1).softmax(dim=-1).to(context.value.dtype)
+    out_BTGRP = torch.einsum("bgrts,bsgp->btgrp", share[..., :rows], context.value)
+    for j, kv in enumerate(chains):
+        out_BTGRP = out_BTGRP + torch.einsum("bgrt,btgp->btgrp", share[..., rows + j], kv.value)
     return out_BTGRP.flatten(2)
 
 

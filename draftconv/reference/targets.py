@@ -126,7 +126,7 @@ def load_target(directory: Path, dtype: torch.dtype = torch.float32) -> TargetMo
         tensors.update(load_file(file))
     if shape.tied:
         tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
-    model = TargetModel(shape)
+    model = TargetModel(shape).to(dtype)
     problem = model.load_state_dict(tensors, strict=False)
     if problem.missing_keys or problem.unexpected_keys:
         raise BadCheckpoint(
@@ -134,7 +134,7 @@ def load_target(directory: Path, dtype: torch.dtype = torch.float32) -> TargetMo
             f"unexpected tensors {problem.unexpected_keys[:3]}",
             why="the target's greedy text would not be the real one",
         )
-    return model.to(dtype).eval().requires_grad_(False)
+    return model.eval().requires_grad_(False)
 
 
 def target_shape(config: Mapping[str, Any]) -> TargetShape:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from draftconv.drafter.facts import Facts
 from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.reference import attention
 from draftconv.reference.drafter import DrafterModel
 from tests.reference import twin
 from tests.reference.variants import LLAMA, MLA, VARIANTS, Variant, random_tensors, random_text
@@ -73,6 +74,12 @@ def test_chains_equal_cached_decoding(variant: Variant) -> None:
             assert torch.allclose(model.logits(z)[0, 0], together[upto - 1, k], rtol=0, atol=1e-12)
             if k + 1 < STEPS:
                 z = model.step(model.feedback(z), tokens[None, upto + k + 1 : upto + k + 2], cache, k + 1)
+
+
+def test_attention_in_row_blocks_changes_nothing(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = unrolled(double(variant.facts))
+    monkeypatch.setattr(attention, "ROWS_AT_ONCE", 3)
+    assert torch.allclose(unrolled(double(variant.facts)), whole, rtol=0, atol=1e-12)
 
 
 def test_rewound_context_is_as_if_never_seen() -> None:

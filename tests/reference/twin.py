@@ -109,8 +109,9 @@ def llama_heads(
             query = rms(query, w[prefix + "q_norm.weight"], facts.eps)
             key = rms(key, w[prefix + "k_norm.weight"], facts.eps)
         value = v[shared * d : shared * d + d]
-        turn = lambda vector: turned(vector, position, facts.rope, llama_multiplier(facts.rope))  # noqa: E731
-        out.append((turn(query), turn(key), value))
+        multiplier = llama_multiplier(facts.rope)
+        query, key = (turned(each, position, facts.rope, multiplier) for each in (query, key))
+        out.append((query, key, value))
     return out
 
 
@@ -159,7 +160,8 @@ def rate(rope: Rope, d: int, t: int) -> float:
         return plain / f
     if rope.kind == "dynamic":
         base: float = rope.theta * ((f * f) - (f - 1)) ** (d / (d - 2))
-        return 1 / base ** (2 * t / d)
+        slowed: float = 1 / base ** (2 * t / d)
+        return slowed
     original = p["original_max_position_embeddings"]
     if rope.kind == "llama3":
         wavelength = 2 * math.pi / plain

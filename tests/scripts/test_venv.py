@@ -163,8 +163,8 @@ def test_a_python_without_venv(checkout: Checkout) -> None:
 
 
 def test_the_chosen_python_is_the_one_used(checkout: Checkout) -> None:
-    checkout.add_program("my-python")
-    assert str(checkout.path / "bin" / "my-python") in checkout.run(DRAFTCONV_PYTHON="my-python").stderr
+    checkout.add_program("my python")
+    assert str(checkout.path / "bin" / "my python") in checkout.run(DRAFTCONV_PYTHON="my python").stderr
     shutil.rmtree(checkout.path / ".venv")
     result = checkout.run(DRAFTCONV_PYTHON=os.devnull)
     assert result.returncode == 2

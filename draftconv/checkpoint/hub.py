@@ -1,0 +1,144 @@
+"""Repositories on the Hub: looked at by ranges, downloaded for conversion, pushed to."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftconv.checkpoint.checkpoint import CONFIG, SIDECARS, Checkpoint, assemble, open_local
+from draftconv.checkpoint.ranges import HubFile, network_errors
+from draftconv.checkpoint.text import is_plain_name, show, show_some
+from draftconv.checkpoint.weights import is_weights
+from draftconv.errors import BadCheckpoint, WriteError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+
+@dataclass(frozen=True, slots=True)
+class HubDirectory:
+    """The top level of a repository at one commit; see `weights.Directory`."""
+
+    name: str
+    revision: str
+    files: Mapping[str, int]
+    hashes: Mapping[str, str]
+    endpoint: str
+    token: str | None
+
+    def open(self, name: str) -> HubFile:
+        """A file that is read by ranges; nothing is asked for yet."""
+        from huggingface_hub import hf_hub_url
+
+        url = hf_hub_url(self.name, name, revision=self.revision, endpoint=self.endpoint)
+        return HubFile(name, url, self.files[name], self.endpoint, self.token)
+
+
+def open_hub(repo: str, revision: str | None = None, token: str | None = None) -> Checkpoint:
+    """Read config and headers of a repository; its weights stay there.
+
+    Raises:
+        BadCheckpoint: missing, private, unreachable, or not a checkpoint.
+    """
+    directory = hub_directory(repo, revision, token)
+    return assemble(directory, revision=directory.revision, hashes=directory.hashes)
+
+
+def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) -> Checkpoint:
+    """Download config, sidecars and weights into the Hub cache and open them there.
+
+    The result has the repository's name, commit and hashes, and the path of the cached files.
+    """
+    from huggingface_hub import snapshot_download
+
+    remote = open_hub(repo, revision, token)
+    wanted = [
+        info.name
+        for info in remote.files
+        if info.name == CONFIG or info.name in SIDECARS or _is_needed(info.name, info.unused)
+    ]
+    with network_errors(repo):
+        path = snapshot_download(
+            repo,
+            revision=remote.revision,
+            allow_patterns=[glob.escape(name) for name in wanted],
+            token=token,
+            endpoint=endpoint(),
+        )
+    return replace(open_local(Path(path)), name=remote.name, revision=remote.revision, files=remote.files)
+
+
+def push(
+    directory: Path,
+    repo: str,
+    token: str | None = None,
+    *,
+    private: bool = False,
+    message: str = "Upload drafter",
+) -> str:
+    """Upload the files of a directory in one commit and return its URL.
+
+    Raises:
+        WriteError: the repository holds other weights, which readers would load beside these.
+        BadCheckpoint: the Hub refuses or cannot be reached.
+    """
+    ours = {path.name for path in directory.iterdir() if path.is_file() and not path.is_symlink()}
+    api = _api(token)
+    with network_errors(repo):
+        repo = api.create_repo(repo, private=private, exist_ok=True).repo_id
+        theirs = {name for name in api.list_repo_files(repo) if is_weights(name) or name.endswith(".index.json")}
+        stale = sorted(theirs - ours)
+        if stale:
+            raise WriteError(
+                f"{show(repo)} already holds {show_some(stale)}, which {show(directory.name)} does not.",
+                why="Engines would load the old weights beside the new ones.",
+                cure="Push to a new repository, or delete those files on the Hub.",
+            )
+        commit = api.upload_folder(
+            repo_id=repo,
+            folder_path=directory,
+            allow_patterns=[glob.escape(name) for name in sorted(ours)],
+            commit_message=message,
+        )
+    return str(commit.commit_url)
+
+
+def endpoint() -> str:
+    """The Hub to talk to: HF_ENDPOINT as it is now, else huggingface_hub's default."""
+    from huggingface_hub import constants
+
+    return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+
+
+def _api(token: str | None) -> HfApi:
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=endpoint(), token=token)
+
+
+def _is_needed(name: str, unused: bool) -> bool:
+    return (is_weights(name) and not unused) or name.endswith(".index.json")
+
+
+def hub_directory(repo: str, revision: str | None = None, token: str | None = None) -> HubDirectory:
+    """List the top level of a repository; nothing of its files crosses the network."""
+    from huggingface_hub import get_token
+
+    with network_errors(repo):
+        info = _api(token).model_info(repo, revision=revision, files_metadata=True)
+    if info.sha is None:
+        raise BadCheckpoint(f"{show(repo)}: the Hub names no commit.", cure="Check HF_ENDPOINT.")
+    files: dict[str, int] = {}
+    hashes: dict[str, str] = {}
+    for sibling in info.siblings or ():
+        # a listing comes from strangers too: only plain names of the top level are ever used
+        if not is_plain_name(sibling.rfilename) or sibling.size is None:
+            continue
+        files[sibling.rfilename] = sibling.size
+        if sibling.lfs is not None:
+            hashes[sibling.rfilename] = sibling.lfs.sha256
+    return HubDirectory(repo, info.sha, files, hashes, endpoint(), token or get_token())
