@@ -78,10 +78,20 @@ def _attach_embedding(work: Work, target: Target | None) -> Work:
     return work.put(copy_of(EMBEDDING, table)).declare(kind, EMBEDDING, why).with_facts(why, own_embedding=True)
 
 
-def leave_embedding(work: Work, spelling: Spelling) -> Work:
-    """For layouts that never store the embedding."""
+def leave_embedding(work: Work, spelling: Spelling, policy: Embed) -> Work:
+    """For layouts that never store the embedding.
+
+    Raises:
+        Refused: the target's table was asked for and has no place.
+    """
     if spelling.embedding == "keep" or EMBEDDING not in work.tensors:
         return work
+    if policy == "from-target":
+        raise Refused(
+            "this layout never stores embed_tokens, so the target's table has no place in it",
+            why="its trainer and the engines take the target's own",
+            cure="leave out --embed from-target",
+        )
     why = "this layout never stores it; its trainer and the engines take the target's"
     return work.without(EMBEDDING).declare("dropped", EMBEDDING, why).with_facts(why, own_embedding=False)
 
@@ -105,8 +115,15 @@ def vocabulary(work: Work, spelling: Spelling, recorded: tuple[int, ...] | None)
         work = work.declare("added", "t2d", "rebuilt from d2t")
     if not spelling.t2d and "t2d" in work.tensors:
         work = work.without("t2d").declare("dropped", "t2d", "follows from d2t; no engine reads it")
-    # Written anew even if nothing moved: some producers store int32.
-    return work.put(*map_tensors(work.map, t2d=spelling.t2d)) if work.map else work
+    if work.map is None:
+        return work
+    for tensor in map_tensors(work.map, t2d=spelling.t2d):
+        # Written anew even if nothing moved: some producers store int32.
+        stored = work.tensors.get(tensor.name)
+        if stored is not None and stored.dtype != tensor.dtype:
+            work = work.declare("cast", tensor.name, f"{stored.dtype} → {tensor.dtype}, every value exact")
+        work = work.put(tensor)
+    return work
 
 
 def _identity(work: Work, spelling: Spelling) -> Work:

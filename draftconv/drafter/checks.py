@@ -27,6 +27,9 @@ LONG_CONTEXT = 4096
 MTP_MODEL_TYPES = frozenset({"deepseek_v3", "deepseek_v32", "glm_moe_dsa"})
 """vLLM 0.33.0 config/speculative.py rewrites these draft model_types to a multi-token-prediction class."""
 
+VALUES = "NaN, infinity and all-zero tensors"
+"""Title of the check that reads every value; `convert` makes it on what it loads anyway."""
+
 Check = Callable[[Drafter, Target | None], Iterator[Problem]]
 
 
@@ -280,7 +283,7 @@ CHECKS: Mapping[Level, Mapping[str, Check]] = {
     "maps": {},
     "sample": {"lm_head rows against d2t": _pruned_head},
     "deep": {
-        "NaN, infinity and all-zero tensors": _values,
+        VALUES: _values,
         "embed_tokens against the target's": _embedding,
     },
 }

@@ -22,6 +22,7 @@ from draftconv.drafter.rope import read_rope
 from draftconv.drafter.targets import FAMILIES, Family
 from draftconv.drafter.vocabulary import MapReading, read_maps
 from draftconv.errors import BadCheckpoint
+from draftconv.layouts import DOUBLE_NORM
 from draftconv.layouts.base import Evidence, Hints, Layout
 from draftconv.layouts.detect import detect
 
@@ -178,7 +179,7 @@ class _Reader:
             fusion=fusion,
             feedback=self._feedback(),
             norm_before_residual=self._norm_before_residual(),
-            double_norm=self.layout.double_norm(self.evidence),
+            double_norm=bool(self.layout.double_norm(self.evidence) or self.config.flag(DOUBLE_NORM)),
             activation=self.config.text("hidden_act") or "silu",
             mlp_bias="layers.0.mlp.gate_proj.bias" in self.tensors,
             fc_bias="fc.bias" in self.tensors,
