@@ -36,5 +36,5 @@ def test_nbytes_refuses(dtype: str, shape: tuple[int, ...], fault: str) -> None:
 
 
 def test_only_plain_floats_cast() -> None:
-    assert FLOATS == {"F16", "BF16", "F32", "F64"}
+    assert {"F16", "BF16", "F32", "F64"} == FLOATS
     assert set(SIZES) >= FLOATS

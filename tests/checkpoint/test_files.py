@@ -49,15 +49,19 @@ def test_refuses_what_is_not_a_regular_file(tmp_path: Path) -> None:
         LocalFile(tmp_path / "nul\0nul")
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_is_opened_late_and_closed_with_the_object(path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     files = [LocalFile(path) for _ in range(20)]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
     for file in files:
         file.read(0, 1)
-    assert len(os.listdir("/proc/self/fd")) == before + 20
+    assert descriptors() == before + 20
     del file, files
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 def test_threads_share_a_file(path: Path) -> None:

@@ -14,7 +14,6 @@ from draftconv.checkpoint.headers import MAX_HEADER, Entry, encode_header, read_
 from draftconv.errors import BadCheckpoint
 from tests.checkpoint.made import MemoryFile, raw_file, tensor_bytes, tensors
 
-
 STRICTER = ("does not start with", "key a twice", "entry is not an object")
 """Where this reader refuses what the library lets pass: the format's text forbids it, or it is ambiguous."""
 
@@ -117,7 +116,7 @@ def test_messages_stay_short() -> None:
     assert len(str(caught.value)) < 1000
 
 
-def test_encode_matches_the_library(tmp_path: Path) -> None:
+def test_encode_matches_the_library() -> None:
     """Same order, same spelling, same padding as safetensors' own writer."""
     written = save(tensors(), metadata={"format": "pt"})
     header = read_header(MemoryFile(written))

@@ -1,4 +1,5 @@
-from pathlib import Path
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -75,10 +76,7 @@ def test_row_blocks_cover_once(refs: dict[str, TensorRef]) -> None:
     assert list(row_blocks(refs["empty"], 100)) == []
 
 
-def test_import_is_light(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
+def test_import_is_light() -> None:
     code = (
         "import sys, draftconv.checkpoint;"
         "print(sorted({'numpy', 'torch', 'huggingface_hub', 'safetensors', 'hashlib', 'zipfile', 'pickle',"
