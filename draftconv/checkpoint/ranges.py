@@ -29,7 +29,7 @@ MAX_BLOCKS = 64
 _URL = re.compile(r"[!-~]{1,16000}")
 """Printable ASCII without spaces, as RFC 3986 wants it; signed URLs have some 2000 characters."""
 
-_HOST = re.compile(r"[\w-]{1,63}(?:\.[\w-]{1,63})*|[0-9a-f:.]{2,45}", re.ASCII)
+_HOST = re.compile(r"[\w-]{1,63}(?:\.[\w-]{1,63})*|[0-9a-f]*:[0-9a-f:.]{1,44}", re.ASCII)
 """A host name, or an IPv6 address without its brackets."""
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(?:\d+|\*)")

@@ -125,7 +125,7 @@ def test_the_token_comes_from_the_environment(hub: Hub, monkeypatch: pytest.Monk
 )
 def test_redirects_lead_to_http_or_nowhere(hub: Hub, target: str) -> None:
     hub.redirect = target
-    refuses("redirected to something that is not")
+    refuses("the server redirected")
 
 
 def test_redirects_end(hub: Hub) -> None:
