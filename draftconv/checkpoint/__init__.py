@@ -10,7 +10,6 @@ from draftconv.checkpoint.casts import cast_bytes
 from draftconv.checkpoint.checkpoint import Checkpoint, FileInfo, open_checkpoint, read_config
 from draftconv.checkpoint.compare import Scan, first_difference, scan
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
-from draftconv.checkpoint.execute import execute
 from draftconv.checkpoint.files import DataFile, LocalFile
 from draftconv.checkpoint.headers import Header, encode_header, read_header
 from draftconv.checkpoint.memory import MemoryFile
@@ -52,7 +51,6 @@ __all__ = [
     "cast_bytes",
     "encode_header",
     "encode_json",
-    "execute",
     "first_difference",
     "nbytes",
     "open_checkpoint",
