@@ -24,7 +24,6 @@ from draftconv.checkpoint.plan import (
     Shard,
     encode_json,
 )
-from draftconv.checkpoint.staging import refuse_same
 from draftconv.checkpoint.tensors import TensorRef, as_float32, row_blocks
 from draftconv.checkpoint.text import show, show_some
 
@@ -56,7 +55,6 @@ __all__ = [
     "open_checkpoint",
     "read_config",
     "read_header",
-    "refuse_same",
     "row_blocks",
     "scan",
     "show",
