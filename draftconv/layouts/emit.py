@@ -123,7 +123,13 @@ def eagle_section(facts: Facts) -> dict[str, object]:
         "use_mtp_layernorm": False,
         "norm_before_fc": facts.fusion == "norm_before_fc",
         "return_hidden_post_norm": facts.feedback == "post-norm",
+        **double_norm_mark(facts),
     }
+
+
+def double_norm_mark(facts: Facts) -> dict[str, object]:
+    """The key by which a drafter of ModelOpt 0.41-0.47 stays recognisable; no reader acts on it."""
+    return {"parallel_draft_step": 1} if facts.double_norm else {}
 
 
 def nested_ids(writing: Writing) -> dict[str, object]:

@@ -12,7 +12,7 @@ import re
 
 from draftconv.drafter.facts import Mla
 from draftconv.layouts import MARK, limits
-from draftconv.layouts.base import Clue, Evidence, Layout, Spelling, Writer, Writing
+from draftconv.layouts.base import Clue, Evidence, Layout, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0, MIDLAYER, NO_EMBEDDING, NO_T2D, eagle_key
 from draftconv.layouts.emit import after_ids, eagle_section, explicit_config
 
@@ -50,7 +50,7 @@ def _config(writing: Writing) -> dict[str, object]:
     for key in ("norm_before_fc", "return_hidden_post_norm"):
         del eagle[key]
     if writing.facts.double_norm:
-        eagle |= {"next_layer_regular": True, "parallel_draft_step": 1, "parallel_draft_heads_num_layers": 1}
+        eagle |= {"next_layer_regular": True, "parallel_draft_heads_num_layers": 1}
     return config | {"eagle_config": eagle | after_ids(writing)}
 
 
@@ -91,13 +91,13 @@ LAYOUTS = (
                 limits.no_mlp_bias("ModelOpt", _CURE),
                 limits.no_fc_bias("ModelOpt", _CURE),
                 limits.no_window("ModelOpt", _CURE),
-                limits.Refusal(
+                Refusal(
                     lambda f: isinstance(f.attention, Mla) and f.attention.q_lora is None,
                     "ModelOpt's Kimi drafter always compresses the query",
                     "its exporter asserts the key set with q_a_proj",
                     "no engine loads an uncompressed query either",
                 ),
-                limits.Refusal(
+                Refusal(
                     lambda f: f.own_embedding and f.target_hidden != f.hidden,
                     "ModelOpt stores no embedding, and this drafter's is not as wide as the target's",
                     "no engine could attach the target's table",

@@ -178,7 +178,7 @@ class _Reader:
             fusion=fusion,
             feedback=self._feedback(),
             norm_before_residual=self._norm_before_residual(),
-            double_norm=self.layout.double_norm(self.evidence),
+            double_norm=self.layout.double_norm(self.evidence) or self.eagle.has("parallel_draft_step"),
             activation=self.config.text("hidden_act") or "silu",
             mlp_bias="layers.0.mlp.gate_proj.bias" in self.tensors,
             fc_bias="fc.bias" in self.tensors,
