@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Gqa
 from draftconv.layouts import limits
-from draftconv.layouts.base import Clue, Layout, Spelling, Writer, Writing
+from draftconv.layouts.base import Clue, Layout, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.emit import attention_keys, explicit_config, top_ids
 
 _CURE = "convert to vllm"
 _INNER = (
-    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "hidden_act", "rms_norm_eps", "vocab_size",
-    "rope_theta", "rope_scaling", "rope_parameters", "mlp_bias", "max_position_embeddings", "bos_token_id",
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "hidden_act", "rms_norm_eps",
+    "vocab_size", "rope_theta", "rope_scaling", "rope_parameters", "mlp_bias", "max_position_embeddings", "bos_token_id",
     "eos_token_id", "pad_token_id", "initializer_range", "attention_dropout", "use_cache", "sliding_window",
     "layer_types",
 )  # fmt: skip
@@ -96,7 +96,7 @@ LAYOUTS = (
                 limits.no_mla("speculators", _CURE),
                 limits.no_lone_o_bias("speculators"),
                 limits.no_fc_bias("speculators", "convert to sglang or trtllm"),
-                limits.Refusal(
+                Refusal(
                     lambda f: isinstance(f.attention, Gqa) and f.attention.qk_norm and f.mlp_bias,
                     "speculators' Qwen3 layer has no MLP biases",
                     "the tensors would be unexpected",
