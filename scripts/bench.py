@@ -68,9 +68,7 @@ def run(argv: Sequence[str | Path]) -> Run:
     with tempfile.TemporaryFile() as output:
         started = time.perf_counter()
         redirections = [(os.POSIX_SPAWN_DUP2, output.fileno(), 1), (os.POSIX_SPAWN_DUP2, output.fileno(), 2)]
-        pid = os.posix_spawnp(
-            str(argv[0]), [str(word) for word in argv], os.environ, file_actions=redirections
-        )
+        pid = os.posix_spawnp(str(argv[0]), [str(word) for word in argv], os.environ, file_actions=redirections)
         _, status, usage = os.wait4(pid, 0)
         seconds = time.perf_counter() - started
         code = os.waitstatus_to_exitcode(status)
@@ -106,9 +104,7 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def measure_convert(
-    program: Path, source: Path, target: str, work: Path, runs: int
-) -> tuple[list[Run], list[Run]]:
+def measure_convert(program: Path, source: Path, target: str, work: Path, runs: int) -> tuple[list[Run], list[Run]]:
     """Durable copies and conversions of the same file, in alternation.
 
     Each goes first in every second round: a disk may take a first write faster than the one after it. One
@@ -243,16 +239,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         prog="scripts/bench",
         description="Measure draftconv on a full-size drafter (6.4 GB, needs 20 GB of room).",
     )
-    parser.add_argument(
-        "--dir", type=Path, default=SCRIPTS.parent / ".bench", help="work directory (default: .bench)"
-    )
-    parser.add_argument(
-        "--runs", type=int, default=5, help="runs of each kind; medians are reported (default: 5)"
-    )
+    parser.add_argument("--dir", type=Path, default=SCRIPTS.parent / ".bench", help="work directory (default: .bench)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each kind; medians are reported (default: 5)")
     parser.add_argument("--keep", action="store_true", help="keep the synthetic drafter for the next time")
-    parser.add_argument(
-        "--quick", action="store_true", help="a miniature instead: shows that it works, nothing more"
-    )
+    parser.add_argument("--quick", action="store_true", help="a miniature instead: shows that it works, nothing more")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the report there too")
     return parser.parse_args(argv)
 
@@ -264,9 +254,7 @@ def bench(options: argparse.Namespace, program: Path) -> bool:
     work.mkdir(parents=True, exist_ok=True)
     source = work / name
     if not options.quick and not source.exists() and shutil.disk_usage(work).free < ROOM_NEEDED:
-        raise BenchError(
-            f"{work} has less than {ROOM_NEEDED / 1e9:.0f} GB of room; choose another with --dir"
-        )
+        raise BenchError(f"{work} has less than {ROOM_NEEDED / 1e9:.0f} GB of room; choose another with --dir")
     with ExitStack() as cleanup:
         if not options.keep:
             cleanup.callback(remove, source)

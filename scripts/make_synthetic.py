@@ -118,9 +118,7 @@ def random_bytes(seed: int, name: str, offset: int, count: int) -> Bytes:
 
 def vocabulary_map(spec: Spec, wanted: str, seed: int) -> Bytes:
     """The whole content of d2t (offsets) or t2d (membership) for one random ascending draft vocabulary."""
-    sizes = {
-        role(name): row["shape"][0] for name, row in spec["tensors"].items() if role(name) in VOCABULARY_MAPS
-    }
+    sizes = {role(name): row["shape"][0] for name, row in spec["tensors"].items() if role(name) in VOCABULARY_MAPS}
     draft_size, size = sizes.get("d2t"), sizes.get("t2d", spec["config"].get("vocab_size"))
     if draft_size is None or size is None or draft_size > size:
         raise SpecError(f"d2t holds {draft_size} of {size} ids (the size of t2d or config.vocab_size)")
@@ -207,9 +205,7 @@ def write_file(path: Path, file: ShardFile, spec: Spec, *, seed: int, sparse: bo
         os.close(descriptor)
 
 
-def write_checkpoint(
-    spec: Spec, out: Path, *, seed: int = 0, sparse: bool = False, threads: int | None = None
-) -> int:
+def write_checkpoint(spec: Spec, out: Path, *, seed: int = 0, sparse: bool = False, threads: int | None = None) -> int:
     """Write the checkpoint directory `out`, which must not exist yet; returns the bytes of tensor data."""
     if out.exists():
         raise SpecError(f"{out} exists already")

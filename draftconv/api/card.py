@@ -16,7 +16,7 @@ def model_card(record: Mapping[str, object], facts: Facts, target: Target | None
     """Render the card. Everything that came from a checkpoint is stripped of markup."""
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)  # noqa: S701
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.filters["plain"] = plain
     template = environment.from_string(files("draftconv.api").joinpath("card.md.j2").read_text(encoding="utf-8"))
     layout = layouts()[str(record["layout"])]

@@ -114,21 +114,12 @@ def convert(
     Raises:
         DraftconvError: see `plan_conversion`; WriteError when the output cannot be written.
     """
-    checkpoint = open_checkpoint(source)
+    checkpoint = open_checkpoint(source, download=True)
     if checkpoint.path is not None:
         refuse_same(checkpoint.path, out)
-    else:
-        checkpoint = fetched(source)
     conversion = plan_conversion(checkpoint, options)
     execute(conversion.plan, out, overwrite=overwrite, progress=progress)
     return conversion
-
-
-def fetched(source: str | Path) -> Checkpoint:
-    """Download a Hub checkpoint into the cache and open it there, under its Hub name."""
-    from draftconv.checkpoint.hub import fetch_hub
-
-    return fetch_hub(str(source))
 
 
 def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = None) -> Conversion:
@@ -216,9 +207,7 @@ def _refuse_limits(work: Work, writer: Writer) -> None:
 # ── passes ─────────────────────────────────────────────────────────────────────────
 
 
-def _pass(
-    work: Work, writer: Writer, options: ConvertOptions, target: Target | None, returning: Origin | None
-) -> Work:
+def _pass(work: Work, writer: Writer, options: ConvertOptions, target: Target | None, returning: Origin | None) -> Work:
     work = passes.embedding(work, options.embed, target, force=options.force)
     work = passes.leave_embedding(work, writer.spelling)
     work = passes.vocabulary(work, writer.spelling, returning.order if returning else None)
@@ -342,7 +331,9 @@ def _record(
             "metadata": dict(checkpoint.metadata),
             "config": dict(checkpoint.config),
         },
-        "target": {"name": Path(target.name).name, "layers": target.layers, "family": target.family} if target else None,
+        "target": {"name": Path(target.name).name, "layers": target.layers, "family": target.family}
+        if target
+        else None,
         "options": {key: _base_names(value) for key, value in chosen.items()},
         "facts": facts_json(work.facts),
         "reasons": dict(drafter.reasons),

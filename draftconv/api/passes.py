@@ -93,42 +93,37 @@ def vocabulary(work: Work, spelling: Spelling, recorded: tuple[int, ...] | None)
     to the layout it came from.
     """
     if work.map is None:
-        if spelling.maps == "always" and not work.facts.reduced_vocab:
-            identity = VocabMap(tuple(range(work.facts.vocab)), work.facts.vocab)
-            work = work.put(*map_tensors(identity, t2d=spelling.t2d))
-            return work.declare("added", "d2t and t2d", "the identity, which this layout always stores")
-        return work
-    if recorded is not None and spelling.order == "any" and sorted(recorded) == list(range(len(work.map.ids))):
-        inverse = [0] * len(recorded)
-        for row, source in enumerate(recorded):
-            inverse[source] = row
-        work = _permute(work, tuple(inverse), "back to the order recorded in draftconv.json")
+        return _identity(work, spelling)
+    rows = range(len(work.map.ids))
+    if recorded is not None and spelling.order == "any" and sorted(recorded) == list(rows):
+        inverse = tuple(sorted(rows, key=recorded.__getitem__))
+        work = _permute(work, work.map, inverse, "back to the order recorded in draftconv.json")
     elif spelling.order == "ascending" and work.map.order == "unordered":
         _, order = work.map.ascending()
-        work = _permute(work, order, "this layout's loader needs ascending target ids")
-    if spelling.t2d:
-        if "t2d" not in work.tensors:
-            work = work.declare("added", "t2d", "rebuilt from d2t")
-        return work.put(*map_tensors(_mapped(work), t2d=True))
-    if "t2d" in work.tensors:
+        work = _permute(work, work.map, order, "this layout's loader needs ascending target ids")
+    if spelling.t2d and "t2d" not in work.tensors:
+        work = work.declare("added", "t2d", "rebuilt from d2t")
+    if not spelling.t2d and "t2d" in work.tensors:
         work = work.without("t2d").declare("dropped", "t2d", "follows from d2t; no engine reads it")
-    # Written anew: some producers store int32.
-    return work.put(*map_tensors(_mapped(work), t2d=False))
+    # Written anew even if nothing moved: some producers store int32.
+    return work.put(*map_tensors(work.map, t2d=spelling.t2d)) if work.map else work
 
 
-def _mapped(work: Work) -> VocabMap:
-    if work.map is None:
-        raise Refused("the draft vocabulary is reduced and its map is not usable")
-    return work.map
+def _identity(work: Work, spelling: Spelling) -> Work:
+    if spelling.maps != "always" or work.facts.reduced_vocab:
+        return work
+    identity = VocabMap(tuple(range(work.facts.vocab)), work.facts.vocab)
+    work = work.put(*map_tensors(identity, t2d=spelling.t2d))
+    return work.declare("added", "d2t and t2d", "the identity, which this layout always stores")
 
 
-def _permute(work: Work, order: tuple[int, ...], why: str) -> Work:
-    mapped = VocabMap(tuple(_mapped(work).ids[row] for row in order), work.facts.vocab)
-    head = work.tensors.get("lm_head.weight")
-    if head is not None:
+def _permute(work: Work, mapped: VocabMap, order: tuple[int, ...], why: str) -> Work:
+    """Draft id i becomes what draft id `order[i]` was: rows of lm_head and the map together."""
+    moved = VocabMap(tuple(mapped.ids[row] for row in order), mapped.vocab)
+    if head := work.tensors.get("lm_head.weight"):
         work = work.put(permute_rows(head, order))
-    work = replace(work, map=mapped, order=order).declare("permuted", "lm_head.weight", why)
-    return work.with_facts(why, vocab_order="ascending" if mapped.order == "full" else mapped.order)
+    work = replace(work, map=moved, order=order).declare("permuted", "lm_head.weight", why)
+    return work.with_facts(why, vocab_order="ascending" if moved.order == "full" else moved.order)
 
 
 def o_bias(work: Work, spelling: Spelling) -> Work:

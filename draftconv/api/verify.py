@@ -159,7 +159,9 @@ def _first_unequal(mine: TensorRef, ref: TensorRef, order: tuple[int, ...] | Non
             theirs = cast_bytes(theirs, ref.dtype, mine.dtype, ref.name)
         if ours != theirs:
             size = max(1, mine.row_bytes)
-            return start + next(i for i in range(stop - start) if ours[i * size : i * size + size] != theirs[i * size : i * size + size])
+            return start + next(
+                i for i in range(stop - start) if ours[i * size : i * size + size] != theirs[i * size : i * size + size]
+            )
     return None
 
 

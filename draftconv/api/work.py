@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Literal as OneOf
 
 from draftconv.checkpoint import Cast, Copy, Literal, PlannedTensor, Rows, TensorRef, nbytes
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Facts
+from draftconv.drafter.facts import Facts, Gqa, Mla, Rope
 from draftconv.drafter.vocabulary import VocabMap
 
 ChangeKind = OneOf["dropped", "added", "replaced", "cast", "permuted", "repaired", "fact"]
@@ -157,7 +157,7 @@ def _word(value: object) -> str:
             return "absent"
         case str():
             return value
-        case _ if hasattr(value, "__dataclass_fields__"):
+        case Gqa() | Mla() | Rope():
             return ", ".join(f"{f.name} {_word(getattr(value, f.name))}" for f in fields(value))
         case Mapping():
             return json.dumps(dict(value))

@@ -7,7 +7,7 @@ Nothing here knows what a drafter is. Importing it loads neither numpy nor huggi
 """
 
 from draftconv.checkpoint.casts import cast_bytes
-from draftconv.checkpoint.checkpoint import Checkpoint, FileInfo, open_checkpoint
+from draftconv.checkpoint.checkpoint import Checkpoint, FileInfo, open_checkpoint, read_config
 from draftconv.checkpoint.compare import Scan, first_difference, scan
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
 from draftconv.checkpoint.execute import execute
@@ -56,6 +56,7 @@ __all__ = [
     "first_difference",
     "nbytes",
     "open_checkpoint",
+    "read_config",
     "read_header",
     "refuse_same",
     "row_blocks",

@@ -86,29 +86,66 @@ def open_checkpoint(
         BadCheckpoint: unreadable or not a checkpoint. NeedsExport: a trainer's runtime state.
         UsageError: a revision for a local path, or two different ones.
     """
-    text = str(spec)
-    if not text.startswith(FORCED_HUB) or isinstance(spec, Path):
-        path = Path(spec)
-        if path.exists():
-            if revision is not None:
-                raise UsageError(
-                    f"{show(text)} is a local path; it has no revision.",
-                    cure=f"Drop the revision, or write {FORCED_HUB}OWNER/NAME to mean the Hub.",
-                )
-            return open_local(path)
-        if isinstance(spec, Path) or not _HUB_ID.fullmatch(text):
-            raise BadCheckpoint(
-                f"{show(text)} does not exist.",
-                cure="Pass a directory with config.json and weights, or a Hub id OWNER/NAME.",
+    path = local_path(spec)
+    if path is not None:
+        if revision is not None:
+            raise UsageError(
+                f"{show(spec)} is a local path; it has no revision.",
+                cure=f"Drop the revision, or write {FORCED_HUB}OWNER/NAME to mean the Hub.",
             )
+        return open_local(path)
     from draftconv.checkpoint.hub import fetch_hub, open_hub
 
-    repository, _, named = text.removeprefix(FORCED_HUB).partition("@")
+    repository, named = hub_name(str(spec))
+    if named and revision is not None and named != revision:
+        raise UsageError(f"{show(spec)} names one revision and the option another.", cure="Give one of them.")
+    return (fetch_hub if download else open_hub)(repository, named or revision, token)
+
+
+def read_config(spec: str | Path) -> dict[str, object]:
+    """The config.json of a local directory or a Hub repository, with or without weights beside it.
+
+    Raises:
+        BadCheckpoint: there is none, or it is not a JSON object. UsageError: not a Hub id.
+    """
+    path = local_path(spec)
+    if path is not None:
+        return _read_json(LocalDirectory(path), CONFIG)[1]
+    from draftconv.checkpoint.hub import hub_directory
+
+    return _read_json(hub_directory(*hub_name(str(spec))), CONFIG)[1]
+
+
+def local_path(spec: str | Path) -> Path | None:
+    """The path that a spec means, or None when it means the Hub.
+
+    Raises:
+        BadCheckpoint: it is neither an existing path nor a Hub id.
+    """
+    text = str(spec)
+    if text.startswith(FORCED_HUB) and not isinstance(spec, Path):
+        return None
+    path = Path(spec)
+    if path.exists():
+        return path
+    if isinstance(spec, Path) or not _HUB_ID.fullmatch(text):
+        raise BadCheckpoint(
+            f"{show(text)} does not exist.",
+            cure="Pass a directory with config.json and weights, or a Hub id OWNER/NAME.",
+        )
+    return None
+
+
+def hub_name(text: str) -> tuple[str, str | None]:
+    """Split `[hf://]owner/name[@revision]`.
+
+    Raises:
+        UsageError: it is not a Hub id.
+    """
+    repository, _, revision = text.removeprefix(FORCED_HUB).partition("@")
     if not _HUB_ID.fullmatch(repository):
         raise UsageError(f"{show(text)} is not a Hub id.", cure=f"Write {FORCED_HUB}OWNER/NAME[@REVISION].")
-    if named and revision is not None and named != revision:
-        raise UsageError(f"{show(text)} names one revision and the option another.", cure="Give one of them.")
-    return (fetch_hub if download else open_hub)(repository, named or revision, token)
+    return repository, revision or None
 
 
 def open_local(path: Path) -> Checkpoint:
@@ -135,9 +172,7 @@ def assemble(
 ) -> Checkpoint:
     """Read config, sidecars and headers of a listing into a `Checkpoint`."""
     if not directory.files:
-        raise BadCheckpoint(
-            f"{show(directory.name)} is empty.", cure="Pass the directory that the trainer exported."
-        )
+        raise BadCheckpoint(f"{show(directory.name)} is empty.", cure="Pass the directory that the trainer exported.")
     if CONFIG not in directory.files:
         raise BadCheckpoint(
             f"{show(directory.name)} has no {CONFIG}.",
@@ -165,6 +200,8 @@ def assemble(
 
 
 def _read_json(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
+    if name not in directory.files:
+        raise BadCheckpoint(f"{show(directory.name)} has no {name}.")
     file = directory.open(name)
     if file.size > MAX_JSON:
         raise BadCheckpoint(f"{name} has {file.size} bytes; {MAX_JSON} is the limit.")

@@ -32,9 +32,7 @@ COPY_CHUNK = 32 * 1024 * 1024
 """Bytes per kernel copy: large enough to cost nothing, small enough for progress and Ctrl-C."""
 
 # what copy_file_range says when these two files need an ordinary copy
-_NO_KERNEL_COPY = frozenset(
-    {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.ETXTBSY}
-)
+_NO_KERNEL_COPY = frozenset({errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.ETXTBSY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +313,7 @@ def _check(directory: Path, shards: tuple[Shard, ...], small: dict[str, bytes]) 
     for shard in shards:
         with LocalFile(directory / shard.file_name) as file:
             header = read_header(file)
-            found = [
-                (ref.name, ref.dtype, ref.shape, ref.offset, ref.nbytes) for ref in header.tensors.values()
-            ]
+            found = [(ref.name, ref.dtype, ref.shape, ref.offset, ref.nbytes) for ref in header.tensors.values()]
         wanted = [
             (placed.tensor.name, placed.tensor.dtype, placed.tensor.shape, placed.start, placed.tensor.nbytes)
             for placed in shard.tensors

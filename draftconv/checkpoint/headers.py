@@ -128,9 +128,7 @@ def _reference(name: str, entry: object, file: DataFile, begin: int) -> TensorRe
     if start > stop:
         raise _bad(where, f"its bytes end at {stop}, before they start at {start}")
     if begin + stop > file.size:
-        raise _bad(
-            where, f"its bytes {start}…{stop} leave the file, which has {file.size - begin} bytes of data"
-        )
+        raise _bad(where, f"its bytes {start}…{stop} leave the file, which has {file.size - begin} bytes of data")
     try:
         size = nbytes(dtype, shape)
     except BadCheckpoint as error:

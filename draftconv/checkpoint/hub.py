@@ -44,7 +44,7 @@ def open_hub(repo: str, revision: str | None = None, token: str | None = None) -
     Raises:
         BadCheckpoint: missing, private, unreachable, or not a checkpoint.
     """
-    directory = _list(repo, revision, token)
+    directory = hub_directory(repo, revision, token)
     return assemble(directory, revision=directory.revision, hashes=directory.hashes)
 
 
@@ -90,9 +90,7 @@ def push(
     api = _api(token)
     with network_errors(repo):
         repo = api.create_repo(repo, private=private, exist_ok=True).repo_id
-        theirs = {
-            name for name in api.list_repo_files(repo) if is_weights(name) or name.endswith(".index.json")
-        }
+        theirs = {name for name in api.list_repo_files(repo) if is_weights(name) or name.endswith(".index.json")}
         stale = sorted(theirs - ours)
         if stale:
             raise WriteError(
@@ -126,7 +124,8 @@ def _is_needed(name: str, unused: bool) -> bool:
     return (is_weights(name) and not unused) or name.endswith(".index.json")
 
 
-def _list(repo: str, revision: str | None, token: str | None) -> HubDirectory:
+def hub_directory(repo: str, revision: str | None = None, token: str | None = None) -> HubDirectory:
+    """List the top level of a repository; nothing of its files crosses the network."""
     from huggingface_hub import get_token
 
     with network_errors(repo):

@@ -37,9 +37,7 @@ PARAMETER = "torch._utils _rebuild_parameter"
 GLOBALS = frozenset({ORDERED_DICT, TENSOR, PARAMETER, *STORAGES})
 
 _CONSTANTS = MappingProxyType({"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()})
-_NUMBERS_AND_TEXT = frozenset(
-    {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE"}
-)
+_NUMBERS_AND_TEXT = frozenset({"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE"})
 _NOTHING = frozenset({"PROTO", "FRAME"})
 _TUPLES = MappingProxyType({"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3})
 

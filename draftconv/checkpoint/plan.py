@@ -174,9 +174,7 @@ class Plan:
     @property
     def peak_memory(self) -> int:
         """Estimated resident bytes of the process that executes the plan."""
-        kept = sum(
-            len(tensor.operation.data) for tensor in self.tensors if isinstance(tensor.operation, Literal)
-        )
+        kept = sum(len(tensor.operation.data) for tensor in self.tensors if isinstance(tensor.operation, Literal))
         computes = any(isinstance(tensor.operation, Cast | Rows) for tensor in self.tensors)
         # a cast holds its source, a widened copy, the result and masks: at most six times the block
         worker = 6 * BLOCK if computes else COPY_BUFFER
@@ -211,11 +209,7 @@ class Plan:
             groups[-1].append(tensor)
             room -= tensor.nbytes
         count = len(groups)
-        names = (
-            [SINGLE]
-            if count == 1
-            else [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
-        )
+        names = [SINGLE] if count == 1 else [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
         return tuple(_shard(name, group, self.metadata) for name, group in zip(names, groups, strict=True))
 
 
@@ -235,7 +229,6 @@ def _shard(file_name: str, tensors: list[PlannedTensor], metadata: Mapping[str, 
     header = encode_header(entries, metadata)
     base = len(header)
     placed = tuple(
-        Placed(tensor, base + entry.start, base + entry.stop)
-        for tensor, entry in zip(ordered, entries, strict=True)
+        Placed(tensor, base + entry.start, base + entry.stop) for tensor, entry in zip(ordered, entries, strict=True)
     )
     return Shard(file_name, header, placed)

@@ -152,9 +152,7 @@ class HubFile:
         raise http_error(self.name, status)
 
     def _bad(self, fault: str) -> BadCheckpoint:
-        return BadCheckpoint(
-            f"{show(self.name)} could not be read from the Hub: {fault}.", cure="Try again later."
-        )
+        return BadCheckpoint(f"{show(self.name)} could not be read from the Hub: {fault}.", cure="Try again later.")
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
@@ -181,9 +179,7 @@ def http_error(what: str, status: int) -> BadCheckpoint:
                 cure="Check the spelling (of a local path, too) and the revision; "
                 "for a private repository log in with `hf auth login`.",
             )
-    return BadCheckpoint(
-        f"{show(what)} could not be read from the Hub (HTTP {status}).", cure="Try again later."
-    )
+    return BadCheckpoint(f"{show(what)} could not be read from the Hub (HTTP {status}).", cure="Try again later.")
 
 
 @contextmanager

@@ -40,9 +40,7 @@ def staging(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """
     out = Path(os.path.abspath(out))  # noqa: PTH100  (resolve() would follow a link at `out` itself)
     if not out.name:
-        raise UsageError(
-            "the output directory has no name.", cure="Name a directory that does not exist yet."
-        )
+        raise UsageError("the output directory has no name.", cure="Name a directory that does not exist yet.")
     _refuse_target(out, overwrite=overwrite)
     try:
         with _claimed(out.with_name(f".{out.name}.draftconv")) as room:

@@ -128,9 +128,7 @@ def as_float32(ref: TensorRef, start: int = 0, stop: int | None = None) -> NDArr
     import numpy as np
 
     if ref.dtype not in ("BF16", "F16", "F32"):
-        raise BadCheckpoint(
-            f"{show(ref.name)} is {ref.dtype}; only BF16, F16 and F32 widen to float32 exactly."
-        )
+        raise BadCheckpoint(f"{show(ref.name)} is {ref.dtype}; only BF16, F16 and F32 widen to float32 exactly.")
     stop = ref.row_count if stop is None else stop
     raw = np.frombuffer(ref.rows(start, stop), dtype=NUMPY[ref.dtype])
     shape = (stop - start, *ref.shape[1:]) if ref.shape else ()

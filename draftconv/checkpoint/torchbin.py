@@ -62,16 +62,12 @@ def _root(members: dict[str, Member], where: str) -> str:
     roots = [name.removesuffix("/data.pkl") for name in members if name.endswith("/data.pkl")]
     roots = [root for root in roots if "/" not in root]
     if len(roots) != 1:
-        raise BadCheckpoint(
-            f"{where} is a zip archive, but not one of torch.save (no data.pkl).", cure=RESAVE
-        )
+        raise BadCheckpoint(f"{where} is a zip archive, but not one of torch.save (no data.pkl).", cure=RESAVE)
     return roots[0]
 
 
 def _refuse_nested(state: dict[object, object], where: str) -> None:
-    others = [
-        key for key, value in state.items() if not isinstance(value, Tensor) or not isinstance(key, str)
-    ]
+    others = [key for key, value in state.items() if not isinstance(value, Tensor) or not isinstance(key, str)]
     if not others:
         return
     inner = [key for key in others if isinstance(state[key], dict)]
@@ -113,9 +109,7 @@ def _reference(
         raise BadCheckpoint(f"{where} leaves its storage.", cure="Download or export it again.")
     if storage.key not in offsets:
         offsets[storage.key] = data_offset(file, member)
-    return TensorRef(
-        name, storage.dtype, tensor.shape, file, offsets[storage.key] + tensor.offset * width, size
-    )
+    return TensorRef(name, storage.dtype, tensor.shape, file, offsets[storage.key] + tensor.offset * width, size)
 
 
 def _contiguous(tensor: Tensor) -> bool:

@@ -104,8 +104,7 @@ def _read_indexed(directory: Directory, index: str, single: str) -> Weights:
     for tensor, name in found.items():
         if not isinstance(name, str) or not is_plain_name(name) or not name.endswith(suffix):
             raise BadCheckpoint(
-                f"{index} puts tensor {show(tensor)} into {show(name)}, "
-                f"which is not the name of a {suffix} file.",
+                f"{index} puts tensor {show(tensor)} into {show(name)}, which is not the name of a {suffix} file.",
                 why="An index may only name files beside it.",
                 cure="Correct the index, or export the checkpoint again.",
             )
@@ -127,9 +126,7 @@ def _read_indexed(directory: Directory, index: str, single: str) -> Weights:
     return _merge(directory, shards, where, index)
 
 
-def _merge(
-    directory: Directory, names: tuple[str, ...], where: Mapping[str, str] | None, index: str | None
-) -> Weights:
+def _merge(directory: Directory, names: tuple[str, ...], where: Mapping[str, str] | None, index: str | None) -> Weights:
     tensors: dict[str, TensorRef] = {}
     metadata: dict[str, str] = {}
     for name in names:

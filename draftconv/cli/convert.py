@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from draftconv.api.convert import Conversion, ConvertOptions, fetched, plan_conversion
+from draftconv.api.convert import Conversion, ConvertOptions, plan_conversion
 from draftconv.cli.options import format_option, reading_options, target_options
 
 EPILOG = """\b
@@ -18,18 +18,16 @@ Examples:
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-class Size(click.ParamType):
+def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     """A number of bytes such as 5GB or 512MiB."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        words = str(value).strip().upper()
-        digits = words.rstrip("KMGIB")
-        unit = UNITS.get(words[len(digits) :])
-        if unit is None or not digits.replace(".", "", 1).isdigit() or (count := int(float(digits) * unit)) <= 0:
-            self.fail(f"{value} is not a size; write 5GB or 512MiB", param, ctx)
-        return count
+    if value is None:
+        return None
+    words = value.strip().upper()
+    digits = words.rstrip("KMGIB")
+    unit = UNITS.get(words[len(digits) :])
+    if unit is None or not digits.replace(".", "", 1).isdigit() or int(float(digits) * unit) <= 0:
+        raise click.BadParameter(f"{value} is not a size; write 5GB or 512MiB")
+    return int(float(digits) * unit)
 
 
 @click.command(epilog=EPILOG)
@@ -47,7 +45,7 @@ class Size(click.ParamType):
 )  # fmt: skip
 @click.option("--dtype", type=click.Choice(["bf16", "f16", "f32"]), help="Cast every float tensor.")
 @click.option("--max-positions", type=click.IntRange(1), metavar="N", help="max_position_embeddings to write.")
-@click.option("--shard-size", type=Size(), metavar="SIZE", help="Most bytes of tensors per file, e.g. 5GB.")
+@click.option("--shard-size", callback=parse_size, metavar="SIZE", help="Most bytes of tensors per file, e.g. 5GB.")
 @click.option("--dry-run", is_flag=True, help="Show the whole plan and write nothing.")
 @click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
 @click.option("--no-card", is_flag=True, help="Write no README.md.")
@@ -99,10 +97,8 @@ def command(
         hash=hashed,
         card=not no_card,
     )
-    checkpoint = open_checkpoint(source)
-    if checkpoint.path is None and not dry_run:
-        checkpoint = fetched(source)
-    elif checkpoint.path is not None:
+    checkpoint = open_checkpoint(source, download=not dry_run)
+    if checkpoint.path is not None:
         refuse_same(checkpoint.path, out)
     conversion = plan_conversion(checkpoint, options)
     if not dry_run:
@@ -179,5 +175,7 @@ def _show(conversion: Conversion, source: str, out: Path, *, dry_run: bool) -> N
         screen.print(f"Peak memory about {output.size(plan.peak_memory)}.")
         return
     readers = ", ".join(f"{v.spec} {v.status}" for v in conversion.verdicts)
-    screen.print(output.text(f"Wrote {out}: {count} for {conversion.layout.title}" + (f" ({readers})" if readers else "")))
+    screen.print(
+        output.text(f"Wrote {out}: {count} for {conversion.layout.title}" + (f" ({readers})" if readers else ""))
+    )
     screen.print(output.text(f"Next: draftconv verify {out} --against {source}"))

@@ -32,7 +32,10 @@ def identity(found: Inspection) -> Iterator[tuple[str, object]]:
     yield "tables", f"embed_tokens {_own(facts.own_embedding)}, lm_head {_own(facts.own_head)}"
     yield "quantization", facts.quantization or "none"
     if found.target:
-        yield "target", f"{found.target.name}: {found.target.layers} layers, {found.target.family or 'family not given'}"
+        yield (
+            "target",
+            f"{found.target.name}: {found.target.layers} layers, {found.target.family or 'family not given'}",
+        )
 
 
 def inspection_json(found: Inspection) -> dict[str, object]:

@@ -69,6 +69,12 @@ def print_error(error: DraftconvError) -> None:
     print("\n".join(lines), file=sys.stderr)
 
 
+def print_notes(notes: Iterable[str]) -> None:
+    """Things worth knowing, on stderr so that stdout can be piped into a shell."""
+    for note in notes:
+        print(f"Note: {safe(note)}", file=sys.stderr)
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> RenderableType:
     """A plain table; every cell must come from `text` or `styled`."""
     from rich import box

@@ -12,13 +12,11 @@ import importlib.resources
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from draftconv.checkpoint import Checkpoint, open_checkpoint, read_config
 from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, UsageError
-
-if TYPE_CHECKING:
-    from draftconv.checkpoint import Checkpoint
 
 Family = Literal["llama", "deepseek", "gpt-oss", "minimax-m3-vl"]
 
@@ -71,8 +69,6 @@ class Target:
         Raises:
             UsageError: only its config is known.
         """
-        from draftconv.checkpoint import open_checkpoint
-
         if self.path is None:
             raise UsageError(
                 f"target {self.name} is known by its config only",
@@ -112,14 +108,12 @@ def known_targets() -> dict[str, Target]:
 def _resolve(spec: str) -> Target:
     path = Path(spec)
     if path.is_dir():
-        return _from_config(spec, _read_json(path / "config.json"), path)
+        return _from_config(spec, read_config(path), path)
     known = known_targets()
     if spec in known:
         return known[spec]
-    if "/" in spec or spec.startswith("hf://"):
-        from draftconv.checkpoint import hub_config
-
-        return _from_config(spec, hub_config(spec), None)
+    if "/" in spec:
+        return _from_config(spec, read_config(spec), None)
     close = difflib.get_close_matches(spec, known, n=1)
     raise UsageError(
         f"--target {spec}: no such directory, Hub id or known target",
@@ -169,12 +163,6 @@ def _from_config(spec: str, data: Mapping[str, object], path: Path | None) -> Ta
         outer.has("auto_map"),
         path,
     )
-
-
-def _read_json(path: Path) -> Mapping[str, object]:
-    from draftconv.checkpoint import read_json
-
-    return read_json(path)
 
 
 def _recipes() -> importlib.resources.abc.Traversable:

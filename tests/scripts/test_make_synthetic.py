@@ -133,9 +133,7 @@ def test_sparse_has_the_real_header_and_takes_no_room(tmp_path: Path) -> None:
 def test_sparse_keeps_the_vocabulary_maps(tmp_path: Path) -> None:
     write_checkpoint(TINY, tmp_path / "whole")
     write_checkpoint(TINY, tmp_path / "sparse", sparse=True)
-    whole, sparse = (
-        load_file_as_bytes(tmp_path / name / "model.safetensors") for name in ("whole", "sparse")
-    )
+    whole, sparse = (load_file_as_bytes(tmp_path / name / "model.safetensors") for name in ("whole", "sparse"))
     assert [name for name in whole if whole[name] == sparse[name]] == ["d2t", "t2d"]
     assert not any(sparse["fc.weight"])
 
@@ -191,9 +189,7 @@ def test_specs_are_consistent_with_their_config(path: Path) -> None:
     shapes = {name: row["shape"] for name, row in tensors.items()}
     packed = 8 if tensors["fc.weight"]["dtype"] == "I32" else 1
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    layer = next(name for name in shapes if name.endswith("hidden_norm.weight")).removesuffix(
-        "hidden_norm.weight"
-    )
+    layer = next(name for name in shapes if name.endswith("hidden_norm.weight")).removesuffix("hidden_norm.weight")
 
     assert spec["about"]
     assert shapes["fc.weight"] == [hidden, 3 * hidden // packed]

@@ -1,0 +1,31 @@
+"""Upload a converted drafter to the Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from draftconv.api.provenance import read_provenance
+from draftconv.checkpoint import open_checkpoint
+from draftconv.errors import CheckFailed
+
+
+def push(directory: Path, repo: str, *, private: bool = False, token: str | None = None) -> str:
+    """Upload a directory that draftconv wrote, in one commit, and return the commit's URL.
+
+    Args:
+        repo: `owner/name`; made if it does not exist. `token`: huggingface_hub's own when None.
+
+    Raises:
+        CheckFailed: the directory holds no draftconv.json, or one that does not belong to it.
+        BadCheckpoint, WriteError: it cannot be read, or the Hub refuses it.
+    """
+    from draftconv.checkpoint.hub import push as upload
+
+    checkpoint = open_checkpoint(directory)
+    if read_provenance(checkpoint) is None:
+        raise CheckFailed(
+            f"{directory.name} holds no draftconv.json of its own",
+            why="what is published should tell what it was made from, and this was edited or not made by draftconv",
+            cure="push the output of `draftconv convert`",
+        )
+    return upload(directory, repo, token, private=private)
