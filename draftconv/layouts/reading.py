@@ -22,10 +22,10 @@ from draftconv.drafter.rope import read_rope
 from draftconv.drafter.targets import FAMILIES, Family
 from draftconv.drafter.vocabulary import MapReading, read_maps
 from draftconv.errors import BadCheckpoint
-from draftconv.layouts.base import Evidence, Hints, Layout
+from draftconv.layouts import MARK
+from draftconv.layouts.base import IDS, Evidence, Hints, Layout
 from draftconv.layouts.detect import detect
 
-IDS = "eagle_aux_hidden_state_layer_ids"
 DEFAULT_COUNT = 3
 MOST_CAPTURED = 64
 """More captured states than any drafter has; an fc as wide as that has another fault."""
@@ -60,9 +60,7 @@ class _Reader:
         self.eagle = self.config.section("eagle_config")
         self.names: Names = self.evidence.names
         self.tensors, self.file_names = self._tensors()
-        self.companions = {
-            name: self.evidence.checkpoint.tensors[file] for name, file in self.names.companions.items()
-        }
+        self.companions = {name: self.evidence.checkpoint.tensors[file] for name, file in self.names.companions.items()}
         self.quantization = _quantization(self.evidence, self.companions, self.tensors)
 
     def drafter(self, confidence: str, reasons: tuple[str, ...]) -> Drafter:
@@ -77,9 +75,7 @@ class _Reader:
                     if self.tensors.pop(name, None):
                         dropped[self.file_names.pop(name)] = "identity map of a full vocabulary"
         elif facts.draft_vocab < facts.vocab:
-            self._problem(
-                "d2t-missing", f"lm_head has {facts.draft_vocab} rows, the target {facts.vocab} tokens"
-            )
+            self._problem("d2t-missing", f"lm_head has {facts.draft_vocab} rows, the target {facts.vocab} tokens")
             facts = replace(facts, vocab_order="unordered")
         elif "t2d" in self.tensors:
             dropped[self.file_names.pop("t2d")] = "mask of a full vocabulary"
@@ -248,9 +244,7 @@ class _Reader:
         if written is not None and written != head_dim:
             self._problem("tensor-shape", f"head_dim is {written} in config.json, {head_dim} in o_proj")
         if written is None and head_dim != hidden // heads:
-            self._problem(
-                "head-dim-missing", f"o_proj says {head_dim}, hidden_size / heads is {hidden // heads}"
-            )
+            self._problem("head-dim-missing", f"o_proj says {head_dim}, hidden_size / heads is {hidden // heads}")
         self.reasons["head_dim"] = "o_proj columns / heads" if width else "config.json"
         rows = self._rows(f"{stem}.k_proj.weight")
         kv_heads = rows // head_dim if rows and head_dim else self.config.size("num_key_value_heads") or heads
@@ -270,14 +264,10 @@ class _Reader:
         stem = "layers.0.self_attn"
         compressed = self._holds(f"{stem}.q_a_proj")
         if compressed != (self.config.raw("q_lora_rank") is not None) and self.config.has("q_lora_rank"):
-            self._problem(
-                "tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise"
-            )
+            self._problem("tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise")
         return Mla(
             heads=self._required("num_attention_heads"),
-            q_lora=self._agree("q_lora_rank", self._rows(f"{stem}.q_a_layernorm.weight"))
-            if compressed
-            else None,
+            q_lora=self._agree("q_lora_rank", self._rows(f"{stem}.q_a_layernorm.weight")) if compressed else None,
             kv_lora=self._agree("kv_lora_rank", self._rows(f"{stem}.kv_a_layernorm.weight")),
             nope=self._required("qk_nope_head_dim"),
             rope=self._required("qk_rope_head_dim"),
@@ -286,9 +276,7 @@ class _Reader:
 
     def _vocab(self) -> int:
         t2d = self.tensors.get("t2d")
-        return self._agree(
-            "vocab_size", self._rows("embed_tokens.weight") or (math.prod(t2d.shape) if t2d else None)
-        )
+        return self._agree("vocab_size", self._rows("embed_tokens.weight") or (math.prod(t2d.shape) if t2d else None))
 
     def _draft_vocab(self, vocab: int) -> int:
         written = self.config.size("draft_vocab_size")
@@ -351,9 +339,7 @@ class _Reader:
         }
         for name in NORM_FLAGS:
             if stored[name] and not flags[name]:
-                self._problem(
-                    "norm-without-flag", f"{name} tensors are stored, config.json does not set {name}"
-                )
+                self._problem("norm-without-flag", f"{name} tensors are stored, config.json does not set {name}")
             if flags[name] and not stored[name]:
                 self._problem("flag-without-norm", f"{name} is true and its tensors are missing")
         found = [name for name in NORM_FLAGS if stored[name] or flags[name]]
@@ -374,9 +360,7 @@ class _Reader:
             return "pre-norm"
         post = flag or self.eagle.flag("return_hidden_post_norm")
         written = flag is not None or self.eagle.has("return_hidden_post_norm")
-        self.reasons["feedback"] = (
-            "norm_output in config.json" if written else "norm_output absent: false everywhere"
-        )
+        self.reasons["feedback"] = "norm_output in config.json" if written else "norm_output absent: false everywhere"
         return "post-norm" if post else "pre-norm"
 
     def _norm_before_residual(self) -> bool:
@@ -497,7 +481,8 @@ class _Reader:
             return self.hints.aux_convention, f"--aux-convention {self.hints.aux_convention}"
         name = self.layout.id_rule(self.evidence)
         rule = PRODUCERS[name]
-        if name == "sglang" or self.layout.captures != "itself":
+        ours = self.config.has(MARK)  # then the ids were written by this layout's own rule
+        if name == "sglang" or (self.layout.captures != "itself" and not ours):
             served = sglang_convention(ids, self._family(), self._target_layers())
             if served is None:
                 return (
