@@ -49,9 +49,7 @@ PRODUCERS: Mapping[str, ProducerIds] = {
 }  # fmt: skip
 
 
-def default_triple(
-    layers: int, family: Family | None = None, reader: Reader | None = None
-) -> tuple[int, ...]:
+def default_triple(layers: int, family: Family | None = None, reader: Reader | None = None) -> tuple[int, ...]:
     """Boundaries that every engine captures when told nothing: (2, L//2, L-3).
 
     SGLang 0.5.23 `minimax_m3_vl.py` adds one to its default triple, unlike every other target.

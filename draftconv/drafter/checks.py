@@ -73,26 +73,18 @@ def _tensor_set(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
     if not drafter.facts.own_head and drafter.facts.reduced_vocab:
         yield Problem("tensor-missing", "lm_head.weight, which no target can lend to a reduced vocabulary")
     if not drafter.facts.own_embedding and drafter.facts.target_hidden != drafter.facts.hidden:
-        yield Problem(
-            "tensor-missing", "embed_tokens.weight, and the target's table is not as wide as the drafter"
-        )
+        yield Problem("tensor-missing", "embed_tokens.weight, and the target's table is not as wide as the drafter")
 
 
 def _tensor_shapes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
     for name, row in expected(drafter.facts).items():
         ref = drafter.tensors.get(name)
-        if (
-            ref is None
-            or name in ("d2t", "fc.weight")
-            or (drafter.facts.quantization and ref.dtype not in FLOATS)
-        ):
+        if ref is None or name in ("d2t", "fc.weight") or (drafter.facts.quantization and ref.dtype not in FLOATS):
             continue
         if name == "t2d" and ref.nbytes == row.shape[0]:
             continue
         if ref.shape != row.shape:
-            yield Problem(
-                "tensor-shape", f"{drafter.names[name]} is {list(ref.shape)}, expected {list(row.shape)}"
-            )
+            yield Problem("tensor-shape", f"{drafter.names[name]} is {list(ref.shape)}, expected {list(row.shape)}")
 
 
 def _dtypes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
@@ -103,9 +95,7 @@ def _dtypes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
                 yield Problem("tensor-dtype", f"{drafter.names[name]} is {dtype}")
     floats = sorted(set(weights.values()) & FLOATS)
     if len(floats) > 1:
-        yield Problem(
-            "dtype-mixed", ", ".join(f"{sum(d == f for d in weights.values())} x {f}" for f in floats)
-        )
+        yield Problem("dtype-mixed", ", ".join(f"{sum(d == f for d in weights.values())} x {f}" for f in floats))
 
 
 def _stale(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
@@ -115,11 +105,7 @@ def _stale(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
 
 
 def _prefixes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
-    prefixed = [
-        name
-        for name in drafter.names.values()
-        if name.startswith(("model.", "eagle_module.", "draft_model."))
-    ]
+    prefixed = [name for name in drafter.names.values() if name.startswith(("model.", "eagle_module.", "draft_model."))]
     if prefixed and drafter.detection.layout != "automodel":
         yield Problem("name-prefix", _some(prefixed))
 
@@ -177,23 +163,15 @@ def _positions(drafter: Drafter, target: Target | None) -> Iterator[Problem]:
     limit = drafter.facts.max_positions
     wanted = target.max_positions if target and target.max_positions else LONG_CONTEXT
     if limit is None:
-        yield Problem(
-            "positions-short", "max_position_embeddings is absent: transformers assumes 2048 or 4096"
-        )
+        yield Problem("positions-short", "max_position_embeddings is absent: transformers assumes 2048 or 4096")
     elif limit < wanted:
-        whose = (
-            f"{target.name} has {wanted}"
-            if target and target.max_positions
-            else f"targets serve {wanted} and more"
-        )
+        whose = f"{target.name} has {wanted}" if target and target.max_positions else f"targets serve {wanted} and more"
         yield Problem("positions-short", f"max_position_embeddings is {limit}, {whose}")
 
 
 def _target_sizes(drafter: Drafter, target: Target | None) -> Iterator[Problem]:
     if target and target.vocab and target.vocab != drafter.facts.vocab:
-        yield Problem(
-            "vocab-target", f"vocab_size is {drafter.facts.vocab}, {target.name} has {target.vocab}"
-        )
+        yield Problem("vocab-target", f"vocab_size is {drafter.facts.vocab}, {target.name} has {target.vocab}")
 
 
 # ── contents ───────────────────────────────────────────────────────────────────────
@@ -222,9 +200,7 @@ def _values(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
             continue
         found = scan(ref)
         if found.not_finite:
-            yield Problem(
-                "not-finite", f"{drafter.names[name]}: {found.not_finite} values, first at {found.first}"
-            )
+            yield Problem("not-finite", f"{drafter.names[name]}: {found.not_finite} values, first at {found.first}")
         if found.all_zero:
             yield Problem("all-zero", drafter.names[name])
 

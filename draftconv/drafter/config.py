@@ -98,9 +98,7 @@ class Config:
         if value is None:
             return None
         if type(value) is not kind:
-            raise BadCheckpoint(
-                f"{self.where}: {key} is {_kind(value)}, not {_WORDS[kind]}", cure="correct the key"
-            )
+            raise BadCheckpoint(f"{self.where}: {key} is {_kind(value)}, not {_WORDS[kind]}", cure="correct the key")
         return value
 
 

@@ -128,7 +128,7 @@ KINDS: Mapping[str, Kind] = {
         "warning", "config", "trained with a double normalisation that no engine applies",
         "ModelOpt 0.41-0.47 trains hidden_norm(input_layernorm(s)); vLLM, SGLang and TensorRT-LLM "
         "compute hidden_norm(s), for the published figures too",
-        "serve as it is, or try convert --repair double-norm, an approximation, and judge it by accept length",
+        "serve as it is; convert --repair double-norm approximates it, to be judged by accept length",
         repair=True),
     # ── sizes and tensors ──────────────────────────────────────────────────────────
     "fc-width": Kind(

@@ -27,9 +27,7 @@ def read_rope(config: Config, *, mla: bool) -> tuple[Rope, str, tuple[str, ...]]
     Raises:
         BadCheckpoint: a spelling has the wrong JSON type.
     """
-    sections = [
-        (key, found) for key in ("rope_parameters", "rope_scaling") if (found := config.section(key)).data
-    ]
+    sections = [(key, found) for key in ("rope_parameters", "rope_scaling") if (found := config.section(key)).data]
     thetas = {
         name: theta
         for name, theta in [
@@ -55,9 +53,7 @@ def read_rope(config: Config, *, mla: bool) -> tuple[Rope, str, tuple[str, ...]]
     theta = thetas.get("rope_parameters.rope_theta", next(iter(thetas.values()), DEFAULT_THETA))
     kind = next(iter(kinds.values()), "default")
     scaling = next(iter(scalings.values()), {})
-    reason = (
-        f"read from {source}" if source != "absent" else f"absent: every engine and trainer uses {theta:g}"
-    )
+    reason = f"read from {source}" if source != "absent" else f"absent: every engine and trainer uses {theta:g}"
     return Rope(theta, pairs, kind, MappingProxyType(dict(scaling))), reason, tuple(contradictions)
 
 

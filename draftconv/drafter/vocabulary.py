@@ -135,9 +135,7 @@ def _rounded(offsets: Sequence[int], marked: set[int] | None) -> str | None:
         if len(large) < 8 or zeros < _SURE or any(_round(value, bits) != value for value in large):
             continue
         if _fills_its_grid(large, bits):
-            return (
-                f"all {len(large)} distinct offsets above {1 << bits} have {bits} significant bits ({name})"
-            )
+            return f"all {len(large)} distinct offsets above {1 << bits} have {bits} significant bits ({name})"
     return None
 
 

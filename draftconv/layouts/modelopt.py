@@ -25,8 +25,7 @@ _WRAPPED = Clue(
 _MEGATRON = Clue(
     "tensors are named midlayer.{i}.*, or midlayer.* with ModelOpt's keys and a safetensors format mark",
     lambda e: (
-        any(re.match(r"midlayer\.[0-9]+\.", name) for name in e.names.canonical.values())
-        or _is_single_megatron(e)
+        any(re.match(r"midlayer\.[0-9]+\.", name) for name in e.names.canonical.values()) or _is_single_megatron(e)
     ),
 )
 
@@ -85,9 +84,7 @@ LAYOUTS = (
         _SOURCE,
         double_norm=_double_norm,
     ),
-    Layout(
-        "modelopt-megatron", "ModelOpt Megatron", 40, "likely", (_MEGATRON,), "modelopt-megatron", _SOURCE
-    ),
+    Layout("modelopt-megatron", "ModelOpt Megatron", 40, "likely", (_MEGATRON,), "modelopt-megatron", _SOURCE),
     Layout(
         "modelopt-layers",
         "ModelOpt 0.43 and later",

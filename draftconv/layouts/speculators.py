@@ -18,8 +18,8 @@ from draftconv.layouts.emit import attention_keys, explicit_config, top_ids
 
 _CURE = "convert to vllm"
 _INNER = (
-    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "hidden_act", "rms_norm_eps",
-    "vocab_size", "rope_theta", "rope_scaling", "rope_parameters", "mlp_bias", "max_position_embeddings", "bos_token_id",
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "hidden_act", "rms_norm_eps", "vocab_size",
+    "rope_theta", "rope_scaling", "rope_parameters", "mlp_bias", "max_position_embeddings", "bos_token_id",
     "eos_token_id", "pad_token_id", "initializer_range", "attention_dropout", "use_cache", "sliding_window",
     "layer_types",
 )  # fmt: skip
@@ -28,9 +28,7 @@ _INNER = (
 def _flatten(config: Mapping[str, object]) -> Mapping[str, object]:
     """Lift `transformer_layer_config` to the top; the outer keys win."""
     inner = Config(config).section("transformer_layer_config").data
-    outer = {
-        key: value for key, value in config.items() if key != "transformer_layer_config" and value is not None
-    }
+    outer = {key: value for key, value in config.items() if key != "transformer_layer_config" and value is not None}
     return {**inner, **outer, "model_type": inner.get("model_type", "llama")}
 
 
