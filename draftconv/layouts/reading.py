@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from draftconv.checkpoint import FLOATS, Checkpoint, TensorRef, show
 from draftconv.drafter.boundaries import PRODUCERS, Convention, default_triple, from_ids, sglang_convention
 from draftconv.drafter.config import Config
-from draftconv.drafter.drafter import Detection, Drafter
+from draftconv.drafter.drafter import FULL_MASK, IDENTITY_MAP, ZERO_BIAS, Detection, Drafter
 from draftconv.drafter.facts import UNDECLARED, Facts, Feedback, Fusion, Gqa, Mla, Taps, VocabOrder
 from draftconv.drafter.names import Names, sort_names
 from draftconv.drafter.problems import Problem
@@ -73,12 +73,12 @@ class _Reader:
             if facts.vocab_order == "full":
                 for name in ("d2t", "t2d"):
                     if self.tensors.pop(name, None):
-                        dropped[self.file_names.pop(name)] = "identity map of a full vocabulary"
+                        dropped[self.file_names.pop(name)] = IDENTITY_MAP
         elif facts.draft_vocab < facts.vocab:
             self._problem("d2t-missing", f"lm_head has {facts.draft_vocab} rows, the target {facts.vocab} tokens")
             facts = replace(facts, vocab_order="unordered")
         elif "t2d" in self.tensors:
-            dropped[self.file_names.pop("t2d")] = "mask of a full vocabulary"
+            dropped[self.file_names.pop("t2d")] = FULL_MASK
             del self.tensors["t2d"]
         return Drafter(
             checkpoint=self.evidence.checkpoint,
@@ -141,7 +141,7 @@ class _Reader:
             bias = self.tensors.get(f"{stem}.o_proj.bias")
             if bias and f"{stem}.q_proj.bias" in self.tensors and not any(bias.read()):
                 del self.tensors[f"{stem}.o_proj.bias"]
-                dropped[self.file_names.pop(f"{stem}.o_proj.bias")] = "zeros: the same as no bias"
+                dropped[self.file_names.pop(f"{stem}.o_proj.bias")] = ZERO_BIAS
 
     def _shape(self, name: str) -> tuple[int, ...] | None:
         """Shape in elements; None when absent, empty or packed."""
