@@ -178,7 +178,7 @@ def after_ids(writing: Writing) -> dict[str, object]:
         )
     if first != 2 and writing.target and writing.target.family == "deepseek":
         raise Refused(
-            f"boundaries {list(writing.boundaries)} of a DeepSeek/Kimi target cannot be handed to a trainer safely",
+            f"a trainer may mis-read boundaries {list(writing.boundaries)} of a DeepSeek/Kimi target",
             why="captured through SGLang, ids that do not start with 1 mean one layer lower",
             cure="convert to vllm, sglang or trtllm",
         )

@@ -22,16 +22,35 @@ _WRAPPED = Clue(
     "tensors still carry eagle_module., as before export",
     lambda e: any("eagle_module." in name for name in e.names.prefixed),
 )
-_NUMBERED = Clue(
-    "tensors are named midlayer.0.*",
-    lambda e: any(re.match(r"midlayer\.\d+\.", name) for name in e.names.canonical.values()),
+_MEGATRON = Clue(
+    "tensors are named midlayer.{i}.*, or midlayer.* with ModelOpt's keys and a safetensors format mark",
+    lambda e: (
+        any(re.match(r"midlayer\.[0-9]+\.", name) for name in e.names.canonical.values()) or _is_single_megatron(e)
+    ),
 )
 
 
+def _is_single_megatron(evidence: Evidence) -> bool:
+    """One Megatron layer: the other exporters write no metadata, and later ones next_layer_regular."""
+    keys = evidence.eagle.has("use_last_layernorm") and not evidence.eagle.has("next_layer_regular")
+    return (
+        keys
+        and evidence.checkpoint.metadata.get("format") == "pt"
+        and evidence.prefix("midlayer.")
+        and evidence.architecture == "LlamaForCausalLMEagle3"
+        and not evidence.has("t2d")
+        and not any(evidence.config.has(key) for key in ("_torchspec_version", MARK))
+    )
+
+
 def _double_norm(evidence: Evidence) -> bool:
-    """0.41 and later, by the keys that came with it or by the names of 0.43 and later."""
+    """0.41 and later, by the keys that came with it or by layer 0 holding the norm of the state.
+
+    0.41-0.42 rename that one on export; 0.40 and earlier keep it outside the layer.
+    """
     told = evidence.eagle.has("next_layer_regular") or evidence.eagle.has("parallel_draft_step")
-    return told or (evidence.prefix("layers.0.") and not evidence.config.has(MARK))
+    norm = evidence.names.canonical.get("layers.0.hidden_norm.weight", "")
+    return told or (norm.endswith("layers.0.hidden_norm.weight") and not evidence.config.has(MARK))
 
 
 def _config(writing: Writing) -> dict[str, object]:
@@ -65,9 +84,7 @@ LAYOUTS = (
         _SOURCE,
         double_norm=_double_norm,
     ),
-    Layout(
-        "modelopt-megatron", "ModelOpt Megatron", 40, "likely", (_NUMBERED,), "modelopt-megatron", _SOURCE
-    ),
+    Layout("modelopt-megatron", "ModelOpt Megatron", 40, "likely", (_MEGATRON,), "modelopt-megatron", _SOURCE),
     Layout(
         "modelopt-layers",
         "ModelOpt 0.43 and later",

@@ -28,9 +28,7 @@ _INNER = (
 def _flatten(config: Mapping[str, object]) -> Mapping[str, object]:
     """Lift `transformer_layer_config` to the top; the outer keys win."""
     inner = Config(config).section("transformer_layer_config").data
-    outer = {
-        key: value for key, value in config.items() if key != "transformer_layer_config" and value is not None
-    }
+    outer = {key: value for key, value in config.items() if key != "transformer_layer_config" and value is not None}
     return {**inner, **outer, "model_type": inner.get("model_type", "llama")}
 
 
