@@ -21,6 +21,7 @@ from draftconv.api.provenance import FILE, FORMAT, Provenance, Way, output_diges
 from draftconv.api.repairs import repair
 from draftconv.api.work import MAPS, Change, Work, content_hash, facts_json, start
 from draftconv.checkpoint import (
+    FLOATS,
     Checkpoint,
     Copy,
     Literal,
@@ -28,19 +29,19 @@ from draftconv.checkpoint import (
     Plan,
     PlannedTensor,
     TensorRef,
-    execute,
     local_path,
     open_checkpoint,
-    refuse_same,
 )
-from draftconv.drafter.checks import FLOATS, VALUES, Findings, check_drafter
+from draftconv.checkpoint.execute import execute
+from draftconv.checkpoint.staging import refuse_same
+from draftconv.drafter.checks import VALUES, Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import ENGINES, Verdict, parse_engine
 from draftconv.errors import Refused, UsageError
-from draftconv.layouts import DOUBLE_NORM, MARK, layout, writable
+from draftconv.layouts import MARK, layout, writable
 from draftconv.layouts.base import Hints, Layout, Writer, Writing
 from draftconv.layouts.emit import NEUTRAL_KEYS, TORCH_DTYPES
 from draftconv.layouts.reading import read_drafter
@@ -287,8 +288,6 @@ def _config(
         dtype=TORCH_DTYPES[passes.main_dtype(work)],
     )
     config = writer.config(writing) | {MARK: found.id}
-    if work.facts.double_norm:
-        config[DOUBLE_NORM] = True
     if not _says(work, names, config, writer.metadata, target):
         raise Refused(
             f"the {found.title} spelling of this drafter does not read back as the same drafter",
@@ -375,7 +374,7 @@ def _declare_config(work: Work, source: Mapping[str, object], config: Mapping[st
     """Declare every key of the source's config, at any depth, that the output does not have."""
     for key, value in source.items():
         kept = config.get(key)
-        if key not in config and key not in (MARK, DOUBLE_NORM):
+        if key not in config and key != MARK:
             work = work.declare("dropped", f"config.json: {path}{key}", "not a key of this layout; kept in the record")
         elif isinstance(value, Mapping) and isinstance(kept, Mapping):
             work = _declare_config(work, value, kept, f"{path}{key}.")

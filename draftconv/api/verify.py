@@ -16,12 +16,12 @@ from typing import Literal
 from draftconv.api.convert import hints
 from draftconv.api.provenance import FILE, Provenance, Way, read_provenance
 from draftconv.api.work import MAPS, content_hash, copy_of, output_blocks
-from draftconv.checkpoint import Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
-from draftconv.drafter.checks import FLOATS
-from draftconv.drafter.drafter import Drafter
+from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
+from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import Facts, Taps
 from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import find_target
+from draftconv.drafter.vocabulary import VocabMap
 from draftconv.layouts.reading import read_drafter
 
 Outcome = Literal["equal", "declared", "different"]
@@ -203,8 +203,9 @@ def _maps(out: Drafter, source: Drafter, declared: _Declared) -> Iterator[Compar
     what = "d2t and t2d"
     ours = out.maps.map if out.maps else None
     theirs = source.maps.map if source.maps else None
-    if out.maps and out.maps.faults:
-        yield from (Comparison(what, "different", detail) for _, detail in out.maps.faults)
+    faults = [*(detail for _, detail in out.maps.faults), *_strange_mask(out, ours)] if out.maps else []
+    if faults:
+        yield from (Comparison(what, "different", detail) for detail in faults)
     elif not (out.facts.reduced_vocab or source.facts.reduced_vocab):
         if (ours is None) != (theirs is None):
             yield Comparison(what, "declared", "the identity of a full vocabulary, which changes nothing")
@@ -218,15 +219,20 @@ def _maps(out: Drafter, source: Drafter, declared: _Declared) -> Iterator[Compar
         yield Comparison(what, "declared", "the same tokens in another order, lm_head rows along with them")
 
 
+def _strange_mask(out: Drafter, mapped: VocabMap | None) -> Iterator[str]:
+    """A t2d whose bytes are not those of d2t's mask, also where every reader would take it so."""
+    for name, ref in out.checkpoint.tensors.items():
+        if canonical_name(name) == "t2d" and ref.dtype == "BOOL" and mapped and ref.read() != mapped.t2d():
+            yield f"{name} is not the mask of d2t, byte for byte"
+
+
 def _leftovers(out: Drafter, source: Drafter) -> Iterator[Comparison]:
     """Tensors that are no part of the drafter: dropped ones are listed, the output may have no new ones."""
     for name, why in source.dropped.items():
         yield Comparison(name, "declared", f"not part of the drafter: {why}")
-    for name in out.dropped:
+    for name, why in out.dropped.items():
         mine, theirs = (drafter.checkpoint.tensors.get(name) for drafter in (out, source))
-        canonical = canonical_name(name)
-        harmless = canonical in MAPS or canonical.endswith(".o_proj.bias")
-        if mine is not None and not harmless and not _same(mine, theirs):
+        if mine is not None and why not in SAME_WITHOUT and not _same(mine, theirs):
             yield Comparison(name, "different", "a leftover that the source does not have")
 
 

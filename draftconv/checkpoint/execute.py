@@ -256,7 +256,8 @@ class _Watch:
         bits = np.frombuffer(data, dtype=kind)
         largest = int((bits & bits.dtype.type(magnitude)).max())
         if largest >= exponent:
-            raise _unhealthy(f"tensor {show(name)} holds NaN or infinity.", "One such value turns every logit into NaN.")
+            what = f"tensor {show(name)} holds NaN or infinity."
+            raise _unhealthy(what, "One such value turns every logit into NaN.")
         return largest > 0
 
     def refuse_zeros(self, shard: Shard) -> None:

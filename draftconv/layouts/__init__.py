@@ -13,9 +13,6 @@ from draftconv.layouts.base import Layout
 MARK = "_draftconv_layout"
 """config.json key that names the layout draftconv wrote; engines and trainers ignore it."""
 
-DOUBLE_NORM = "_draftconv_double_norm"
-"""config.json key that keeps a fact for which only ModelOpt has keys of its own."""
-
 
 @functools.cache
 def layouts() -> dict[str, Layout]:
