@@ -117,7 +117,8 @@ def _next(found: Inspection, checkpoint: str, ctx: click.Context) -> list[str]:
         return ["draftconv", "convert", checkpoint, out, "--to", remedied.to, *options, *repairs]
     target = found.target
     if target and (target.path or target.repo) and all(verdict.status == "loads" for verdict in found.verdicts):
-        return ["draftconv", "serve", checkpoint, "--for", str(found.verdicts[0].spec), *options]
+        known = [word for name, value in told.items() if value and name != "target_layers" for word in (OPTIONS[name], value)]
+        return ["draftconv", "serve", checkpoint, "--for", str(found.verdicts[0].spec), *known]
     return []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -61,8 +62,8 @@ def command(
 
 RECORDS = {
     "absent": "There is no draftconv.json, so nothing is declared.",
-    "not believed": "The draftconv.json was edited or belongs to another directory, so nothing that it declares counts.",
-    "of another source": "The draftconv.json names another source, so nothing that it declares counts.",
+    "not believed": "The draftconv.json was edited or is another directory's, so what it declares does not count.",
+    "of another source": "The draftconv.json names another source, so what it declares does not count.",
 }
 
 
@@ -77,12 +78,15 @@ def _show(found: Verification) -> None:
     ]
     if rows:
         screen.print(output.table("Differences", ("", "what", "how"), rows))
-    equal = sum(row.outcome == "equal" for row in found.tensors)
-    facts = sum(row.outcome == "equal" for row in found.facts)
-    screen.print(f"{equal} of {len(found.tensors)} tensors equal in every bit, {facts} of {len(found.facts)} facts equal.")
+    tensors = f"{_equal(found.tensors)} of {len(found.tensors)} tensors equal in every bit"
+    screen.print(f"{tensors}, {_equal(found.facts)} of {len(found.facts)} facts equal.")
     if found.record in RECORDS:
         screen.print(RECORDS[found.record])
     screen.print(output.text("Verified: ").append(output.styled("pass" if found.passed else "fail")))
+
+
+def _equal(rows: Sequence[Comparison]) -> int:
+    return sum(row.outcome == "equal" for row in rows)
 
 
 def _json(found: Verification) -> dict[str, object]:
