@@ -71,7 +71,7 @@ def remedy(found: Inspection) -> ConvertOptions | None:
         return None
     findings = Findings(found.problems, found.not_made)
     for to in dict.fromkeys([*(["portable"] if len(found.verdicts) > 1 else []), *failing]):
-        options = ConvertOptions(to=to, repairs=tuple(dict.fromkeys(broken)))
+        options = ConvertOptions(to=to, repairs=tuple(dict.fromkeys(broken)), card=False)
         try:
             plan_drafter(found.drafter, findings, found.target, options)
         except DraftconvError:
