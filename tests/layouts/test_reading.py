@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from draftconv.drafter.boundaries import Convention
@@ -154,8 +155,8 @@ def packed(spelled: Spelled, *modules: str, name: str = "weight", columns: int =
         weight = spelled.tensors.pop(spelled.file(f"{module}.weight"))
         stem = spelled.canonical.pop(f"{module}.weight").removesuffix("weight")
         shape = (weight.shape[0], weight.shape[1] // columns)
-        spelled.tensors[f"{stem}{name}"] = tiny.Tensor("I32", shape, bytes(range(256)) * (4 * shape[0] * shape[1] // 256)
-                                                       + bytes(4 * shape[0] * shape[1] % 256))  # fmt: skip
+        data = np.arange(shape[0] * shape[1], dtype="<i4").tobytes()
+        spelled.tensors[f"{stem}{name}"] = tiny.Tensor("I32", shape, data)
         spelled.tensors[f"{stem}weight_scale"] = tiny.floats(f"{module}.norm_scale", (shape[0],), "F16")
     return spelled
 
