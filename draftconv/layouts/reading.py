@@ -510,6 +510,8 @@ class _Reader:
     def _family(self) -> Family | None:
         if self.hints.target and self.hints.target.family:
             return self.hints.target.family
+        if told := self.config.text("target_model_type"):  # SpecForge and AngelSlim
+            return FAMILIES.get(told, "llama")
         return FAMILIES.get(self.config.text("model_type") or "")
 
     def _usual_triples(self, ids: tuple[int, ...]) -> dict[Convention, tuple[int, ...]]:

@@ -54,16 +54,20 @@ VALUES = st.recursive(
     ),
     max_leaves=5,
 )
-EXTRA_KEYS = ["quantization_config", "compression_config", "rope_scaling", "rope_parameters", "rope_theta", "layer_types",
-              "sliding_window", "target_hidden_size", "num_aux_hidden_states", "eagle_aux_hidden_state_layer_ids",
-              "target_num_hidden_layers", "_draftconv_layout", "speculators_model_type", "norm_before_fc", "fc_norm",
-              "use_aux_norm", "norm_output", "architectures", "attention_bias", "transformer_layer_config",
-              "eagle_config", "q_lora_rank", "model_type", "head_dim", "draft_vocab_size"]  # fmt: skip
-EXTRA_TENSORS = ["fc.weight", "fc_norm.0.weight", "fc_norm.9999999.weight", "input_norm.weight", "d2t", "t2d", "norm.weight",
-                 "lm_head.weight", "layers.0.self_attn.qkv_proj.weight", "layers.0.mlp.gate_up_proj.weight",
-                 "layers.1.hidden_norm.weight", "layers.²3.x.weight", "layers.99999999999.mlp.up_proj.weight",
-                 "fc.qweight", "fc.weight_scale", "midlayer.7.x", "layers..weight", "", "mask_hidden",
-                 "layers.0.self_attn.o_proj.bias", "layers.0.self_attn.kv_a_proj_with_mqa.weight"]  # fmt: skip
+EXTRA_KEYS = (
+    "quantization_config", "compression_config", "rope_scaling", "rope_parameters", "rope_theta", "layer_types",
+    "sliding_window", "target_hidden_size", "num_aux_hidden_states", "eagle_aux_hidden_state_layer_ids",
+    "target_num_hidden_layers", "_draftconv_layout", "speculators_model_type", "norm_before_fc", "fc_norm",
+    "use_aux_norm", "norm_output", "architectures", "attention_bias", "transformer_layer_config", "eagle_config",
+    "q_lora_rank", "model_type", "head_dim", "draft_vocab_size",
+)  # fmt: skip
+EXTRA_TENSORS = (
+    "fc.weight", "fc_norm.0.weight", "fc_norm.9999999.weight", "input_norm.weight", "d2t", "t2d", "norm.weight",
+    "lm_head.weight", "layers.0.self_attn.qkv_proj.weight", "layers.0.mlp.gate_up_proj.weight",
+    "layers.1.hidden_norm.weight", "layers.²3.x.weight", "layers.99999999999.mlp.up_proj.weight", "fc.qweight",
+    "fc.weight_scale", "midlayer.7.x", "layers..weight", "", "mask_hidden", "layers.0.self_attn.o_proj.bias",
+    "layers.0.self_attn.kv_a_proj_with_mqa.weight",
+)  # fmt: skip
 DTYPES = st.sampled_from(["BF16", "F32", "I64", "I32", "BOOL", "U8", "F8_E4M3", "F4", "F64", "U64", "C64"])
 SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 16, 48, 64, 96, 160, 192, 1 << 40]), max_size=3).filter(
     lambda shape: 0 in shape or _small(shape)

@@ -377,6 +377,14 @@ def test_ids_in_both_places(
     assert [problem.code for problem in drafter.problems if problem.code.startswith("aux")] == ([code] if code else [])
 
 
+def test_the_target_that_the_config_names_decides(tmp_path: Path) -> None:
+    """SpecForge writes target_model_type for some targets; ids captured there follow its family."""
+    for model_type, boundaries in (("deepseek_v3", (2, 4, 6)), ("gemma3_text", (3, 5, 7))):
+        spelled = with_keys("specforge-hf", keys={"target_model_type": model_type, "eagle_config": {IDS: [2, 4, 6]}})
+        drafter = read(spelled.write(tmp_path / model_type))
+        assert (drafter.detection.layout, drafter.facts.boundaries) == ("specforge-hf", boundaries)
+
+
 @pytest.mark.parametrize(
     ("target", "nested", "boundaries"),
     [
