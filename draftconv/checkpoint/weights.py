@@ -26,7 +26,7 @@ FAMILIES = (
 NOT_WEIGHTS = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin"})
 """What transformers and accelerate save beside the weights under the same suffix."""
 
-_NUMBERED = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.(?:safetensors|bin)")
+_NUMBERED = r"(.*)-(\d{5})-of-(\d{5})\.(?:safetensors|bin)"
 
 
 class Directory(Protocol):
@@ -171,7 +171,7 @@ def _merge(
 def _refuse_missing_shards(directory: Directory, names: list[str]) -> None:
     """Without an index the names themselves say how many shards there are."""
     for name in names:
-        numbered = _NUMBERED.fullmatch(name)
+        numbered = re.fullmatch(_NUMBERED, name)
         if numbered is None:
             continue
         stem, _, count = numbered.groups()

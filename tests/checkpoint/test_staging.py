@@ -149,6 +149,14 @@ def test_a_lock_that_vanished_is_not_trusted(tmp_path: Path, monkeypatch: pytest
     assert names(tmp_path) == ["out"]
 
 
+def test_a_run_that_moved_in_early_is_left_alone(tmp_path: Path) -> None:
+    """The next run made its lock between our unlink and our rmdir."""
+    with staging(tmp_path / "out"):
+        (tmp_path / ".out.draftconv/its-lock").touch()
+    assert names(tmp_path) == [".out.draftconv", "out"]
+    assert names(tmp_path / ".out.draftconv") == ["its-lock"]
+
+
 def test_a_foreign_working_directory_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".out.draftconv").symlink_to(tmp_path / "elsewhere")
