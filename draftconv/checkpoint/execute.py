@@ -89,8 +89,8 @@ def execute(
         WriteError: the output exists or cannot be written; nothing was left behind.
         BadCheckpoint: a source ended early. Refused: a cast would overflow.
     """
-    for directory in sorted(_source_directories(plan)):
-        refuse_same(directory, out)
+    for source in sorted(_source_directories(plan)):
+        refuse_same(source, out)
     shards = plan.shards()
     small = plan.small_files()
     report = _Progress(progress)

@@ -164,11 +164,13 @@ def _lock(room: Path) -> int:
         try:
             room.mkdir(mode=0o700, exist_ok=True)
             status = room.lstat()
+            shared = room.parent.stat().st_mode & stat.S_ISVTX
         except FileNotFoundError:
             if room.parent.is_dir():
                 continue  # another run finished and removed the room between the two calls
             raise
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        # in a directory like /tmp anyone may have put it there; elsewhere a server may map user ids
+        if not stat.S_ISDIR(status.st_mode) or (shared and status.st_uid != os.geteuid()):
             raise WriteError(
                 f"{show(room.name)} is in the way: it is not a directory of yours.",
                 why="draftconv works there before the output appears.",

@@ -93,10 +93,10 @@ def read_file(file: DataFile) -> tuple[dict[str, TensorRef], dict[str, str]]:
 
 
 def _read_indexed(directory: Directory, index: str, single: str) -> Weights:
-    with_size = directory.files[index]
-    if with_size > MAX_INDEX:
-        raise BadCheckpoint(f"{index} has {with_size} bytes; {MAX_INDEX} is the limit.")
-    found = parse_object(directory.open(index).read(0, with_size), index).get("weight_map")
+    size = directory.files[index]
+    if size > MAX_INDEX:
+        raise BadCheckpoint(f"{index} has {size} bytes; {MAX_INDEX} is the limit.")
+    found = parse_object(directory.open(index).read(0, size), index).get("weight_map")
     if not isinstance(found, dict) or not found:
         raise BadCheckpoint(f"{index} has no weight_map.", cure="Export the checkpoint again.")
     where: dict[str, str] = {}
