@@ -27,7 +27,7 @@ def sharded(path: Path, suffix: str = "safetensors", *, index: bool = True) -> P
     (path / "model.safetensors").unlink()
     stem = "model" if suffix == "safetensors" else "pytorch_model"
     names = sorted(tensors())
-    where = {}
+    where: dict[str, str] = {}
     for number, part in enumerate((names[:3], names[3:]), start=1):
         file = f"{stem}-{number:05d}-of-00002.{suffix}"
         some = {name: tensors()[name] for name in part}
@@ -136,6 +136,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     refuses(tmp_path / "empty", "empty is empty")
     refuses(tmp_path / "none", "none does not exist")
     refuses("no such thing", "no such thing does not exist")
+    refuses("x" * 5000, r"x… \(5000 characters\) does not exist")
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare/config.json").write_text("{}")
     error = refuses(tmp_path / "bare", "bare holds no weights")
@@ -220,6 +221,9 @@ def test_links_do_not_leave_the_directory(tmp_path: Path, name: str) -> None:
     (path / name).unlink()
     (path / name).symlink_to("missing")
     refuses(path, f"{name} cannot be read: No such file")
+    (path / name).unlink()
+    (path / name).symlink_to(name)
+    refuses(path, f"{name} cannot be read: Too many levels")
 
 
 def test_links_inside_the_directory_are_fine(tmp_path: Path) -> None:

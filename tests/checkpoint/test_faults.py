@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftconv.checkpoint import Copy, Plan, PlannedTensor, open_checkpoint
+from draftconv.checkpoint import execute as execute_module
 from draftconv.checkpoint.execute import execute
 from draftconv.errors import WriteError
 
@@ -77,7 +78,7 @@ def test_a_disk_that_fills_up_while_writing(
     source: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where room cannot be claimed beforehand, the error comes later and is the same."""
-    monkeypatch.setattr(os, "posix_fallocate", lambda descriptor, _, size: os.ftruncate(descriptor, size))
+    monkeypatch.setattr(execute_module, "reserve", os.ftruncate)
     with pytest.raises(WriteError, match="there is no room left"):
         execute(copy_plan(source), small_disk / "out")
     assert list(small_disk.iterdir()) == []
