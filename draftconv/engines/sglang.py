@@ -53,7 +53,7 @@ LEGACY_NORMS = {"aux_norm_low.": "fc_norm.0.", "aux_norm_mid.": "fc_norm.1.", "a
 
 SKIPPED: checks.Causes = (
     ("sglang-tied", r"^lm_head\."),
-    ("sglang-fusion", r"(^|\.)(fc_norm|input_norm|aux_norm_\w+)\."),
+    ("sglang-fusion", r"(^|\.)(fc_norm|input_norm)\."),
     ("sglang-prefix", r"^model\."),
     ("sglang-later-norm", r"^layers\.[1-9]\d*\.input_layernorm\."),
     ("sglang-qkv-bias", r"\.[qkv]_proj\.bias$"),

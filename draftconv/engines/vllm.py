@@ -21,7 +21,7 @@ from draftconv.drafter.tensors import expected
 from draftconv.engines import checks
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, without
-from draftconv.engines.checks import IDS, compare, listed
+from draftconv.engines.checks import IDS, compare, listed, skipped
 from draftconv.engines.loading import Fate, fused_parts, sort_fates
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 
@@ -55,6 +55,8 @@ MODELOPT_ALGORITHMS = frozenset(
 
 UNCAPPED_ROPES = frozenset({"default", "linear", "llama3", "ntk", "proportional"})
 """Rope kinds under which a short max_position_embeddings is raised to the served length (config/speculative.py)."""
+
+LATER_NORM: checks.Causes = (("vllm-later-norm", r"\.hidden_norm\."),)
 
 SPECULATORS_CLASSES: Mapping[str, Kind] = {"llama": "llama", "qwen3": "qwen3"}
 """transformer_layer_config.model_type → class (transformers_utils/configs/speculators/algos.py)."""
@@ -411,6 +413,8 @@ RULES: tuple[Rule, ...] = (
     # ── loads, but computes something else ─────────────────────────────────────────
     Rule("vllm-missing-tensor", "mis-read", "missing tensors are not reported: norms stay one, weights uninitialised",
          _LOADERS, "run", _missing),
+    Rule("vllm-later-norm", "mis-read", "layers after the first read input_layernorm; their hidden_norm is built and unused",
+         _LOADERS, "run", skipped("vllm-later-norm", LATER_NORM)),
     Rule("vllm-d2t-missing", "mis-read", "without d2t, draft id i is taken for target id i",
          _LOADERS, "run", _d2t_missing),
     Rule("vllm-head-missing", "mis-read", "without lm_head the target's is shared, which has no reduced vocabulary",

@@ -69,6 +69,9 @@ CASES = {
     "vllm-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "vllm-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed),
     "vllm-missing-tensor": Case("layers.0.hidden_norm.weight", lambda v: v.drop("hidden_norm")),
+    "vllm-later-norm": Case("layers.1.hidden_norm.weight",
+                            lambda v: v.rename(lambda n: n.replace("1.input_layernorm", "1.hidden_norm")),
+                            FACTS["llama, two layers"]),
     "vllm-d2t-missing": Case("smaller than", lambda v: v.drop("d2t"), FACTS["llama, reduced vocabulary"]),
     "vllm-head-missing": Case("40", lambda v: v.drop("lm_head"), FACTS["llama, reduced vocabulary"]),
     "vllm-bias-dropped": Case("midlayer.self_attn.q_proj.bias", lambda v: v.set(attention_bias=False),
@@ -154,7 +157,7 @@ class TestNames:
         view = written(facts, "vllm", LLAMA_TARGET)
         assert codes(view.put("layers.1.hidden_norm.weight", H), facts) == set()
         renamed = view.rename(lambda n: n.replace("layers.1.input_layernorm", "layers.1.hidden_norm"))
-        assert codes(renamed, facts) == {"vllm-missing-tensor"}
+        assert codes(renamed, facts) == {"vllm-later-norm"}
 
     def test_embedding_of_another_width_cannot_be_lent(self) -> None:
         facts = FACTS["llama, wide target"]
