@@ -59,7 +59,7 @@ HOLD_OUT = 16
 
 WINDOW = 256  # tokens a target sees at once in training
 PROMPT, CONTINUATION = 64, 96  # tokens per window of the drafters' training text
-GREEDY_WINDOWS = 2048  # half continue CORPUS, half POOL
+GREEDY_WINDOWS = {"train": 1024, "pool": 2048}  # how many continue which stream
 DEPTH = 3  # drafted tokens per round, in training and in measuring
 PROMPTS, LENGTH = 32, 64  # held-out prompts and generated tokens of the measurement
 
@@ -457,7 +457,7 @@ RECIPES: Mapping[str, Recipe] = {
         {**kimi_config(32.0, BOUNDARIES), **EAGLE_31, **SAYS_TORCHSPEC},
     ),
 }
-DRAFTER_TRAINING = Training(steps=450, batch=16)
+DRAFTER_TRAINING = Training(steps=1000, batch=16)
 
 
 def make_greedy(name: str, work: Path) -> None:
@@ -465,8 +465,9 @@ def make_greedy(name: str, work: Path) -> None:
     streams = torch.load(work / "corpus.pt")
     model = load_target(DATA / "targets" / name)
     generator = torch.Generator().manual_seed(SEED)
-    half = GREEDY_WINDOWS // 2
-    prompts = torch.cat([windows(streams[part], half, PROMPT, generator) for part in ("train", "pool")])
+    prompts = torch.cat(
+        [windows(streams[part], count, PROMPT, generator) for part, count in GREEDY_WINDOWS.items()]
+    )
     parts: dict[str, list[Tensor]] = {"tokens": [], "states": [], "final": []}
     for prompt in torch.split(prompts, 256):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -494,16 +495,18 @@ def train_drafter(name: str, work: Path) -> None:
     data = torch.load(work / f"greedy-{recipe.target}.pt", mmap=True)
     model = new_drafter(recipe.facts, target, data["tokens"])
     head = target.lm_head.weight[kept_tokens(model)]
-    hits: list[float] = []
+    agreements: list[float] = []
 
     def loss_of(generator: torch.Generator) -> Tensor:
         chosen = torch.randint(0, len(data["tokens"]), (DRAFTER_TRAINING.batch,), generator=generator)
-        loss, hit = unrolled_loss(model, head, *(data[key][chosen] for key in ("tokens", "states", "final")))
-        hits.append(hit)
+        loss, agreement = unrolled_loss(
+            model, head, *(data[key][chosen] for key in ("tokens", "states", "final"))
+        )
+        agreements.append(agreement)
         return loss
 
     def report() -> str:
-        recent, hits[:] = hits[-100:], []
+        recent = agreements[-100:]
         return f"first-token agreement {sum(recent) / len(recent):.3f}"
 
     optimise(
@@ -539,22 +542,28 @@ def unrolled_loss(
 ) -> tuple[Tensor, float]:
     """Soft-target cross entropy over DEPTH unrolled steps, and step 0's argmax agreement.
 
-    Row i at step k reads token i+1+k and is judged against the target's distribution after it.
+    Row i at step k reads token i+1+k and is judged against the target's distribution after
+    it. All rows are context; only those that predict the target's own text are judged.
     """
     rows = token_BT.shape[1] - DEPTH
+    judged = slice(PROMPT - 1, None)
     cache = model.cache()
     state = model.fuse(states_BTAW[:, :rows].float())
-    loss, first_hit = torch.zeros(()), 0.0
-    for k in range(DEPTH):
-        ahead = slice(1 + k, 1 + k + rows)
-        z = model.step(state, token_BT[:, ahead], cache, k)
-        logits = model.logits(z).float()
-        wanted = functional.linear(final_BTH[:, ahead].float(), head_VH).float()
-        loss = loss + functional.cross_entropy(logits.flatten(0, 1), wanted.softmax(-1).flatten(0, 1))
-        if k == 0:
-            first_hit = (logits.argmax(-1) == wanted.argmax(-1)).float().mean().item()
-        state = model.feedback(z)
-    return loss / DEPTH, first_hit
+    z = model.step(state, token_BT[:, 1 : 1 + rows], cache)[:, judged]
+    loss, agreement = judge(model, z, final_BTH[:, 1 : 1 + rows][:, judged], head_VH)
+    for k in range(1, DEPTH):
+        ahead = token_BT[:, 1 + k : 1 + k + rows][:, judged]
+        z = model.step(model.feedback(z), ahead, cache, k)
+        loss = loss + judge(model, z, final_BTH[:, 1 + k : 1 + k + rows][:, judged], head_VH)[0]
+    return loss / DEPTH, agreement
+
+
+def judge(model: DrafterModel, z_BTH: Tensor, final_BTH: Tensor, head_VH: Tensor) -> tuple[Tensor, float]:
+    """Cross entropy against the target's distribution over the head's tokens, and argmax agreement."""
+    logits = model.logits(z_BTH).flatten(0, 1).float()
+    wanted = functional.linear(final_BTH.float(), head_VH).flatten(0, 1).float()
+    agreement = (logits.argmax(-1) == wanted.argmax(-1)).float().mean().item()
+    return functional.cross_entropy(logits, wanted.softmax(-1)), agreement
 
 
 def write_drafter(directory: Path, recipe: Recipe, model: DrafterModel) -> None:

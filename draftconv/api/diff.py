@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from draftconv.api.convert import hints
-from draftconv.checkpoint import TensorRef, first_difference, open_checkpoint
-from draftconv.drafter.checks import FLOATS
+from draftconv.checkpoint import FLOATS, TensorRef, first_difference, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import find_target

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Literal
 
 from draftconv.api.work import Work, cast_tensor, copy_of, map_tensors, permute_rows, zeros
-from draftconv.drafter.checks import FLOATS, table_difference, target_table
+from draftconv.checkpoint import FLOATS
+from draftconv.drafter.checks import table_difference, target_table
 from draftconv.drafter.facts import Gqa
 from draftconv.drafter.targets import EMBED_NAMES, Target
 from draftconv.drafter.vocabulary import VocabMap

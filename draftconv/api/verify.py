@@ -14,9 +14,8 @@ from typing import Literal
 
 from draftconv.api.convert import hints
 from draftconv.api.provenance import Provenance, read_provenance
-from draftconv.checkpoint import TensorRef, cast_bytes, open_checkpoint, row_blocks
+from draftconv.checkpoint import FLOATS, TensorRef, cast_bytes, open_checkpoint, row_blocks
 from draftconv.drafter.boundaries import default_triple
-from draftconv.drafter.checks import FLOATS
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts, Taps
 from draftconv.drafter.targets import find_target

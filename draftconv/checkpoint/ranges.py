@@ -26,6 +26,12 @@ BLOCK = 64 * 1024
 MAX_BLOCKS = 64
 """Small reads (headers, zip directories) go through blocks that are kept: 4 MB at most per file."""
 
+_URL = re.compile(r"[!-~]{1,16000}")
+"""Printable ASCII without spaces, as RFC 3986 wants it; signed URLs have some 2000 characters."""
+
+_HOST = re.compile(r"[\w-]{1,63}(?:\.[\w-]{1,63})*|[0-9a-f]*:[0-9a-f:.]{1,44}", re.ASCII)
+"""A host name, or an IPv6 address without its brackets."""
+
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(?:\d+|\*)")
 
 
@@ -123,9 +129,12 @@ class HubFile:
         return headers
 
     def _redirected(self, url: str, headers: Mapping[str, str]) -> str:
-        target = urljoin(url, headers.get("location", ""))
+        location = headers.get("location", "")
+        if not _URL.fullmatch(location):
+            raise self._bad("the server redirected to something that is not a URL")
+        target = _joined(url, location)
         scheme, host, _ = origin(target)
-        if scheme not in ("http", "https") or not host:
+        if scheme not in ("http", "https") or not _HOST.fullmatch(host):
             raise self._bad("the server redirected to something that is not http")
         if scheme == "http" and urlsplit(url).scheme == "https":
             raise self._bad("the server redirected from https to http")
@@ -153,6 +162,13 @@ class HubFile:
 
     def _bad(self, fault: str) -> BadCheckpoint:
         return BadCheckpoint(f"{show(self.name)} could not be read from the Hub: {fault}.", cure="Try again later.")
+
+
+def _joined(url: str, location: str) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        return ""
 
 
 def origin(url: str) -> tuple[str, str, int | None]:

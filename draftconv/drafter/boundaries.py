@@ -31,27 +31,25 @@ class ProducerIds:
 
 
 PRODUCERS: Mapping[str, ProducerIds] = {
-    "safeailab": ProducerIds("before", True, "SafeAILab/EAGLE traineagle3: capture before layers 2, L//2, L-3"),
+    "safeailab": ProducerIds("before", True, "SafeAILab/EAGLE traineagle3: before layers 2, L//2, L-3"),
     "specforge": ProducerIds("after", True, "SpecForge 2026-08: hook on the output of layer n"),
     "torchspec": ProducerIds("after", True, "TorchSpec 2026-04…08: hook on the output of layer n"),
-    "torchspec-vllm": ProducerIds("before", True, "TorchSpec export for vLLM shifts the ids of kimi_k2 by one"),
-    "torchspec-vllm-unshifted": ProducerIds("after", True, "TorchSpec's vLLM export shifts ids for kimi_k2 only"),
+    "torchspec-vllm": ProducerIds("before", True, "TorchSpec export for vLLM adds one for kimi_k2"),
+    "torchspec-vllm-unshifted": ProducerIds("after", True, "TorchSpec's vLLM export shifts kimi_k2 only"),
     "modelopt": ProducerIds("after", True, "ModelOpt 0.29-0.47: hook on the output of layer n"),
     "modelopt-megatron": ProducerIds("after", True, "ModelOpt Megatron: output of layer n"),
     "speculators": ProducerIds("before", True, "speculators 0.9: Hugging Face hidden_states index"),
     "angelslim": ProducerIds("after", True, "AngelSlim 2026-08: hook on the output of layer n"),
     "automodel": ProducerIds("after", True, "Automodel 2026-08: default 1, L//2-1, L-4 after the layer"),
-    "quark": ProducerIds("after", False, "amd-quark 0.13: hidden_states[n + 1]; its default is not the triple"),
+    "quark": ProducerIds("after", False, "amd-quark 0.13: hidden_states[n + 1]; another default"),
     "vllm": ProducerIds("before", True, "vLLM 0.33.0: ids are used as they are"),
     "sglang": ProducerIds(None, True, "SGLang 0.5.23: depends on the target family"),
     "trtllm": ProducerIds(None, True, "TensorRT-LLM keeps the ids in the serve YAML"),
-    "generic": ProducerIds(None, True, "no known producer's fingerprint, so `before` or `after` cannot be told"),
+    "generic": ProducerIds(None, True, "no known producer's fingerprint, so `before` or `after` is unknown"),
 }  # fmt: skip
 
 
-def default_triple(
-    layers: int, family: Family | None = None, reader: Reader | None = None
-) -> tuple[int, ...]:
+def default_triple(layers: int, family: Family | None = None, reader: Reader | None = None) -> tuple[int, ...]:
     """Boundaries that every engine captures when told nothing: (2, L//2, L-3).
 
     SGLang 0.5.23 `minimax_m3_vl.py` adds one to its default triple, unlike every other target.
@@ -78,22 +76,35 @@ def from_ids(ids: Sequence[int], convention: Convention, layers: int | None) -> 
     return tuple(i + 1 if convention == "after" else i for i in absolute)
 
 
-def sglang_captures(ids: Sequence[int], family: Family, layers: int) -> tuple[int, ...]:
-    """Boundaries that SGLang 0.5.23 captures for the nested ids, ascending.
+def sglang_convention(ids: Sequence[int], family: Family | None, layers: int | None) -> Convention | None:
+    """What SGLang 0.5.23 takes an id for; None when that depends on a target nobody named.
 
     `srt/models/deepseek_v2.py` adds one to all ids iff the first *listed* id is 1;
     `gpt_oss.py` takes ids as they are iff the largest equals the layer count; every other
-    model adds one. Loops that end at layer L-1 never deliver boundary L.
+    model adds one. An unnamed target with a first id of 1 can only be a gpt-oss one that is
+    captured after its last layer, which no trainer's default does.
     """
     match family:
         case "deepseek":
-            found = [i + 1 for i in ids] if ids and ids[0] == 1 else list(ids)
+            return "after" if ids and ids[0] == 1 else "before"
         case "gpt-oss":
-            found = list(ids) if ids and max(ids) == layers else [i + 1 for i in ids]
+            return "before" if ids and max(ids) == layers else "after"
+        case None:
+            return "after" if ids and ids[0] == 1 else None
         case _:
-            found = [i + 1 for i in ids]
+            return "after"
+
+
+def sglang_captures(ids: Sequence[int], family: Family, layers: int) -> tuple[int, ...]:
+    """Boundaries that SGLang 0.5.23 captures for the nested ids, ascending.
+
+    Loops that end at layer L-1 never deliver boundary L; only gpt-oss goes further. An id of -1
+    is boundary 0 (not counted from the end), except to gpt-oss and DeepSeek.
+    """
+    found = [i + 1 for i in ids] if sglang_convention(ids, family, layers) == "after" else ids
+    start = 1 if family == "deepseek" or (family == "gpt-oss" and layers not in found) else 0
     reach = layers if family == "gpt-oss" else layers - 1
-    return tuple(sorted({b for b in found if b <= reach}))
+    return tuple(sorted({b for b in found if start <= b <= reach}))
 
 
 def sglang_ids(boundaries: Sequence[int], family: Family | None, layers: int | None) -> tuple[int, ...]:
@@ -108,7 +119,7 @@ def sglang_ids(boundaries: Sequence[int], family: Family | None, layers: int | N
     """
     shifted = tuple(b - 1 for b in boundaries)
     if family is None:
-        if boundaries[0] == 2:
+        if boundaries[0] == 2 and layers not in boundaries:
             return shifted
         raise UsageError(
             f"SGLang numbers boundaries {list(boundaries)} differently per target family",
@@ -135,6 +146,12 @@ def sglang_ids(boundaries: Sequence[int], family: Family | None, layers: int | N
             f"SGLang cannot capture boundary {layers}, the state after the last layer",
             why="its capture loop ends before the last layer's output for every family but gpt-oss",
             cure="serve this drafter with vLLM or TensorRT-LLM",
+        )
+    if family == "gpt-oss" and boundaries[0] == 0:
+        raise Refused(
+            "SGLang cannot capture boundary 0 on a gpt-oss target",
+            why="an id of -1 names no layer in its loop (0.5.23 srt/models/gpt_oss.py)",
+            cure="serve this drafter with vLLM",
         )
     return tuple(boundaries) if family == "deepseek" else shifted
 

@@ -10,24 +10,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from draftconv.checkpoint import TensorRef
+from draftconv.checkpoint import FLOATS, TensorRef, show, show_some
 from draftconv.drafter.config import Config
-from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Mla
+from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
+from draftconv.drafter.facts import UNDECLARED, Mla
 from draftconv.drafter.problems import LEVELS, Level, Problem
 from draftconv.drafter.targets import EMBED_NAMES, Target
 from draftconv.drafter.tensors import OPTIONAL, expected
 from draftconv.drafter.vocabulary import offset_twins
 
-FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
 SAMPLED_PAIRS = 16
 LONG_CONTEXT = 4096
 """Below this, a rotary table is too short for any target served today; 2048 is a trainer's default."""
 
-MTP_MODEL_TYPES = frozenset({"deepseek_v3", "deepseek_v32", "glm_moe_dsa"})
+MTP_MODEL_TYPES = frozenset({
+    "deepseek_v3", "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "qwen3_next", "kimi_k3", "hy_v3", "step3p5"
+})  # fmt: skip
 """vLLM 0.33.0 config/speculative.py rewrites these draft model_types to a multi-token-prediction class."""
 
-Check = Callable[[Drafter, Target | None], Iterator[Problem]]
+HARMLESS_NULLS = frozenset({
+    "rope_scaling", "rope_parameters", "sliding_window", "layer_types", "bos_token_id", "eos_token_id",
+    "pad_token_id", "transformers_version"
+})  # fmt: skip
+"""Keys for which transformers writes null itself and every reader takes it as absent."""
+
+PACKED = frozenset({"I32", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4"})
+"""How quantized weights are stored (quantizers.md: Quark, ModelOpt, compressed-tensors, AWQ, GPTQ)."""
+
+Check = Callable[[Drafter, Target | None], Iterator[Problem | str]]
+"""Yields problems, or a sentence for what it could not look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +59,26 @@ def check_drafter(drafter: Drafter, target: Target | None, *, level: Level = "sa
                 not_made.append(f"{title} (needs --deep)")
             elif title in NEED_TARGET and target is None:
                 not_made.append(f"{title} (needs --target)")
-            elif title in NEED_TARGET_WEIGHTS and (target is None or target.path is None):
+            elif title in NEED_TARGET_WEIGHTS and not _has_weights(target):
                 not_made.append(f"{title} (needs --target with a directory that holds the target's weights)")
             else:
-                problems.extend(check(drafter, target))
+                for found in check(drafter, target):
+                    if isinstance(found, Problem):
+                        problems.append(found)
+                    else:
+                        not_made.append(f"{title} ({found})")
     if drafter.facts.quantization:
-        not_made.append("shapes of quantized weights")
+        not_made.append("shapes and values of quantized weights")
     unique = dict.fromkeys((p.code, p.detail) for p in problems)
     return Findings(tuple(Problem(code, detail) for code, detail in unique), tuple(not_made))
+
+
+def _has_weights(target: Target | None) -> bool:
+    return (
+        target is not None
+        and target.path is not None
+        and any(file.suffix in (".safetensors", ".bin") for file in target.path.iterdir())
+    )
 
 
 # ── tensors ────────────────────────────────────────────────────────────────────────
@@ -73,53 +96,50 @@ def _tensor_set(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
     if not drafter.facts.own_head and drafter.facts.reduced_vocab:
         yield Problem("tensor-missing", "lm_head.weight, which no target can lend to a reduced vocabulary")
     if not drafter.facts.own_embedding and drafter.facts.target_hidden != drafter.facts.hidden:
-        yield Problem(
-            "tensor-missing", "embed_tokens.weight, and the target's table is not as wide as the drafter"
-        )
+        yield Problem("tensor-missing", "embed_tokens.weight, and the target's table is not as wide as the drafter")
 
 
 def _tensor_shapes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
     for name, row in expected(drafter.facts).items():
         ref = drafter.tensors.get(name)
-        if (
-            ref is None
-            or name in ("d2t", "fc.weight")
-            or (drafter.facts.quantization and ref.dtype not in FLOATS)
-        ):
+        if ref is None or name == "d2t" or (drafter.facts.quantization and ref.dtype not in FLOATS):
             continue
         if name == "t2d" and ref.nbytes == row.shape[0]:
             continue
+        if name == "fc.weight" and len(ref.shape) == 2 and ref.shape[0] == row.shape[0]:
+            continue  # its width is the reader's to judge (fc-width)
         if ref.shape != row.shape:
             yield Problem(
-                "tensor-shape", f"{drafter.names[name]} is {list(ref.shape)}, expected {list(row.shape)}"
+                "tensor-shape", f"{show(drafter.names[name])} is {list(ref.shape)}, expected {list(row.shape)}"
             )
 
 
 def _dtypes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
     weights = {name: ref.dtype for name, ref in drafter.tensors.items() if name not in ("d2t", "t2d")}
-    if not drafter.facts.quantization:
-        for name, dtype in weights.items():
-            if dtype not in FLOATS:
-                yield Problem("tensor-dtype", f"{drafter.names[name]} is {dtype}")
+    quantization = drafter.facts.quantization
+    declared = quantization is not None and not quantization.startswith(UNDECLARED)
+    for name, dtype in weights.items():
+        if dtype in FLOATS or (declared and dtype in PACKED and name.endswith("_proj.weight")):
+            continue
+        if declared and dtype in PACKED and name in ("fc.weight", "lm_head.weight"):
+            continue
+        told = "" if declared else " and config.json has no quantization_config"
+        yield Problem("tensor-dtype", f"{show(drafter.names[name])} is {dtype}{told}")
+    if quantization and not declared and drafter.companions:
+        yield Problem("tensor-dtype", f"{_some(list(drafter.companions))} without a quantization_config")
     floats = sorted(set(weights.values()) & FLOATS)
     if len(floats) > 1:
-        yield Problem(
-            "dtype-mixed", ", ".join(f"{sum(d == f for d in weights.values())} x {f}" for f in floats)
-        )
+        yield Problem("dtype-mixed", ", ".join(f"{sum(d == f for d in weights.values())} x {f}" for f in floats))
 
 
 def _stale(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
-    leftovers = [f"{name}: {why}" for name, why in drafter.dropped.items() if "identity" not in why]
+    leftovers = [f"{name}: {why}" for name, why in drafter.dropped.items() if why not in SAME_WITHOUT]
     if leftovers:
         yield Problem("tensor-stale", _some(leftovers))
 
 
 def _prefixes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
-    prefixed = [
-        name
-        for name in drafter.names.values()
-        if name.startswith(("model.", "eagle_module.", "draft_model."))
-    ]
+    prefixed = [name for name in drafter.names.values() if name.startswith(("model.", "eagle_module.", "draft_model."))]
     if prefixed and drafter.detection.layout != "automodel":
         yield Problem("name-prefix", _some(prefixed))
 
@@ -134,7 +154,10 @@ def _packed(drafter: Drafter, name: str) -> bool:
 
 def _nulls(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
     config = drafter.checkpoint.config
-    nulls = [key for key, value in config.items() if value is None]
+    nulls = [key for key, value in config.items() if value is None and key not in HARMLESS_NULLS]
+    nulls += [
+        f"eagle_config: {key}" for key, value in Config(config).section("eagle_config").data.items() if value is None
+    ]
     if "n_routed_experts" in nulls:
         yield Problem("routed-experts-null", "n_routed_experts: null")
     if others := [key for key in nulls if key != "n_routed_experts"]:
@@ -150,7 +173,7 @@ def _flags(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
     written = config.size("num_hidden_layers")
     if written is not None and written != drafter.facts.layers:
         yield Problem("layers-config", f"num_hidden_layers is {written}, {drafter.facts.layers} stored")
-    if isinstance(drafter.facts.attention, Mla) and config.text("model_type") in MTP_MODEL_TYPES:
+    if config.text("model_type") in MTP_MODEL_TYPES:
         yield Problem("model-type-mtp", f"model_type: {config.text('model_type')}")
     if config.flag("attention_bias") and not any(name.endswith("_proj.bias") for name in drafter.tensors):
         yield Problem("tensor-missing", "attention_bias is true, no *_proj.bias stored")
@@ -177,63 +200,60 @@ def _positions(drafter: Drafter, target: Target | None) -> Iterator[Problem]:
     limit = drafter.facts.max_positions
     wanted = target.max_positions if target and target.max_positions else LONG_CONTEXT
     if limit is None:
-        yield Problem(
-            "positions-short", "max_position_embeddings is absent: transformers assumes 2048 or 4096"
-        )
+        yield Problem("positions-short", "max_position_embeddings is absent: transformers assumes 2048 or 4096")
     elif limit < wanted:
-        whose = (
-            f"{target.name} has {wanted}"
-            if target and target.max_positions
-            else f"targets serve {wanted} and more"
-        )
+        whose = f"{target.name} has {wanted}" if target and target.max_positions else f"targets serve {wanted} and more"
         yield Problem("positions-short", f"max_position_embeddings is {limit}, {whose}")
 
 
 def _target_sizes(drafter: Drafter, target: Target | None) -> Iterator[Problem]:
     if target and target.vocab and target.vocab != drafter.facts.vocab:
-        yield Problem(
-            "vocab-target", f"vocab_size is {drafter.facts.vocab}, {target.name} has {target.vocab}"
-        )
+        yield Problem("vocab-target", f"vocab_size is {drafter.facts.vocab}, {target.name} has {target.vocab}")
 
 
 # ── contents ───────────────────────────────────────────────────────────────────────
 
 
-def _pruned_head(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+def _pruned_head(drafter: Drafter, _: Target | None) -> Iterator[Problem | str]:
     head = drafter.tensors.get("lm_head.weight")
-    if head is None or drafter.maps is None or len(drafter.maps.offsets) != head.shape[0]:
+    maps = drafter.maps
+    if head is None or not drafter.facts.reduced_vocab or maps is None or (len(maps.offsets),) != head.shape[:1]:
         return
-    pairs = offset_twins(drafter.maps.offsets, SAMPLED_PAIRS)
-    same = [(a, b) for a, b in pairs if _row(head, a) == _row(head, b)]
-    # One pair may coincide (unused tokens keep their initial row); most do so only after the bug.
-    if pairs and 2 * len(same) > len(pairs):
-        a, b = same[0]
-        yield Problem(
-            "head-pruned-by-offset",
-            f"{len(same)} of {len(pairs)} sampled row pairs with equal d2t are bit-identical, first: {a} and {b}",
-        )
+    pairs = offset_twins(maps.offsets, SAMPLED_PAIRS)
+    if len(pairs) < 2:
+        yield "hardly any draft ids share an offset"
+        return
+    a, b = pairs[0]
+    # Rows taken at offsets are identical in every pair and differ between offsets; a constant head is another fault.
+    others = [i for i, offset in enumerate(maps.offsets) if offset != maps.offsets[a]]
+    same = all(_row(head, i) == _row(head, j) for i, j in pairs)
+    if same and (not others or _row(head, others[-1]) != _row(head, a)):
+        told = f"{len(pairs)} sampled pairs of rows with equal d2t are bit-identical, first: {a} and {b}"
+        yield Problem("head-pruned-by-offset", told)
 
 
 def _values(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
     from draftconv.checkpoint import scan
 
-    for name, ref in drafter.tensors.items():
+    for name, ref in (*drafter.tensors.items(), *drafter.companions.items()):
         if ref.dtype not in FLOATS:
             continue
         found = scan(ref)
         if found.not_finite:
-            yield Problem(
-                "not-finite", f"{drafter.names[name]}: {found.not_finite} values, first at {found.first}"
-            )
-        if found.all_zero:
-            yield Problem("all-zero", drafter.names[name])
+            yield Problem("not-finite", f"{show(ref.name)}: {found.not_finite} values, first at {found.first}")
+        if found.all_zero and not name.endswith((".bias", "zero_point")):  # a bias may stay where it began
+            yield Problem("all-zero", show(ref.name))
 
 
-def _embedding(drafter: Drafter, target: Target | None) -> Iterator[Problem]:
+def _embedding(drafter: Drafter, target: Target | None) -> Iterator[Problem | str]:
+    """Only where engines would overwrite it: a drafter of another width keeps its own."""
     ref = drafter.tensors.get("embed_tokens.weight")
-    if ref is None or target is None:
+    if ref is None or target is None or drafter.facts.hidden != drafter.facts.target_hidden:
         return
-    if difference := table_difference(ref, target_table(target, EMBED_NAMES)):
+    theirs = target_table(target, EMBED_NAMES)
+    if theirs is None:
+        yield f"{target.name} stores no embed_tokens under a known name"
+    elif difference := table_difference(ref, theirs):
         yield Problem("embedding-differs", difference)
 
 
@@ -260,8 +280,7 @@ def _row(ref: TensorRef, index: int) -> bytes:
 
 
 def _some(items: list[str]) -> str:
-    shown = ", ".join(items[:4])
-    return shown if len(items) <= 4 else f"{shown} and {len(items) - 4} more"
+    return show_some(items, 4)
 
 
 CHECKS: Mapping[Level, Mapping[str, Check]] = {

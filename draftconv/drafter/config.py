@@ -6,10 +6,12 @@ a value of the wrong JSON type is an error that names the key.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+from draftconv.checkpoint import show
 from draftconv.errors import BadCheckpoint
 
 T = TypeVar("T")
@@ -46,12 +48,18 @@ class Config:
         """Return a positive integer such as a width or a count; zero and below are errors."""
         value = self.integer(key)
         if value is not None and not 0 < value < 1 << 31:
-            raise BadCheckpoint(f"{self.where}: {key} is {value}, not a size", cure="correct the key")
+            raise BadCheckpoint(f"{self.where}: {key} is {show(value)}, not a size", cure="correct the key")
         return value
 
     def number(self, key: str) -> float | None:
+        """Return a finite number, or None when absent or null."""
         value = self.data.get(key)
-        return float(value) if type(value) is int else self._typed(key, value, float)
+        if type(value) is int and abs(value) < 1 << 63:
+            value = float(value)
+        found = self._typed(key, value, float)
+        if found is not None and not math.isfinite(found):
+            raise BadCheckpoint(f"{self.where}: {key} is {found}, not a number", cure="correct the key")
+        return found
 
     def flag(self, key: str) -> bool | None:
         return self._typed(key, self.data.get(key), bool)
@@ -73,7 +81,7 @@ class Config:
         value = self.data.get(key)
         if value is None:
             return None
-        if not isinstance(value, list) or any(type(item) is not int for item in value):
+        if not isinstance(value, list) or any(type(item) is not int or abs(item) >> 31 for item in value):
             raise BadCheckpoint(f"{self.where}: {key} is not a list of integers", cure="correct the key")
         return tuple(value)
 
@@ -90,9 +98,7 @@ class Config:
         if value is None:
             return None
         if type(value) is not kind:
-            raise BadCheckpoint(
-                f"{self.where}: {key} is {_kind(value)}, not {_WORDS[kind]}", cure="correct the key"
-            )
+            raise BadCheckpoint(f"{self.where}: {key} is {_kind(value)}, not {_WORDS[kind]}", cure="correct the key")
         return value
 
 
@@ -101,7 +107,7 @@ def _kind(value: object) -> str:
         case bool():
             return "true or false"
         case int() | float():
-            return f"the number {value}"
+            return f"the number {show(value)}"
         case str():
             return "text"
         case list():

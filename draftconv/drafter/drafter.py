@@ -10,6 +10,12 @@ from draftconv.drafter.facts import Facts
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.vocabulary import MapReading
 
+IDENTITY_MAP = "identity map of a full vocabulary"
+FULL_MASK = "mask of a full vocabulary"
+ZERO_BIAS = "zeros: the same as no bias"
+SAME_WITHOUT = frozenset({IDENTITY_MAP, FULL_MASK, ZERO_BIAS})
+"""Reasons to leave a tensor out that change nothing; every other one is a leftover of training."""
+
 
 @dataclass(frozen=True, slots=True)
 class Detection:

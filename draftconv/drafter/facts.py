@@ -18,6 +18,9 @@ Fusion = Literal["plain", "fc_norm", "norm_before_fc", "both"]
 VocabOrder = Literal["full", "ascending", "unordered"]
 Scalar = bool | int | float | str
 
+UNDECLARED = "undeclared"
+"""First word of `Facts.quantization` when no config describes the quantized tensors."""
+
 
 class Taps(enum.Enum):
     """What is known of the captured boundaries when the file names none."""

@@ -17,7 +17,7 @@ PREFIXES = ("eagle_module.", "draft_model.", "model.")
 """ModelOpt's and TorchSpec's training wrappers, and Automodel's / Hugging Face's root."""
 
 ALIASES: tuple[tuple[str, str], ...] = (
-    (r"^midlayer\.(\d+)\.", r"layers.\1."),  # ModelOpt Megatron, several layers
+    (r"^midlayer\.([0-9]+)\.", r"layers.\1."),  # ModelOpt Megatron, several layers
     (r"^midlayer\.", "layers.0."),
     (r"^hidden_norm\.", "layers.0.hidden_norm."),  # ModelOpt ≤ 0.40 before export
     (r"^input_embeds_norm\.", "layers.0.input_layernorm."),
@@ -29,14 +29,15 @@ ALIASES: tuple[tuple[str, str], ...] = (
 )
 
 STALE: tuple[tuple[str, str], ...] = (
-    (r"(^|\.)verifier_(lm_head|norm)\.", "the verifier's own tensors, kept by speculators for training"),
+    (r"(^|\.)verifier_\w+\.", "the verifier's own tensors, kept by speculators for training"),
     (r"(^|\.)rotary_emb\.", "a rotary buffer that every engine computes itself"),
     (r"(^|\.)target_model\.", "the target's own weights, kept by a training wrapper"),
 )
 
 COMPANIONS = re.compile(
     r"\.(weight_scale|weight_scale_2|weight_scale_inv|weight_zero_point|weight_shape|weight_packed|weight_g_idx"
-    r"|input_scale|pre_quant_scale|qweight|qzeros|scales|g_idx|[qkv]_scale|kv_scale)$"
+    r"|weight_global_scale|input_global_scale|input_scale|input_zero_point|output_scale|output_zero_point"
+    r"|pre_quant_scale|qweight|qzeros|scales|g_idx|[qkv]_scale|[qkv]_zero_point|kv_scale)$"
 )
 """Tensors that belong to a quantized weight rather than to the forward pass."""
 
@@ -99,7 +100,7 @@ def sort_names(names: Iterable[str]) -> Names:
 
 def _one_norm_for_later_layers(canonical: dict[str, str], stale: dict[str, str]) -> None:
     """Later layers have one norm: `hidden_norm` to SGLang and TensorRT-LLM, `input_layernorm` to vLLM."""
-    for name in [n for n in canonical if re.fullmatch(r"layers\.[1-9]\d*\.hidden_norm\.weight", n)]:
+    for name in [n for n in canonical if re.fullmatch(r"layers\.[1-9][0-9]*\.hidden_norm\.weight", n)]:
         source = canonical.pop(name)
         plain = name.replace("hidden_norm", "input_layernorm")
         if plain in canonical:

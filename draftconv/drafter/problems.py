@@ -88,8 +88,9 @@ KINDS: Mapping[str, Kind] = {
         "convert --repair d2t-dtype restores int64 when every value is integral and the map is valid",
         repair=True),
     "d2t-rounded": Kind(
-        "error", "maps", "d2t has been rounded to BF16",
-        "every large offset has only 8 significant bits left, so most drafts land on a neighbouring token",
+        "error", "maps", "d2t has been rounded to a half-precision float",
+        "every large offset has only 8 (BF16) or 11 (F16) significant bits left, so most drafts land on a "
+        "neighbouring token",
         "rebuild d2t from t2d or from the training cache"),
     "head-pruned-by-offset": Kind(
         "error", "sample", "lm_head rows were gathered with offsets instead of target ids",
@@ -127,7 +128,7 @@ KINDS: Mapping[str, Kind] = {
         "warning", "config", "trained with a double normalisation that no engine applies",
         "ModelOpt 0.41-0.47 trains hidden_norm(input_layernorm(s)); vLLM, SGLang and TensorRT-LLM "
         "compute hidden_norm(s), for the published figures too",
-        "serve as it is, or try convert --repair double-norm (an approximation) and judge it by accept length",
+        "serve as it is; convert --repair double-norm approximates it, to be judged by accept length",
         repair=True),
     # ── sizes and tensors ──────────────────────────────────────────────────────────
     "fc-width": Kind(
@@ -156,7 +157,7 @@ KINDS: Mapping[str, Kind] = {
         "quantized files need their quantization_config; otherwise export again in BF16"),
     "name-prefix": Kind(
         "warning", "config", "tensor names carry a prefix",
-        "vLLM and TensorRT-LLM prepend model. themselves and stop; SGLang's MLA class drops every such tensor",
+        "vLLM and TensorRT-LLM prepend model. themselves and stop; SGLang's MLA class drops such tensors",
         "convert writes bare names"),
     "dtype-mixed": Kind(
         "note", "config", "float tensors of several dtypes",
@@ -164,7 +165,8 @@ KINDS: Mapping[str, Kind] = {
         "convert --dtype bf16 makes them uniform"),
     "not-finite": Kind(
         "error", "deep", "NaN or infinity in a tensor",
-        "one such value turns every logit into NaN", "export again; check training for overflow in float16"),
+        "one such value turns every logit into NaN",
+        "export again; check training for overflow in float16"),
     "all-zero": Kind(
         "error", "deep", "a tensor is all zeros",
         "a weight that was never saved or loaded (an empty shard under ZeRO-3, a hole in a sparse file)",

@@ -27,9 +27,7 @@ def read_rope(config: Config, *, mla: bool) -> tuple[Rope, str, tuple[str, ...]]
     Raises:
         BadCheckpoint: a spelling has the wrong JSON type.
     """
-    sections = [
-        (key, found) for key in ("rope_parameters", "rope_scaling") if (found := config.section(key)).data
-    ]
+    sections = [(key, found) for key in ("rope_parameters", "rope_scaling") if (found := config.section(key)).data]
     thetas = {
         name: theta
         for name, theta in [
@@ -41,7 +39,7 @@ def read_rope(config: Config, *, mla: bool) -> tuple[Rope, str, tuple[str, ...]]
     kinds = {key: _kind(section) for key, section in sections}
     scalings = {key: _scaling(section) for key, section in sections}
 
-    contradictions: list[str] = []
+    contradictions = [told for _, section in sections if (told := _two_kinds(section))]
     if len(set(thetas.values())) > 1:
         contradictions.append(", ".join(f"{name} = {value:g}" for name, value in thetas.items()))
     if len(set(kinds.values())) > 1:
@@ -55,9 +53,7 @@ def read_rope(config: Config, *, mla: bool) -> tuple[Rope, str, tuple[str, ...]]
     theta = thetas.get("rope_parameters.rope_theta", next(iter(thetas.values()), DEFAULT_THETA))
     kind = next(iter(kinds.values()), "default")
     scaling = next(iter(scalings.values()), {})
-    reason = (
-        f"read from {source}" if source != "absent" else f"absent: every engine and trainer uses {theta:g}"
-    )
+    reason = f"read from {source}" if source != "absent" else f"absent: every engine and trainer uses {theta:g}"
     return Rope(theta, pairs, kind, MappingProxyType(dict(scaling))), reason, tuple(contradictions)
 
 
@@ -78,6 +74,14 @@ def spell_rope(rope: Rope, *, both: bool = True) -> dict[str, object]:
 
 def _kind(section: Config) -> str:
     return section.text("rope_type") or section.text("type") or "default"
+
+
+def _two_kinds(section: Config) -> str | None:
+    """`type` beside a different `rope_type`; transformers itself writes default beside its older name mrope."""
+    kinds = {kind for key in ("rope_type", "type") if (kind := section.text(key))}
+    if len(kinds) < 2 or kinds == {"default", "mrope"}:
+        return None
+    return f"{section.where}: rope_type is {section.text('rope_type')}, type is {section.text('type')}"
 
 
 def _scaling(section: Config) -> Mapping[str, Scalar | tuple[Scalar, ...]]:

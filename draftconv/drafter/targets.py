@@ -85,8 +85,10 @@ def find_target(spec: str | None, layers: int | None) -> Target | None:
         UsageError: unknown name, or the two options contradict each other.
         BadCheckpoint: the target's config.json is unreadable or lacks a layer count.
     """
+    if layers is not None and layers < 1:
+        raise UsageError(f"--target-layers {layers} is not a number of layers")
     if spec is None:
-        return Target(f"a target with {layers} layers", layers) if layers else None
+        return Target(f"a target with {layers} layers", layers) if layers is not None else None
     target = _resolve(spec)
     if layers is not None and layers != target.layers:
         raise UsageError(

@@ -7,6 +7,7 @@ the maps are small, and reading them must not import numpy.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class VocabMap:
         return VocabMap(tuple(self.ids[i] for i in order), self.vocab), order
 
 
-Fault = Literal["d2t-absolute", "d2t-range", "d2t-duplicate", "d2t-dtype", "d2t-t2d-mismatch"]
+Fault = Literal["d2t-absolute", "d2t-range", "d2t-duplicate", "d2t-dtype", "d2t-rounded", "d2t-t2d-mismatch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,32 +69,94 @@ def read_maps(d2t: TensorRef, t2d: TensorRef | None, vocab: int) -> MapReading:
     faults: list[tuple[Fault, str]] = []
     offsets = _integers(d2t)
     if offsets is None:
-        return MapReading(None, (("d2t-dtype", f"d2t is {d2t.dtype} and holds fractions"),))
+        return MapReading(None, (("d2t-dtype", f"d2t is {d2t.dtype} and holds more than whole numbers"),))
     if d2t.dtype not in ("I64", "I32"):
         faults.append(("d2t-dtype", f"d2t is {d2t.dtype}; loaders expect int64"))
+    marked = _marked(t2d) if t2d is not None else None
     ids = tuple(i + offset for i, offset in enumerate(offsets))
     outside = [i for i, target in enumerate(ids) if not 0 <= target < vocab]
     repeated = len(ids) - len(set(ids))
-    if (outside or repeated) and is_absolute(offsets, vocab):
-        faults.append(
-            ("d2t-absolute", f"first values {_few(offsets)} are themselves {len(offsets)} distinct ids")
-        )
-    elif outside:
+    agrees = marked is not None and not repeated and marked == set(ids)
+    if not agrees and _is_absolute(offsets, vocab, marked, broken=bool(outside or repeated)):
+        values = f"first values {_few(offsets)} are themselves {len(offsets)} distinct ids"
+        return MapReading(None, (*faults, ("d2t-absolute", values)), offsets)
+    if not agrees and (evidence := _rounded(offsets, marked)):
+        faults.append(("d2t-rounded", evidence))
+    if outside:
         i = outside[0]
-        faults.append(
-            ("d2t-range", f"{len(outside)} draft ids map outside 0…{vocab - 1}, first: draft {i} → {ids[i]}")
-        )
+        told = f"{len(outside)} draft ids map outside 0…{vocab - 1}, first: draft {i} → {ids[i]}"
+        faults.append(("d2t-range", told))
     elif repeated:
         faults.append(("d2t-duplicate", f"{repeated} draft ids share a target id with an earlier one"))
     usable = None if outside or repeated else VocabMap(ids, vocab)
-    if usable and t2d is not None and t2d.read() != usable.t2d():
-        faults.append(("d2t-t2d-mismatch", _disagreement(usable, t2d)))
+    if usable and t2d is not None and (not agrees or math.prod(t2d.shape) != vocab):
+        faults.append(("d2t-t2d-mismatch", _disagreement(usable, t2d, marked or set())))
     return MapReading(usable, tuple(faults), offsets)
 
 
-def is_absolute(offsets: Sequence[int], vocab: int) -> bool:
-    """True when the values are distinct target ids themselves, stored where offsets belong."""
-    return len(set(offsets)) == len(offsets) and min(offsets) >= 0 and max(offsets) < vocab
+def _is_absolute(offsets: Sequence[int], vocab: int, marked: set[int] | None, *, broken: bool) -> bool:
+    """True when the values are distinct target ids themselves, stored where offsets belong.
+
+    A map that is valid as offsets gives itself away by t2d or, without one, by having no two
+    equal offsets: about n²/2V pairs share one in any real vocabulary of n out of V tokens,
+    because frequent tokens come in runs.
+    """
+    if not offsets or len(set(offsets)) != len(offsets) or min(offsets) < 0 or max(offsets) >= vocab:
+        return False
+    if marked is not None and len(marked) == len(offsets):
+        return marked == set(offsets)
+    return broken or (marked is None and len(offsets) ** 2 >= 40 * vocab)
+
+
+HALF_PRECISIONS = {"BF16": 8, "F16": 11}
+"""Significant bits of the float types that a blanket cast rounds integers to."""
+
+_SURE = 24
+"""Bits of evidence: a chance of one in sixteen million that healthy offsets look rounded."""
+
+
+def _rounded(offsets: Sequence[int], marked: set[int] | None) -> str | None:
+    """Tell whether offsets have been through a half-precision float, and how that shows.
+
+    With a t2d of as many tokens the true ascending offsets are known. Else the values speak:
+    a rounded one has zeros below its highest 8 (BF16) or 11 (F16) bits.
+    """
+    if marked is not None and len(marked) == len(offsets):
+        true = [target - i for i, target in enumerate(sorted(marked))]
+        if true == list(offsets):
+            return None
+        for name, bits in HALF_PRECISIONS.items():
+            if [_round(value, bits) for value in true] == list(offsets):
+                wrong = sum(a != b for a, b in zip(true, offsets, strict=True))
+                return f"{wrong} of {len(true)} offsets are those of t2d rounded to {name}"
+    for name, bits in HALF_PRECISIONS.items():
+        large = {abs(offset) for offset in offsets if abs(offset) > 1 << bits}
+        zeros = sum(value.bit_length() - bits for value in large)
+        if len(large) < 8 or zeros < _SURE or any(_round(value, bits) != value for value in large):
+            continue
+        if _fills_its_grid(large, bits):
+            return f"all {len(large)} distinct offsets above {1 << bits} have {bits} significant bits ({name})"
+    return None
+
+
+def _fills_its_grid(values: set[int], bits: int) -> bool:
+    """True unless the values share a coarser step: vocabularies cut in blocks are multiples of the block."""
+    binades: dict[int, int] = {}
+    for value in values:
+        binades[value.bit_length()] = math.gcd(value, binades.get(value.bit_length(), 0))
+    crowded = {b for b in binades if sum(value.bit_length() == b for value in values) >= 8}
+    return all(binades[b] == 1 << (b - bits) for b in crowded)
+
+
+def _round(value: int, bits: int) -> int:
+    """The nearest integer with `bits` significant bits, ties to even."""
+    excess = abs(value).bit_length() - bits
+    if excess <= 0:
+        return value
+    quotient, rest = divmod(abs(value), 1 << excess)
+    half = 1 << (excess - 1)
+    quotient += rest > half or (rest == half and quotient & 1)
+    return (quotient << excess) * (1 if value > 0 else -1)
 
 
 def offset_twins(offsets: Sequence[int], limit: int) -> list[tuple[int, int]]:
@@ -109,6 +172,7 @@ def offset_twins(offsets: Sequence[int], limit: int) -> list[tuple[int, int]]:
 
 
 def _integers(ref: TensorRef) -> tuple[int, ...] | None:
+    """The values as integers; None for another dtype, fractions, infinity or NaN."""
     data = ref.read()
     if code := _INTEGERS.get(ref.dtype):
         return struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data)
@@ -121,12 +185,20 @@ def _integers(ref: TensorRef) -> tuple[int, ...] | None:
     return tuple(int(v) for v in values) if all(float(v).is_integer() for v in values) else None
 
 
-def _disagreement(mapped: VocabMap, t2d: TensorRef) -> str:
-    if t2d.nbytes != mapped.vocab:
+def _marked(t2d: TensorRef) -> set[int]:
+    """The target ids that the mask marks, whatever number type holds it."""
+    data = t2d.read()
+    size = max(1, len(data) // max(1, math.prod(t2d.shape)))
+    if size == 1:
+        return {token for token, flag in enumerate(data) if flag}
+    return {i // size for i in range(0, len(data), size) if any(data[i : i + size])}
+
+
+def _disagreement(mapped: VocabMap, t2d: TensorRef, marked: set[int]) -> str:
+    if math.prod(t2d.shape) != mapped.vocab:
         return f"t2d is {t2d.dtype} {list(t2d.shape)}, the target has {mapped.vocab} tokens"
-    stored = t2d.read()
-    missing = sum(1 for target in mapped.ids if not stored[target])
-    return f"t2d marks {sum(map(bool, stored))} tokens, d2t reaches {len(mapped.ids)}; {missing} of them unmarked"
+    missing = len(set(mapped.ids) - marked)
+    return f"t2d marks {len(marked)} tokens, d2t reaches {len(mapped.ids)}; {missing} of them unmarked"
 
 
 def _few(values: Sequence[int]) -> str:

@@ -10,10 +10,13 @@ LAYOUTS = (
         "certain",
         (
             Clue(
-                "tensors are named model.fc.weight, model.layers.0.* beside a bare lm_head",
+                "every tensor is named model.* but lm_head, d2t and t2d",
                 lambda e: (
-                    e.names.canonical.get("fc.weight") == "model.fc.weight"
-                    and e.names.canonical.get("lm_head.weight", "lm_head.weight") == "lm_head.weight"
+                    e.has("fc.weight")
+                    and all(
+                        file == (name if name in ("lm_head.weight", "d2t", "t2d") else f"model.{name}")
+                        for name, file in e.names.canonical.items()
+                    )
                 ),
             ),
         ),

@@ -20,6 +20,9 @@ from draftconv.drafter.targets import Target
 
 Confidence = Literal["certain", "likely", "weak"]
 
+IDS = "eagle_aux_hidden_state_layer_ids"
+"""The key for captured layers, at the top level or in `eagle_config`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hints:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from draftconv.checkpoint import show
 from draftconv.drafter.drafter import Detection
 from draftconv.errors import NotADrafter
 from draftconv.layouts import MARK, layout, layouts
@@ -20,7 +25,9 @@ def detect(evidence: Evidence, hints: Hints) -> tuple[Layout, Detection]:
         return found, Detection(found.id, "given", (f"--from {hints.layout}",))
     _refuse_strangers(evidence)
     if mark := evidence.config.text(MARK):
-        return layout(mark), Detection(mark, "certain", (f"config.json says draftconv wrote it for {mark}",))
+        found = layout(mark)
+        said = f"config.json says draftconv wrote it for {found.id}"
+        return found, Detection(found.id, "certain", (said,))
     for candidate in layouts().values():
         if candidate.clues is not None and all(clue.holds(evidence) for clue in candidate.clues):
             reasons = tuple(clue.text for clue in candidate.clues) or ("no producer's fingerprint fits",)
@@ -29,50 +36,107 @@ def detect(evidence: Evidence, hints: Hints) -> tuple[Layout, Detection]:
 
 
 def _refuse_strangers(evidence: Evidence) -> None:
-    """Name what a checkpoint is when it is not an EAGLE-3 drafter (producers' forms, in their order)."""
-    names = evidence.names.canonical
-    config = evidence.config
-    method = config.text("speculators_model_type")
+    """Name what a checkpoint is when it is not an EAGLE-3 drafter."""
+    for stranger in STRANGERS:
+        if stranger.holds(evidence):
+            raise NotADrafter(
+                f"this is {stranger.what}",
+                why=stranger.why,
+                cure="draftconv converts EAGLE-3 and EAGLE-3.1 drafters",
+            )
+    method = evidence.config.text("speculators_model_type")
     if method is not None and method != "eagle3":
-        _refuse(f"a speculators `{method}` drafter", "draftconv reads speculators_model_type eagle3")
-    if "mask_hidden" in names:
-        _refuse(
-            "a P-EAGLE drafter (it has mask_hidden)", "it drafts in parallel and has another forward pass"
+        raise NotADrafter(
+            f"this is a speculators `{show(method)}` drafter",
+            why="draftconv reads speculators_model_type eagle3",
+            cure="draftconv converts EAGLE-3 and EAGLE-3.1 drafters",
         )
-    if any(name.endswith(("eh_proj.weight", ".enorm.weight", ".hnorm.weight")) for name in names):
-        _refuse("a multi-token-prediction head (eh_proj, enorm, hnorm)", "serve it with method mtp")
-    if any(".experts." in name for name in names):
-        _refuse("a mixture-of-experts model", "an EAGLE-3 drafter's MLP is dense")
-    deepest = max((int(name.split(".")[1]) for name in names if _is_layer(name)), default=-1)
-    if "fc.weight" not in names:
-        if deepest >= 3:
-            _refuse(
-                f"a whole model ({deepest + 1} layers and no fc)",
-                "give the drafter's directory, not the target's",
-            )
-        if evidence.eagle.flag("use_aux_hidden_state") is False:
-            _refuse(
-                "an EAGLE-1-style head (use_aux_hidden_state is false)", "it reads the last hidden state only"
-            )
-        _refuse(
-            "no EAGLE-3 drafter: it has no fc.weight",
-            "fc fuses the target's hidden states; all EAGLE-3 have it",
-        )
-    if "layers.0.hidden_norm.weight" not in names and "layers.0.self_attn.q_proj.weight" in names:
-        fc, q = (
-            evidence.checkpoint.tensors[names[n]].shape
-            for n in ("fc.weight", "layers.0.self_attn.q_proj.weight")
-        )
-        if len(fc) == len(q) == 2 and fc[1] == 2 * fc[0] and q[1] == fc[0]:
-            _refuse(
-                "an EAGLE-1/2 drafter (fc is [H, 2H] and there is no hidden_norm)",
-                "serve it with method eagle",
-            )
 
 
-def _refuse(what: str, why: str) -> None:
-    raise NotADrafter(f"this is {what}", why=why, cure="draftconv converts EAGLE-3 and EAGLE-3.1 drafters")
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Something that lies in the same kind of directory and is no EAGLE-3 drafter."""
+
+    holds: Callable[[Evidence], bool]
+    what: str
+    why: str
 
 
-def _is_layer(name: str) -> bool:
-    return name.startswith("layers.") and name.split(".")[1].isdigit()
+def _named(evidence: Evidence, pattern: str) -> bool:
+    return any(re.search(pattern, name) for name in (*evidence.names.canonical, *evidence.names.companions))
+
+
+def _layer_count(evidence: Evidence) -> int:
+    return len({m[1] for name in evidence.names.canonical if (m := re.match(r"layers\.([0-9]+)\.", name))})
+
+
+def _has_fc(evidence: Evidence) -> bool:
+    return _named(evidence, r"^fc\.(?!bias$)")
+
+
+def _is_eagle_1(evidence: Evidence) -> bool:
+    """fc is [H, 2H], there is no norm for the state, and attention reads H values instead of 2H."""
+    tensors, names = evidence.checkpoint.tensors, evidence.names.canonical
+    fc = tensors[names["fc.weight"]].shape if "fc.weight" in names else ()
+    if "layers.0.hidden_norm.weight" in names or len(fc) != 2 or fc[1] != 2 * fc[0]:
+        return False
+    stem = "layers.0.self_attn"
+    reads = [f"{stem}.{part}.weight" for part in ("q_proj", "q_a_proj", "qkv_proj", "kv_a_proj_with_mqa")]
+    shapes = [tensors[names[name]].shape for name in reads if name in names]
+    return bool(shapes) and all(len(shape) == 2 and shape[1] == fc[0] for shape in shapes)
+
+
+_SERVE_TARGET = "give the drafter's directory, not the target's"
+STRANGERS: tuple[Stranger, ...] = (
+    Stranger(
+        lambda e: (e.config.text("speculators_model_type") or "").lower() == "peagle",
+        "a P-EAGLE drafter (speculators_model_type is peagle)",
+        "it drafts in parallel and has another forward pass",
+    ),
+    Stranger(
+        lambda e: e.has("mask_hidden"),
+        "a P-EAGLE drafter (it has mask_hidden)",
+        "it drafts in parallel and has another forward pass",
+    ),
+    Stranger(
+        lambda e: e.architecture.lower().startswith("peagle") or e.config.flag("parallel_drafting") is True,
+        "a P-EAGLE drafter (config.json says so)",
+        "it drafts in parallel and has another forward pass",
+    ),
+    Stranger(
+        lambda e: _named(e, r"\.lora_[AB]\."),
+        "a LoRA adapter (lora_A, lora_B)",
+        "merge it into its base first; an EAGLE-3 drafter is a model of its own",
+    ),
+    Stranger(
+        lambda e: _named(e, r"^medusa_head\.|^[0-9]+\.[0-9]+\.(linear\.)?weight$"),
+        "a set of Medusa heads",
+        "they draft from the last hidden state without attention",
+    ),
+    Stranger(
+        lambda e: _layer_count(e) >= 4 and not _has_fc(e),
+        "a whole model (four layers or more, and no fc)",
+        _SERVE_TARGET,
+    ),
+    Stranger(
+        lambda e: _named(e, r"(^|\.)(eh_proj|enorm|hnorm)\.(weight|qweight)$"),
+        "a multi-token-prediction head (eh_proj, enorm, hnorm)",
+        "serve it with method mtp",
+    ),
+    Stranger(
+        lambda e: _named(e, r"\.experts\."),
+        "a mixture-of-experts model",
+        "an EAGLE-3 drafter's MLP is dense",
+    ),
+    Stranger(_is_eagle_1, "an EAGLE-1/2 drafter (fc is [H, 2H], no hidden_norm)", "serve it with method eagle"),
+    Stranger(
+        lambda e: not _has_fc(e) and e.eagle.flag("use_aux_hidden_state") is False,
+        "an EAGLE-1-style head (use_aux_hidden_state is false)",
+        "it reads the last hidden state only",
+    ),
+    Stranger(
+        lambda e: not _has_fc(e),
+        "no EAGLE-3 drafter: it has no fc",
+        "fc fuses the target's hidden states; all EAGLE-3 have it",
+    ),
+)

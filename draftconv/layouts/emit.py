@@ -123,7 +123,13 @@ def eagle_section(facts: Facts) -> dict[str, object]:
         "use_mtp_layernorm": False,
         "norm_before_fc": facts.fusion == "norm_before_fc",
         "return_hidden_post_norm": facts.feedback == "post-norm",
+        **double_norm_mark(facts),
     }
+
+
+def double_norm_mark(facts: Facts) -> dict[str, object]:
+    """The key by which a drafter of ModelOpt 0.41-0.47 stays recognisable; no reader acts on it."""
+    return {"parallel_draft_step": 1} if facts.double_norm else {}
 
 
 def nested_ids(writing: Writing) -> dict[str, object]:
@@ -172,7 +178,7 @@ def after_ids(writing: Writing) -> dict[str, object]:
         )
     if first != 2 and writing.target and writing.target.family == "deepseek":
         raise Refused(
-            f"boundaries {list(writing.boundaries)} of a DeepSeek/Kimi target cannot be handed to a trainer safely",
+            f"a trainer may mis-read boundaries {list(writing.boundaries)} of a DeepSeek/Kimi target",
             why="captured through SGLang, ids that do not start with 1 mean one layer lower",
             cure="convert to vllm, sglang or trtllm",
         )

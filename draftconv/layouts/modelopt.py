@@ -12,7 +12,7 @@ import re
 
 from draftconv.drafter.facts import Mla
 from draftconv.layouts import MARK, limits
-from draftconv.layouts.base import Clue, Evidence, Layout, Spelling, Writer, Writing
+from draftconv.layouts.base import Clue, Evidence, Layout, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0, MIDLAYER, NO_EMBEDDING, NO_T2D, eagle_key
 from draftconv.layouts.emit import after_ids, eagle_section, explicit_config
 
@@ -22,16 +22,35 @@ _WRAPPED = Clue(
     "tensors still carry eagle_module., as before export",
     lambda e: any("eagle_module." in name for name in e.names.prefixed),
 )
-_NUMBERED = Clue(
-    "tensors are named midlayer.0.*",
-    lambda e: any(re.match(r"midlayer\.\d+\.", name) for name in e.names.canonical.values()),
+_MEGATRON = Clue(
+    "tensors are named midlayer.{i}.*, or midlayer.* with ModelOpt's keys and a safetensors format mark",
+    lambda e: (
+        any(re.match(r"midlayer\.[0-9]+\.", name) for name in e.names.canonical.values()) or _is_single_megatron(e)
+    ),
 )
 
 
+def _is_single_megatron(evidence: Evidence) -> bool:
+    """One Megatron layer: the other exporters write no metadata, and later ones next_layer_regular."""
+    keys = evidence.eagle.has("use_last_layernorm") and not evidence.eagle.has("next_layer_regular")
+    return (
+        keys
+        and evidence.checkpoint.metadata.get("format") == "pt"
+        and evidence.prefix("midlayer.")
+        and evidence.architecture == "LlamaForCausalLMEagle3"
+        and not evidence.has("t2d")
+        and not any(evidence.config.has(key) for key in ("_torchspec_version", MARK))
+    )
+
+
 def _double_norm(evidence: Evidence) -> bool:
-    """0.41 and later, by the keys that came with it or by the names of 0.43 and later."""
+    """0.41 and later, by the keys that came with it or by layer 0 holding the norm of the state.
+
+    0.41-0.42 rename that one on export; 0.40 and earlier keep it outside the layer.
+    """
     told = evidence.eagle.has("next_layer_regular") or evidence.eagle.has("parallel_draft_step")
-    return told or (evidence.prefix("layers.0.") and not evidence.config.has(MARK))
+    norm = evidence.names.canonical.get("layers.0.hidden_norm.weight", "")
+    return told or (norm.endswith("layers.0.hidden_norm.weight") and not evidence.config.has(MARK))
 
 
 def _config(writing: Writing) -> dict[str, object]:
@@ -50,7 +69,7 @@ def _config(writing: Writing) -> dict[str, object]:
     for key in ("norm_before_fc", "return_hidden_post_norm"):
         del eagle[key]
     if writing.facts.double_norm:
-        eagle |= {"next_layer_regular": True, "parallel_draft_step": 1, "parallel_draft_heads_num_layers": 1}
+        eagle |= {"next_layer_regular": True, "parallel_draft_heads_num_layers": 1}
     return config | {"eagle_config": eagle | after_ids(writing)}
 
 
@@ -65,9 +84,7 @@ LAYOUTS = (
         _SOURCE,
         double_norm=_double_norm,
     ),
-    Layout(
-        "modelopt-megatron", "ModelOpt Megatron", 40, "likely", (_NUMBERED,), "modelopt-megatron", _SOURCE
-    ),
+    Layout("modelopt-megatron", "ModelOpt Megatron", 40, "likely", (_MEGATRON,), "modelopt-megatron", _SOURCE),
     Layout(
         "modelopt-layers",
         "ModelOpt 0.43 and later",
@@ -91,13 +108,13 @@ LAYOUTS = (
                 limits.no_mlp_bias("ModelOpt", _CURE),
                 limits.no_fc_bias("ModelOpt", _CURE),
                 limits.no_window("ModelOpt", _CURE),
-                limits.Refusal(
+                Refusal(
                     lambda f: isinstance(f.attention, Mla) and f.attention.q_lora is None,
                     "ModelOpt's Kimi drafter always compresses the query",
                     "its exporter asserts the key set with q_a_proj",
                     "no engine loads an uncompressed query either",
                 ),
-                limits.Refusal(
+                Refusal(
                     lambda f: f.own_embedding and f.target_hidden != f.hidden,
                     "ModelOpt stores no embedding, and this drafter's is not as wide as the target's",
                     "no engine could attach the target's table",

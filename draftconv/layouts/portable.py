@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftconv.drafter.boundaries import trtllm_ids, vllm_ids
 from draftconv.drafter.facts import Gqa
 from draftconv.layouts import limits
-from draftconv.layouts.base import Layout, Refusal, Spelling, Writer, Writing
+from draftconv.layouts.base import IDS, Layout, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.emit import eagle_section, explicit_config, nested_ids, nested_ids_if_any, top_ids
 
 _VLLM = "serve this drafter with vLLM"
@@ -57,9 +57,7 @@ def _vllm_config(writing: Writing) -> dict[str, object]:
     if writing.boundaries is not None:
         vllm_ids(writing.boundaries, writing.target.family if writing.target else None)
     nested = nested_ids_if_any(writing)
-    return (
-        explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle_section(writing.facts) | nested}
-    )
+    return explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle_section(writing.facts) | nested}
 
 
 def _sglang_config(writing: Writing) -> dict[str, object]:
@@ -88,9 +86,15 @@ def _portable_config(writing: Writing) -> dict[str, object]:
     return config
 
 
-def _engine(name: str, title: str, writer: Writer, source: str) -> Layout:
-    """All four keep boundaries at the top level, so what draftconv wrote it can read alone."""
-    return Layout(name, title, 0, "certain", None, "vllm", source, writer=writer)
+def _engine(name: str, title: str, writer: Writer, source: str, *, ids: str = "vllm") -> Layout:
+    """All four keep boundaries at the top level, so what draftconv wrote it can read alone.
+
+    Nested ids without top-level ones are not draftconv's (`--from` named the layout); `ids` says
+    by whose rule they count then.
+    """
+    return Layout(
+        name, title, 0, "certain", None, lambda e: "vllm" if e.config.has(IDS) else ids, source, writer=writer
+    )
 
 
 _SEVERAL = Refusal(
@@ -129,6 +133,7 @@ LAYOUTS = (
         "SGLang",
         Writer(Spelling(later_norm="hidden_norm"), _sglang_config, SGLANG_LIMITS, serves=("sglang",)),
         "SGLang 0.5.23 srt/models/{llama_eagle3,kimi_k25_eagle3}.py",
+        ids="sglang",
     ),
     _engine(
         "trtllm",
@@ -146,6 +151,7 @@ LAYOUTS = (
             serves=("trtllm",),
         ),
         "TensorRT-LLM main, 2026 H2, _torch/models/modeling_speculative.py",
+        ids="trtllm",
     ),
     _engine(
         "portable",
@@ -157,5 +163,6 @@ LAYOUTS = (
             serves=("vllm", "sglang", "trtllm"),
         ),
         "the one spelling that vLLM, SGLang and TensorRT-LLM read alike",
+        ids="sglang",
     ),
 )

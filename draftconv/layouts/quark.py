@@ -17,6 +17,8 @@ LAYOUTS = (
         (
             key("eagle_aux_hidden_state_layer_ids"),
             key("num_aux_hidden_states"),
+            key("fc_norm"),
+            key("norm_output"),
             no_key("eagle_config"),
             LAYERS_0,
         ),

@@ -11,21 +11,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from draftconv.checkpoint import Checkpoint, TensorRef
-from draftconv.drafter.boundaries import PRODUCERS, Convention, default_triple, from_ids
+from draftconv.checkpoint import FLOATS, Checkpoint, TensorRef, show
+from draftconv.drafter.boundaries import PRODUCERS, Convention, default_triple, from_ids, sglang_convention
 from draftconv.drafter.config import Config
-from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Facts, Feedback, Fusion, Gqa, Mla, Taps, VocabOrder
+from draftconv.drafter.drafter import FULL_MASK, IDENTITY_MAP, ZERO_BIAS, Detection, Drafter
+from draftconv.drafter.facts import UNDECLARED, Facts, Feedback, Fusion, Gqa, Mla, Taps, VocabOrder
 from draftconv.drafter.names import Names, sort_names
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.rope import read_rope
 from draftconv.drafter.targets import FAMILIES, Family
 from draftconv.drafter.vocabulary import MapReading, read_maps
 from draftconv.errors import BadCheckpoint
-from draftconv.layouts.base import Evidence, Hints, Layout
+from draftconv.layouts import MARK
+from draftconv.layouts.base import IDS, Evidence, Hints, Layout
 from draftconv.layouts.detect import detect
 
-IDS = "eagle_aux_hidden_state_layer_ids"
+DEFAULT_COUNT = 3
+MOST_CAPTURED = 64
+"""More captured states than any drafter has; an fc as wide as that has another fault."""
+
 NORM_FLAGS: Mapping[str, Fusion] = {"fc_norm": "fc_norm", "norm_before_fc": "norm_before_fc"}
 
 
@@ -56,14 +60,10 @@ class _Reader:
         self.eagle = self.config.section("eagle_config")
         self.names: Names = self.evidence.names
         self.tensors, self.file_names = self._tensors()
-        self.companions = {
-            name: self.evidence.checkpoint.tensors[file] for name, file in self.names.companions.items()
-        }
+        self.companions = {name: self.evidence.checkpoint.tensors[file] for name, file in self.names.companions.items()}
         self.quantization = _quantization(self.evidence, self.companions, self.tensors)
 
     def drafter(self, confidence: str, reasons: tuple[str, ...]) -> Drafter:
-        from draftconv.drafter.drafter import Detection
-
         dropped = dict(self.names.stale)
         self._drop_zero_o_bias(dropped)
         facts = self._facts()
@@ -73,14 +73,12 @@ class _Reader:
             if facts.vocab_order == "full":
                 for name in ("d2t", "t2d"):
                     if self.tensors.pop(name, None):
-                        dropped[self.file_names.pop(name)] = "identity map of a full vocabulary"
-        elif facts.draft_vocab != facts.vocab:
-            self._problem(
-                "d2t-missing", f"lm_head has {facts.draft_vocab} rows, the target {facts.vocab} tokens"
-            )
+                        dropped[self.file_names.pop(name)] = IDENTITY_MAP
+        elif facts.draft_vocab < facts.vocab:
+            self._problem("d2t-missing", f"lm_head has {facts.draft_vocab} rows, the target {facts.vocab} tokens")
             facts = replace(facts, vocab_order="unordered")
         elif "t2d" in self.tensors:
-            dropped[self.file_names.pop("t2d")] = "mask of a full vocabulary"
+            dropped[self.file_names.pop("t2d")] = FULL_MASK
             del self.tensors["t2d"]
         return Drafter(
             checkpoint=self.evidence.checkpoint,
@@ -104,43 +102,51 @@ class _Reader:
         files: dict[str, str] = {}
         for name, file in self.names.canonical.items():
             for part, ref in self._split(name, self.evidence.checkpoint.tensors[file]).items():
+                if part in tensors:
+                    raise BadCheckpoint(
+                        f"tensors {show(files[part])} and {show(file)} both hold {show(part)}",
+                        why="which of the two was trained cannot be told",
+                        cure="remove one of them",
+                    )
                 tensors[part], files[part] = ref, file
         return tensors, files
 
     def _split(self, name: str, ref: TensorRef) -> dict[str, TensorRef]:
+        rows = ref.row_count if ref.shape else 0
         match name.rsplit(".", 2)[-2:]:
             case ["qkv_proj", kind]:
                 heads = self._required("num_attention_heads")
                 kv = self.config.size("num_key_value_heads") or heads
-                unit = ref.shape[0] // (heads + 2 * kv)
+                unit = rows // (heads + 2 * kv)
                 parts = {"q_proj": heads * unit, "k_proj": kv * unit, "v_proj": kv * unit}
             case ["gate_up_proj", kind]:
-                parts = {"gate_proj": ref.shape[0] // 2, "up_proj": ref.shape[0] // 2}
+                parts = {"gate_proj": rows // 2, "up_proj": rows // 2}
             case _:
                 return {name: ref}
-        if sum(parts.values()) != ref.shape[0]:
+        if not rows or sum(parts.values()) != rows:
             raise BadCheckpoint(
-                f"{ref.name} has {ref.shape[0]} rows, which do not split into {', '.join(parts)}"
+                f"{show(ref.name)} is {list(ref.shape)}, which does not split into {', '.join(parts)}",
+                cure="correct num_attention_heads and num_key_value_heads, or export again",
             )
         stem, start, found = name.rsplit(".", 2)[0], 0, {}
-        for part, rows in parts.items():
-            found[f"{stem}.{part}.{kind}"] = ref.row_range(start, start + rows)
-            start += rows
+        for part, size in parts.items():
+            found[f"{stem}.{part}.{kind}"] = ref.row_range(start, start + size)
+            start += size
         return found
 
     def _drop_zero_o_bias(self, dropped: dict[str, str]) -> None:
-        """A zero o_proj.bias beside q/k/v biases is what `convert` adds for readers that tie the two flags."""
+        """Zeros in o_proj.bias beside q/k/v biases: `convert` adds them for readers with one flag for all."""
         for layer in range(self._layers()):
             stem = f"layers.{layer}.self_attn"
             bias = self.tensors.get(f"{stem}.o_proj.bias")
             if bias and f"{stem}.q_proj.bias" in self.tensors and not any(bias.read()):
                 del self.tensors[f"{stem}.o_proj.bias"]
-                dropped[self.file_names.pop(f"{stem}.o_proj.bias")] = "zeros: the same as no bias"
+                dropped[self.file_names.pop(f"{stem}.o_proj.bias")] = ZERO_BIAS
 
     def _shape(self, name: str) -> tuple[int, ...] | None:
-        """Shape of an unquantized tensor; None when absent or packed."""
+        """Shape in elements; None when absent, empty or packed."""
         ref = self.tensors.get(name)
-        if ref is None or (self.quantization and ref.dtype not in ("F16", "BF16", "F32", "F64")):
+        if ref is None or 0 in ref.shape or (self.quantization and ref.dtype not in _ONE_PER_ELEMENT):
             return None
         return ref.shape
 
@@ -151,6 +157,11 @@ class _Reader:
     def _columns(self, name: str) -> int | None:
         shape = self._shape(name)
         return shape[1] if shape and len(shape) == 2 else None
+
+    def _holds(self, module: str) -> bool:
+        """True when a module's weight is stored, plain or quantized under any name."""
+        stored = (*self.tensors, *self.companions)
+        return any(name.startswith(f"{module}.") and not name.endswith(".bias") for name in stored)
 
     # ── facts ──────────────────────────────────────────────────────────────────────
 
@@ -178,12 +189,12 @@ class _Reader:
             fusion=fusion,
             feedback=self._feedback(),
             norm_before_residual=self._norm_before_residual(),
-            double_norm=self.layout.double_norm(self.evidence),
+            double_norm=self.layout.double_norm(self.evidence) or self.eagle.has("parallel_draft_step"),
             activation=self.config.text("hidden_act") or "silu",
             mlp_bias="layers.0.mlp.gate_proj.bias" in self.tensors,
             fc_bias="fc.bias" in self.tensors,
             own_embedding="embed_tokens.weight" in self.tensors,
-            own_head="lm_head.weight" in self.tensors,
+            own_head=self._holds("lm_head"),
             max_positions=self.config.size("max_position_embeddings"),
             window=self._window(),
             quantization=self.quantization,
@@ -210,12 +221,15 @@ class _Reader:
         return value
 
     def _is_mla(self) -> bool:
-        return "layers.0.self_attn.kv_a_proj_with_mqa.weight" in self.tensors
+        return self._holds("layers.0.self_attn.kv_a_proj_with_mqa")
 
     def _layers(self) -> int:
-        return 1 + max(
-            (int(m[1]) for name in self.tensors if (m := re.match(r"layers\.(\d+)\.", name))), default=0
-        )
+        """Layers stored without a gap; an index beyond one belongs to no layer of this drafter."""
+        stored = {m[1] for name in (*self.tensors, *self.companions) if (m := _LATER_LAYER.match(name))}
+        count = 1
+        while str(count) in stored:
+            count += 1
+        return count
 
     def _attention(self) -> Gqa | Mla:
         return self._mla() if self._is_mla() else self._gqa()
@@ -230,9 +244,7 @@ class _Reader:
         if written is not None and written != head_dim:
             self._problem("tensor-shape", f"head_dim is {written} in config.json, {head_dim} in o_proj")
         if written is None and head_dim != hidden // heads:
-            self._problem(
-                "head-dim-missing", f"o_proj says {head_dim}, hidden_size / heads is {hidden // heads}"
-            )
+            self._problem("head-dim-missing", f"o_proj says {head_dim}, hidden_size / heads is {hidden // heads}")
         self.reasons["head_dim"] = "o_proj columns / heads" if width else "config.json"
         rows = self._rows(f"{stem}.k_proj.weight")
         kv_heads = rows // head_dim if rows and head_dim else self.config.size("num_key_value_heads") or heads
@@ -250,14 +262,12 @@ class _Reader:
 
     def _mla(self) -> Mla:
         stem = "layers.0.self_attn"
-        compressed = f"{stem}.q_a_proj.weight" in self.tensors
+        compressed = self._holds(f"{stem}.q_a_proj")
         if compressed != (self.config.raw("q_lora_rank") is not None) and self.config.has("q_lora_rank"):
-            self._problem(
-                "tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise"
-            )
+            self._problem("tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise")
         return Mla(
             heads=self._required("num_attention_heads"),
-            q_lora=self._agree("q_lora_rank", self._rows(f"{stem}.q_a_proj.weight")) if compressed else None,
+            q_lora=self._agree("q_lora_rank", self._rows(f"{stem}.q_a_layernorm.weight")) if compressed else None,
             kv_lora=self._agree("kv_lora_rank", self._rows(f"{stem}.kv_a_layernorm.weight")),
             nope=self._required("qk_nope_head_dim"),
             rope=self._required("qk_rope_head_dim"),
@@ -266,9 +276,7 @@ class _Reader:
 
     def _vocab(self) -> int:
         t2d = self.tensors.get("t2d")
-        return self._agree(
-            "vocab_size", self._rows("embed_tokens.weight") or (math.prod(t2d.shape) if t2d else None)
-        )
+        return self._agree("vocab_size", self._rows("embed_tokens.weight") or (math.prod(t2d.shape) if t2d else None))
 
     def _draft_vocab(self, vocab: int) -> int:
         written = self.config.size("draft_vocab_size")
@@ -281,6 +289,8 @@ class _Reader:
         d2t = self.tensors.get("d2t")
         if d2t is not None and d2t.shape != (found,):
             self._problem("head-rows", f"d2t is {list(d2t.shape)}, lm_head has {found} rows")
+        if found > vocab:
+            self._problem("head-rows", f"lm_head has {found} rows, the target {vocab} tokens")
         return found
 
     def _maps(self, vocab: int) -> MapReading | None:
@@ -306,8 +316,15 @@ class _Reader:
         return eps if eps is not None else 1e-6
 
     def _window(self) -> int | None:
+        width = self.config.size("sliding_window")
         kinds = set(self.config.texts("layer_types"))
-        return self.config.size("sliding_window") if kinds == {"sliding_attention"} else None
+        if width is not None and kinds == {"sliding_attention", "full_attention"}:
+            raise BadCheckpoint(
+                "config.json: layer_types mixes full_attention and sliding_attention",
+                why="draftconv holds one window for the whole drafter, and would lose one of the two",
+                cure="no trainer read so far writes this; please report where the drafter comes from",
+            )
+        return width if kinds == {"sliding_attention"} else None
 
     # ── norms ──────────────────────────────────────────────────────────────────────
 
@@ -322,9 +339,7 @@ class _Reader:
         }
         for name in NORM_FLAGS:
             if stored[name] and not flags[name]:
-                self._problem(
-                    "norm-without-flag", f"{name} tensors are stored, config.json does not set {name}"
-                )
+                self._problem("norm-without-flag", f"{name} tensors are stored, config.json does not set {name}")
             if flags[name] and not stored[name]:
                 self._problem("flag-without-norm", f"{name} is true and its tensors are missing")
         found = [name for name in NORM_FLAGS if stored[name] or flags[name]]
@@ -345,9 +360,7 @@ class _Reader:
             return "pre-norm"
         post = flag or self.eagle.flag("return_hidden_post_norm")
         written = flag is not None or self.eagle.has("return_hidden_post_norm")
-        self.reasons["feedback"] = (
-            "norm_output in config.json" if written else "norm_output absent: false everywhere"
-        )
+        self.reasons["feedback"] = "norm_output in config.json" if written else "norm_output absent: false everywhere"
         return "post-norm" if post else "pre-norm"
 
     def _norm_before_residual(self) -> bool:
@@ -360,34 +373,47 @@ class _Reader:
     # ── captured layers ────────────────────────────────────────────────────────────
 
     def _capture(self, hidden: int) -> tuple[int, int]:
-        """Return (target hidden, number of captured states), from fc's width and the config."""
-        written = self.config.size("target_hidden_size")
+        """Return (target hidden, number of captured states), from fc's width and what else speaks of it."""
         target = self.hints.target
-        width = self._columns("fc.weight")
+        stored = self._rows("fc_norm.0.weight")
+        written = self.config.size("target_hidden_size")
+        widths = [stored, written] if stored or written else [hidden, target.hidden if target else None]
+        choices = [width for width in widths if width]
         count = self._counted()
-        target_hidden = written or (target.hidden if target and target.hidden and width else None) or hidden
+        width = self._columns("fc.weight")
         if width is None:
-            return target_hidden, count or 3
-        if width % target_hidden and not written and count and width % count == 0:
+            self.reasons["aux"] = "config.json" if count else "the default triple: fc's width cannot be read"
+            return choices[0], count or DEFAULT_COUNT
+        target_hidden = next((w for w in choices if w * (count or DEFAULT_COUNT) == width), None)
+        if target_hidden is None and count is None:
+            whole = (w for w in choices if width % w == 0 and width // w <= MOST_CAPTURED)
+            target_hidden = next(whole, None)
+        if target_hidden is not None:
+            aux = width // target_hidden
+            if target_hidden != (written or hidden):
+                key = f"target_hidden_size is {written or 'missing'}"
+                self._problem("fc-width", f"fc reads {width} = {aux} x {target_hidden}, {key}")
+        elif not written and count and width % count == 0:
             # The key is missing; the ids still say how many states share the width.
-            self._problem(
-                "fc-width", f"fc reads {width} = {count} x {width // count}, target_hidden_size is missing"
-            )
-            return width // count, count
-        aux = width // target_hidden
-        if width % target_hidden or not aux or (count is not None and count != aux):
+            target_hidden, aux = width // count, count
+            key = "target_hidden_size is missing"
+            self._problem("fc-width", f"fc reads {width} = {aux} x {target_hidden}, {key}")
+        else:
+            target_hidden = choices[0]
+            aux = count or min(max(width // target_hidden, 1), MOST_CAPTURED)
             told = f"{count} captured layers" if count else "captured layers"
             self._problem("fc-width", f"fc reads {width} values; {told} x {target_hidden} do not give that")
         if target and target.hidden and target.hidden != target_hidden:
-            self._problem(
-                "hidden-target", f"{target.name} has hidden size {target.hidden}, fc expects {target_hidden}"
-            )
+            told = f"{target.name} has hidden size {target.hidden}, fc expects {target_hidden}"
+            self._problem("hidden-target", told)
         self.reasons["aux"] = f"fc columns {width} / target hidden {target_hidden}"
-        return target_hidden, max(aux, 1)
+        return target_hidden, aux
 
     def _counted(self) -> int | None:
+        """How many states are captured, by everything but fc: a norm stored for each, else config.json."""
         ids = self.config.integers(IDS) or self.eagle.integers(IDS)
-        return self.config.size("num_aux_hidden_states") or (len(ids) if ids else None)
+        norms = sum(name.startswith("fc_norm.") and name.endswith(".weight") for name in self.tensors)
+        return norms or self.config.size("num_aux_hidden_states") or (len(ids) if ids else None)
 
     def _boundaries(self, aux: int) -> tuple[int, ...] | Taps:
         top, nested = self.config.integers(IDS), self.eagle.integers(IDS)
@@ -396,15 +422,18 @@ class _Reader:
         found = self._both(top, nested) if top and nested else self._translate(top or nested or ())
         if found is None:
             return Taps.UNKNOWN
-        target = self.hints.target
-        last = target.layers if target else max(found)
+        layers = self._target_layers()
+        last = max(found) if layers is None else layers
         if list(found) != sorted(set(found)) or found[0] < 0 or found[-1] > last:
-            self._problem(
-                "aux-order", f"boundaries {list(found)}" + (f" of {target.layers} layers" if target else "")
-            )
+            of = "" if layers is None else f" of {layers} layers"
+            self._problem("aux-order", f"boundaries {list(found)}{of}")
         if len(found) != aux:
             self._problem("fc-width", f"{len(found)} layer ids, fc reads {aux} states")
         return found
+
+    def _target_layers(self) -> int | None:
+        target = self.hints.target
+        return target.layers if target else self.config.size("target_num_hidden_layers")
 
     def _implied(self, aux: int) -> tuple[int, ...] | Taps:
         rule = PRODUCERS[self.layout.id_rule(self.evidence)]
@@ -413,58 +442,64 @@ class _Reader:
             self.reasons["boundaries"] = f"no ids; {rule.source}"
             self._problem("aux-unknown", f"config.json names no layers and {rule.source}")
             return Taps.UNKNOWN
-        if aux != 3:
-            self._problem("aux-default-off", f"fc reads {aux} states, the default triple is 3")
+        if aux != DEFAULT_COUNT:
+            self.reasons["boundaries"] = f"no ids, and {aux} states are not the default triple"
+            self._problem("aux-default-off", f"fc reads {aux} states, the default triple is {DEFAULT_COUNT}")
             return Taps.UNKNOWN
         self.reasons["boundaries"] = "no ids: the default triple (2, L//2, L-3)"
-        return default_triple(target.layers) if target else Taps.DEFAULT
+        if target is None:
+            return Taps.DEFAULT
+        triple = default_triple(target.layers)
+        if list(triple) != sorted(set(triple)):
+            self._problem("aux-order", f"the default triple of {target.layers} layers is {list(triple)}")
+        return triple
 
     def _both(self, top: tuple[int, ...], nested: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Ids in both places: the top level in vLLM's numbering, the nested ones in SGLang's."""
-        if nested in (top, tuple(b - 1 for b in top)):
-            self.reasons["boundaries"] = "top-level ids are boundaries, eagle_config repeats them for SGLang"
+        """Ids in both places: the same twice, or vLLM's numbering on top of SGLang's."""
+        if nested == top:
+            return self._translate(top)
+        if nested == tuple(b - 1 for b in top):
+            self.reasons["boundaries"] = "top-level ids are boundaries, eagle_config spells them for SGLang"
             return top
         self._problem("aux-contradiction", f"top level {list(top)}, eagle_config {list(nested)}")
         return None
 
     def _translate(self, ids: tuple[int, ...]) -> tuple[int, ...] | None:
         convention, reason = self._convention(ids)
+        layers = self._target_layers()
+        if min(ids) < 0 and layers is None:
+            convention, reason = None, "they count from the end of a target with unknown layers"
         self.reasons["boundaries"] = reason
         if convention is None:
             self._problem("aux-unknown", f"ids {list(ids)}: {reason}")
             return None
-        layers = (
-            self.hints.target.layers if self.hints.target else self.config.size("target_num_hidden_layers")
-        )
         return from_ids(ids, convention, layers)
 
     def _convention(self, ids: tuple[int, ...]) -> tuple[Convention | None, str]:
+        """What the producer's ids mean, and why; None when only a person can tell."""
         if self.hints.aux_convention:
             return self.hints.aux_convention, f"--aux-convention {self.hints.aux_convention}"
-        rule = PRODUCERS[self.layout.id_rule(self.evidence)]
-        family = self._family()
-        if family == "deepseek" and ids[0] != 1:
-            match self.layout.captures:
-                case "sglang":
-                    return (
-                        "before",
-                        "captured through SGLang, which reads these ids as `before` on DeepSeek/Kimi",
-                    )
-                case "either":
-                    return (
-                        None,
-                        "captured through SGLang they mean `before` on a DeepSeek/Kimi target, else `after`",
-                    )
+        name = self.layout.id_rule(self.evidence)
+        rule = PRODUCERS[name]
+        ours = self.config.has(MARK)  # then the ids were written by this layout's own rule
+        if name == "sglang" or (self.layout.captures != "itself" and not ours):
+            served = sglang_convention(ids, self._family(), self._target_layers())
+            if served is None:
+                return (
+                    None,
+                    "captured through SGLang they mean `before` on DeepSeek/Kimi targets, else `after`",
+                )
+            if self.layout.captures == "either" and served != rule.convention:
+                return None, f"`{served} the layer` if captured through SGLang, else `{rule.convention}`"
+            if served != rule.convention:
+                return served, f"{served} the layer, as SGLang 0.5.23 reads these ids for this target"
+        usual = self._usual_triples(ids)
         if rule.convention:
             other: Convention = "before" if rule.convention == "after" else "after"
-            if _triples(ids)[other] == ids:
+            if usual[other] == ids:
                 self._problem("aux-other-triple", f"{list(ids)}, read as `{rule.convention} the layer`")
             return rule.convention, f"{rule.convention} the layer: {rule.source}"
-        # Nobody's fingerprint: SGLang's family rules first, then the two default triples.
-        if self.layout.id == "sglang" and (family is not None or ids[0] == 1):
-            before = family == "deepseek" and ids[0] != 1
-            return ("before" if before else "after"), "SGLang's numbering"
-        for convention, triple in _triples(ids).items():
+        for convention, triple in usual.items():
             if triple == ids:
                 return (
                     convention,
@@ -473,45 +508,49 @@ class _Reader:
         return None, rule.source
 
     def _family(self) -> Family | None:
-        if self.hints.target:
+        if self.hints.target and self.hints.target.family:
             return self.hints.target.family
         return FAMILIES.get(self.config.text("model_type") or "")
 
+    def _usual_triples(self, ids: tuple[int, ...]) -> dict[Convention, tuple[int, ...]]:
+        """The default triple in both numberings, of this target or of the one the last id implies."""
+        layers = self._target_layers()
+        before, after = (layers, layers) if layers else (ids[-1] + 3, ids[-1] + 4)
+        return {"before": default_triple(before), "after": tuple(b - 1 for b in default_triple(after))}
+
     def _problem(self, code: str, detail: str) -> None:
         self.problems.append(Problem(code, detail))
-
-
-def _triples(ids: tuple[int, ...]) -> dict[Convention, tuple[int, ...]]:
-    """The default triples of the target whose depth the last id would imply."""
-    after, before = ids[-1] + 4, ids[-1] + 3
-    return {
-        "before": default_triple(before),
-        "after": tuple(b - 1 for b in default_triple(after)),
-    }
 
 
 def _quantization(
     evidence: Evidence, companions: Mapping[str, TensorRef], tensors: Mapping[str, TensorRef]
 ) -> str | None:
     """A short name of the quantization, from what config.json says and what the tensors show."""
-    packed = sorted({ref.dtype for name, ref in tensors.items() if name.endswith("weight")} - _FLOAT_DTYPES)
+    packed = sorted({ref.dtype for name, ref in tensors.items() if name.endswith("weight")} - FLOATS)
     section = evidence.config.section("quantization_config")
+    if not section.data:
+        section = evidence.config.section("compression_config")
     sidecar = Config(evidence.checkpoint.sidecars.get("hf_quant_config.json", {}), "hf_quant_config.json")
     if not companions and not section.data and not sidecar.data and not packed:
         return None
     legacy = sidecar.section("quantization")
-    method = section.text("quant_method") or ("modelopt" if legacy.data else "undeclared")
-    weight = section.section("global_quant_config").section("weight")
+    method = section.text("quant_method") or ("modelopt" if legacy.data else UNDECLARED)
+    weight = section.section("global_quant_config").raw("weight")
+    # Quark's progressive schemes hold a list, the stored step last
+    last = weight[-1] if isinstance(weight, list) and weight else weight
+    spec = Config(last if isinstance(last, dict) else {}, "config.json: global_quant_config: weight")
     parts = (
         method,
         legacy.text("quant_algo") or section.text("quant_algo"),
         section.text("format"),
-        weight.text("dtype"),
-        weight.text("qscheme"),
+        spec.text("dtype"),
+        spec.text("qscheme"),
         section.section("export").text("pack_method"),
         f"({'/'.join(packed)} weights)" if packed else None,
     )
     return " ".join(part for part in parts if part)
 
 
-_FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
+_LATER_LAYER = re.compile(r"layers\.([1-9][0-9]{0,3})\.")
+_ONE_PER_ELEMENT = FLOATS | {"F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8"}
+"""Dtypes that hold one value per element, so that a quantized weight's shape is the weight's own."""

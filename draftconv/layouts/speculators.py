@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Gqa
 from draftconv.layouts import limits
-from draftconv.layouts.base import Clue, Layout, Spelling, Writer, Writing
-from draftconv.layouts.emit import attention_keys, explicit_config, top_ids
+from draftconv.layouts.base import Clue, Layout, Refusal, Spelling, Writer, Writing
+from draftconv.layouts.emit import attention_keys, double_norm_mark, explicit_config, top_ids
 
 _CURE = "convert to vllm"
 _INNER = (
@@ -28,9 +28,7 @@ _INNER = (
 def _flatten(config: Mapping[str, object]) -> Mapping[str, object]:
     """Lift `transformer_layer_config` to the top; the outer keys win."""
     inner = Config(config).section("transformer_layer_config").data
-    outer = {
-        key: value for key, value in config.items() if key != "transformer_layer_config" and value is not None
-    }
+    outer = {key: value for key, value in config.items() if key != "transformer_layer_config" and value is not None}
     return {**inner, **outer, "model_type": inner.get("model_type", "llama")}
 
 
@@ -70,6 +68,8 @@ def _config(writing: Writing) -> dict[str, object]:
     }
     if facts.target_hidden != facts.hidden:
         config["target_hidden_size"] = facts.target_hidden
+    if mark := double_norm_mark(facts):
+        config["eagle_config"] = mark
     return config
 
 
@@ -96,7 +96,7 @@ LAYOUTS = (
                 limits.no_mla("speculators", _CURE),
                 limits.no_lone_o_bias("speculators"),
                 limits.no_fc_bias("speculators", "convert to sglang or trtllm"),
-                limits.Refusal(
+                Refusal(
                     lambda f: isinstance(f.attention, Gqa) and f.attention.qk_norm and f.mlp_bias,
                     "speculators' Qwen3 layer has no MLP biases",
                     "the tensors would be unexpected",

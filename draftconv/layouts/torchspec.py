@@ -49,9 +49,7 @@ LAYOUTS = (
         _SOURCE,
         captures="either",
     ),
-    Layout(
-        "torchspec-vllm", "TorchSpec for vLLM", 50, "certain", (_VERSION, LAYERS_0), _exported_ids, _SOURCE
-    ),
+    Layout("torchspec-vllm", "TorchSpec for vLLM", 50, "certain", (_VERSION, LAYERS_0), _exported_ids, _SOURCE),
     Layout(
         "torchspec-native",
         "TorchSpec",
