@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Literal
 
 from draftconv.checkpoint.dtypes import FLOATS
-from draftconv.drafter.boundaries import default_triple, sglang_captures
+from draftconv.drafter.boundaries import default_triple, sglang_captures, sglang_convention
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Fusion, Mla, Taps
 from draftconv.drafter.targets import Target
@@ -274,9 +274,10 @@ def _captured(reading: Reading) -> checks.Boundaries:
             return Taps.DEFAULT
         return tuple(sorted(set(default_triple(target.layers, target.family, "sglang"))))
     if target is not None and target.family is not None:
-        return tuple(b for b in sglang_captures(ids, target.family, target.layers) if b >= 0)
-    # A first id of 1 means `after the layer` to every family.
-    return tuple(sorted({i + 1 for i in ids})) if ids[0] == 1 else Taps.UNKNOWN
+        return sglang_captures(ids, target.family, target.layers)
+    if sglang_convention(ids, None, target.layers if target else None) is None:
+        return Taps.UNKNOWN
+    return tuple(sorted({i + 1 for i in ids}))
 
 
 def _taps(reading: Reading) -> str | None:
@@ -287,10 +288,6 @@ def _taps(reading: Reading) -> str | None:
 
 def _count(reading: Reading) -> str | None:
     return checks.wrong_count(_captured(reading), reading)
-
-
-def _zero(reading: Reading) -> str | None:
-    return checks.zero_boundary(_captured(reading), reading)
 
 
 def _undecided_taps(reading: Reading) -> str | None:
@@ -362,10 +359,8 @@ RULES: tuple[Rule, ...] = (
          _BOTH, "inferred", checks.wrong_width),
     Rule("sglang-aux-count", "refused",
          "as many states must be captured as fc is built for; boundary L is captured for "
-         "gpt-oss only",
+         "gpt-oss only, boundary 0 not for DeepSeek and Kimi",
          _CAPTURE, "inferred", _count),
-    Rule("sglang-zero-boundary", "refused", "boundary 0 has no residual on DeepSeek/Kimi targets",
-         "srt/models/deepseek_v2.py, 0.5.23", "inferred", _zero),
     Rule("sglang-context", "refused", "a drafter with a shorter context than the target's stops the start, unless "
          "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 is set",
          _CONFIG, "read", _context),

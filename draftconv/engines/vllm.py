@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Literal
 
 from draftconv.drafter.boundaries import default_triple
+from draftconv.drafter.checks import MTP_MODEL_TYPES
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Fusion, Mla, Taps
 from draftconv.drafter.targets import Target
@@ -42,9 +43,6 @@ CLASSES: Mapping[str, Kind] = {
     "DeepseekV3ForCausalLM": "mla",
 }
 """architectures[0] → drafter class, after the `Eagle3` prefix rule (model_executor/models/registry.py)."""
-
-MTP_TYPES = frozenset({"deepseek_v3", "deepseek_v32", "glm_moe_dsa", "qwen3_next", "kimi_k3", "hy_v3", "step3p5"})
-"""Draft model_types (and deepseek_v4*) rewritten to a multi-token-prediction class (config/speculative.py)."""
 
 NO_INTERFACE = frozenset({"kimi_vl", "kimi_audio", "kimi_linear"})
 """Target model_types whose class does not hand out hidden states."""
@@ -95,7 +93,7 @@ def _fitting(kind: Kind | None, truth: Facts) -> Kind:
     return "qwen3" if truth.attention.qk_norm else "llama"
 
 
-def _load(name: str, built: Facts, *, quantized: bool, fused: bool) -> Fate:
+def _load(name: str, built: Facts, *, fused: bool) -> Fate:
     """Where one tensor goes: `load_weights` of llama_eagle3.py, qwen3_eagle3.py and deepseek_eagle3.py."""
     mla = isinstance(built.attention, Mla)
     if "t2d" in name or re.search(r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$", name):
@@ -113,8 +111,6 @@ def _load(name: str, built: Facts, *, quantized: bool, fused: bool) -> Fate:
     if re.fullmatch(r"layers\.[1-9]\d*\.hidden_norm\.weight", bare):
         return "dropped"  # built in every layer, read in the first only
     if bare in ("mask_hidden", "input_norm.weight") and not mla:
-        return "dropped"
-    if quantized and re.search(r"\.([qkv]_scale|[qkv]_zero_point)$", name):
         return "dropped"
     return "fatal"
 
@@ -145,7 +141,7 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
     fused = mla or eagle.flag("use_aux_hidden_state") is not False
     fates = sort_fates(
         view.tensors,
-        lambda name: _load(name, built, quantized=truth.quantization is not None, fused=fused),
+        lambda name: _load(name, built, fused=fused),
         {"embed_tokens.weight": "fatal", **({"lm_head.weight": "fatal"} if mla else {})},
     )
     lent = {"lm_head.weight"} | ({"embed_tokens.weight"} if built.target_hidden == built.hidden else set())
@@ -194,7 +190,7 @@ def _wrong_class(reading: Reading) -> str | None:
 
 
 def _mtp(reading: Reading) -> str | None:
-    mtp = reading.model_type in MTP_TYPES or reading.model_type.startswith("deepseek_v4")
+    mtp = reading.model_type in MTP_MODEL_TYPES or reading.model_type.startswith("deepseek_v4")
     return f"model_type: {reading.model_type}" if mtp else None
 
 
@@ -413,7 +409,7 @@ RULES: tuple[Rule, ...] = (
     # ── loads, but computes something else ─────────────────────────────────────────
     Rule("vllm-missing-tensor", "mis-read", "missing tensors are not reported: norms stay one, weights uninitialised",
          _LOADERS, "run", _missing),
-    Rule("vllm-later-norm", "mis-read", "layers after the first read input_layernorm; their hidden_norm is built and unused",
+    Rule("vllm-later-norm", "mis-read", "layers after the first read input_layernorm; their hidden_norm is unused",
          _LOADERS, "run", skipped("vllm-later-norm", LATER_NORM)),
     Rule("vllm-d2t-missing", "mis-read", "without d2t, draft id i is taken for target id i",
          _LOADERS, "run", _d2t_missing),

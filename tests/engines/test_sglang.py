@@ -58,12 +58,11 @@ CASES = {
                                  also=frozenset({"sglang-missing-tensor"})),
     "sglang-plain-query": Case("q_lora_rank", lambda v: v.set(q_lora_rank=None), FACTS["mla, plain query"],
                                good_facts=MLA),
-    "sglang-shape": Case("lm_head.weight is [40, 16], built as [48, 16]", lambda v: v.set(draft_vocab_size=48), REDUCED),
+    "sglang-shape": Case("lm_head.weight is [40, 16], built as [48, 16]", lambda v: v.set(draft_vocab_size=48),
+                         REDUCED),
     "sglang-target-width": Case("are 32", target=vary_target(LLAMA_TARGET, hidden=32), good_target=LLAMA_TARGET),
     "sglang-aux-count": Case("captures [2, 3, 6], fc is built for 4", lambda v: v.nest(**{IDS: [1, 2, 5]}),
                              FACTS["llama, four states"]),
-    "sglang-zero-boundary": Case("[0, 3, 6]", lambda v: v.nest(**{IDS: [0, 3, 6]}), FACTS["mla, layers given"],
-                                 truth={"boundaries": (0, 3, 6)}),
     "sglang-context": Case("gives 4096, llama-test has 8192", lambda v: v.set(max_position_embeddings=4096)),
     "sglang-quark-int4": Case("Quark INT4", quark(group_size=32), QUANTIZED, quark("fp8_e4m3")),
     "sglang-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
@@ -201,7 +200,8 @@ class TestTaps:
     TRIPLE = (2, 4, 5)
 
     def given(self, facts: Facts, target: Target, ids: list[int]) -> set[str]:
-        return codes(written(facts, "sglang", target).nest(**{IDS: ids}), facts, target)
+        view = written(vary(facts, boundaries=Taps.DEFAULT), "sglang", target)
+        return codes(view.nest(**{IDS: ids}), facts, target)
 
     def test_other_families_add_one(self) -> None:
         assert self.given(LLAMA, LLAMA_TARGET, [1, 3, 4]) == set()
@@ -221,6 +221,9 @@ class TestTaps:
 
     def test_the_last_boundary_is_missing_elsewhere(self) -> None:
         assert self.given(vary(LLAMA, boundaries=(2, 4, 6)), LLAMA_TARGET, [1, 3, 7]) == {"sglang-aux-count"}
+
+    def test_boundary_0_is_missing_on_deepseek(self) -> None:
+        assert self.given(vary(MLA, boundaries=(0, 3, 6)), KIMI_TARGET, [0, 3, 6]) == {"sglang-aux-count"}
 
     def test_minimax_shifts_its_default_triple(self) -> None:
         view = written(LLAMA, "sglang", MINIMAX_TARGET)

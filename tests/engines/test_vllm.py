@@ -138,19 +138,15 @@ class TestNames:
     def test_prefixed_extras_are_fatal(self, name: str) -> None:
         assert codes(GOOD.put(name, 3)) == {"vllm-prefix"}
 
-    @pytest.mark.parametrize("name", ["t2d", "midlayer.self_attn.rotary_emb.inv_freq", "mask_hidden", "input_norm.weight"])
+    @pytest.mark.parametrize(
+        "name", ["t2d", "midlayer.self_attn.rotary_emb.inv_freq", "mask_hidden", "input_norm.weight"]
+    )
     def test_skipped_in_silence(self, name: str) -> None:
         assert codes(GOOD.put(name, 3)) == set()
 
     def test_input_norm_is_fatal_for_mla(self) -> None:
         view = written(MLA, "vllm", KIMI_TARGET).put("input_norm.weight", 3 * H)
         assert codes(view, MLA, KIMI_TARGET) == {"vllm-unknown-tensor"}
-
-    def test_cache_scales_need_a_quantized_drafter(self) -> None:
-        view = GOOD.put("midlayer.self_attn.k_zero_point", 1)
-        assert codes(view) == {"vllm-unknown-tensor"}
-        facts = vary(LLAMA, quantization="int4")
-        assert codes(compressed(view), facts) == {"vllm-quantized"}
 
     def test_norm_of_later_layers_is_input_layernorm(self) -> None:
         facts = FACTS["llama, two layers"]
