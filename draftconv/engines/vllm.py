@@ -324,8 +324,17 @@ def _taps_v2(reading: Reading) -> str | None:
     return None if _cpu(reading) else checks.other_taps(_captured_v2(reading), reading)
 
 
+def _v1_by_default(reading: Reading) -> bool:
+    """V1 is what runs on a CPU, and before 0.33 as far as is known; unnamed hardware may be either."""
+    return reading.spec.hardware in (None, "cpu") or reading.spec.before(0, 33)
+
+
 def _taps_v1(reading: Reading) -> str | None:
-    return checks.other_taps(_captured_v1(reading), reading)
+    return checks.other_taps(_captured_v1(reading), reading) if _v1_by_default(reading) else None
+
+
+def _taps_fallback(reading: Reading) -> str | None:
+    return None if _v1_by_default(reading) else checks.other_taps(_captured_v1(reading), reading)
 
 
 def _count(reading: Reading) -> str | None:
@@ -455,6 +464,8 @@ RULES: tuple[Rule, ...] = (
     # ── cannot be told, or worth knowing ───────────────────────────────────────────
     Rule("vllm-taps-undecided", "undecided", "which layers are captured depends on the target",
          _SPEC, "read", _undecided_taps),
+    Rule("vllm-taps-fallback", "note", "should the server fall back to Model Runner V1, it captures other layers",
+         "v1/worker/gpu_model_runner.py, 0.33.0", "run", _taps_fallback),
     Rule("vllm-positions", "note", "under a scaled rope the drafter's positions cap the length that the target serves",
          _SPEC, "read", _capped),
     Rule("vllm-speculators-keys", "note", "these keys are dropped at the top level of a speculators config",

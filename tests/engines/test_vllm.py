@@ -97,6 +97,8 @@ CASES = {
     "vllm-window": Case("64", facts=vary(LLAMA, window=64), good_facts=FACTS["gqa with q/k norms and a window"]),
     "vllm-vocab": Case("vocab_size 160", target=vary_target(LLAMA_TARGET, vocab=170), good_target=LLAMA_TARGET),
     "vllm-taps-undecided": Case("--aux-convention", facts=vary(LLAMA, boundaries=Taps.UNKNOWN), good_facts=LLAMA),
+    "vllm-taps-fallback": Case("captures [1, 3, 4], trained on [2, 4, 5]", lambda v: v.nest(**{IDS: [1, 3, 4]}),
+                               spec=":b200"),
     "vllm-positions": Case("8192, llama-test has 131072", facts=FACTS["llama, yarn"],
                            target=vary_target(LLAMA_TARGET, max_positions=131072), good_target=LLAMA_TARGET),
     "vllm-speculators-keys": Case("num_aux_hidden_states", lambda v: speculators(v).set(num_aux_hidden_states=3),
@@ -250,6 +252,11 @@ class TestTaps:
         view = written(facts, "vllm", LLAMA_TARGET).unset(IDS).nest(**{IDS: [2, 3, 6]})
         assert codes(view, facts, spec=":cpu") == set()
         assert codes(view, facts) == {"vllm-taps"}
+
+    def test_v1_is_a_fallback_on_gpus_since_0_33(self) -> None:
+        view = written(LLAMA, "vllm", LLAMA_TARGET).nest(**{IDS: [1, 3, 4]})
+        assert codes(view, spec=":h200") == {"vllm-taps-fallback"}
+        assert codes(view, spec="@0.22:h200") == {"vllm-taps-v1"}
 
     def test_after_ids_of_a_trainer_are_one_layer_early(self) -> None:
         facts = vary(LLAMA, boundaries=(2, 4, 5))
