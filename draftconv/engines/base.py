@@ -9,6 +9,7 @@ source or were observed, and each says which.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,6 +27,9 @@ from draftconv.engines.serving import ServeCommand, Start
 Status = Literal["loads", "mis-read", "refused", "undecided"]
 Effect = Literal["refused", "mis-read", "undecided", "note"]
 Evidence = Literal["run", "read", "inferred"]
+
+_LATER_NORM = re.compile(r"^(layers\.[1-9]\d*)\.hidden_norm\.")
+"""What SGLang and TensorRT-LLM call the one norm before attention of later layers."""
 
 
 class Described(Protocol):
@@ -154,7 +158,7 @@ class Reading:
         return {
             part: name
             for name in (*self.fates.dropped, *self.fates.fatal)
-            for part in fused_parts(canonical_name(name))
+            for part in fused_parts(_LATER_NORM.sub(r"\1.input_layernorm.", canonical_name(name)))
             if part not in self.fates.loaded and part not in self.fates.packed
         }
 
