@@ -151,10 +151,7 @@ def make_corpus(work: Path) -> None:
     streams = {"train": torch.cat(train), "pool": encode(tokenizer, pool), "held": torch.cat(held)}
     work.mkdir(parents=True, exist_ok=True)
     torch.save(streams, work / "corpus.pt")
-    say(
-        f"corpus: {sum(map(len, corpus))} characters, "
-        + ", ".join(f"{k} {len(v)} tokens" for k, v in streams.items())
-    )
+    say(f"corpus: {sum(map(len, corpus))} characters, " + ", ".join(f"{k} {len(v)} tokens" for k, v in streams.items()))
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> Tensor:
@@ -179,9 +176,7 @@ class Optimiser:
                 plan.matrix_rate,
             ),
             (
-                torch.optim.AdamW(
-                    [p for n, p in named if not is_matrix[n]], betas=(0.9, 0.95), weight_decay=0.0
-                ),
+                torch.optim.AdamW([p for n, p in named if not is_matrix[n]], betas=(0.9, 0.95), weight_decay=0.0),
                 plan.table_rate,
             ),
         ]
@@ -426,9 +421,7 @@ SAYS_TORCHSPEC: Mapping[str, Any] = {"_torchspec_version": "0.1.0"}
 
 RECIPES: Mapping[str, Recipe] = {
     # TorchSpec, native names; no layer ids, so the default triple is implied.
-    "llama-eagle3": Recipe(
-        "llama", llama_facts(), "midlayer.", TORCHSPEC, {**LLAMA_CONFIG, **SAYS_TORCHSPEC}
-    ),
+    "llama-eagle3": Recipe("llama", llama_facts(), "midlayer.", TORCHSPEC, {**LLAMA_CONFIG, **SAYS_TORCHSPEC}),
     # SpecForge's SGLang export: no embedding, both vocabulary maps.
     "llama-eagle3-reduced": Recipe(
         "llama",
@@ -465,9 +458,7 @@ def make_greedy(name: str, work: Path) -> None:
     streams = torch.load(work / "corpus.pt")
     model = load_target(DATA / "targets" / name)
     generator = torch.Generator().manual_seed(SEED)
-    prompts = torch.cat(
-        [windows(streams[part], count, PROMPT, generator) for part, count in GREEDY_WINDOWS.items()]
-    )
+    prompts = torch.cat([windows(streams[part], count, PROMPT, generator) for part, count in GREEDY_WINDOWS.items()])
     parts: dict[str, list[Tensor]] = {"tokens": [], "states": [], "final": []}
     for prompt in torch.split(prompts, 256):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -499,9 +490,7 @@ def train_drafter(name: str, work: Path) -> None:
 
     def loss_of(generator: torch.Generator) -> Tensor:
         chosen = torch.randint(0, len(data["tokens"]), (DRAFTER_TRAINING.batch,), generator=generator)
-        loss, agreement = unrolled_loss(
-            model, head, *(data[key][chosen] for key in ("tokens", "states", "final"))
-        )
+        loss, agreement = unrolled_loss(model, head, *(data[key][chosen] for key in ("tokens", "states", "final")))
         agreements.append(agreement)
         return loss
 
@@ -650,8 +639,7 @@ def decode(
     target = load_target(DATA / "targets" / recipe.target, dtype)
     drafter = load_drafter(name, facts or recipe.facts, target)
     return [
-        speculate(drafter, TargetSession(target, BOUNDARIES), prompt, depth=DEPTH, length=LENGTH)
-        for prompt in prompts
+        speculate(drafter, TargetSession(target, BOUNDARIES), prompt, depth=DEPTH, length=LENGTH) for prompt in prompts
     ]
 
 
@@ -690,9 +678,7 @@ def write_json(path: Path, value: object) -> None:
 
 def main() -> None:
     """Parse the command line and run one stage."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("name", nargs="?", help="the target or drafter of the stages target, greedy, drafter")
     parser.add_argument(

@@ -111,9 +111,7 @@ def test_float64_to_float32_as_torch_casts_it(pattern: int) -> None:
 def test_overflow_is_refused_by_name(source: str, target: str, value: float, sign: int) -> None:
     wide = np.array([1.0, np.inf, np.nan, sign * value])
     bits = cast(wide.view("<u8"), "F64", source, "source") if source != "F64" else wide.view("<u8")
-    with pytest.raises(
-        Refused, match=rf"tensor lm_head holds {'-' if sign < 0 else ''}[0-9.e+]+, which {target}"
-    ):
+    with pytest.raises(Refused, match=rf"tensor lm_head holds {'-' if sign < 0 else ''}[0-9.e+]+, which {target}"):
         cast(bits, source, target, "lm_head")
 
 

@@ -44,12 +44,8 @@ def sharded(path: Path, suffix: str = "safetensors", *, index: bool = True) -> P
 
 def reindex(path: Path, **changes: object) -> None:
     file = path / "model.safetensors.index.json"
-    found = json.loads(file.read_text())["weight_map"] | {
-        key.replace("__", "."): v for key, v in changes.items()
-    }
-    file.write_text(
-        json.dumps({"weight_map": {key: value for key, value in found.items() if value is not None}})
-    )
+    found = json.loads(file.read_text())["weight_map"] | {key.replace("__", "."): v for key, v in changes.items()}
+    file.write_text(json.dumps({"weight_map": {key: value for key, value in found.items() if value is not None}}))
 
 
 def check_tensors(spec: Path | str) -> None:
@@ -292,9 +288,7 @@ def test_a_local_path_has_no_revision(tmp_path: Path) -> None:
         open_checkpoint(directory(tmp_path / "drafter"), revision="main")
 
 
-@pytest.mark.parametrize(
-    "spec", ["hf://", "hf://owner", "hf://a/b/c", "hf://../x", "hf://owner/name with space"]
-)
+@pytest.mark.parametrize("spec", ["hf://", "hf://owner", "hf://a/b/c", "hf://../x", "hf://owner/name with space"])
 def test_hub_ids_are_checked(spec: str) -> None:
     with pytest.raises(UsageError, match="is not a Hub id"):
         open_checkpoint(spec)

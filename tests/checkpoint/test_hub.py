@@ -264,7 +264,7 @@ def test_the_token_is_in_no_repr(hub: Hub) -> None:
     opened = open_checkpoint(SPEC, token=TOKEN)
     assert hub.tokens == {f"Bearer {TOKEN}"}
     assert TOKEN not in repr(opened) + repr(dict(opened.tensors))
-    assert TOKEN not in repr(hub_module._list(REPO, None, TOKEN))
+    assert TOKEN not in repr(hub_module.hub_directory(REPO, None, TOKEN))
 
 
 def test_push(hub: Hub, tmp_path: Path) -> None:
@@ -283,9 +283,7 @@ def test_push(hub: Hub, tmp_path: Path) -> None:
 def test_push_does_not_mix_weights(hub: Hub, tmp_path: Path) -> None:
     path = directory(tmp_path / "out")
     hub.files = {"model-00001-of-00002.safetensors": b"", "model.safetensors": b"", "config.json": b""}
-    with pytest.raises(
-        WriteError, match=r"already holds model-00001-of-00002\.safetensors, which out does not"
-    ):
+    with pytest.raises(WriteError, match=r"already holds model-00001-of-00002\.safetensors, which out does not"):
         push(path, REPO, TOKEN)
     assert hub.pushed == {}
 

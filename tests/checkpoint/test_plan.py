@@ -66,12 +66,8 @@ def test_one_file_in_the_order_of_safetensors(refs: dict[str, TensorRef]) -> Non
 
 
 def test_shards_and_index() -> None:
-    plan = Plan(
-        tuple(literal(name, size) for name, size in [("d", 3), ("c", 3), ("b", 9), ("a", 1)]), shard_size=6
-    )
-    assert [
-        (shard.file_name, [placed.tensor.name for placed in shard.tensors]) for shard in plan.shards()
-    ] == [
+    plan = Plan(tuple(literal(name, size) for name, size in [("d", 3), ("c", 3), ("b", 9), ("a", 1)]), shard_size=6)
+    assert [(shard.file_name, [placed.tensor.name for placed in shard.tensors]) for shard in plan.shards()] == [
         ("model-00001-of-00003.safetensors", ["c", "d"]),
         ("model-00002-of-00003.safetensors", ["b"]),
         ("model-00003-of-00003.safetensors", ["a"]),

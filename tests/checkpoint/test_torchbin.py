@@ -27,9 +27,7 @@ def saved(value: object, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def archive(
-    data_pkl: bytes, members: dict[str, bytes] | None = None, compression: int = zipfile.ZIP_STORED
-) -> bytes:
+def archive(data_pkl: bytes, members: dict[str, bytes] | None = None, compression: int = zipfile.ZIP_STORED) -> bytes:
     """A torch archive with any pickle and other members."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", compression) as made:
@@ -165,9 +163,7 @@ def test_big_endian_is_refused() -> None:
 
 
 def test_views_out_of_order_are_refused_by_name() -> None:
-    refuses(
-        saved({"a": torch.ones(2, 3).t()}), r"tensor a is not contiguous: shape \(3, 2\), strides \(1, 3\)"
-    )
+    refuses(saved({"a": torch.ones(2, 3).t()}), r"tensor a is not contiguous: shape \(3, 2\), strides \(1, 3\)")
     refuses(saved({"a": torch.ones(1).expand(3)}), "tensor a is not contiguous")
 
 
@@ -183,9 +179,7 @@ def rebuilt(key: str = "0", count: int = 4, offset: int = 0, shape: tuple[int, .
 
     class Tensor:
         def __reduce__(self) -> tuple[object, ...]:
-            strides = (
-                tuple(torch.empty(shape, device="meta").stride()) if max(shape) < 100 else (1,) * len(shape)
-            )
+            strides = tuple(torch.empty(shape, device="meta").stride()) if max(shape) < 100 else (1,) * len(shape)
             return torch._utils._rebuild_tensor_v2, (Storage(), offset, shape, strides, False, OrderedDict())
 
     buffer = io.BytesIO()
