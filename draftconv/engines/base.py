@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 from draftconv.checkpoint.dtypes import FLOATS
+from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla, Taps
 from draftconv.drafter.names import canonical_name
@@ -125,8 +126,6 @@ class Reading:
     @property
     def trained(self) -> tuple[int, ...] | Taps:
         """The boundaries it was trained on; the default triple in numbers where the target is known."""
-        from draftconv.drafter.boundaries import default_triple
-
         boundaries = self.truth.boundaries
         return default_triple(self.target.layers) if boundaries is Taps.DEFAULT and self.target else boundaries
 

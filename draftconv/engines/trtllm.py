@@ -13,7 +13,7 @@ import fnmatch
 import re
 from dataclasses import replace
 
-from draftconv.drafter.boundaries import trtllm_ids
+from draftconv.drafter.boundaries import default_triple, trtllm_ids
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla, Taps
 from draftconv.drafter.targets import Target
@@ -298,8 +298,6 @@ def _unknown_taps(reading: Reading) -> str | None:
 
 def _taps_in_yaml(reading: Reading) -> str | None:
     """Boundaries that the serve file must name."""
-    from draftconv.drafter.boundaries import default_triple
-
     trained = reading.trained
     if isinstance(trained, Taps) or 0 in trained:
         return None

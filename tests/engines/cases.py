@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.targets import Target
@@ -53,8 +53,6 @@ def home(facts: Facts) -> Target:
 
 
 def vary_target(target: Target, **changes: object) -> Target:
-    from dataclasses import replace
-
     return replace(target, **changes)  # type: ignore[arg-type]
 
 
