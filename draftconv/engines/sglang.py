@@ -363,7 +363,7 @@ RULES: tuple[Rule, ...] = (
          _CAPTURE, "inferred", _count),
     Rule("sglang-context", "refused", "a drafter with a shorter context than the target's stops the start, unless "
          "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 is set",
-         _CONFIG, "read", _context),
+         _CONFIG, "inferred", _context),
     Rule("sglang-quark-int4", "refused", "Quark INT4 has no scheme for dense layers",
          f"{_QUANT}/quark/quark.py, 0.5.23", "run", _quark_int4),
     Rule("sglang-modelopt", "refused", "of ModelOpt's algorithms only FP8 and NVFP4 kinds are known, no INT4",
