@@ -59,7 +59,7 @@ HOLD_OUT = 16
 
 WINDOW = 256  # tokens a target sees at once in training
 PROMPT, CONTINUATION = 64, 96  # tokens per window of the drafters' training text
-GREEDY_WINDOWS = 2048  # half continue CORPUS, half POOL
+GREEDY_WINDOWS = {"train": 1024, "pool": 2048}  # how many continue which stream
 DEPTH = 3  # drafted tokens per round, in training and in measuring
 PROMPTS, LENGTH = 32, 64  # held-out prompts and generated tokens of the measurement
 
@@ -151,10 +151,7 @@ def make_corpus(work: Path) -> None:
     streams = {"train": torch.cat(train), "pool": encode(tokenizer, pool), "held": torch.cat(held)}
     work.mkdir(parents=True, exist_ok=True)
     torch.save(streams, work / "corpus.pt")
-    say(
-        f"corpus: {sum(map(len, corpus))} characters, "
-        + ", ".join(f"{k} {len(v)} tokens" for k, v in streams.items())
-    )
+    say(f"corpus: {sum(map(len, corpus))} characters, " + ", ".join(f"{k} {len(v)} tokens" for k, v in streams.items()))
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> Tensor:
@@ -179,9 +176,7 @@ class Optimiser:
                 plan.matrix_rate,
             ),
             (
-                torch.optim.AdamW(
-                    [p for n, p in named if not is_matrix[n]], betas=(0.9, 0.95), weight_decay=0.0
-                ),
+                torch.optim.AdamW([p for n, p in named if not is_matrix[n]], betas=(0.9, 0.95), weight_decay=0.0),
                 plan.table_rate,
             ),
         ]
@@ -426,9 +421,7 @@ SAYS_TORCHSPEC: Mapping[str, Any] = {"_torchspec_version": "0.1.0"}
 
 RECIPES: Mapping[str, Recipe] = {
     # TorchSpec, native names; no layer ids, so the default triple is implied.
-    "llama-eagle3": Recipe(
-        "llama", llama_facts(), "midlayer.", TORCHSPEC, {**LLAMA_CONFIG, **SAYS_TORCHSPEC}
-    ),
+    "llama-eagle3": Recipe("llama", llama_facts(), "midlayer.", TORCHSPEC, {**LLAMA_CONFIG, **SAYS_TORCHSPEC}),
     # SpecForge's SGLang export: no embedding, both vocabulary maps.
     "llama-eagle3-reduced": Recipe(
         "llama",
@@ -457,7 +450,7 @@ RECIPES: Mapping[str, Recipe] = {
         {**kimi_config(32.0, BOUNDARIES), **EAGLE_31, **SAYS_TORCHSPEC},
     ),
 }
-DRAFTER_TRAINING = Training(steps=450, batch=16)
+DRAFTER_TRAINING = Training(steps=1000, batch=16)
 
 
 def make_greedy(name: str, work: Path) -> None:
@@ -465,8 +458,7 @@ def make_greedy(name: str, work: Path) -> None:
     streams = torch.load(work / "corpus.pt")
     model = load_target(DATA / "targets" / name)
     generator = torch.Generator().manual_seed(SEED)
-    half = GREEDY_WINDOWS // 2
-    prompts = torch.cat([windows(streams[part], half, PROMPT, generator) for part in ("train", "pool")])
+    prompts = torch.cat([windows(streams[part], count, PROMPT, generator) for part, count in GREEDY_WINDOWS.items()])
     parts: dict[str, list[Tensor]] = {"tokens": [], "states": [], "final": []}
     for prompt in torch.split(prompts, 256):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -494,16 +486,16 @@ def train_drafter(name: str, work: Path) -> None:
     data = torch.load(work / f"greedy-{recipe.target}.pt", mmap=True)
     model = new_drafter(recipe.facts, target, data["tokens"])
     head = target.lm_head.weight[kept_tokens(model)]
-    hits: list[float] = []
+    agreements: list[float] = []
 
     def loss_of(generator: torch.Generator) -> Tensor:
         chosen = torch.randint(0, len(data["tokens"]), (DRAFTER_TRAINING.batch,), generator=generator)
-        loss, hit = unrolled_loss(model, head, *(data[key][chosen] for key in ("tokens", "states", "final")))
-        hits.append(hit)
+        loss, agreement = unrolled_loss(model, head, *(data[key][chosen] for key in ("tokens", "states", "final")))
+        agreements.append(agreement)
         return loss
 
     def report() -> str:
-        recent, hits[:] = hits[-100:], []
+        recent = agreements[-100:]
         return f"first-token agreement {sum(recent) / len(recent):.3f}"
 
     optimise(
@@ -539,22 +531,28 @@ def unrolled_loss(
 ) -> tuple[Tensor, float]:
     """Soft-target cross entropy over DEPTH unrolled steps, and step 0's argmax agreement.
 
-    Row i at step k reads token i+1+k and is judged against the target's distribution after it.
+    Row i at step k reads token i+1+k and is judged against the target's distribution after
+    it. All rows are context; only those that predict the target's own text are judged.
     """
     rows = token_BT.shape[1] - DEPTH
+    judged = slice(PROMPT - 1, None)
     cache = model.cache()
     state = model.fuse(states_BTAW[:, :rows].float())
-    loss, first_hit = torch.zeros(()), 0.0
-    for k in range(DEPTH):
-        ahead = slice(1 + k, 1 + k + rows)
-        z = model.step(state, token_BT[:, ahead], cache, k)
-        logits = model.logits(z).float()
-        wanted = functional.linear(final_BTH[:, ahead].float(), head_VH).float()
-        loss = loss + functional.cross_entropy(logits.flatten(0, 1), wanted.softmax(-1).flatten(0, 1))
-        if k == 0:
-            first_hit = (logits.argmax(-1) == wanted.argmax(-1)).float().mean().item()
-        state = model.feedback(z)
-    return loss / DEPTH, first_hit
+    z = model.step(state, token_BT[:, 1 : 1 + rows], cache)[:, judged]
+    loss, agreement = judge(model, z, final_BTH[:, 1 : 1 + rows][:, judged], head_VH)
+    for k in range(1, DEPTH):
+        ahead = token_BT[:, 1 + k : 1 + k + rows][:, judged]
+        z = model.step(model.feedback(z), ahead, cache, k)
+        loss = loss + judge(model, z, final_BTH[:, 1 + k : 1 + k + rows][:, judged], head_VH)[0]
+    return loss / DEPTH, agreement
+
+
+def judge(model: DrafterModel, z_BTH: Tensor, final_BTH: Tensor, head_VH: Tensor) -> tuple[Tensor, float]:
+    """Cross entropy against the target's distribution over the head's tokens, and argmax agreement."""
+    logits = model.logits(z_BTH).flatten(0, 1).float()
+    wanted = functional.linear(final_BTH.float(), head_VH).flatten(0, 1).float()
+    agreement = (logits.argmax(-1) == wanted.argmax(-1)).float().mean().item()
+    return functional.cross_entropy(logits, wanted.softmax(-1)), agreement
 
 
 def write_drafter(directory: Path, recipe: Recipe, model: DrafterModel) -> None:
@@ -641,8 +639,7 @@ def decode(
     target = load_target(DATA / "targets" / recipe.target, dtype)
     drafter = load_drafter(name, facts or recipe.facts, target)
     return [
-        speculate(drafter, TargetSession(target, BOUNDARIES), prompt, depth=DEPTH, length=LENGTH)
-        for prompt in prompts
+        speculate(drafter, TargetSession(target, BOUNDARIES), prompt, depth=DEPTH, length=LENGTH) for prompt in prompts
     ]
 
 
@@ -681,9 +678,7 @@ def write_json(path: Path, value: object) -> None:
 
 def main() -> None:
     """Parse the command line and run one stage."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("name", nargs="?", help="the target or drafter of the stages target, greedy, drafter")
     parser.add_argument(

@@ -26,10 +26,10 @@ from draftconv.checkpoint import (
     Plan,
     PlannedTensor,
     TensorRef,
-    execute,
     open_checkpoint,
-    refuse_same,
 )
+from draftconv.checkpoint.execute import execute
+from draftconv.checkpoint.staging import refuse_same
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Taps

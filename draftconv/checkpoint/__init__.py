@@ -1,7 +1,7 @@
 """The bytes of checkpoints: read lazily and strictly, written by plan, whole or not at all.
 
     open_checkpoint(spec)  →  Checkpoint: config, sidecars, TensorRefs
-    Plan of PlannedTensors →  execute(plan, out)
+    Plan of PlannedTensors →  execute.execute(plan, out)
 
 Nothing here knows what a drafter is. Importing it loads neither numpy nor huggingface_hub.
 """
@@ -10,7 +10,6 @@ from draftconv.checkpoint.casts import cast_bytes
 from draftconv.checkpoint.checkpoint import Checkpoint, FileInfo, open_checkpoint, read_config
 from draftconv.checkpoint.compare import Scan, first_difference, scan
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
-from draftconv.checkpoint.execute import execute
 from draftconv.checkpoint.files import DataFile, LocalFile
 from draftconv.checkpoint.headers import Header, encode_header, read_header
 from draftconv.checkpoint.memory import MemoryFile
@@ -25,7 +24,6 @@ from draftconv.checkpoint.plan import (
     Shard,
     encode_json,
 )
-from draftconv.checkpoint.staging import refuse_same
 from draftconv.checkpoint.tensors import TensorRef, as_float32, row_blocks
 from draftconv.checkpoint.text import show, show_some
 
@@ -52,13 +50,11 @@ __all__ = [
     "cast_bytes",
     "encode_header",
     "encode_json",
-    "execute",
     "first_difference",
     "nbytes",
     "open_checkpoint",
     "read_config",
     "read_header",
-    "refuse_same",
     "row_blocks",
     "scan",
     "show",

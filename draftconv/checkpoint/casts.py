@@ -67,10 +67,8 @@ def _convert(bits: NDArray[Any], source: str, target: str) -> NDArray[Any]:
 
     values = _values(bits, source)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        if target == "BF16":
-            out = _to_bf16(values)
-        else:
-            out = values.astype(FLOAT[target]).view(LAYOUT[target][0])
+        rounded = _to_bf16(values) if target == "BF16" else values.astype(FLOAT[target])
+    out = rounded.view(LAYOUT[target][0])
     _quiet(out, target)
     return out
 

@@ -28,19 +28,20 @@ _FULL32 = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A stored member: `header` is the offset of its local header, see `data_offset`."""
+    """A member: `header` is the offset of its local header, see `data_offset`."""
 
     name: str
     header: int
     size: int
     crc: int
+    stored: bool
 
 
 def read_members(file: DataFile) -> dict[str, Member]:
     """All members by name.
 
     Raises:
-        BadCheckpoint: no zip archive, truncated, compressed or encrypted members, a name twice.
+        BadCheckpoint: no zip archive, truncated, a name twice.
     """
     start, length, count = _directory(file)
     if length > MAX_DIRECTORY:
@@ -59,7 +60,17 @@ def read_members(file: DataFile) -> dict[str, Member]:
 
 
 def data_offset(file: DataFile, member: Member) -> int:
-    """Offset of the member's first byte in the file; its range is checked to be inside."""
+    """Offset of the member's first byte in the file.
+
+    Raises:
+        BadCheckpoint: it is compressed, is not there or leaves the file.
+    """
+    if not member.stored:
+        raise BadCheckpoint(
+            f"{show(file.name)}: its member {show(member.name)} is compressed or encrypted.",
+            why="torch.save stores its members as they are.",
+            cure="Load it with torch (weights_only=True) and save it as safetensors.",
+        )
     magic, _, _, method, *_, name_length, extra_length = _LOCAL.unpack(file.read(member.header, _LOCAL.size))
     name = file.read(member.header + _LOCAL.size, name_length)
     if magic != b"PK\x03\x04" or method != 0 or name != member.name.encode("utf-8"):
@@ -133,13 +144,7 @@ def _central_entry(file: DataFile, raw: bytes, position: int) -> tuple[Member, i
         raise _bad(file, "it holds a member whose name is not UTF-8") from error
     extra = raw[begin + name_length : begin + name_length + extra_length]
     size, stored, header = _widen(file, name, extra, (size, stored, header))
-    if method != 0 or size != stored or flags & 1:
-        raise BadCheckpoint(
-            f"{show(file.name)}: its member {show(name)} is compressed or encrypted.",
-            why="torch.save stores its members as they are.",
-            cure="Load it with torch (weights_only=True) and save it as safetensors.",
-        )
-    return Member(name, header, size, crc), stop
+    return Member(name, header, size, crc, method == 0 and size == stored and not flags & 1), stop
 
 
 def _widen(file: DataFile, name: str, extra: bytes, fields: tuple[int, int, int]) -> tuple[int, int, int]:

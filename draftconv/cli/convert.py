@@ -79,7 +79,9 @@ def command(
     Whatever the reader of that layout cannot express is refused with the reason. The result is
     checked as the engine would read it before a byte is written; OUT appears whole or not at all.
     """
-    from draftconv.checkpoint import execute, open_checkpoint, refuse_same
+    from draftconv.checkpoint import open_checkpoint
+    from draftconv.checkpoint.execute import execute
+    from draftconv.checkpoint.staging import refuse_same
     from draftconv.cli import output
 
     options = ConvertOptions(

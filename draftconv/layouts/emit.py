@@ -4,6 +4,7 @@ Emission rules, with the reader that makes each one necessary:
 * every flag is written, also when false: vLLM's speculators importer defaults
   norm_before_residual to true, SGLang's Llama class needs draft_vocab_size to exist;
 * no null is written: TensorRT-LLM and SGLang test presence (target_hidden_size, eagle_config);
+  only draft_vocab_size is null for SGLang when the drafter has no head of its own;
 * target_hidden_size only when it differs: its presence makes SGLang and TensorRT-LLM
   keep the drafter's own embedding;
 * both rope spellings: transformers 5 reads rope_parameters, TensorRT-LLM rope_scaling;
@@ -122,7 +123,13 @@ def eagle_section(facts: Facts) -> dict[str, object]:
         "use_mtp_layernorm": False,
         "norm_before_fc": facts.fusion == "norm_before_fc",
         "return_hidden_post_norm": facts.feedback == "post-norm",
+        **double_norm_mark(facts),
     }
+
+
+def double_norm_mark(facts: Facts) -> dict[str, object]:
+    """The key by which a drafter of ModelOpt 0.41-0.47 stays recognisable; no reader acts on it."""
+    return {"parallel_draft_step": 1} if facts.double_norm else {}
 
 
 def nested_ids(writing: Writing) -> dict[str, object]:

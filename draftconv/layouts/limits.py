@@ -73,6 +73,15 @@ def no_fc_bias(reader: str, cure: str) -> Refusal:
     )
 
 
+def no_lone_fc_bias(reader: str) -> Refusal:
+    return Refusal(
+        lambda f: (g := _gqa(f)) is not None and f.fc_bias and not g.o_bias,
+        f"{reader} cannot have a bias on fc without one on o_proj in its Llama class",
+        "one flag, bias, builds both, and the missing one would be uninitialised",
+        "serve this drafter with TensorRT-LLM",
+    )
+
+
 def no_mla(reader: str, cure: str) -> Refusal:
     return Refusal(
         lambda f: isinstance(f.attention, Mla),

@@ -69,7 +69,7 @@ def _config(writing: Writing) -> dict[str, object]:
     for key in ("norm_before_fc", "return_hidden_post_norm"):
         del eagle[key]
     if writing.facts.double_norm:
-        eagle |= {"next_layer_regular": True, "parallel_draft_step": 1, "parallel_draft_heads_num_layers": 1}
+        eagle |= {"next_layer_regular": True, "parallel_draft_heads_num_layers": 1}
     return config | {"eagle_config": eagle | after_ids(writing)}
 
 

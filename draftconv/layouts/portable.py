@@ -30,6 +30,7 @@ SGLANG_LIMITS: tuple[Refusal, ...] = (
     limits.NOT_BOTH_FUSIONS,
     limits.SILU_ONLY,
     limits.no_norm_before_residual("SGLang", _VLLM),
+    limits.no_lone_fc_bias("SGLang"),
     limits.no_qkv_bias("SGLang", _VLLM_OR_TRT),
     limits.no_qk_norm("SGLang", _VLLM),
     limits.no_mlp_bias("SGLang", _VLLM_OR_TRT),
@@ -61,7 +62,9 @@ def _vllm_config(writing: Writing) -> dict[str, object]:
 
 def _sglang_config(writing: Writing) -> dict[str, object]:
     nested = nested_ids(writing)
-    return explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle_section(writing.facts) | nested}
+    config = explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle_section(writing.facts) | nested}
+    # The one null that is written: it makes SGLang share the target's head (llama_eagle3.py, 0.5.23).
+    return config if writing.facts.own_head else config | {"draft_vocab_size": None}
 
 
 def _trtllm_config(writing: Writing) -> dict[str, object]:
@@ -76,7 +79,11 @@ def _trtllm_config(writing: Writing) -> dict[str, object]:
 
 def _portable_config(writing: Writing) -> dict[str, object]:
     _vllm_config(writing)
-    return _trtllm_config(writing) | _sglang_config(writing)
+    config = _trtllm_config(writing) | _sglang_config(writing)
+    if not writing.facts.own_head:
+        # Absent means the target's head to SGLang's MLA class, and vocab_size to the others.
+        del config["draft_vocab_size"]
+    return config
 
 
 def _engine(name: str, title: str, writer: Writer, source: str, *, ids: str = "vllm") -> Layout:
@@ -100,6 +107,12 @@ _BIASED_O = Refusal(
     lambda f: isinstance(f.attention, Gqa) and f.attention.o_bias,
     "attention_bias means o_proj alone to SGLang and q, k, v and o to vLLM and TensorRT-LLM",
     "one config.json cannot say both",
+    "convert to one engine",
+)
+_LENT_HEAD = Refusal(
+    lambda f: isinstance(f.attention, Gqa) and not f.own_head,
+    "SGLang shares the target's head when draft_vocab_size is null, which TensorRT-LLM is not known to take",
+    "a Llama-style drafter without lm_head has no spelling that all engines read",
     "convert to one engine",
 )
 
@@ -146,7 +159,7 @@ LAYOUTS = (
         Writer(
             Spelling(),
             _portable_config,
-            _union((_SEVERAL, _BIASED_O), VLLM_LIMITS, SGLANG_LIMITS, TRTLLM_LIMITS),
+            _union((_SEVERAL, _BIASED_O, _LENT_HEAD), VLLM_LIMITS, SGLANG_LIMITS, TRTLLM_LIMITS),
             serves=("vllm", "sglang", "trtllm"),
         ),
         "the one spelling that vLLM, SGLang and TensorRT-LLM read alike",

@@ -14,7 +14,7 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Gqa
 from draftconv.layouts import limits
 from draftconv.layouts.base import Clue, Layout, Refusal, Spelling, Writer, Writing
-from draftconv.layouts.emit import attention_keys, explicit_config, top_ids
+from draftconv.layouts.emit import attention_keys, double_norm_mark, explicit_config, top_ids
 
 _CURE = "convert to vllm"
 _INNER = (
@@ -68,6 +68,8 @@ def _config(writing: Writing) -> dict[str, object]:
     }
     if facts.target_hidden != facts.hidden:
         config["target_hidden_size"] = facts.target_hidden
+    if mark := double_norm_mark(facts):
+        config["eagle_config"] = mark
     return config
 
 

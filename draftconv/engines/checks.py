@@ -1,0 +1,299 @@
+"""Checks that several engines share, and the words their findings are told in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from draftconv.drafter.config import Config
+from draftconv.drafter.facts import Gqa, Mla, Taps
+from draftconv.engines.base import Reading
+from draftconv.engines.building import defaults
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+QUANT_FILE = "hf_quant_config.json"
+AMD = frozenset({"mi300x", "mi325x"})
+
+Check = Callable[[Reading], str | None]
+Boundaries = tuple[int, ...] | Taps
+
+TRANSFORMERS_TYPES = frozenset({
+    "apertus", "bailing_moe", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "exaone4", "gemma", "gemma2",
+    "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe", "internlm3", "llama",
+    "llama4_text", "minimax", "mistral", "mixtral", "nemotron", "olmo2", "olmo3", "phi", "phi3", "qwen2",
+    "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "starcoder2",
+})  # fmt: skip
+"""model_types of language models in transformers 5.19; not all of them."""
+
+
+def listed(items: Sequence[str]) -> str | None:
+    """The first few of some findings, or None when there are none."""
+    if not items:
+        return None
+    shown = ", ".join(items[:3])
+    return shown if len(items) <= 3 else f"{shown} and {len(items) - 3} more"
+
+
+# ── facts ──────────────────────────────────────────────────────────────────────────
+
+
+def compare(fact: str, name: str) -> Check:
+    """A check that one fact is built as it was trained."""
+
+    def check(reading: Reading) -> str | None:
+        built, truth = getattr(reading.built, fact), getattr(reading.truth, fact)
+        return None if built == truth else f"{name}: built as {built}, trained as {truth}"
+
+    return check
+
+
+def rope_differs(reading: Reading) -> str | None:
+    built, truth = reading.built.rope, reading.truth.rope
+    pairs = [(part, getattr(built, part), getattr(truth, part)) for part in ("theta", "pairs", "kind", "scaling")]
+    return listed([f"{part}: built as {b}, trained as {t}" for part, b, t in pairs if b != t])
+
+
+def double_norm(reading: Reading) -> str | None:
+    return "trained as hidden_norm(input_layernorm(state))" if reading.truth.double_norm else None
+
+
+def other_activation(reading: Reading) -> str | None:
+    found = reading.built.activation
+    return None if found == "silu" else f"hidden_act: {found}"
+
+
+def plain_query(reading: Reading) -> str | None:
+    """An MLA query without compression, in the file or in config.json."""
+    attentions = (reading.built.attention, reading.truth.attention)
+    plain = any(isinstance(attention, Mla) and attention.q_lora is None for attention in attentions)
+    return "q_lora_rank is null" if plain else None
+
+
+# ── config keys ────────────────────────────────────────────────────────────────────
+
+
+def null_keys(*keys: str) -> Check:
+    """A check that none of these keys is present with the value null."""
+
+    def check(reading: Reading) -> str | None:
+        data = reading.view.config
+        return listed([f"{key}: null" for key in keys if key in data and data[key] is None])
+
+    return check
+
+
+def tied(reading: Reading) -> str | None:
+    return "tie_word_embeddings: true" if reading.config.flag("tie_word_embeddings") else None
+
+
+def null_experts(reading: Reading) -> str | None:
+    """n_routed_experts: null, where the config becomes one of transformers' DeepSeek classes."""
+    deepseek = reading.model_type.startswith(("deepseek", "kimi", "glm_moe_dsa"))
+    return null_keys("n_routed_experts")(reading) if deepseek else None
+
+
+def last_state_only(reading: Reading) -> str | None:
+    off = reading.eagle.flag("use_aux_hidden_state") is False
+    return "eagle_config.use_aux_hidden_state: false" if off else None
+
+
+def unusual_norms(reading: Reading) -> str | None:
+    """Norm switches of ModelOpt's training that no engine reads, away from what engines compute."""
+    usual = {"use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False}
+    found = {key: reading.eagle.flag(key) for key in usual}
+    return listed([
+        f"{key}: {str(value).lower()}" for key, value in found.items() if value is not None and value is not usual[key]
+    ])  # fmt: skip
+
+
+def unresolved_type(reading: Reading) -> str | None:
+    """A config that transformers' AutoConfig cannot turn into a class."""
+    if not reading.config.has("model_type"):
+        layout = " (a speculators config)" if reading.config.has("speculators_config") else ""
+        return f"no model_type{layout}"
+    return f"model_type: {reading.model_type}" if reading.model_type in ("", "eagle", "eagle3") else None
+
+
+def unknown_type(*more: str) -> Check:
+    """A model_type that is neither in the table of transformers' nor one that the engine adds."""
+
+    def check(reading: Reading) -> str | None:
+        known = reading.model_type in TRANSFORMERS_TYPES or reading.model_type in more
+        return None if known or unresolved_type(reading) else f"model_type: {reading.model_type}"
+
+    return check
+
+
+# ── against the target ─────────────────────────────────────────────────────────────
+
+
+def short_rotary(reading: Reading) -> str | None:
+    """max_position_embeddings, or its class default, below the target's."""
+    target = reading.target
+    limit, absent = positions(reading)
+    if target and target.max_positions and limit < target.max_positions:
+        return f"max_position_embeddings is {limit}{absent}, {target.name} has {target.max_positions}"
+    return None
+
+
+def positions(reading: Reading) -> tuple[int, str]:
+    """max_position_embeddings as built, and a remark when it is a class default."""
+    written = reading.config.size("max_position_embeddings")
+    if written is not None:
+        return written, ""
+    return defaults(reading.config, mla=reading.mla)["max_position_embeddings"], " (absent)"
+
+
+def wrong_vocab(reading: Reading) -> str | None:
+    target = reading.target
+    if target and target.vocab and target.vocab != reading.built.vocab:
+        return f"vocab_size {reading.built.vocab}, {target.name} has {target.vocab}"
+    return None
+
+
+def wrong_width(reading: Reading) -> str | None:
+    target = reading.target
+    if target and target.hidden and target.hidden != reading.built.target_hidden:
+        return f"fc is built for states of {reading.built.target_hidden}, those of {target.name} are {target.hidden}"
+    return None
+
+
+# ── captured layers ────────────────────────────────────────────────────────────────
+
+
+def open_taps(captured: Boundaries, trained: Boundaries) -> bool:
+    """True when it cannot be told whether the same layers are captured as were trained on."""
+    if Taps.UNKNOWN in (captured, trained):
+        return True
+    return (captured is Taps.DEFAULT) != (trained is Taps.DEFAULT)
+
+
+def other_taps(captured: Boundaries, reading: Reading) -> str | None:
+    """Other layers captured than trained on; a wrong number of them is `wrong_count`."""
+    trained = reading.trained
+    if open_taps(captured, trained) or captured == trained or wrong_count(captured, reading):
+        return None
+    return f"captures {shown(captured)}, trained on {shown(trained)}"
+
+
+def wrong_count(captured: Boundaries, reading: Reading) -> str | None:
+    """States that do not fill the fc that was built for them."""
+    if isinstance(captured, Taps) or len(captured) == reading.built.aux:
+        return None
+    return f"captures {shown(captured)}, fc is built for {reading.built.aux} states"
+
+
+def zero_boundary(captured: Boundaries, reading: Reading) -> str | None:
+    """Boundary 0 on a target whose loop has no residual stream before its first layer."""
+    target = reading.target
+    if target is None or target.family != "deepseek" or isinstance(captured, Taps) or 0 not in captured:
+        return None
+    return f"{list(captured)} on {target.name}"
+
+
+def shown(boundaries: Boundaries) -> str:
+    match boundaries:
+        case Taps.DEFAULT:
+            return "the default triple"
+        case Taps.UNKNOWN:
+            return "unknown layers"
+        case numbers:
+            return str(list(numbers))
+
+
+UNKNOWN_TAPS = "the layers it was trained on are unknown; give --aux-convention or --from"
+
+
+# ── tensors that reach no module ───────────────────────────────────────────────────
+
+Causes = tuple[tuple[str, str], ...]
+"""(rule code, pattern of file names): why a loader skips a tensor, first match first."""
+
+
+def skipped(code: str, causes: Causes) -> Check:
+    """Needed tensors that the loader skips for the cause `code`; for any other cause if it is in no row."""
+
+    def check(reading: Reading) -> str | None:
+        others = {row for row, _ in causes}
+        return listed([
+            name for name in reading.lost.values()
+            if (why := cause(name, causes)) == code or (why is None and code not in others)
+        ])  # fmt: skip
+
+    return check
+
+
+def cause(name: str, causes: Causes) -> str | None:
+    """The rule that speaks of a skipped tensor; None when no row does."""
+    return next((code for code, pattern in causes if re.search(pattern, name)), None)
+
+
+def ignored(reading: Reading) -> str | None:
+    """Tensors that the loader skips and the forward pass does not need, t2d and rotary tables aside."""
+    needless = re.compile(r"t2d|d2t|rotary_emb|embed_tokens")
+    lost = set(reading.lost.values())
+    return listed([name for name in reading.fates.dropped if name not in lost and not needless.search(name)])
+
+
+def own_embedding(reading: Reading) -> bool:
+    """A stored embedding of the target's width, which an engine may replace by the target's."""
+    return reading.truth.own_embedding and reading.built.target_hidden == reading.built.hidden
+
+
+def embedding_replaced(reading: Reading) -> str | None:
+    stored = own_embedding(reading) and "embedding-differs" not in reading.known
+    return "embed_tokens is stored" if stored else None
+
+
+def embedding_lost(reading: Reading) -> str | None:
+    differs = own_embedding(reading) and "embedding-differs" in reading.known
+    return "embed_tokens differs from the target's" if differs else None
+
+
+def half_biased(reading: Reading) -> str | None:
+    """Biases that a flag builds and the file does not hold."""
+    built = reading.built.attention
+    biased = isinstance(built, Gqa) and (built.qkv_bias or built.o_bias)
+    return listed([name for name in reading.missing if name.endswith("_proj.bias")]) if biased else None
+
+
+# ── quantization ───────────────────────────────────────────────────────────────────
+
+
+def quantized(reading: Reading) -> str | None:
+    return reading.truth.quantization
+
+
+def undeclared_packed(reading: Reading) -> str | None:
+    if not reading.truth.quantization or reading.config.section("quantization_config").data:
+        return None
+    return None if reading.view.sidecars.get(QUANT_FILE) else "packed weights without quantization_config"
+
+
+def quant_method(reading: Reading) -> str:
+    return reading.config.section("quantization_config").text("quant_method") or ""
+
+
+def quark_int4(reading: Reading) -> Config | None:
+    """The weight section of a Quark INT4 declaration."""
+    section = reading.config.section("quantization_config").section("global_quant_config").section("weight")
+    int4 = quant_method(reading) == "quark" and section.text("dtype") in ("int4", "uint4")
+    return section if int4 else None
+
+
+def modelopt_algorithm(reading: Reading) -> str | None:
+    """quant_algo of a ModelOpt declaration, from the legacy file or from config.json."""
+    legacy = Config(reading.view.sidecars.get(QUANT_FILE, {}), QUANT_FILE).section("quantization")
+    return legacy.text("quant_algo") or reading.config.section("quantization_config").text("quant_algo")
+
+
+def compressed_groups(reading: Reading) -> list[tuple[Config, Config]]:
+    """(weights, input_activations) of every group of a compressed-tensors declaration."""
+    section = reading.config.section("quantization_config")
+    if section.text("quant_method") != "compressed-tensors":
+        return []
+    groups = section.section("config_groups")
+    return [
+        (group.section("weights"), group.section("input_activations"))
+        for group in (groups.section(name) for name in groups.data)
+    ]

@@ -1,0 +1,137 @@
+"""How a server is started with a drafter: the command, the files it reads, and the traps.
+
+Commands are argument lists; `ServeCommand.shell` quotes them for a person. Servers bind to
+loopback. Every engine module has one function from `Start` to `ServeCommand`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from draftconv.drafter.boundaries import default_triple, trtllm_ids
+from draftconv.drafter.facts import Facts, Taps
+from draftconv.drafter.targets import Target
+from draftconv.errors import Undecided, UsageError
+
+LOOPBACK = "127.0.0.1"
+
+Yaml = bool | int | str | Sequence[int] | Mapping[str, "Yaml"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is to be served.
+
+    Attributes:
+        directory: the drafter, as a path or Hub id that the server can open.
+        facts: of that drafter. `target`: the model it drafts for.
+        drafts: tokens proposed per step (K). `tensor_parallel`: devices for the target.
+    """
+
+    directory: str
+    facts: Facts
+    target: Target
+    drafts: int = 3
+    tensor_parallel: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what no server can be started with.
+
+        Raises:
+            UsageError: only the target's layer count is known, or a count is below one.
+        """
+        if not self.model:
+            raise UsageError(
+                f"{self.target.name} cannot be served",
+                why="a server needs the target's files",
+                cure="give --target a directory, a Hub id or a known name",
+            )
+        for option, value in (("--drafts", self.drafts), ("--tensor-parallel", self.tensor_parallel)):
+            if value < 1:
+                raise UsageError(f"{option} {value}: must be at least 1")
+
+    @property
+    def model(self) -> str:
+        """What the server is given as its model."""
+        return str(self.target.path) if self.target.path else self.target.repo
+
+
+@dataclass(frozen=True, slots=True)
+class ServeCommand:
+    """A server's command line.
+
+    Attributes:
+        argv: program and arguments. `files`: name → text of files to write beside it first.
+        notes: what a person should know before running it.
+    """
+
+    argv: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    notes: tuple[str, ...] = ()
+
+    def shell(self) -> str:
+        """The command, quoted for a shell."""
+        return shlex.join(self.argv)
+
+
+def remote_code_note(target: Target, flag: str) -> tuple[str, ...]:
+    """A warning when starting this target runs code from its repository."""
+    if not target.remote_code:
+        return ()
+    return (f"{flag} lets {target.name} run Python code from its own repository: read it first",)
+
+
+def layers_to_capture(start: Start) -> tuple[int, ...] | None:
+    """TensorRT-LLM's `eagle3_layers_to_capture`; None when its default triple is what was trained.
+
+    Raises:
+        Undecided: the drafter's layers are unknown. Refused: TensorRT-LLM has no number for one.
+    """
+    match start.facts.boundaries:
+        case Taps.DEFAULT:
+            return None
+        case Taps.UNKNOWN:
+            raise Undecided(
+                "which layers this drafter was trained on is unknown",
+                why="TensorRT-LLM is told them in its serve file, and a wrong one costs accept length silently",
+                cure="give --aux-convention before|after, or --from LAYOUT",
+            )
+        case boundaries:
+            if boundaries == default_triple(start.target.layers):
+                return None
+            return trtllm_ids(boundaries)
+
+
+def yaml_text(data: Mapping[str, Yaml], indent: str = "") -> str:
+    """YAML for flat settings, without a YAML library: engines start from the text alone."""
+    lines: list[str] = []
+    for key, value in data.items():
+        match value:
+            case Mapping():
+                lines.append(f"{indent}{key}:\n{yaml_text(value, indent + '  ')}")
+            case bool():
+                lines.append(f"{indent}{key}: {'true' if value else 'false'}\n")
+            case int():
+                lines.append(f"{indent}{key}: {value}\n")
+            case str():
+                lines.append(f"{indent}{key}: {yaml_string(value)}\n")
+            case _:
+                lines.append(f"{indent}{key}: [{', '.join(map(str, value))}]\n")
+    return "".join(lines)
+
+
+def yaml_string(text: str) -> str:
+    """A double-quoted YAML scalar that reads back as exactly this text, whatever it holds."""
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if character in '"\\':
+        return f"\\{character}"
+    if 0x20 <= code < 0x7F:
+        return character
+    return f"\\x{code:02X}" if code < 0x100 else f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"

@@ -1,0 +1,71 @@
+"""Small checkpoints and files for the tests of this room."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from draftconv.checkpoint.files import check_range
+
+
+class MemoryFile:
+    """A `DataFile` of bytes that fails the test when a read would leave it."""
+
+    def __init__(self, data: bytes, name: str = "x.safetensors") -> None:
+        self.data = data
+        self.name = name
+        self.size = len(data)
+        self.largest = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        check_range(self, offset, length)
+        self.largest = max(self.largest, length)
+        return self.data[offset : offset + length]
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        buffer[:] = self.read(offset, buffer.nbytes)
+
+
+def tensors(seed: int = 0) -> dict[str, torch.Tensor]:
+    """One tensor of each kind that drafters hold."""
+    random = torch.Generator().manual_seed(seed)
+    return {
+        "fc.weight": torch.randn(24, 72, generator=random).bfloat16(),
+        "norm.weight": torch.randn(24, generator=random),
+        "lm_head.weight": torch.randn(50, 24, generator=random).half(),
+        "d2t": torch.arange(50) * 3,
+        "t2d": torch.rand(200, generator=random) > 0.5,
+        "scalar": torch.tensor(1.5),
+        "empty": torch.zeros(0, 24),
+        "codes": torch.randint(-128, 127, (8, 3), dtype=torch.int8, generator=random),
+    }
+
+
+def directory(path: Path, *, config: object = None, suffix: str = "safetensors") -> Path:
+    """A checkpoint directory with `tensors()` in one file."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps({"hidden_size": 24} if config is None else config))
+    if suffix == "safetensors":
+        save_file(tensors(), path / "model.safetensors", metadata={"format": "pt"})
+    else:
+        torch.save(tensors(), path / "pytorch_model.bin")
+    return path
+
+
+def raw_file(header: object, data: bytes = b"", length: int | None = None) -> bytes:
+    """A safetensors file with any header: a JSON value, text, or bytes."""
+    if isinstance(header, bytes):
+        raw = header
+    else:
+        raw = (header if isinstance(header, str) else json.dumps(header)).encode()
+    return struct.pack("<Q", len(raw) if length is None else length) + raw + data
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """The tensor's memory, row-major."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

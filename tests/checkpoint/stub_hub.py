@@ -1,0 +1,174 @@
+"""A Hub on this machine: the few endpoints that looking, downloading and pushing need."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+REPO = "owner/drafter"
+
+
+@dataclass
+class Hub:
+    """What the stub serves, how it misbehaves, and what it was asked.
+
+    Attributes:
+        redirect: where weights are sent on to, `{name}` filled in; None: served here.
+        ranges: False answers every range with the whole file.
+        status: answer everything with this instead.
+        headers: added to answers that carry file contents.
+        log: (method, path, authorization, range) of every request.
+        sent: bytes of file contents that left the server.
+        pushed: file name → contents of the commits received.
+    """
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    redirect: str | None = None
+    ranges: bool = True
+    status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    listed: dict[str, int] = field(default_factory=dict)
+    log: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)
+    sent: int = 0
+    pushed: dict[str, bytes] = field(default_factory=dict)
+    url: str = ""
+
+    @property
+    def tokens(self) -> set[str | None]:
+        """Every Authorization header that arrived."""
+        return {authorization for _, _, authorization, _ in self.log}
+
+    def siblings(self) -> list[dict[str, object]]:
+        sizes = {name: len(data) for name, data in self.files.items()} | self.listed
+        return [{"rfilename": name, "size": size, "blobId": "0" * 40, **self.lfs(name)} for name, size in sizes.items()]
+
+    def lfs(self, name: str) -> dict[str, object]:
+        if not name.endswith(".safetensors") or name not in self.files:
+            return {}
+        sha256 = hashlib.sha256(self.files[name]).hexdigest()
+        return {"lfs": {"sha256": sha256, "oid": sha256, "size": len(self.files[name]), "pointerSize": 100}}
+
+
+@contextmanager
+def serving(hub: Hub) -> Iterator[Hub]:
+    """Serve `hub` on a free port of the loopback interface."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def answer(self, status: int, body: bytes, **headers: str) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
+            if "Content_Length" not in headers:
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def json(self, document: object) -> None:
+            self.answer(200, json.dumps(document).encode(), Content_Type="application/json")
+
+        def handle_one_request(self) -> None:
+            try:
+                super().handle_one_request()
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True  # the client had what it needed
+
+        def begin(self) -> str:
+            path = urlsplit(self.path).path
+            asked = (self.command, path, self.headers["Authorization"], self.headers["Range"])
+            hub.log.append(asked)
+            return path
+
+        def do_GET(self) -> None:
+            path = self.begin()
+            if hub.status is not None:
+                self.answer(hub.status, b"{}")
+            elif re.fullmatch(rf"/api/models/{REPO}(/revision/[^/]+)?", path):
+                self.json({"id": REPO, "modelId": REPO, "sha": SHA, "siblings": hub.siblings()})
+            elif path.startswith(f"/api/models/{REPO}/tree/"):
+                self.json(
+                    [
+                        {"type": "file", "path": name, "size": len(data), "oid": "0" * 40, **hub.lfs(name)}
+                        for name, data in hub.files.items()
+                    ]
+                )
+            elif (found := re.fullmatch(rf"/{REPO}/resolve/{SHA}/(.+)", path)) and unquote(found[1]) in hub.files:
+                self.file(unquote(found[1]))
+            elif path.startswith("/cdn/"):
+                self.file(unquote(path.removeprefix("/cdn/")), follow=False)
+            else:
+                self.answer(404, b"{}", X_Error_Code="EntryNotFound")
+
+        do_HEAD = do_GET
+
+        def file(self, name: str, *, follow: bool = True) -> None:
+            data = hub.files[name]
+            etag = hashlib.sha256(data).hexdigest()
+            common = {"ETag": f'"{etag}"', "X_Repo_Commit": SHA, "Accept_Ranges": "bytes", **hub.headers}
+            if follow and hub.redirect is not None and name.endswith(".safetensors"):
+                common |= {"X_Linked_Size": str(len(data)), "X_Linked_ETag": f'"{etag}"'}
+                self.answer(302, b"", Location=hub.redirect.format(name=name), **common)
+                return
+            asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "")
+            if asked and hub.ranges:
+                start, stop = int(asked[1]), min(int(asked[2] or len(data) - 1), len(data) - 1)
+                where = f"bytes {start}-{stop}/{len(data)}"
+                hub.sent += stop + 1 - start if self.command == "GET" else 0
+                self.answer(206, data[start : stop + 1], **{"Content_Range": where, **common})
+                return
+            if self.command == "HEAD":
+                self.answer(200, b"", Content_Length=str(len(data)), **common)
+                return
+            self.send_response(200)
+            for key, value in common.items():
+                self.send_header(key.replace("_", "-"), value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            for at in range(0, len(data), 65536):
+                self.wfile.write(data[at : at + 65536])
+                hub.sent += len(data[at : at + 65536])
+
+        def do_POST(self) -> None:
+            path = self.begin()
+            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            if hub.status is not None:
+                self.answer(hub.status, b"{}")
+            elif path == "/api/repos/create":
+                self.json({"url": f"{hub.url}/{REPO}", "id": REPO, "name": REPO})
+            elif path.endswith("/preupload/main"):
+                names = [file["path"] for file in json.loads(body)["files"]]
+                modes = [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]
+                self.json({"files": modes})
+            elif path.endswith("/commit/main"):
+                for line in map(json.loads, body.splitlines()):
+                    if line["key"] == "file":
+                        hub.pushed[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                self.json({"commitUrl": f"{hub.url}/{REPO}/commit/{SHA}", "commitOid": SHA, "success": True})
+            else:
+                self.json({})
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

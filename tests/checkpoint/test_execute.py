@@ -1,0 +1,239 @@
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from draftconv.checkpoint import Cast, Copy, Literal, Plan, PlannedTensor, Rows, TensorRef, open_checkpoint
+from draftconv.checkpoint import execute as execute_module
+from draftconv.checkpoint.execute import execute, segments
+from draftconv.errors import BadCheckpoint, Refused, UsageError, WriteError
+from tests.checkpoint.made import MemoryFile, directory, tensor_bytes, tensors
+
+
+def copies(refs: dict[str, TensorRef]) -> tuple[PlannedTensor, ...]:
+    return tuple(PlannedTensor(ref.name, ref.dtype, ref.shape, Copy(ref)) for ref in refs.values())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return directory(tmp_path / "source")
+
+
+@pytest.fixture
+def refs(source: Path) -> dict[str, TensorRef]:
+    return dict(open_checkpoint(source).tensors)
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def test_a_plain_copy_is_the_same_file(source: Path, refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    execute(Plan(copies(refs), {"config.json": {"hidden_size": 24}}), tmp_path / "out")
+    assert contents(tmp_path / "out") == {
+        "model.safetensors": (source / "model.safetensors").read_bytes(),
+        "config.json": b'{\n  "hidden_size": 24\n}\n',
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+def every_operation(refs: dict[str, TensorRef]) -> tuple[tuple[PlannedTensor, ...], dict[str, torch.Tensor]]:
+    want = tensors()
+    order = tuple(int(row) for row in np.random.default_rng(0).permutation(50))
+    planned = (
+        PlannedTensor("copy", "BF16", (24, 72), Copy(refs["fc.weight"])),
+        PlannedTensor("reshaped", "BF16", (72, 24), Copy(refs["fc.weight"])),
+        PlannedTensor("cast", "F32", (24, 72), Cast(refs["fc.weight"], "F32")),
+        PlannedTensor("rows", "F16", (50, 24), Rows(refs["lm_head.weight"], order)),
+        PlannedTensor("rows.cast", "BF16", (50, 24), Rows(refs["lm_head.weight"], order, "BF16")),
+        PlannedTensor("few", "I64", (3,), Rows(refs["d2t"], (2, 0, 2))),
+        PlannedTensor("none", "I64", (0,), Rows(refs["d2t"], ())),
+        PlannedTensor("empty", "F32", (0, 24), Copy(refs["empty"])),
+        PlannedTensor("scalar", "F64", (), Cast(refs["scalar"], "F64")),
+        PlannedTensor("bytes", "I8", (8, 3), Copy(refs["codes"])),
+        PlannedTensor("map", "BOOL", (3,), Literal(b"\1\0\1")),
+    )
+    wanted = {
+        "copy": want["fc.weight"],
+        "reshaped": want["fc.weight"].reshape(72, 24),
+        "cast": want["fc.weight"].float(),
+        "rows": want["lm_head.weight"][list(order)],
+        "rows.cast": want["lm_head.weight"][list(order)].bfloat16(),
+        "few": want["d2t"][[2, 0, 2]],
+        "none": torch.zeros(0, dtype=torch.int64),
+        "empty": want["empty"],
+        "scalar": want["scalar"].double(),
+        "bytes": want["codes"],
+        "map": torch.tensor([True, False, True]),
+    }
+    return planned, wanted
+
+
+def check_same(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    assert set(found) == set(wanted)
+    for name, tensor in wanted.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
+        assert tensor_bytes(found[name]) == tensor_bytes(tensor), name
+
+
+def test_every_operation_as_torch_does_it(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    planned, wanted = every_operation(refs)
+    execute(Plan(planned, metadata={"made": "here"}), tmp_path / "out")
+    check_same(load_file(tmp_path / "out/model.safetensors"), wanted)
+    with safe_open(tmp_path / "out/model.safetensors", "pt") as opened:
+        assert opened.metadata() == {"format": "pt", "made": "here"}
+
+
+def test_shards_reopen_through_their_index(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    planned, wanted = every_operation(refs)
+    execute(Plan(planned, {"config.json": {}}, shard_size=4000), tmp_path / "out")
+    shards = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
+    assert len(shards) > 2
+    found: dict[str, torch.Tensor] = {}
+    for name in shards:
+        found |= load_file(tmp_path / "out" / name)
+    check_same(found, wanted)
+    again = open_checkpoint(tmp_path / "out")
+    assert {name: ref.read() for name, ref in again.tensors.items()} == {
+        name: tensor_bytes(tensor) for name, tensor in wanted.items()
+    }
+
+
+@pytest.fixture
+def without_kernel_copy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def refuse(*_: object) -> int:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    yield
+
+
+@pytest.mark.usefixtures("without_kernel_copy")
+def test_copies_without_the_kernel(source: Path, refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    execute(Plan(copies(refs)), tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
+
+
+def test_sources_need_not_be_local(tmp_path: Path) -> None:
+    data = b"".join(bytes([i % 256]) * 7 for i in range(600))
+    file = MemoryFile(data)
+    ref = TensorRef("x", "U8", (600, 7), file, 0, 4200)
+    execute(Plan((PlannedTensor("x", "U8", (600, 7), Copy(ref)),)), tmp_path / "out")
+    assert load_file(tmp_path / "out/model.safetensors")["x"].numpy().tobytes() == data
+
+
+@pytest.mark.parametrize(("threads", "block", "chunk"), [(1, 64, 100), (3, 1000, 1), (8, 7, 4096)])
+def test_bytes_do_not_depend_on_threads_or_blocks(
+    refs: dict[str, TensorRef],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    block: int,
+    chunk: int,
+) -> None:
+    planned, _ = every_operation(refs)
+    plan = Plan(planned, {"config.json": {}}, shard_size=4000)
+    execute(plan, tmp_path / "usual")
+    monkeypatch.setattr(execute_module, "BLOCK", max(block, 8))
+    monkeypatch.setattr(execute_module, "COPY_CHUNK", max(chunk, 64))
+    monkeypatch.setattr(execute_module, "COPY_BUFFER", 33)
+    execute(plan, tmp_path / "odd", threads=threads)
+    assert contents(tmp_path / "odd") == contents(tmp_path / "usual")
+
+
+def test_progress_ends_at_the_total(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    planned, _ = every_operation(refs)
+    plan = Plan(planned, shard_size=4000)
+    seen: list[int] = []
+    execute(plan, tmp_path / "out", progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == plan.total_bytes
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_segments_are_the_permuted_bytes(data: st.DataObject) -> None:
+    rows, width = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
+    raw = bytes(range(rows * width))
+    order = tuple(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=12)))
+    ref = TensorRef("x", "U8", (rows, width), MemoryFile(b"??" + raw), 2, rows * width)
+    permuted = b"".join(raw[row * width : (row + 1) * width] for row in order)
+    start = data.draw(st.integers(0, len(permuted)))
+    stop = data.draw(st.integers(start, len(permuted)))
+    found = list(segments(Rows(ref, order), start, stop))
+    assert b"".join(ref.file.read(offset, length) for offset, length in found) == permuted[start:stop]
+    assert all(a + length != b for (a, length), (b, _) in itertools.pairwise(found))
+
+
+def test_overflow_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    save_file({"big": torch.full((4, 4), 1e6, dtype=torch.bfloat16)}, tmp_path / "source/model.safetensors")
+    (tmp_path / "source/config.json").write_text("{}")
+    ref = open_checkpoint(tmp_path / "source").tensors["big"]
+    with pytest.raises(Refused, match=r"tensor big holds 999424\.0, which F16"):
+        execute(Plan((PlannedTensor("big", "F16", (4, 4), Cast(ref, "F16")),)), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("operation", [Copy, lambda ref: Cast(ref, "F32")])
+def test_a_source_that_shrinks_leaves_nothing(
+    source: Path, refs: dict[str, TensorRef], tmp_path: Path, operation: type[Copy]
+) -> None:
+    os.truncate(source / "model.safetensors", 1000)
+    made = operation(refs["fc.weight"])
+    dtype = "BF16" if isinstance(made, Copy) else "F32"
+    with pytest.raises(BadCheckpoint, match="became shorter"):
+        execute(Plan((PlannedTensor("fc.weight", dtype, (24, 72), made),)), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_what_reads_back_differently_is_not_published(
+    refs: dict[str, TensorRef], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = execute_module._write_small
+
+    def damaged(path: Path, data: bytes) -> None:
+        real(path, data[:-1] + b"?")
+
+    monkeypatch.setattr(execute_module, "_write_small", damaged)
+    with pytest.raises(WriteError, match=r"config\.json was written but reads back differently"):
+        execute(Plan(copies(refs), {"config.json": {}}), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_overwrite_replaces_what_draftconv_wrote(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    execute(Plan(copies(refs), {"draftconv.json": {}, "config.json": {"run": 1}}), out)
+    again = Plan(copies(refs), {"draftconv.json": {}, "config.json": {"run": 2}}, shard_size=4000)
+    with pytest.raises(WriteError, match="out exists already"):
+        execute(again, out)
+    execute(again, out, overwrite=True)
+    assert json.loads((out / "config.json").read_text()) == {"run": 2}
+    assert not (out / "model.safetensors").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+def test_the_source_is_never_the_output(source: Path, refs: dict[str, TensorRef]) -> None:
+    before = contents(source)
+    for out, relation in ((source, "is"), (source / "out", "lies inside"), (source.parent, "contains")):
+        with pytest.raises(UsageError, match=f"{relation} the source"):
+            execute(Plan(copies(refs)), out, overwrite=True)
+    assert contents(source) == before
+
+
+def test_files_have_ordinary_permissions(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "file").touch()
+    execute(Plan(copies(refs), {"config.json": {}}), tmp_path / "out")
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    for path in (tmp_path / "out").iterdir():
+        assert path.stat().st_mode == (tmp_path / "file").stat().st_mode

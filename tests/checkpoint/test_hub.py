@@ -1,0 +1,295 @@
+import errno
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import close_session, constants
+from safetensors.torch import save
+
+from draftconv.checkpoint import hub as hub_module
+from draftconv.checkpoint import open_checkpoint
+from draftconv.checkpoint.hub import push
+from draftconv.checkpoint.ranges import MAX_SKIP, origin
+from draftconv.errors import BadCheckpoint, WriteError
+from tests.checkpoint.made import directory, tensor_bytes, tensors
+from tests.checkpoint.stub_hub import REPO, SHA, Hub, serving
+
+TOKEN = "hf_verysecret"
+SPEC = f"hf://{REPO}"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The stub with a checkpoint on it, as the endpoint of this test."""
+    source = directory(tmp_path / "source")
+    files = {path.name: path.read_bytes() for path in source.iterdir()}
+    monkeypatch.chdir(tmp_path)
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    close_session()
+    with serving(Hub(files)) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        yield hub
+    close_session()
+
+
+def refuses(fault: str, spec: str = SPEC) -> BadCheckpoint:
+    with pytest.raises(BadCheckpoint, match=fault) as caught:
+        open_checkpoint(spec, token=TOKEN)
+    assert TOKEN not in str(caught.value) + str(caught.value.__cause__)
+    return caught.value
+
+
+def large_file() -> bytes:
+    """20 MiB whose header is small."""
+    return save({"big": torch.zeros(20 * 1024 * 1024, dtype=torch.uint8), "small": torch.ones(1)})
+
+
+@pytest.mark.parametrize("spec", [SPEC, REPO, f"{SPEC}@v1"])
+def test_headers_are_read_by_ranges(hub: Hub, spec: str) -> None:
+    hub.files["model.safetensors"] = large_file()
+    opened = open_checkpoint(spec)
+    assert (opened.name, opened.path, opened.revision) == (REPO, None, SHA)
+    assert opened.config == {"hidden_size": 24}
+    assert {name: ref.shape for name, ref in opened.tensors.items()} == {
+        "small": (1,),
+        "big": (20 * 1024 * 1024,),
+    }
+    wanted = hashlib.sha256(hub.files["model.safetensors"]).hexdigest()
+    assert {info.name: info.sha256 for info in opened.files} == {
+        "config.json": None,
+        "model.safetensors": wanted,
+    }
+    assert hub.sent < 200_000
+    assert len([1 for _, path, _, _ in hub.log if path.endswith("model.safetensors")]) == 1
+    assert opened.tensors["small"].read() == tensor_bytes(torch.ones(1))
+    revisions = [path for _, path, _, _ in hub.log if "/revision/" in path]
+    assert bool(revisions) is spec.endswith("@v1")
+
+
+def test_large_reads_and_torch_archives(hub: Hub, tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    torch.save(tensors() | {"big": torch.ones(300_000, dtype=torch.int8)}, path)
+    del hub.files["model.safetensors"]
+    hub.files["pytorch_model.bin"] = path.read_bytes()
+    opened = open_checkpoint(SPEC)
+    assert opened.tensors["big"].read() == b"\1" * 300_000
+    assert opened.tensors["fc.weight"].read() == tensor_bytes(tensors()["fc.weight"])
+
+
+def test_a_local_path_wins(hub: Hub, tmp_path: Path) -> None:
+    directory(tmp_path / REPO, config={"local": True})
+    assert open_checkpoint(REPO).config == {"local": True}
+    assert hub.log == []
+    assert open_checkpoint(SPEC).config == {"hidden_size": 24}
+
+
+def test_the_token_reaches_the_endpoint_only(hub: Hub) -> None:
+    with serving(Hub(dict(hub.files))) as elsewhere:
+        hub.redirect = elsewhere.url + "/cdn/{name}"
+        opened = open_checkpoint(SPEC, token=TOKEN)
+        assert opened.tensors["norm.weight"].read() == tensor_bytes(tensors()["norm.weight"])
+    assert hub.tokens == {f"Bearer {TOKEN}"}
+    assert len(elsewhere.log) > 0
+    assert elsewhere.tokens == {None}
+
+
+def test_the_token_comes_from_the_environment(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_checkpoint(SPEC)
+    assert hub.tokens == {None}
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    hub.log.clear()
+    open_checkpoint(SPEC)
+    assert hub.tokens == {f"Bearer {TOKEN}"}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "",
+        "file:///etc/passwd",
+        "ftp://127.0.0.1/x",
+        "data:,x",
+        "http://",
+        "//",
+        "http://[",
+        "http://a b/",
+        "http://a..b/",
+        "http://x:99999",
+        "http://\x7f/",
+        "http://x/" + "a" * 20000,
+    ],
+)
+def test_redirects_lead_to_http_or_nowhere(hub: Hub, target: str) -> None:
+    hub.redirect = target
+    refuses("the server redirected")
+
+
+def test_redirects_end(hub: Hub) -> None:
+    hub.redirect = f"/{REPO}/resolve/{SHA}/{{name}}"
+    refuses("redirected more than 5 times")
+
+
+def test_an_origin_is_scheme_host_and_port() -> None:
+    assert origin("https://Hub.co/x") == origin("https://hub.co:443")
+    assert origin("https://hub.co") != origin("http://hub.co")
+    assert origin("https://hub.co") != origin("https://hub.co:444")
+    assert origin("https://hub.co") != origin("https://hub.co.evil.net")
+    assert origin("https://hub.co@evil.net") == origin("https://evil.net")
+    assert origin("http://[") == ("", "", None)
+
+
+def test_a_server_without_ranges(hub: Hub) -> None:
+    """The head of a file is read and the connection closed; what lies far behind is refused."""
+    hub.files["model.safetensors"] = large_file()
+    hub.ranges = False
+    opened = open_checkpoint(SPEC)
+    assert opened.tensors["small"].read() == tensor_bytes(torch.ones(1))
+    last = opened.tensors["big"]
+    assert last.offset + last.nbytes - 10 > MAX_SKIP
+    with pytest.raises(BadCheckpoint, match="the server ignores ranges"):
+        last.rows(last.nbytes - 10, last.nbytes)
+    assert hub.sent < 15 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("headers", "fault"),
+    [
+        ({"Content_Range": "bytes 5-9/100"}, "another range than asked for"),
+        ({"Content_Range": "nonsense"}, "another range than asked for"),
+        ({"Content_Encoding": "gzip"}, "compressed it although"),
+    ],
+)
+def test_answers_are_checked(hub: Hub, headers: dict[str, str], fault: str) -> None:
+    hub.headers = headers
+    refuses(fault)
+
+
+def test_a_file_shorter_than_listed(hub: Hub) -> None:
+    hub.listed["config.json"] = len(hub.files["config.json"]) + 10
+    refuses(r"config\.json could not be read from the Hub: the server sent \d+ of \d+ bytes")
+
+
+@pytest.mark.parametrize(
+    ("status", "fault"),
+    [
+        (401, "refuses access to owner/drafter|not on the Hub"),
+        (403, r"refuses access to owner/drafter \(HTTP 403\)"),
+        (404, "not on the Hub, or is private"),
+        (500, "answered HTTP 500 for owner/drafter"),
+    ],
+)
+def test_refusals_in_words(hub: Hub, status: int, fault: str) -> None:
+    hub.status = status
+    assert refuses(fault).cure
+
+
+def test_nobody_answers(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    refuses(r"could not be reached on the Hub \(ConnectError\)")
+    assert hub.log == []
+
+
+def test_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "is_offline_mode", lambda: True)
+    refuses("HF_HUB_OFFLINE is set")
+    assert hub.log == []
+
+
+def test_strange_names_in_the_listing_are_left_alone(hub: Hub) -> None:
+    strange = [
+        "../model.safetensors",
+        "/etc/passwd",
+        "sub/model.safetensors",
+        "a\\b.safetensors",
+        "..",
+        "\0.bin",
+    ]
+    hub.listed |= dict.fromkeys(strange, 10)
+    opened = open_checkpoint(SPEC)
+    assert [info.name for info in opened.files] == ["config.json", "model.safetensors"]
+
+
+def test_names_are_quoted_in_urls(hub: Hub) -> None:
+    hub.files["a ?#%2e&.safetensors"] = hub.files.pop("model.safetensors")
+    assert set(open_checkpoint(SPEC).tensors) == set(tensors())
+
+
+def test_missing_parts_are_named(hub: Hub) -> None:
+    del hub.files["config.json"]
+    refuses(r"owner/drafter has no config\.json")
+    hub.files.clear()
+    refuses("owner/drafter is empty")
+
+
+def test_download_keeps_the_name(hub: Hub, tmp_path: Path) -> None:
+    hub.files |= {
+        "pytorch_model.bin": b"unused",
+        "README.md": b"x",
+        "draftconv.json": b"{}",
+        "eval[1].json": b"1",
+    }
+    opened = open_checkpoint(SPEC, token=TOKEN, download=True)
+    assert (opened.name, opened.revision) == (REPO, SHA)
+    assert opened.path is not None
+    assert opened.path.is_relative_to(tmp_path / "cache")
+    assert sorted(item.name for item in opened.path.iterdir()) == [
+        "config.json",
+        "draftconv.json",
+        "model.safetensors",
+    ]
+    assert {name: ref.read() for name, ref in opened.tensors.items()} == {
+        name: tensor_bytes(tensor) for name, tensor in tensors().items()
+    }
+    assert opened.files == open_checkpoint(SPEC).files
+
+
+def test_a_full_disk_is_not_the_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", full)
+    with pytest.raises(WriteError, match="the Hub cache could not be written: there is no room left"):
+        open_checkpoint(SPEC, download=True)
+    assert hub.log
+
+
+def test_the_token_is_in_no_repr(hub: Hub) -> None:
+    opened = open_checkpoint(SPEC, token=TOKEN)
+    assert hub.tokens == {f"Bearer {TOKEN}"}
+    assert TOKEN not in repr(opened) + repr(dict(opened.tensors))
+    assert TOKEN not in repr(hub_module.hub_directory(REPO, None, TOKEN))
+
+
+def test_push(hub: Hub, tmp_path: Path) -> None:
+    path = directory(tmp_path / "out")
+    (path / "README.md").write_text("---\nlicense: mit\n---\n")
+    (path / "link").symlink_to("/etc/passwd")
+    hub.files = {".gitattributes": b"", "README.md": b"old"}
+    url = push(path, REPO, TOKEN, private=True)
+    assert url == f"{hub.url}/{REPO}/commit/{SHA}"
+    assert hub.pushed == {
+        name: (path / name).read_bytes() for name in ("README.md", "config.json", "model.safetensors")
+    }
+    assert hub.tokens <= {f"Bearer {TOKEN}", None}
+
+
+def test_push_does_not_mix_weights(hub: Hub, tmp_path: Path) -> None:
+    path = directory(tmp_path / "out")
+    hub.files = {"model-00001-of-00002.safetensors": b"", "model.safetensors": b"", "config.json": b""}
+    with pytest.raises(WriteError, match=r"already holds model-00001-of-00002\.safetensors, which out does not"):
+        push(path, REPO, TOKEN)
+    assert hub.pushed == {}
+
+
+def test_push_refused(hub: Hub, tmp_path: Path) -> None:
+    hub.status = 403
+    with pytest.raises(BadCheckpoint, match=r"refuses access to owner/drafter \(HTTP 403\)") as caught:
+        push(directory(tmp_path / "out"), REPO, TOKEN)
+    assert TOKEN not in str(caught.value)

@@ -1,0 +1,203 @@
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from draftconv.checkpoint import staging as staging_module
+from draftconv.checkpoint.staging import refuse_same, staging
+from draftconv.errors import UsageError, WriteError
+
+
+def names(path: Path) -> list[str]:
+    return sorted(item.name for item in path.iterdir())
+
+
+def ours(path: Path) -> Path:
+    path.mkdir()
+    (path / "draftconv.json").write_text("{}")
+    (path / "old").touch()
+    return path
+
+
+def test_appears_at_the_end(tmp_path: Path) -> None:
+    with staging(tmp_path / "out") as new:
+        (new / "a").write_text("x")
+        assert names(tmp_path) == [".out.draftconv"]
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == ["a"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_leaves_nothing_after_an_error(tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error), staging(tmp_path / "out") as new:
+        (new / "a").write_text("x")
+        raise error
+    assert names(tmp_path) == []
+
+
+@pytest.fixture(params=["exchange", "two renames"])
+def swap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if request.param == "two renames":
+        monkeypatch.setattr(staging_module, "exchange", lambda *_: False)
+    yield
+
+
+@pytest.mark.usefixtures("swap")
+def test_overwrite_swaps(tmp_path: Path) -> None:
+    out = ours(tmp_path / "out")
+    with staging(out, overwrite=True) as new:
+        (new / "new").touch()
+        assert names(out) == ["draftconv.json", "old"]
+    assert names(out) == ["new"]
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.usefixtures("swap")
+def test_a_failed_overwrite_keeps_the_old(tmp_path: Path) -> None:
+    out = ours(tmp_path / "out")
+    with pytest.raises(ValueError, match="no"), staging(out, overwrite=True):
+        raise ValueError("no")
+    assert names(out) == ["draftconv.json", "old"]
+    assert names(tmp_path) == ["out"]
+
+
+def test_an_interrupted_swap_is_undone_by_the_next_run(tmp_path: Path) -> None:
+    """Killed between the two renames of a file system that cannot exchange names."""
+    room = tmp_path / ".out.draftconv"
+    room.mkdir()
+    ours(room / "old")
+    (room / "new").mkdir()
+    with pytest.raises(WriteError, match="exists already"), staging(tmp_path / "out"):
+        pytest.fail("the old output is back and must not be replaced")
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == ["draftconv.json", "old"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_refuses_what_is_in_the_way(tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/photo").touch()
+    (tmp_path / "fake").mkdir()
+    (tmp_path / "fake/draftconv.json").write_text("not ours")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "elsewhere.json").write_text("{}")
+    (tmp_path / "linked/draftconv.json").symlink_to(tmp_path / "elsewhere.json")
+    before = names(tmp_path)
+    for name in ("file", "link", "full", "fake", "linked"):
+        with pytest.raises(WriteError, match=name), staging(tmp_path / name, overwrite=overwrite):
+            pytest.fail("it must not start")
+    with pytest.raises(WriteError, match="does not exist"), staging(tmp_path / "no/out", overwrite=overwrite):
+        pytest.fail("it must not start")
+    assert names(tmp_path) == before
+
+
+def test_an_empty_directory_may_be_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(WriteError, match="exists already"), staging(tmp_path / "out"):
+        pytest.fail("it must not start")
+    with staging(tmp_path / "out", overwrite=True) as new:
+        (new / "a").touch()
+    assert names(tmp_path / "out") == ["a"]
+
+
+def test_needs_a_name() -> None:
+    with pytest.raises(UsageError, match="has no name"), staging(Path("/")):
+        pytest.fail("it must not start")
+
+
+def test_two_runs_do_not_meet(tmp_path: Path) -> None:
+    with staging(tmp_path / "out") as first:
+        (first / "a").touch()
+        with pytest.raises(WriteError, match="another run is writing out"), staging(tmp_path / "out"):
+            pytest.fail("it must not start")
+        with staging(tmp_path / "other"):
+            pass
+        assert names(first) == ["a"]
+    assert names(tmp_path) == ["other", "out"]
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    room = tmp_path / ".out.draftconv"
+    (room / "new").mkdir(parents=True)
+    (room / "new/half").touch()
+    (room / "lock").touch()
+    with staging(tmp_path / "out") as new:
+        assert names(new) == []
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_lock_that_vanished_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other run removed its directory between our open and our flock: start over."""
+    real = fcntl.flock
+    calls: list[int] = []
+
+    def slow(descriptor: int, how: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 1:
+            (tmp_path / ".out.draftconv/lock").unlink()
+            (tmp_path / ".out.draftconv").rmdir()
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with staging(tmp_path / "out"):
+        pass
+    assert len(calls) == 2
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_run_that_moved_in_early_is_left_alone(tmp_path: Path) -> None:
+    """The next run made its lock between our unlink and our rmdir."""
+    with staging(tmp_path / "out"):
+        (tmp_path / ".out.draftconv/its-lock").touch()
+    assert names(tmp_path) == [".out.draftconv", "out"]
+    assert names(tmp_path / ".out.draftconv") == ["its-lock"]
+
+
+def test_a_foreign_working_directory_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".out.draftconv").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(WriteError, match="is in the way"), staging(tmp_path / "out"):
+        pytest.fail("it must not start")
+    assert names(tmp_path / "elsewhere") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of someone else")
+@pytest.mark.parametrize(("mode", "fine"), [(0o1777, False), (0o755, True)])
+def test_a_working_directory_of_someone_else(tmp_path: Path, mode: int, fine: bool) -> None:
+    place = tmp_path / "place"
+    (place / ".out.draftconv").mkdir(parents=True)
+    os.chown(place / ".out.draftconv", 12345, -1)
+    place.chmod(mode)
+    if fine:
+        with staging(place / "out"):
+            pass
+        assert names(place) == ["out"]
+    else:
+        with pytest.raises(WriteError, match="is in the way"), staging(place / "out"):
+            pytest.fail("it must not start")
+
+
+def test_output_and_source_must_be_apart(tmp_path: Path) -> None:
+    source = tmp_path / "a/source"
+    source.mkdir(parents=True)
+    (source / "model.safetensors").touch()
+    (tmp_path / "link").symlink_to(source)
+    wrong = [
+        (source, source, "is the source"),
+        (source / "model.safetensors", source, "is the source"),
+        (source, tmp_path / "link", "is the source"),
+        (tmp_path / "link", source / "x", "lies inside"),
+        (source, source / "x/y", "lies inside"),
+        (source, tmp_path / "a", "contains"),
+        (source, tmp_path / "a/source/..", "contains"),
+    ]
+    for left, out, relation in wrong:
+        with pytest.raises(UsageError, match=relation):
+            refuse_same(left, out)
+    refuse_same(source, tmp_path / "a/other")
+    refuse_same(source, tmp_path / "a/source2")
+    refuse_same(source, Path(os.path.relpath(tmp_path / "b")))
