@@ -145,7 +145,7 @@ def directories(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Shape], dict
     return config, tensors, spelled.metadata or {}
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(directory=directories(), hints=HINTS)
 def test_mutated_directories(
     directory: tuple[dict[str, Any], dict[str, Shape], dict[str, str]],
@@ -157,7 +157,7 @@ def test_mutated_directories(
     inspect(path, hints)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     config=st.dictionaries(st.sampled_from(EXTRA_KEYS), VALUES, max_size=6),
     names=st.lists(st.text(max_size=12), max_size=4),
@@ -182,7 +182,7 @@ def _plain(text: str) -> bool:
 HOSTILE: dict[str, tuple[dict[str, Any], dict[str, Shape]]] = {
     "a norm without elements": ({}, {"norm.weight": ("BF16", [0])}),
     "an fc of absurd width": ({"target_hidden_size": 1}, {"fc.weight": ("BF16", [0, 1 << 40])}),
-    "an embedding without columns": ({}, {"embed_tokens.weight": ("BF16", [1 << 40, 0])}),
+    "an embedding without columns": ({}, {"embed_tokens.weight": ("BF16", [1 << 58, 0])}),
     "a scalar head": ({}, {"lm_head.weight": ("BF16", [])}),
     "a scalar head beside a map": ({}, {"lm_head.weight": ("BF16", []), "d2t": ("I64", [3])}),
     "scalars for everything": ({}, dict.fromkeys(BASES["torchspec-native/3.1"].tensors, ("BF16", []))),
