@@ -819,6 +819,3 @@ def write_target(
         }
     save_file({name: to_torch(tensor) for name, tensor in tables.items()}, path / "model.safetensors")
     return path
-
-
-SHARED = Path(__file__).parents[1].parent / "shared"
