@@ -10,8 +10,11 @@ Everything comes from the Python standard library's own sources and one seed:
     prompts    write the held-out prompts
     measure    decode speculatively on held-out prompts, write tests/data/measured.json
 
-Run the stages in this order, each with one thread; `all` runs every stage in turn.
-Intermediate files go to `--work` and are not committed.
+Run the stages in this order; `all` runs every stage in turn. Each uses one thread, so
+targets, and after them drafters, may run side by side: about 25 minutes per target, 4 per
+`greedy`, 10 per drafter. Intermediate files go to `--work` and are not committed; delete
+a stage's checkpoint there to train it afresh. The corpus, and so every figure, belongs to
+the Python version that runs this (3.11.7 for the committed files).
 """
 
 from __future__ import annotations
@@ -212,27 +215,40 @@ def optimise(
 ) -> None:
     """Run or resume `plan`; `loss_of` draws its own batch from a generator seeded by the step."""
     optimiser = Optimiser(model, plan, tables=tables)
-    first = 0
-    if checkpoint.exists():
-        saved = torch.load(checkpoint)
-        model.load_state_dict(saved["model"])
-        optimiser.load(saved["optimiser"])
-        first = saved["step"]
-    started, mean = time.monotonic(), 0.0
+    first = restore(checkpoint, model, optimiser)
+    started, losses = time.monotonic(), []
     for number in range(first, plan.steps):
         generator = torch.Generator().manual_seed(SEED * 1_000_003 + number)
         with torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(generator)
         torch.autograd.backward(loss)
         optimiser.step(number)
-        mean += (loss.item() - mean) / (number % 100 + 1)
-        if (number + 1) % 100 == 0:
-            pace = (time.monotonic() - started) / (number + 1 - first)
-            say(f"step {number + 1}/{plan.steps} loss {mean:.3f} {pace:.2f} s/step {report()}")
-            saved = {"step": number + 1, "model": model.state_dict(), "optimiser": optimiser.state()}
-            torch.save(saved, checkpoint.with_suffix(".tmp"))
-            checkpoint.with_suffix(".tmp").replace(checkpoint)
-            mean = 0.0
+        losses.append(loss.item())
+        if (number + 1) % SAVE_EVERY == 0:
+            pace = (time.monotonic() - started) / len(losses)
+            recent = sum(losses[-SAVE_EVERY:]) / SAVE_EVERY
+            say(f"step {number + 1}/{plan.steps} loss {recent:.3f} {pace:.2f} s/step {report()}")
+            save(checkpoint, model, optimiser, number + 1)
+
+
+SAVE_EVERY = 100  # steps; a killed run goes on from the last save
+
+
+def save(checkpoint: Path, model: nn.Module, optimiser: Optimiser, step: int) -> None:
+    """Replace the checkpoint in one move, so that a kill leaves the old or the new one."""
+    saved = {"step": step, "model": model.state_dict(), "optimiser": optimiser.state()}
+    torch.save(saved, checkpoint.with_suffix(".tmp"))
+    checkpoint.with_suffix(".tmp").replace(checkpoint)
+
+
+def restore(checkpoint: Path, model: nn.Module, optimiser: Optimiser) -> int:
+    """Load the checkpoint, if there is one; the number of steps done."""
+    if not checkpoint.exists():
+        return 0
+    saved = torch.load(checkpoint)
+    model.load_state_dict(saved["model"])
+    optimiser.load(saved["optimiser"])
+    return int(saved["step"])
 
 
 def windows(stream: Tensor, count: int, length: int, generator: torch.Generator) -> Tensor:
@@ -680,7 +696,9 @@ def main() -> None:
     """Parse the command line and run one stage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("name", nargs="?", help="the target or drafter of the stages target, greedy, drafter")
+    parser.add_argument(
+        "name", nargs="?", help=f"target, greedy: {', '.join(TARGETS)}; drafter: {', '.join(RECIPES)}"
+    )
     parser.add_argument(
         "--work", type=Path, default=Path(".bench/tiny"), help="intermediate files (default: %(default)s)"
     )
