@@ -3,22 +3,25 @@
     read → repairs → passes → spell → check as the engine would → plan → (execute)
 
 Everything before `execute` touches headers, config.json and the small vocabulary maps
-only, so a dry run shows the whole result, and a refused conversion has written nothing.
+only (and tables that an option compares or takes from elsewhere), so a dry run shows the
+whole result, and a refused conversion has written nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import draftconv
 from draftconv.api import passes
 from draftconv.api.card import model_card
-from draftconv.api.provenance import FILE, FORMAT, Origin, Provenance, output_digest, read_provenance
+from draftconv.api.provenance import FILE, FORMAT, Provenance, Way, output_digest, read_provenance
 from draftconv.api.repairs import repair
-from draftconv.api.work import Change, Work, facts_json, start
+from draftconv.api.work import MAPS, Change, Work, content_hash, facts_json, start
 from draftconv.checkpoint import (
+    FLOATS,
     Checkpoint,
     Copy,
     Literal,
@@ -26,18 +29,19 @@ from draftconv.checkpoint import (
     Plan,
     PlannedTensor,
     TensorRef,
+    local_path,
     open_checkpoint,
 )
 from draftconv.checkpoint.execute import execute
 from draftconv.checkpoint.staging import refuse_same
-from draftconv.drafter.checks import check_drafter
+from draftconv.drafter.checks import VALUES, Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import ENGINES, Verdict, parse_engine
 from draftconv.errors import Refused, UsageError
-from draftconv.layouts import MARK, layout
+from draftconv.layouts import MARK, layout, writable
 from draftconv.layouts.base import Hints, Layout, Writer, Writing
 from draftconv.layouts.emit import NEUTRAL_KEYS, TORCH_DTYPES
 from draftconv.layouts.reading import read_drafter
@@ -91,10 +95,24 @@ class Conversion:
     verdicts: tuple[Verdict, ...]
     warnings: tuple[Problem, ...]
     not_made: tuple[str, ...]
+    reads: tuple[Path, ...]
+    """Local directories that the output is made from."""
 
     @property
     def changes(self) -> tuple[Change, ...]:
         return self.work.changes
+
+    def write(self, out: Path, *, overwrite: bool = False, progress: Progress | None = None) -> None:
+        """Write the directory `out`, which appears whole or not at all.
+
+        Raises:
+            UsageError: `out` overlaps something that is read.
+            Refused: a value that had to be loaded is NaN or infinite, a tensor is all zeros, or a cast overflows.
+            WriteError: the file system refuses.
+        """
+        for path in self.reads:
+            refuse_same(path, out)
+        execute(self.plan, out, overwrite=overwrite, progress=progress, deep=True)
 
 
 def convert(
@@ -114,12 +132,16 @@ def convert(
     Raises:
         DraftconvError: see `plan_conversion`; WriteError when the output cannot be written.
     """
-    checkpoint = open_checkpoint(source, download=True)
-    if checkpoint.path is not None:
-        refuse_same(checkpoint.path, out)
-    conversion = plan_conversion(checkpoint, options)
-    execute(conversion.plan, out, overwrite=overwrite, progress=progress)
+    conversion = prepare(source, options)
+    conversion.write(out, overwrite=overwrite, progress=progress)
     return conversion
+
+
+def prepare(source: str | Path, options: ConvertOptions | None = None, *, download: bool = True) -> Conversion:
+    """Open a source and plan its conversion; `download` fetches the weights of a Hub repository first."""
+    options = options or ConvertOptions()
+    _writer(layout(options.to), options.to)
+    return plan_conversion(open_checkpoint(source, download=download), options)
 
 
 def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = None) -> Conversion:
@@ -133,37 +155,47 @@ def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = Non
     """
     options = options or ConvertOptions()
     target = find_target(options.target, options.target_layers)
-    found = layout(options.to)
-    if found.writer is None:
-        raise UsageError(f"{options.to} can be read, not written", cure="see `draftconv convert --help` for layouts")
     drafter = read_drafter(checkpoint, hints(options.source, options.aux_convention, target))
-    _refuse_quantized(drafter)
-    provenance = read_provenance(checkpoint)
-    work, repaired = repair(start(drafter), options.repairs)
-    findings = check_drafter(drafter, target)
-    _refuse_broken(findings.problems, repaired, source=checkpoint.name)
-    _refuse_limits(work, found.writer)
-    returning = provenance.origin(found.id) if provenance else None
-    work = _pass(work, found.writer, options, target, returning)
+    return plan_drafter(drafter, check_drafter(drafter, target), target, options)
 
-    names = {name: spell(name, found.writer.spelling, work.facts.layers) for name in work.tensors}
-    config = _config(work, found, target, names, returning)
-    verdicts = _judge(work, found.writer, names, config, target)
+
+def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, options: ConvertOptions) -> Conversion:
+    """As `plan_conversion`, for a drafter that has been read and checked already."""
+    checkpoint = drafter.checkpoint
+    found = layout(options.to)
+    writer = _writer(found, options.to)
+    _refuse_quantized(drafter)
+    codes = frozenset(problem.code for problem in findings.problems)
+    work, repaired = repair(start(drafter), options.repairs, codes)
+    _refuse_broken(findings.problems, repaired, source=checkpoint.name)
+    _refuse_limits(work, writer)
+    provenance = read_provenance(checkpoint)
+    returning = provenance.since_layout(found.id) if provenance else None
+    work = _pass(work, writer, options, target, returning)
+
+    names = {name: spell(name, writer.spelling, work.facts.layers) for name in work.tensors}
+    config, metadata = _config(work, found, writer, target, names, returning)
+    verdicts = _judge(work, writer, names, config, metadata, target)
+    work = _declare_config(work, checkpoint.config, config)
     tensors = tuple(
         PlannedTensor(names[name], t.dtype, t.shape, t.operation) for name, t in sorted(work.tensors.items())
     )
-    warnings = tuple(p for p in findings.problems if p.severity != "error" and p.code not in repaired)
-    work = _declare_config(work, checkpoint, config)
-    not_made = findings.not_made
-    record = _record(drafter, work, found, options, target, tensors, config, warnings, not_made, provenance)
-    plan = Plan(
-        tensors=tensors,
-        json_files={"config.json": config, FILE: record},
-        text_files={"README.md": model_card(record, work.facts, target)} if options.card else {},
-        metadata=found.writer.metadata,
-        shard_size=options.shard_size,
+    conversion = Conversion(
+        drafter=drafter,
+        work=work,
+        layout=found,
+        plan=Plan(tensors, metadata=metadata, shard_size=options.shard_size),
+        config=config,
+        names=names,
+        verdicts=verdicts,
+        warnings=tuple(p for p in findings.problems if p.severity != "error" and p.code not in repaired),
+        not_made=_not_made(findings, tensors),
+        reads=_reads(checkpoint, target, options),
     )
-    return Conversion(drafter, work, found, plan, config, names, verdicts, warnings, not_made)
+    record = _record(conversion, options, target, provenance)
+    card = {"README.md": model_card(record, work.facts, target)} if options.card else {}
+    plan = replace(conversion.plan, json_files={"config.json": config, FILE: record}, text_files=card)
+    return replace(conversion, plan=plan)
 
 
 def hints(source: str | None, convention: str | None, target: Target | None) -> Hints:
@@ -173,6 +205,28 @@ def hints(source: str | None, convention: str | None, target: Target | None) -> 
             return Hints(source, convention, target)
         case _:
             raise UsageError(f"--aux-convention {convention}: unknown", cure="write before or after")
+
+
+def _writer(found: Layout, name: str) -> Writer:
+    if found.writer is None:
+        raise UsageError(
+            f"{name} can be read, not written", why=f"layouts that can be written: {', '.join(writable())}"
+        )
+    return found.writer
+
+
+def _not_made(findings: Findings, tensors: tuple[PlannedTensor, ...]) -> tuple[str, ...]:
+    """Checks that were not made; values are looked at only where they have to be loaded anyway."""
+    copied = sum(isinstance(t.operation, Copy) and t.dtype in FLOATS for t in tensors)
+    rest = tuple(check for check in findings.not_made if not check.startswith(VALUES))
+    values = f"{VALUES}: {copied} tensors are copied as they are (inspect --deep reads them)"
+    return (*rest, values) if copied else rest
+
+
+def _reads(checkpoint: Checkpoint, target: Target | None, options: ConvertOptions) -> tuple[Path, ...]:
+    given = [path for _, _, path in (request.partition("=") for request in options.repairs) if path]
+    found = [checkpoint.path, target.path if target else None, *map(local_path, given)]
+    return tuple(path for path in found if path is not None)
 
 
 # ── refusals ───────────────────────────────────────────────────────────────────────
@@ -207,9 +261,9 @@ def _refuse_limits(work: Work, writer: Writer) -> None:
 # ── passes ─────────────────────────────────────────────────────────────────────────
 
 
-def _pass(work: Work, writer: Writer, options: ConvertOptions, target: Target | None, returning: Origin | None) -> Work:
+def _pass(work: Work, writer: Writer, options: ConvertOptions, target: Target | None, returning: Way | None) -> Work:
     work = passes.embedding(work, options.embed, target, force=options.force)
-    work = passes.leave_embedding(work, writer.spelling)
+    work = passes.leave_embedding(work, writer.spelling, options.embed)
     work = passes.vocabulary(work, writer.spelling, returning.order if returning else None)
     work = passes.o_bias(work, writer.spelling)
     work = passes.dtype(work, options.dtype)
@@ -217,16 +271,14 @@ def _pass(work: Work, writer: Writer, options: ConvertOptions, target: Target | 
 
 
 def _config(
-    work: Work, found: Layout, target: Target | None, names: Mapping[str, str], returning: Origin | None
-) -> dict[str, object]:
-    """The layout's config.json; the recorded original one where it still says the same facts."""
-    writer = found.writer
-    if writer is None:
-        raise UsageError(f"{found.id} can be read, not written")
-    if returning is not None:
-        original = dict(returning.source.section("config").data)
-        if _says(work, names, original, returning.source.section("metadata").data, target):
-            return original
+    work: Work, found: Layout, writer: Writer, target: Target | None, names: Mapping[str, str], returning: Way | None
+) -> tuple[dict[str, object], Mapping[str, str]]:
+    """The layout's config.json and metadata; the recorded original ones where they still say the same."""
+    if returning is not None and not _cast_since(work, returning):
+        original = cast(dict[str, object], _without_code(returning.origin.config))
+        metadata = {key: str(value) for key, value in returning.origin.source.section("metadata").data.items()}
+        if _says(work, names, original, metadata, target):
+            return original, metadata
     boundaries = work.facts.boundaries
     writing = Writing(
         facts=work.facts,
@@ -242,17 +294,33 @@ def _config(
             why="a fact would be lost; this is a fault of draftconv",
             cure="please report it with the output of `draftconv inspect --format json`",
         )
-    return config
+    return config, writer.metadata
+
+
+def _cast_since(work: Work, returning: Way) -> bool:
+    """Whether dtypes changed on the way, which config.json names and the facts do not hold."""
+    return any(change.kind == "cast" and change.what not in MAPS for change in (*work.changes, *returning.changes))
+
+
+def _without_code(value: object) -> object:
+    """A recorded config without `auto_map` at any depth: it is never written, wherever it came from."""
+    match value:
+        case Mapping():
+            return {key: _without_code(item) for key, item in value.items() if key != "auto_map"}
+        case list():
+            return [_without_code(item) for item in value]
+        case _:
+            return value
 
 
 def _says(
-    work: Work, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, object],
+    work: Work, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, str],
     target: Target | None,
 ) -> bool:  # fmt: skip
-    """Whether the planned directory, read as anybody's, has the facts it was written for."""
-    planned = planned_checkpoint(work, names, config, {key: str(value) for key, value in metadata.items()})
-    read = read_drafter(planned, Hints(target=target))
-    return read.facts == work.facts
+    """Whether the planned directory, read as anybody's, has the facts it was written for and no fault."""
+    read = read_drafter(planned_checkpoint(work, names, config, metadata), Hints(target=target))
+    findings = check_drafter(read, target, level="maps")
+    return read.facts == work.facts and not any(problem.severity == "error" for problem in findings.problems)
 
 
 def planned_checkpoint(
@@ -275,14 +343,15 @@ def _planned_ref(name: str, tensor: PlannedTensor) -> TensorRef:
 
 
 def _judge(
-    work: Work, writer: Writer, names: Mapping[str, str], config: Mapping[str, object], target: Target | None
-) -> tuple[Verdict, ...]:
+    work: Work, writer: Writer, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, str],
+    target: Target | None,
+) -> tuple[Verdict, ...]:  # fmt: skip
     """What the engines this layout is for will make of it.
 
     Raises:
         Refused: one of them would refuse or mis-read it, or cannot be judged without --target.
     """
-    planned = planned_checkpoint(work, names, config, writer.metadata)
+    planned = planned_checkpoint(work, names, config, metadata)
     verdicts: list[Verdict] = []
     for name in writer.serves:
         spec = parse_engine(name)
@@ -301,23 +370,27 @@ def _judge(
 # ── record ─────────────────────────────────────────────────────────────────────────
 
 
-def _declare_config(work: Work, checkpoint: Checkpoint, config: Mapping[str, object]) -> Work:
-    for key in checkpoint.config:
-        if key not in config:
-            work = work.declare("dropped", f"config.json: {key}", "not a key of this layout; kept in the record")
+def _declare_config(work: Work, source: Mapping[str, object], config: Mapping[str, object], path: str = "") -> Work:
+    """Declare every key of the source's config, at any depth, that the output does not have."""
+    for key, value in source.items():
+        kept = config.get(key)
+        if key not in config and key != MARK:
+            work = work.declare("dropped", f"config.json: {path}{key}", "not a key of this layout; kept in the record")
+        elif isinstance(value, Mapping) and isinstance(kept, Mapping):
+            work = _declare_config(work, value, kept, f"{path}{key}.")
     return work
 
 
 def _record(
-    drafter: Drafter, work: Work, found: Layout, options: ConvertOptions, target: Target | None,
-    tensors: tuple[PlannedTensor, ...], config: Mapping[str, object], warnings: tuple[Problem, ...],
-    not_made: tuple[str, ...], provenance: Provenance | None,
-) -> dict[str, object]:  # fmt: skip
-    checkpoint = drafter.checkpoint
+    conversion: Conversion, options: ConvertOptions, target: Target | None, provenance: Provenance | None
+) -> dict[str, object]:
+    drafter, work, found = conversion.drafter, conversion.work, conversion.layout
+    checkpoint, tensors = drafter.checkpoint, conversion.plan.tensors
     chosen = {key: value for key, value in asdict(options).items() if value not in (None, ()) and key != "target"}
-    spelled = {drafter.names[name]: spell(name, found.writer.spelling, work.facts.layers) if found.writer else name
-               for name in drafter.names}  # fmt: skip
-    return {
+    renamed: dict[str, list[str]] = {}
+    for name in sorted(drafter.names.keys() & conversion.names.keys()):
+        renamed.setdefault(drafter.names[name], []).append(conversion.names[name])
+    record: dict[str, object] = {
         "draftconv": draftconv.__version__,
         "format": FORMAT,
         "layout": found.id,
@@ -327,24 +400,39 @@ def _record(
             "layout": drafter.detection.layout,
             "confidence": drafter.detection.confidence,
             "reasons": list(drafter.detection.reasons),
+            "aux_convention": options.aux_convention,
             "files": _files(checkpoint, hashed=options.hash),
             "metadata": dict(checkpoint.metadata),
             "config": dict(checkpoint.config),
         },
-        "target": {"name": Path(target.name).name, "layers": target.layers, "family": target.family}
+        "target": {"name": target.name, "layers": target.layers, "family": target.family, "hidden": target.hidden}
         if target
         else None,
         "options": {key: _base_names(value) for key, value in chosen.items()},
         "facts": facts_json(work.facts),
         "reasons": dict(drafter.reasons),
-        "renamed": {old: new for old, new in sorted(spelled.items()) if old != new},
+        "renamed": {old: ", ".join(new) for old, new in sorted(renamed.items()) if [old] != new},
         "changes": [asdict(change) for change in work.changes],
+        "made": _made(work, provenance),
         "lm_head_order": list(work.order) if work.order is not None else None,
         "earlier": provenance.handed_on() if provenance else [],
-        "warnings": [{"code": p.code, "detail": p.detail} for p in warnings],
-        "not_checked": list(not_made),
-        "output": output_digest({tensor.name: tensor for tensor in tensors}, config),
+        "warnings": [{"code": p.code, "detail": p.detail} for p in conversion.warnings],
+        "not_checked": list(conversion.not_made),
     }
+    return record | {"output": output_digest({tensor.name: tensor for tensor in tensors}, conversion.config, record)}
+
+
+def _made(work: Work, provenance: Provenance | None) -> dict[str, str]:
+    """Hashes of the tensors that `verify` cannot compute from the source: attached, repaired, added."""
+    declared = {change.what for change in work.changes if change.kind in ("added", "replaced", "repaired")}
+    earlier = provenance.made if provenance else {}
+    made = {}
+    for name, tensor in sorted(work.tensors.items()):
+        if name in earlier and isinstance(tensor.operation, Copy) and name not in declared:
+            made[name] = earlier[name]
+        elif name in declared or name in earlier:
+            made[name] = content_hash(tensor)
+    return made
 
 
 def _files(checkpoint: Checkpoint, *, hashed: bool) -> list[dict[str, object]]:

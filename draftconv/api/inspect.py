@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftconv.api.convert import hints
+from draftconv.api.convert import ConvertOptions, hints, plan_drafter
+from draftconv.api.repairs import REPAIRS, WITH_PATH
 from draftconv.checkpoint import open_checkpoint
-from draftconv.drafter.checks import check_drafter
+from draftconv.drafter.checks import Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import ENGINES, Verdict, parse_engine
+from draftconv.errors import DraftconvError
 from draftconv.layouts.reading import read_drafter
 
 
@@ -56,3 +58,23 @@ def inspect(
         ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, found, spec, known) for spec in specs
     )
     return Inspection(drafter, found, findings.problems, findings.not_made, verdicts)
+
+
+def remedy(found: Inspection) -> ConvertOptions | None:
+    """The conversion after which the engines that were asked about read the drafter rightly, if there is one.
+
+    It has been planned, not only guessed: with the same target and source, `convert` will do it.
+    """
+    broken = [problem.code for problem in found.problems if problem.severity == "error"]
+    failing = [verdict.spec.name for verdict in found.verdicts if verdict.status != "loads" or broken]
+    if not failing or not set(broken) <= REPAIRS.keys() - WITH_PATH:
+        return None
+    findings = Findings(found.problems, found.not_made)
+    for to in dict.fromkeys([*(["portable"] if len(found.verdicts) > 1 else []), *failing]):
+        options = ConvertOptions(to=to, repairs=tuple(dict.fromkeys(broken)))
+        try:
+            plan_drafter(found.drafter, findings, found.target, options)
+        except DraftconvError:
+            continue
+        return options
+    return None

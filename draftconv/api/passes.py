@@ -79,10 +79,20 @@ def _attach_embedding(work: Work, target: Target | None) -> Work:
     return work.put(copy_of(EMBEDDING, table)).declare(kind, EMBEDDING, why).with_facts(why, own_embedding=True)
 
 
-def leave_embedding(work: Work, spelling: Spelling) -> Work:
-    """For layouts that never store the embedding."""
+def leave_embedding(work: Work, spelling: Spelling, policy: Embed) -> Work:
+    """For layouts that never store the embedding.
+
+    Raises:
+        Refused: the target's table was asked for and has no place.
+    """
     if spelling.embedding == "keep" or EMBEDDING not in work.tensors:
         return work
+    if policy == "from-target":
+        raise Refused(
+            "this layout never stores embed_tokens, so the target's table has no place in it",
+            why="its trainer and the engines take the target's own",
+            cure="leave out --embed from-target",
+        )
     why = "this layout never stores it; its trainer and the engines take the target's"
     return work.without(EMBEDDING).declare("dropped", EMBEDDING, why).with_facts(why, own_embedding=False)
 
@@ -93,21 +103,27 @@ def vocabulary(work: Work, spelling: Spelling, recorded: tuple[int, ...] | None)
     `recorded` is the lm_head order of an earlier conversion, undone when this one returns
     to the layout it came from.
     """
-    if work.map is None:
+    mapped = work.map
+    if mapped is None:
         return _identity(work, spelling)
-    rows = range(len(work.map.ids))
-    if recorded is not None and spelling.order == "any" and sorted(recorded) == list(rows):
+    rows = range(len(mapped.ids))
+    if recorded is not None and spelling.order == "any" and len(recorded) == len(rows):
         inverse = tuple(sorted(rows, key=recorded.__getitem__))
-        work = _permute(work, work.map, inverse, "back to the order recorded in draftconv.json")
-    elif spelling.order == "ascending" and work.map.order == "unordered":
-        _, order = work.map.ascending()
-        work = _permute(work, work.map, order, "this layout's loader needs ascending target ids")
+        work, mapped = _permute(work, mapped, inverse, "back to the order recorded in draftconv.json")
+    elif spelling.order == "ascending" and mapped.order == "unordered":
+        _, order = mapped.ascending()
+        work, mapped = _permute(work, mapped, order, "this layout's loader needs ascending target ids")
     if spelling.t2d and "t2d" not in work.tensors:
         work = work.declare("added", "t2d", "rebuilt from d2t")
     if not spelling.t2d and "t2d" in work.tensors:
         work = work.without("t2d").declare("dropped", "t2d", "follows from d2t; no engine reads it")
-    # Written anew even if nothing moved: some producers store int32.
-    return work.put(*map_tensors(work.map, t2d=spelling.t2d)) if work.map else work
+    for tensor in map_tensors(mapped, t2d=spelling.t2d):
+        # Written anew even if nothing moved: some producers store int32.
+        stored = work.tensors.get(tensor.name)
+        if stored is not None and stored.dtype != tensor.dtype:
+            work = work.declare("cast", tensor.name, f"{stored.dtype} → {tensor.dtype}, every value exact")
+        work = work.put(tensor)
+    return work
 
 
 def _identity(work: Work, spelling: Spelling) -> Work:
@@ -118,13 +134,13 @@ def _identity(work: Work, spelling: Spelling) -> Work:
     return work.declare("added", "d2t and t2d", "the identity, which this layout always stores")
 
 
-def _permute(work: Work, mapped: VocabMap, order: tuple[int, ...], why: str) -> Work:
+def _permute(work: Work, mapped: VocabMap, order: tuple[int, ...], why: str) -> tuple[Work, VocabMap]:
     """Draft id i becomes what draft id `order[i]` was: rows of lm_head and the map together."""
     moved = VocabMap(tuple(mapped.ids[row] for row in order), mapped.vocab)
     if head := work.tensors.get("lm_head.weight"):
         work = work.put(permute_rows(head, order))
     work = replace(work, map=moved, order=order).declare("permuted", "lm_head.weight", why)
-    return work.with_facts(why, vocab_order="ascending" if moved.order == "full" else moved.order)
+    return work.with_facts(why, vocab_order="ascending" if moved.order == "full" else moved.order), moved
 
 
 def o_bias(work: Work, spelling: Spelling) -> Work:

@@ -1,7 +1,8 @@
 """`draftconv.json`: what an output was made from, how, and everything that changed.
 
 The file carries no time, host or absolute path: the same input and options give the same
-bytes. `matches` ties it to the directory it lies in, so that a copied or edited one is
+bytes. Its last key, `output`, is a digest over the record itself, config.json and the
+tensor headers, so that a record which was edited, or copied from another directory, is
 not believed.
 """
 
@@ -11,14 +12,16 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import cast, get_args
 
 from draftconv.api.work import Change
 from draftconv.checkpoint import Checkpoint, PlannedTensor, TensorRef
 from draftconv.drafter.config import Config
+from draftconv.drafter.targets import Family, Target
 
 FILE = "draftconv.json"
 FORMAT = 1
+Tensors = Mapping[str, PlannedTensor | TensorRef]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,11 @@ class Origin:
         return Config(self.data, FILE).section("source")
 
     @property
+    def config(self) -> Mapping[str, object]:
+        """The source's config.json, verbatim."""
+        return self.source.section("config").data
+
+    @property
     def changes(self) -> tuple[Change, ...]:
         rows = cast(Sequence[Mapping[str, str]], self.data["changes"])
         return tuple(Change(row["kind"], row["what"], row["why"]) for row in rows)  # type: ignore[arg-type]
@@ -40,6 +48,30 @@ class Origin:
     def order(self) -> tuple[int, ...] | None:
         """Source row of each row of lm_head, when they were permuted."""
         return Config(self.data, FILE).integers("lm_head_order")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way from one source in the history to the output: one conversion or several."""
+
+    origin: Origin
+    steps: tuple[Origin, ...]
+    """The newest first; the last one is `origin`."""
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(change for step in self.steps for change in step.changes)
+
+    @property
+    def order(self) -> tuple[int, ...] | None:
+        """Row of that source behind each row of lm_head now, when any step permuted them."""
+        found: tuple[int, ...] | None = None
+        for step in self.steps:
+            if (order := step.order) is not None:
+                if found is not None and len(found) != len(order):
+                    return None
+                found = order if found is None else tuple(order[row] for row in found)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +87,32 @@ class Provenance:
         return (Origin(self.data), *(Origin(row) for row in earlier))
 
     @property
-    def changes(self) -> tuple[Change, ...]:
-        """Every change on the way from the oldest source."""
-        return tuple(change for origin in self.history for change in origin.changes)
+    def made(self) -> Mapping[str, str]:
+        """SHA-256 of every tensor that cannot be had from the sources alone, by canonical name."""
+        return cast(Mapping[str, str], self.data.get("made") or {})
 
     @property
-    def source(self) -> Config:
-        return self.history[0].source
+    def target(self) -> Target | None:
+        """The target that the conversion was told of."""
+        row = Config(self.data, FILE).section("target")
+        layers = row.size("layers")
+        if layers is None:
+            return None
+        family: Family | None = next((f for f in get_args(Family) if f == row.text("family")), None)
+        return Target(row.text("name") or "", layers, family, hidden=row.size("hidden"))
 
-    def origin(self, layout: str) -> Origin | None:
-        """The newest source that was in this layout."""
-        return next((o for o in self.history if o.source.text("layout") == layout), None)
+    def since_layout(self, layout: str) -> Way | None:
+        """The way from the newest source that was in this layout."""
+        return self._since([origin.source.text("layout") == layout for origin in self.history])
+
+    def since(self, checkpoint: Checkpoint) -> Way | None:
+        """The way from this checkpoint, known by its config.json; None when it is not in the history."""
+        config = _text(checkpoint.config)
+        return self._since([_text(origin.config) == config for origin in self.history])
+
+    def _since(self, fits: Sequence[bool]) -> Way | None:
+        history = self.history
+        return next((Way(history[i], history[: i + 1]) for i, fit in enumerate(fits) if fit), None)
 
     def handed_on(self) -> list[dict[str, object]]:
         """The history as the `earlier` of a next conversion."""
@@ -74,16 +121,49 @@ class Provenance:
 
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
-    """The provenance of a directory, or None when there is none or it belongs to another."""
+    """The provenance of a directory, or None when there is none, it belongs to another or is malformed."""
     data = checkpoint.sidecars.get(FILE)
-    if data is None or data.get("format") != FORMAT or not isinstance(data.get("changes"), list):
+    if data is None or not _well_formed(data):
         return None
-    digest = output_digest(checkpoint.tensors, checkpoint.config)
-    return Provenance(data) if data.get("output") == digest else None
+    genuine = data.get("output") == output_digest(checkpoint.tensors, checkpoint.config, data)
+    return Provenance(data) if genuine else None
 
 
-def output_digest(tensors: Mapping[str, PlannedTensor | TensorRef], config: Mapping[str, object]) -> str:
-    """SHA-256 over config.json and the names, dtypes and shapes of all tensors."""
+def output_digest(tensors: Tensors, config: Mapping[str, object], record: Mapping[str, object]) -> str:
+    """SHA-256 over the record, config.json and the names, dtypes and shapes of all tensors."""
     rows = sorted([name, tensor.dtype, list(tensor.shape)] for name, tensor in tensors.items())
-    text = json.dumps([rows, config], sort_keys=True, ensure_ascii=True)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    rest = {key: value for key, value in record.items() if key != "output"}
+    return "sha256:" + hashlib.sha256(_text([rows, config, rest]).encode()).hexdigest()
+
+
+def _well_formed(data: Mapping[str, object]) -> bool:
+    """Whether the parts that are read have their types: a digest can be forged by anybody."""
+    earlier = data.get("earlier", [])
+    if data.get("format") != FORMAT or not isinstance(earlier, list):
+        return False
+    return all(_is_step(row) for row in (data, *earlier)) and _is_map(data.get("made", {}))
+
+
+def _is_step(row: object) -> bool:
+    if not isinstance(row, dict) or not isinstance(row.get("changes"), list):
+        return False
+    source, order = row.get("source"), row.get("lm_head_order")
+    if not isinstance(source, dict) or not isinstance(source.get("config"), dict):
+        return False
+    named = all(isinstance(source.get(key), (str, type(None))) for key in ("layout", "confidence", "aux_convention"))
+    rows = order is None or (isinstance(order, list) and sorted(map(_row, order)) == list(range(len(order))))
+    changes = all(_is_map(c) and {"kind", "what", "why"} <= c.keys() for c in row["changes"])
+    return named and rows and changes and _is_map(source.get("metadata", {}))
+
+
+def _row(value: object) -> int:
+    return value if type(value) is int else -1
+
+
+def _is_map(value: object) -> bool:
+    """A JSON object whose values are all text."""
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+def _text(document: object) -> str:
+    return json.dumps(document, sort_keys=True, ensure_ascii=True)

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from draftconv.api.work import Work, cast_tensor, literal, map_tensors
-from draftconv.checkpoint import PlannedTensor, Rows, as_float32, open_checkpoint
+from draftconv.checkpoint import PlannedTensor, Rows, TensorRef, as_float32, open_checkpoint
 from draftconv.drafter.facts import Rope
+from draftconv.drafter.names import sort_names
 from draftconv.drafter.tensors import expected
 from draftconv.drafter.vocabulary import VocabMap
 from draftconv.errors import Refused, UsageError
@@ -19,14 +20,15 @@ from draftconv.errors import Refused, UsageError
 Repair = Callable[[Work, str | None], Work]
 
 
-def repair(work: Work, requests: tuple[str, ...]) -> tuple[Work, frozenset[str]]:
+def repair(work: Work, requests: tuple[str, ...], found: frozenset[str]) -> tuple[Work, frozenset[str]]:
     """Make the repairs asked for as `CODE` or `CODE=PATH`; return the codes that were mended.
+
+    `found` are the codes of all problems of this drafter.
 
     Raises:
         UsageError: unknown code, a missing or superfluous path, or a problem that is not there.
         Refused: the repair is not possible on this drafter.
     """
-    found = {problem.code for problem in work.drafter.problems}
     made: set[str] = set()
     for request in requests:
         code, _, path = request.partition("=")
@@ -34,6 +36,8 @@ def repair(work: Work, requests: tuple[str, ...]) -> tuple[Work, frozenset[str]]
             raise UsageError(
                 f"--repair {code}: no such repair", why=f"repairs: {', '.join(REPAIRS)}", cure="see the problem list"
             )
+        if path and code not in WITH_PATH:
+            raise UsageError(f"--repair {code} takes no path", cure=f"write --repair {code}")
         if code not in found:
             raise UsageError(
                 f"--repair {code}: this drafter does not have that problem",
@@ -50,6 +54,13 @@ def _absolute_d2t(work: Work, _: str | None) -> Work:
     if maps is None:
         raise Refused("there is no d2t to repair")
     mapped = VocabMap(maps.offsets, work.facts.vocab)
+    mask = work.drafter.tensors.get("t2d")
+    if mask is not None and mask.read() != mapped.t2d():
+        raise Refused(
+            "d2t read as target ids does not agree with t2d",
+            why="one of the two is damaged beyond that, and which one cannot be told",
+            cure="rebuild both from the training cache",
+        )
     return _remap(work, mapped, "d2t held target ids; the draft ids were subtracted")
 
 
@@ -66,7 +77,16 @@ def _integer_d2t(work: Work, _: str | None) -> Work:
             why="half-precision floats cannot hold large offsets",
             cure="rebuild d2t from the training cache",
         )
-    return _remap(work, work.map, f"d2t was {work.drafter.tensors['d2t'].dtype}; every value was integral")
+    stored, maps = work.drafter.tensors["d2t"], work.drafter.maps
+    largest = max(map(abs, maps.offsets), default=0) if maps else 0
+    mask = work.drafter.tensors.get("t2d")
+    if largest > EXACT.get(stored.dtype, largest) and (mask is None or mask.read() != work.map.t2d()):
+        raise Refused(
+            f"d2t is {stored.dtype} and holds offsets up to {largest}, so they may have been rounded",
+            why=f"beyond {EXACT[stored.dtype]} not every integer exists there, and no t2d confirms these",
+            cure="rebuild d2t from the training cache",
+        )
+    return _remap(work, work.map, f"d2t was {stored.dtype}; every value was integral")
 
 
 def _remap(work: Work, mapped: VocabMap, why: str) -> Work:
@@ -84,7 +104,8 @@ def _rebuild_head(work: Work, path: str | None) -> Work:
             why="the right rows are not in this file any more",
             cure="--repair head-pruned-by-offset=PATH",
         )
-    full = open_checkpoint(Path(path)).tensors.get("lm_head.weight")
+    unpruned = open_checkpoint(Path(path), download=True)
+    full = unpruned.tensors.get(sort_names(unpruned.tensors).canonical.get("lm_head.weight", ""))
     head = work.tensors["lm_head.weight"]
     if full is None or work.map is None or full.shape != (work.facts.vocab, *head.shape[1:]):
         raise Refused(
@@ -92,8 +113,22 @@ def _rebuild_head(work: Work, path: str | None) -> Work:
             why="it must be the same drafter with its full vocabulary",
             cure="give the checkpoint that --prune-vocab was run on",
         )
+    _same_drafter(work, full, path)
     rows = PlannedTensor("lm_head.weight", full.dtype, head.shape, Rows(full, work.map.ids))
     return work.put(rows).declare("repaired", "lm_head.weight", f"rows taken at arange + d2t from {Path(path).name}")
+
+
+def _same_drafter(work: Work, full: TensorRef, path: str) -> None:
+    """The fault itself proves the source: every pruned row must be the full head's row at its offset."""
+    pruned, offsets = work.drafter.tensors["lm_head.weight"], work.drafter.maps.offsets if work.drafter.maps else ()
+    rows = range(0, len(offsets), max(1, len(offsets) // SAMPLED_ROWS))
+    strange = [i for i in rows if pruned.rows(i, i + 1) != full.rows(at := offsets[i] % full.row_count, at + 1)]
+    if pruned.dtype != full.dtype or strange:
+        raise Refused(
+            f"{path} is not the drafter that this one was pruned from",
+            why=f"row {strange[0] if strange else 0} of lm_head is not its row at the offset",
+            cure="give the checkpoint that --prune-vocab was run on",
+        )
 
 
 def _set_flag(work: Work, _: str | None) -> Work:
@@ -129,6 +164,12 @@ def _fold_norm(work: Work, _: str | None) -> Work:
     work = work.put(tensor).declare("repaired", names[1], "input_layernorm folded in, an approximation")
     return work.with_facts("the first normalisation is folded into hidden_norm", double_norm=False)
 
+
+SAMPLED_ROWS = 256
+EXACT = {"BF16": 1 << 8, "F16": 1 << 11, "F32": 1 << 24, "F64": 1 << 53}
+"""Largest integer up to which a float dtype holds every one."""
+
+WITH_PATH = frozenset({"head-pruned-by-offset"})
 
 REPAIRS: Mapping[str, Repair] = {
     "d2t-absolute": _absolute_d2t,

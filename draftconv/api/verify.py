@@ -1,29 +1,31 @@
 """Prove that an output is its source: every bit compared, every difference declared.
 
-Both directories are opened afresh and read by their own layouts; nothing of the
-conversion is reused. A difference passes only if it follows from the vocabulary maps of
-both sides or is declared in a `draftconv.json` that belongs to the output.
+Both directories are opened afresh and read by their own layouts. A difference passes only
+if it follows from the vocabulary maps of both sides, or if it is declared in a
+`draftconv.json` that belongs to the output and was made from this source; a tensor that
+was attached or repaired must then still have the bytes whose hash the record holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 from draftconv.api.convert import hints
-from draftconv.api.provenance import Provenance, read_provenance
-from draftconv.checkpoint import FLOATS, TensorRef, cast_bytes, open_checkpoint, row_blocks
-from draftconv.drafter.boundaries import default_triple
-from draftconv.drafter.drafter import Drafter
+from draftconv.api.provenance import FILE, Provenance, Way, read_provenance
+from draftconv.api.work import MAPS, content_hash, copy_of, output_blocks
+from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
+from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import Facts, Taps
+from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import find_target
+from draftconv.drafter.vocabulary import VocabMap
 from draftconv.layouts.reading import read_drafter
 
-BLOCK = 8 * 1024 * 1024
 Outcome = Literal["equal", "declared", "different"]
-MAPS = ("d2t", "t2d")
+Record = Literal["believed", "absent", "not believed", "of another source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,10 @@ class Verification:
 
     tensors: tuple[Comparison, ...]
     facts: tuple[Comparison, ...]
-    provenance: bool
-    """A draftconv.json that belongs to the output was found."""
+    record: Record
+    """Whether a draftconv.json belongs to the output and names this source; only then it declares anything."""
+    layout: str
+    """Of the output."""
 
     @property
     def passed(self) -> bool:
@@ -57,82 +61,118 @@ def verify(
     target_layers: int | None = None,
     layout: str | None = None,
     aux_convention: str | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Verification:
     """Compare two drafters tensor by tensor and fact by fact.
 
     Args:
-        out: the output. `against`: its source; `layout` and `aux_convention` are about the source.
-        progress: called with the number of bytes compared so far.
+        out: the output. `against`: its source; `layout` and `aux_convention` are about the source. What
+            the conversion was told (target, layout, convention) is taken from a believed record.
+        progress: called with the number of bytes compared so far and in all.
 
     Raises:
         BadCheckpoint, NotADrafter: one of the two cannot be read.
     """
     goal = find_target(target, target_layers)
-    result = read_drafter(open_checkpoint(out), hints(None, None, goal))
-    provenance = read_provenance(result.checkpoint)
-    if layout is None and provenance and provenance.source.text("confidence") == "given":
-        layout = provenance.source.text("layout")
-    source = read_drafter(open_checkpoint(against), hints(layout, aux_convention, goal))
+    ours, theirs = (open_checkpoint(spec, download=True) for spec in (out, against))
+    provenance = read_provenance(ours)
+    way = provenance.since(theirs) if provenance else None
+    if provenance and way:
+        goal = goal or provenance.target
+        told = way.origin.source
+        layout = layout or (told.text("layout") if told.text("confidence") == "given" else None)
+        aux_convention = aux_convention or told.text("aux_convention")
+    result = read_drafter(ours, hints(None, None, goal))
+    source = read_drafter(theirs, hints(layout, aux_convention, goal))
+    declared = _Declared(provenance, way)
+    record: Record = "absent" if FILE not in ours.sidecars else "of another source" if provenance else "not believed"
     return Verification(
-        tuple(_tensors(result, source, provenance, progress or (lambda _: None))),
-        tuple(_facts(result.facts, source.facts, provenance)),
-        provenance is not None,
+        tuple(_tensors(result, source, declared, progress or (lambda _, __: None))),
+        tuple(_facts(result.facts, source.facts, declared)),
+        "believed" if way else record,
+        result.detection.layout,
     )
-
-
-def _tensors(
-    out: Drafter, source: Drafter, provenance: Provenance | None, progress: Callable[[int], None]
-) -> Iterator[Comparison]:
-    declared = _Declared(provenance)
-    seen = 0
-    for name, ref in source.tensors.items():
-        seen += ref.nbytes
-        if name in MAPS:
-            continue
-        mine = out.tensors.get(name)
-        if mine is None:
-            why = declared.find("dropped", name, source.names[name])
-            yield Comparison(name, "declared" if why else "different", why or "missing from the output")
-        else:
-            yield _tensor(name, mine, ref, out, source, declared)
-        progress(seen)
-    for name in out.tensors:
-        if name not in source.tensors and name not in MAPS:
-            why = declared.find("added", name)
-            yield Comparison(name, "declared" if why else "different", why or "not in the source")
-    yield from _maps(out, source, declared)
-    for name, why in source.dropped.items():
-        yield Comparison(name, "declared", f"not part of the drafter: {why}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
+    """What the record of the output says was changed on the way from this source."""
+
     provenance: Provenance | None
+    way: Way | None
 
     def find(self, kind: str, *names: str) -> str | None:
-        changes = self.provenance.changes if self.provenance else ()
+        changes = self.way.changes if self.way else ()
         return next((c.why for c in changes if c.kind == kind and c.what in names), None)
+
+    def made(self, name: str) -> str | None:
+        """The hash that a tensor must have which does not come from the source."""
+        return self.provenance.made.get(name) if self.provenance and self.way else None
+
+
+def _tensors(
+    out: Drafter, source: Drafter, declared: _Declared, progress: Callable[[int, int], None]
+) -> Iterator[Comparison]:
+    mine, theirs = _all(out), _all(source)
+    total = sum(ref.nbytes for ref in theirs.values())
+    seen = 0
+    for name, ref in theirs.items():
+        if name in mine:
+            yield _tensor(name, mine[name], ref, out, source, declared)
+        else:
+            why = declared.find("dropped", name, source.names.get(name, name))
+            yield Comparison(name, "declared" if why else "different", why or "missing from the output")
+        seen += ref.nbytes
+        progress(seen, total)
+    for name, ref in mine.items():
+        if name not in theirs:
+            yield _made(name, ref, declared, "added") or Comparison(name, "different", "not in the source")
+    yield from _maps(out, source, declared)
+    yield from _leftovers(out, source)
+
+
+def _all(drafter: Drafter) -> Mapping[str, TensorRef]:
+    """Tensors to be compared one by one; the maps are compared by what they mean."""
+    found = {**drafter.tensors, **drafter.companions}
+    return {name: ref for name, ref in found.items() if name not in MAPS}
 
 
 def _tensor(
     name: str, mine: TensorRef, ref: TensorRef, out: Drafter, source: Drafter, declared: _Declared
 ) -> Comparison:
-    for kind in ("replaced", "repaired"):
-        if why := declared.find(kind, name):
-            return Comparison(name, "declared", f"{kind}: {why}")
-    order = _row_order(name, out, source)
+    for kind in ("replaced", "repaired", "added"):
+        if made := _made(name, mine, declared, kind):
+            return made
     if mine.shape != ref.shape:
         return Comparison(name, "different", f"{list(mine.shape)} in the output, {list(ref.shape)} in the source")
     cast = mine.dtype != ref.dtype
     if cast and not (declared.find("cast", name) and {mine.dtype, ref.dtype} <= FLOATS):
         return Comparison(name, "different", f"{mine.dtype} in the output, {ref.dtype} in the source, undeclared")
-    row = _first_unequal(mine, ref, order, cast=cast)
+    order = _row_order(name, out, source)
+    row = _first_unequal(mine, _wanted(mine, ref, order))
     if row is not None:
         return Comparison(name, "different", f"first in row {row}")
     how = [f"{ref.dtype} → {mine.dtype}, rounded to nearest even"] if cast else []
     how += ["rows follow the vocabulary map"] if order else []
     return Comparison(name, "declared" if how else "equal", ", ".join(how) or "every bit")
+
+
+def _made(name: str, mine: TensorRef, declared: _Declared, kind: str) -> Comparison | None:
+    """A tensor that does not come from the source: its bytes against the hash in the record."""
+    why = declared.find(kind, name)
+    if why is None:
+        return None
+    if content_hash(copy_of(name, mine)) == declared.made(name):
+        return Comparison(name, "declared", f"{kind}: {why}")
+    return Comparison(name, "different", f"{kind} ({why}), but not the bytes that draftconv.json was written for")
+
+
+def _wanted(mine: TensorRef, ref: TensorRef, order: tuple[int, ...] | None) -> PlannedTensor:
+    """What the source says this tensor must be."""
+    if order is not None:
+        return PlannedTensor(mine.name, mine.dtype, mine.shape, Rows(ref, order, mine.dtype))
+    operation = Copy(ref) if mine.dtype == ref.dtype else Cast(ref, mine.dtype)
+    return PlannedTensor(mine.name, mine.dtype, mine.shape, operation)
 
 
 def _row_order(name: str, out: Drafter, source: Drafter) -> tuple[int, ...] | None:
@@ -146,45 +186,63 @@ def _row_order(name: str, out: Drafter, source: Drafter) -> tuple[int, ...] | No
     return tuple(row_of[target] for target in ours)
 
 
-def _first_unequal(mine: TensorRef, ref: TensorRef, order: tuple[int, ...] | None, *, cast: bool) -> int | None:
+def _first_unequal(mine: TensorRef, wanted: PlannedTensor) -> int | None:
     """First row of the output that is not what its source says."""
-    for start, stop in row_blocks(mine, BLOCK):
-        ours = mine.rows(start, stop) if mine.shape else mine.read()
-        if order is None:
-            theirs = ref.rows(start, stop) if ref.shape else ref.read()
-        else:
-            theirs = b"".join(ref.rows(row, row + 1) for row in order[start:stop])
-        if cast:
-            theirs = cast_bytes(theirs, ref.dtype, mine.dtype, ref.name)
+    size = max(1, mine.row_bytes)
+    done = 0
+    for theirs in output_blocks(wanted):
+        ours = mine.file.read(mine.offset + done, len(theirs))
         if ours != theirs:
-            size = max(1, mine.row_bytes)
-            return start + next(
-                i for i in range(stop - start) if ours[i * size : i * size + size] != theirs[i * size : i * size + size]
-            )
+            return next(i for i in range(done, done + len(theirs)) if ours[i - done] != theirs[i - done]) // size
+        done += len(theirs)
     return None
 
 
 def _maps(out: Drafter, source: Drafter, declared: _Declared) -> Iterator[Comparison]:
     """d2t and t2d are compared by what they mean: the set of target tokens, in row order."""
+    what = "d2t and t2d"
     ours = out.maps.map if out.maps else None
     theirs = source.maps.map if source.maps else None
-    reduced = out.facts.reduced_vocab or source.facts.reduced_vocab
-    if not reduced:
+    faults = [*(detail for _, detail in out.maps.faults), *_strange_mask(out, ours)] if out.maps else []
+    if faults:
+        yield from (Comparison(what, "different", detail) for detail in faults)
+    elif not (out.facts.reduced_vocab or source.facts.reduced_vocab):
         if (ours is None) != (theirs is None):
-            yield Comparison("d2t and t2d", "declared", "the identity of a full vocabulary, which changes nothing")
-        return
-    if why := declared.find("repaired", "d2t"):
-        yield Comparison("d2t and t2d", "declared", f"repaired: {why}")
+            yield Comparison(what, "declared", "the identity of a full vocabulary, which changes nothing")
+    elif "d2t" in out.tensors and (made := _made("d2t", out.tensors["d2t"], declared, "repaired")):
+        yield made
     elif ours is None or theirs is None or sorted(ours.ids) != sorted(theirs.ids):
-        yield Comparison("d2t and t2d", "different", "they reach other target tokens")
+        yield Comparison(what, "different", "they reach other target tokens")
     elif ours.ids == theirs.ids:
-        yield Comparison("d2t and t2d", "equal", "every draft id stands for the same token")
+        yield Comparison(what, "equal", "every draft id stands for the same token")
     else:
-        yield Comparison("d2t and t2d", "declared", "the same tokens in another order, lm_head rows along with them")
+        yield Comparison(what, "declared", "the same tokens in another order, lm_head rows along with them")
 
 
-def _facts(out: Facts, source: Facts, provenance: Provenance | None) -> Iterator[Comparison]:
-    declared = _Declared(provenance)
+def _strange_mask(out: Drafter, mapped: VocabMap | None) -> Iterator[str]:
+    """A t2d whose bytes are not those of d2t's mask, also where every reader would take it so."""
+    for name, ref in out.checkpoint.tensors.items():
+        if canonical_name(name) == "t2d" and ref.dtype == "BOOL" and mapped and ref.read() != mapped.t2d():
+            yield f"{name} is not the mask of d2t, byte for byte"
+
+
+def _leftovers(out: Drafter, source: Drafter) -> Iterator[Comparison]:
+    """Tensors that are no part of the drafter: dropped ones are listed, the output may have no new ones."""
+    for name, why in source.dropped.items():
+        yield Comparison(name, "declared", f"not part of the drafter: {why}")
+    for name, why in out.dropped.items():
+        mine, theirs = (drafter.checkpoint.tensors.get(name) for drafter in (out, source))
+        if mine is not None and why not in SAME_WITHOUT and not _same(mine, theirs):
+            yield Comparison(name, "different", "a leftover that the source does not have")
+
+
+def _same(mine: TensorRef, theirs: TensorRef | None) -> bool:
+    if theirs is None or (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
+        return False
+    return _first_unequal(mine, copy_of(theirs.name, theirs)) is None
+
+
+def _facts(out: Facts, source: Facts, declared: _Declared) -> Iterator[Comparison]:
     for item in fields(Facts):
         ours, theirs = getattr(out, item.name), getattr(source, item.name)
         if ours == theirs:
@@ -192,18 +250,14 @@ def _facts(out: Facts, source: Facts, provenance: Provenance | None) -> Iterator
         elif why := declared.find("fact", item.name) or _follows(item.name, ours, theirs):
             yield Comparison(item.name, "declared", why)
         else:
-            yield Comparison(item.name, "different", f"{_word(ours)} in the output, {_word(theirs)} in the source")
+            how = f"{_word(ours)} in the output, {_word(theirs)} in the source"
+            told = "; give --target to compare them" if isinstance(ours, Taps) or isinstance(theirs, Taps) else ""
+            yield Comparison(item.name, "different", how + told)
 
 
 def _follows(name: str, ours: object, theirs: object) -> str | None:
     """Differences that need no declaration."""
     match name, ours, theirs:
-        case "boundaries", tuple(), Taps.DEFAULT:
-            layers = ours[-1] + 3
-            if default_triple(layers) == ours:
-                return f"{list(ours)} is the default triple of a target with {layers} layers"
-        case "boundaries", Taps.DEFAULT, tuple():
-            return _follows(name, theirs, ours)
         case "vocab_order", "ascending" | "unordered", "ascending" | "unordered":
             return "the rows of lm_head and its map were permuted together"
     return None

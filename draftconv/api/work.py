@@ -7,18 +7,23 @@ the facts as they will be and every change declared so far. A pass is a function
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Literal as OneOf
 
-from draftconv.checkpoint import Cast, Copy, Literal, PlannedTensor, Rows, TensorRef, nbytes
+from draftconv.checkpoint import Cast, Copy, Literal, PlannedTensor, Rows, TensorRef, nbytes, row_blocks
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts, Gqa, Mla, Rope
 from draftconv.drafter.vocabulary import VocabMap
 
+BLOCK = 8 * 1024 * 1024
+"""Source bytes held at a time."""
+
+MAPS = ("d2t", "t2d")
 ChangeKind = OneOf["dropped", "added", "replaced", "cast", "permuted", "repaired", "fact"]
 
 
@@ -115,6 +120,34 @@ def permute_rows(tensor: PlannedTensor, order: tuple[int, ...]) -> PlannedTensor
         case Literal(data):
             size = len(data) // max(1, tensor.shape[0])
             return literal(tensor.name, tensor.dtype, shape, b"".join(data[r * size : (r + 1) * size] for r in order))
+
+
+def output_blocks(tensor: PlannedTensor) -> Iterator[bytes]:
+    """The bytes of one planned tensor, block by block; an independent, plain twin of `execute`."""
+    from draftconv.checkpoint import cast_bytes
+
+    match tensor.operation:
+        case Literal(data):
+            yield data
+        case Copy(ref):
+            for start, stop in row_blocks(ref, BLOCK):
+                yield ref.rows(start, stop)
+        case Cast(ref, dtype):
+            for start, stop in row_blocks(ref, BLOCK):
+                yield cast_bytes(ref.rows(start, stop), ref.dtype, dtype, ref.name)
+        case Rows(ref, order, dtype):
+            step = max(1, BLOCK // max(1, ref.row_bytes))
+            for start in range(0, len(order), step):
+                rows = b"".join(ref.rows(row, row + 1) for row in order[start : start + step])
+                yield cast_bytes(rows, ref.dtype, dtype, ref.name) if dtype and dtype != ref.dtype else rows
+
+
+def content_hash(tensor: PlannedTensor) -> str:
+    """SHA-256 of the bytes of one tensor, in hex."""
+    digest = hashlib.sha256()
+    for block in output_blocks(tensor):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def map_tensors(mapped: VocabMap, *, t2d: bool) -> Iterable[PlannedTensor]:

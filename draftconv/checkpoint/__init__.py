@@ -7,7 +7,7 @@ Nothing here knows what a drafter is. Importing it loads neither numpy nor huggi
 """
 
 from draftconv.checkpoint.casts import cast_bytes
-from draftconv.checkpoint.checkpoint import Checkpoint, FileInfo, open_checkpoint, read_config
+from draftconv.checkpoint.checkpoint import Checkpoint, FileInfo, local_path, open_checkpoint, read_config
 from draftconv.checkpoint.compare import Scan, first_difference, scan
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
 from draftconv.checkpoint.files import DataFile, LocalFile
@@ -51,6 +51,7 @@ __all__ = [
     "encode_header",
     "encode_json",
     "first_difference",
+    "local_path",
     "nbytes",
     "open_checkpoint",
     "read_config",

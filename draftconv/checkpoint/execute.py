@@ -26,7 +26,7 @@ from draftconv.checkpoint.plan import BLOCK, COPY_BUFFER, MAX_THREADS, Cast, Cop
 from draftconv.checkpoint.staging import refuse_same, staging
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import show
-from draftconv.errors import WriteError
+from draftconv.errors import Refused, WriteError
 
 COPY_CHUNK = 32 * 1024 * 1024
 """Bytes per kernel copy: large enough to cost nothing, small enough for progress and Ctrl-C."""
@@ -74,6 +74,7 @@ def execute(
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
     threads: int | None = None,
+    deep: bool = False,
 ) -> None:
     """Write the plan to the directory `out`, which appears whole or not at all.
 
@@ -81,23 +82,26 @@ def execute(
         overwrite: replace `out` if it exists, is a directory and holds our `draftconv.json`.
         progress: called in this thread with the tensor bytes written so far, of `plan.total_bytes`.
         threads: workers; the output does not depend on it.
+        deep: look at every float that is loaded (cast, permuted or literal; copies stay in the kernel).
 
     Raises:
         UsageError: the output is, contains or lies in a directory that is read from.
         WriteError: the output exists or cannot be written; nothing was left behind.
-        BadCheckpoint: a source ended early. Refused: a cast would overflow.
+        BadCheckpoint: a source ended early.
+        Refused: a cast would overflow; with `deep`, a NaN, an infinity or a tensor of nothing but zeros.
     """
     for source in sorted(_source_directories(plan)):
         refuse_same(source, out)
     shards = plan.shards()
     small = plan.small_files()
     report = _Progress(progress)
+    watch = _Watch() if deep else None
     workers = threads or min(MAX_THREADS, os.cpu_count() or 1)
     with staging(out, overwrite=overwrite) as directory:
         for shard in shards:
             _reserve(directory / shard.file_name, shard.size)
         for shard in shards:
-            _write_shard(directory / shard.file_name, shard, workers, report)
+            _write_shard(directory / shard.file_name, shard, workers, report, watch)
         for name, data in small.items():
             _write_small(directory / name, data)
         _check(directory, shards, small)
@@ -135,14 +139,18 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _write_shard(path: Path, shard: Shard, workers: int, report: _Progress) -> None:
+def _write_shard(path: Path, shard: Shard, workers: int, report: _Progress, watch: _Watch | None) -> None:
     with _opened(path, os.O_RDWR) as descriptor:
         _write_all(descriptor, memoryview(shard.header), 0)
         for placed in shard.tensors:
             if isinstance(placed.tensor.operation, Literal):
+                if watch is not None:
+                    watch.look(placed.tensor.name, placed.tensor.dtype, placed.tensor.operation.data)
                 _write_all(descriptor, memoryview(placed.tensor.operation.data), placed.start)
                 report.add(placed.stop - placed.start)
-        _run(list(_jobs(shard)), descriptor, workers, report)
+        _run(list(_jobs(shard)), descriptor, workers, report, watch)
+        if watch is not None:
+            watch.refuse_zeros(shard)
         os.fsync(descriptor)
 
 
@@ -216,10 +224,10 @@ def segments(operation: Cast | Rows, start: int, stop: int) -> Iterator[tuple[in
         yield begin, length
 
 
-def _run(jobs: list[_Job], descriptor: int, workers: int, report: _Progress) -> None:
+def _run(jobs: list[_Job], descriptor: int, workers: int, report: _Progress, watch: _Watch | None) -> None:
     """Do the jobs on a pool; the first error stops the rest and is raised."""
     stop = threading.Event()
-    worker = _Worker(descriptor, stop)
+    worker = _Worker(descriptor, stop, watch)
     # one thread copies: several would only queue for the lock of the file they write to
     copying = ThreadPoolExecutor(1, thread_name_prefix="draftconv-copy")
     computing = ThreadPoolExecutor(workers, thread_name_prefix="draftconv-compute")
@@ -233,12 +241,52 @@ def _run(jobs: list[_Job], descriptor: int, workers: int, report: _Progress) -> 
             pool.shutdown(wait=True, cancel_futures=True)
 
 
+class _Watch:
+    """Looks at the floats that pass through memory anyway: a few integer operations per block."""
+
+    def __init__(self) -> None:
+        self.alive: set[int] = set()
+        """Operations (by identity) in whose source some value is not zero."""
+
+    def look(self, name: str, dtype: str, data: bytes | memoryview) -> bool:
+        """Whether any float of `data` is not zero; True for other dtypes.
+
+        Raises:
+            Refused: one of them is a NaN or an infinity.
+        """
+        if dtype not in LAYOUT or not len(data):
+            return True
+        import numpy as np
+
+        kind, exponent, _, magnitude = LAYOUT[dtype]
+        bits = np.frombuffer(data, dtype=kind)
+        largest = int((bits & bits.dtype.type(magnitude)).max())
+        if largest >= exponent:
+            what = f"tensor {show(name)} holds NaN or infinity."
+            raise _unhealthy(what, "One such value turns every logit into NaN.")
+        return largest > 0
+
+    def refuse_zeros(self, shard: Shard) -> None:
+        """Refuse computed tensors of which every value was zero."""
+        for placed in shard.tensors:
+            operation = placed.tensor.operation
+            if isinstance(operation, Cast | Rows) and id(operation) not in self.alive and placed.start < placed.stop:
+                raise _unhealthy(
+                    f"tensor {show(operation.ref.name)} is all zeros.", "It was never saved or never loaded."
+                )
+
+
+def _unhealthy(what: str, why: str) -> Refused:
+    return Refused(what, why=why, cure="Export the drafter again; `draftconv inspect --deep` lists all such tensors.")
+
+
 class _Worker:
     """One job at a time per thread, in a buffer that the thread keeps."""
 
-    def __init__(self, descriptor: int, stop: threading.Event) -> None:
+    def __init__(self, descriptor: int, stop: threading.Event, watch: _Watch | None) -> None:
         self._descriptor = descriptor
         self._stop = stop
+        self._watch = watch
         self._local = threading.local()
 
     def __call__(self, job: _Job) -> int:
@@ -299,6 +347,8 @@ class _Worker:
         for offset, length in segments(job.operation, job.start * width, job.stop * width):
             ref.file.readinto(offset, source[filled : filled + length])
             filled += length
+        if self._watch is not None and self._watch.look(ref.name, ref.dtype, source):
+            self._watch.alive.add(id(job.operation))
         if not job.casts:
             _write_all(self._descriptor, source, job.target)
             return

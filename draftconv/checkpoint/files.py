@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -115,9 +116,11 @@ class LocalFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", None) is not None:
-            self.close()
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # bound early: at the interpreter's end the module's names are gone
+        descriptor: int | None = getattr(self, "_descriptor", None)
+        if descriptor is not None:
+            close(descriptor)
 
     def __repr__(self) -> str:
         return f"LocalFile({self.name!r}, {self.size} bytes)"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from io import TextIOWrapper
+from typing import Any, NoReturn
 
 import click
 
@@ -25,10 +26,10 @@ COMMANDS = {
 class Commands(click.Group):
     """Loads a command's module when it is asked for, so that --help imports nothing heavy."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, _: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"draftconv.cli.{cmd_name}")
@@ -47,24 +48,63 @@ class Commands(click.Group):
             raise click.UsageError(f"No command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
-    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
-        """Turn every expected error into its message and exit code."""
-        from draftconv.errors import DraftconvError
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
+        """Run a command and exit: every failure becomes its message and exit code."""
+        words, debug = _take_debug(list(sys.argv[1:] if args is None else args))
+        extra |= {"standalone_mode": False}
+        sys.exit(_exit_code(lambda: super(Commands, self).main(words, *rest, **extra), debug=debug))
 
-        words = list(sys.argv[1:] if args is None else args)
-        try:
-            return super().main(args, *rest, **extra)
-        except DraftconvError as error:
-            if "--debug" in words:
-                raise
-            from draftconv.cli.output import print_error
 
-            print_error(error)
-            sys.exit(error.exit_code)
+def _take_debug(words: list[str]) -> tuple[list[str], bool]:
+    """`--debug` may stand anywhere before `--`, so that it can be added to the end of a command that failed."""
+    end = words.index("--") if "--" in words else len(words)
+    kept = [word for word in words[:end] if word != "--debug"]
+    return [*kept, *words[end:]], len(kept) < end
+
+
+def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
+    """Run, print what went wrong, and return the exit code."""
+    from draftconv.errors import DraftconvError
+
+    try:
+        code = run()
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        print("Interrupted: nothing was left behind.", file=sys.stderr)
+        return 130
+    except DraftconvError as error:
+        if debug:
+            raise
+        from draftconv.cli.output import print_error
+
+        print_error(error)
+        return error.exit_code
+    except Exception as error:
+        if debug:
+            raise
+        from draftconv.cli.output import print_fault
+
+        print_fault(error)
+        return 2
+    finally:
+        _finish_stdout()
+
+
+def _finish_stdout() -> None:
+    """Flush; a reader that has gone (head, less) is no failure and changes no exit code."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        from draftconv.cli.output import abandon_stdout
+
+        abandon_stdout()
 
 
 @click.group(
@@ -76,21 +116,12 @@ class Commands(click.Group):
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
     """Convert, check and prove EAGLE-3 drafters for vLLM, SGLang and TensorRT-LLM."""
-    del debug  # read from the arguments by `Commands.main`, which outlives the parsing
+    del debug  # taken out by `Commands.main`, which outlives the parsing; here for --help
 
 
 def main() -> None:
-    """Entry point; an interrupt exits with 130."""
-    try:
-        cli.main(standalone_mode=False)
-    except click.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader of stdout (head, less) has gone; say nothing more.
-        sys.stderr.close()
-        sys.exit(0)
+    """Entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    cli.main()

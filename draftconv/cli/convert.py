@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from pathlib import Path
 
 import click
 
-from draftconv.api.convert import Conversion, ConvertOptions, plan_conversion
-from draftconv.cli.options import format_option, reading_options, target_options
+from draftconv.api.convert import Conversion, ConvertOptions, prepare
+from draftconv.checkpoint import Plan
+from draftconv.cli.options import command_line, format_option, reading_options, target_options
 
 EPILOG = """\b
 Examples:
@@ -15,19 +18,19 @@ Examples:
   draftconv convert nvidia/Kimi-K2.6-Eagle3 out --to sglang --target kimi-k2.6 --dry-run
   draftconv convert pruned out --to vllm --repair head-pruned-by-offset=unpruned
 """
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMG]I?)?B?")
+UNITS = {None: 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
 def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     """A number of bytes such as 5GB or 512MiB."""
     if value is None:
         return None
-    words = value.strip().upper()
-    digits = words.rstrip("KMGIB")
-    unit = UNITS.get(words[len(digits) :])
-    if unit is None or not digits.replace(".", "", 1).isdigit() or int(float(digits) * unit) <= 0:
-        raise click.BadParameter(f"{value} is not a size; write 5GB or 512MiB")
-    return int(float(digits) * unit)
+    match = SIZE.fullmatch(value.strip().upper())
+    size = int(Decimal(match[1]) * UNITS[match[2]]) if match else 0
+    if size <= 0:
+        raise click.BadParameter(f"{value!r} is not a size; write 5GB or 512MiB")
+    return size
 
 
 @click.command(epilog=EPILOG)
@@ -54,7 +57,9 @@ def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int 
 @click.option("--overwrite", is_flag=True, help="Replace OUT if draftconv wrote it.")
 @click.option("--force", is_flag=True, help="With --embed drop: drop it unproven. Accept length may suffer.")
 @format_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     source: str,
     out: Path,
     to: str,
@@ -79,9 +84,6 @@ def command(
     Whatever the reader of that layout cannot express is refused with the reason. The result is
     checked as the engine would read it before a byte is written; OUT appears whole or not at all.
     """
-    from draftconv.checkpoint import open_checkpoint
-    from draftconv.checkpoint.execute import execute
-    from draftconv.checkpoint.staging import refuse_same
     from draftconv.cli import output
 
     options = ConvertOptions(
@@ -99,24 +101,20 @@ def command(
         hash=hashed,
         card=not no_card,
     )
-    checkpoint = open_checkpoint(source, download=not dry_run)
-    if checkpoint.path is not None:
-        refuse_same(checkpoint.path, out)
-    conversion = plan_conversion(checkpoint, options)
+    conversion = prepare(source, options, download=not dry_run)
     if not dry_run:
-        with output.progress(f"writing {out.name}", conversion.plan.total_bytes) as report:
-            execute(conversion.plan, out, overwrite=overwrite, progress=report)
-    _render(conversion, source, out, form, dry_run=dry_run)
-
-
-def _render(conversion: Conversion, source: str, out: Path, form: str, *, dry_run: bool) -> None:
-    from draftconv.cli import output
-
+        total = conversion.plan.total_bytes
+        with output.progress(f"writing {out.name}") as report:
+            conversion.write(out, overwrite=overwrite, progress=lambda done: report(done, total))
     match form:
         case "json":
             output.print_json(_json(conversion, dry_run=dry_run))
+        case "human" if dry_run:
+            _show_plan(conversion)
+            output.print_next(command_line(ctx, dry_run=None))
         case "human":
-            _show(conversion, source, out, dry_run=dry_run)
+            _show(conversion, out)
+            output.print_next(["draftconv", "verify", str(out), "--against", source])
 
 
 def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:
@@ -149,35 +147,53 @@ def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:
     }
 
 
-def _show(conversion: Conversion, source: str, out: Path, *, dry_run: bool) -> None:
+def _show_plan(conversion: Conversion) -> None:
+    from draftconv.cli import output
+
+    plan = conversion.plan
+    rows = [
+        (
+            output.text(placed.tensor.name),
+            output.text(placed.tensor.dtype),
+            output.text(list(placed.tensor.shape)),
+            output.text(type(placed.tensor.operation).__name__.lower()),
+        )
+        for shard in plan.shards()
+        for placed in shard.tensors
+    ]
+    output.console().print(output.table("Plan", ("tensor", "dtype", "shape", "operation"), rows))
+    _show_changes(conversion)
+    output.write(f"Nothing written: would write {_amount(conversion)} for {conversion.layout.title}{_files(plan)}.")
+    output.write(f"Peak memory about {output.size(plan.peak_memory)}.")
+
+
+def _show(conversion: Conversion, out: Path) -> None:
+    from draftconv.cli import output
+
+    _show_changes(conversion)
+    readers = ", ".join(f"{verdict.spec} {verdict.status}" for verdict in conversion.verdicts)
+    checked = f" ({readers})" if readers else ""
+    written = f"Wrote {out}: {_amount(conversion)} for {conversion.layout.title}{_files(conversion.plan)}{checked}"
+    output.write(output.safe(written))
+
+
+def _show_changes(conversion: Conversion) -> None:
     from draftconv.cli import output
 
     screen = output.console()
-    plan = conversion.plan
-    if dry_run:
-        rows = [
-            (
-                output.text(placed.tensor.name),
-                output.text(placed.tensor.dtype),
-                output.text(list(placed.tensor.shape)),
-                output.text(type(placed.tensor.operation).__name__.lower()),
-            )
-            for shard in plan.shards()
-            for placed in shard.tensors
-        ]
-        screen.print(output.table("Plan", ("tensor", "dtype", "shape", "operation"), rows))
     if conversion.changes:
         changes = [(output.text(c.kind), output.text(c.what), output.text(c.why)) for c in conversion.changes]
         screen.print(output.table("Changes", ("", "what", "why"), changes))
     for problem in conversion.warnings:
-        screen.print(output.text(f"{problem.severity} {problem.code}: {problem.detail}", "yellow"))
-    count = f"{len(plan.tensors)} tensors, {output.size(plan.total_bytes)}"
-    if dry_run:
-        screen.print(f"Nothing written: would write {count} for {conversion.layout.title}.")
-        screen.print(f"Peak memory about {output.size(plan.peak_memory)}.")
-        return
-    readers = ", ".join(f"{v.spec} {v.status}" for v in conversion.verdicts)
-    screen.print(
-        output.text(f"Wrote {out}: {count} for {conversion.layout.title}" + (f" ({readers})" if readers else ""))
-    )
-    screen.print(output.text(f"Next: draftconv verify {out} --against {source}"))
+        style = output.STYLES[problem.severity]
+        screen.print(output.text(f"{problem.severity.capitalize()} {problem.code}: {problem.detail}", style))
+
+
+def _amount(conversion: Conversion) -> str:
+    from draftconv.cli import output
+
+    return f"{len(conversion.plan.tensors)} tensors, {output.size(conversion.plan.total_bytes)}"
+
+
+def _files(plan: Plan) -> str:
+    return f" in {count} files" if (count := len(plan.shards())) > 1 else ""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
-from draftconv.api.inspect import Inspection, inspect
+from draftconv.api.inspect import Inspection, inspect, remedy
+from draftconv.checkpoint import Checkpoint
 from draftconv.cli.options import format_option, reading_options, target_options
 
 EPILOG = """\b
@@ -27,7 +29,9 @@ Examples:
 @click.option("--deep", is_flag=True, help="Read every byte: NaN, infinities, all-zero tensors, equal tables.")
 @click.option("--strict", is_flag=True, help="Exit 1 on any problem of severity error or warning.")
 @format_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     checkpoint: str,
     engines: tuple[str, ...],
     target: str | None,
@@ -44,6 +48,9 @@ def command(
     the Hub). By default headers, config.json, the vocabulary maps and a few lm_head rows are
     read.
     """
+    from draftconv.cli import output
+    from draftconv.cli.describe import identity, inspection_json
+
     found = inspect(
         checkpoint,
         engines,
@@ -53,24 +60,18 @@ def command(
         aux_convention=aux_convention,
         deep=deep,
     )
-    _render(found, form)
-    bad = bool(engines) and any(verdict.status != "loads" for verdict in found.verdicts)
-    faulty = strict and any(problem.severity != "note" for problem in found.problems)
-    sys.exit(1 if bad or faulty else 0)
-
-
-def _render(found: Inspection, form: str) -> None:
-    from draftconv.cli import output
-    from draftconv.cli.describe import identity, inspection_json
-
     match form:
         case "json":
             output.print_json(inspection_json(found))
         case "human":
-            screen = output.console()
-            screen.print(output.card(found.drafter.checkpoint.name, identity(found)))
+            output.console().print(output.card(found.drafter.checkpoint.name, identity(found)))
             _problems(found)
             _verdicts(found)
+            if argv := _next(found, checkpoint, ctx):
+                output.print_next(argv)
+    bad = bool(engines) and any(verdict.status != "loads" for verdict in found.verdicts)
+    faulty = strict and any(problem.severity != "note" for problem in found.problems)
+    sys.exit(1 if bad or faulty else 0)
 
 
 def _problems(found: Inspection) -> None:
@@ -104,6 +105,31 @@ def _verdicts(found: Inspection) -> None:
             says = output.text(f"{line.rule.says}: {line.detail}")
             rows.append((output.text(""), output.styled(line.rule.effect), says.append("\n").append(cited)))
     screen.print(output.table("Engines", ("engine", "verdict", "rule broken"), rows))
-    if any(verdict.status != "loads" for verdict in found.verdicts):
-        hint = "" if found.target else " --target TARGET"
-        screen.print(f"Next: draftconv convert CHECKPOINT OUT --to {found.verdicts[0].spec.name}{hint}")
+
+
+def _next(found: Inspection, checkpoint: str, ctx: click.Context) -> list[str]:
+    """Convert if that helps, else serve if everything is known for it, else nothing."""
+    told = {name: ctx.params[name] for name in ("target", "target_layers", "layout", "aux_convention")}
+    options = [word for name, value in told.items() if value is not None for word in (OPTIONS[name], str(value))]
+    if remedied := remedy(found):
+        repairs = [word for code in remedied.repairs for word in ("--repair", code)]
+        out = _new_directory(found.drafter.checkpoint, remedied.to)
+        return ["draftconv", "convert", checkpoint, out, "--to", remedied.to, *options, *repairs]
+    target = found.target
+    if target and (target.path or target.repo) and all(verdict.status == "loads" for verdict in found.verdicts):
+        known = [word for name, value in told.items() if value and name != "target_layers" for word in (OPTIONS[name], value)]
+        return ["draftconv", "serve", checkpoint, "--for", str(found.verdicts[0].spec), *known]
+    return []
+
+
+OPTIONS = {"target": "--target", "target_layers": "--target-layers", "layout": "--from",
+           "aux_convention": "--aux-convention"}  # fmt: skip
+
+
+def _new_directory(checkpoint: Checkpoint, to: str) -> str:
+    """A name for the output that is not taken and does not lie in the source."""
+    inside = checkpoint.path is not None and Path.cwd().is_relative_to(checkpoint.path.resolve())
+    room = checkpoint.path.resolve().parent if checkpoint.path and inside else Path()
+    name = f"{checkpoint.name.rsplit('/', 1)[-1]}-{to}"
+    taken = (room / name, *(room / f"{name}-{i}" for i in range(2, 1000)))
+    return str(next((path for path in taken if not path.exists()), room / name))

@@ -34,6 +34,24 @@ def reading_options(function: F) -> F:
     )(function)
 
 
+def command_line(ctx: click.Context, **changes: object) -> list[str]:
+    """The command as it was typed, with some parameters changed; None or False leaves one out."""
+    words = ["draftconv", str(ctx.info_name)]
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        typed = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        value = changes[name] if name in changes else ctx.params.get(name) if typed else None
+        values = value if isinstance(value, tuple) else (value,)
+        for item in values:
+            if item is None or item is False:
+                continue
+            if isinstance(parameter, click.Option):
+                words.append(max(parameter.opts, key=len))
+            if item is not True:
+                words.append(str(item))
+    return words
+
+
 def format_option(function: F) -> F:
     """--format."""
     return click.option(

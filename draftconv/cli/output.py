@@ -6,7 +6,10 @@ untrusted: markup is never interpreted and control characters are shown as escap
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +37,10 @@ STYLES: Mapping[str, str] = {
 }
 
 
+NOTICEABLE = 64 << 20
+"""Bytes below which no bar is shown."""
+
+
 def safe(value: object) -> str:
     """Text with control, bidirectional and other unprintable characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
@@ -50,23 +57,72 @@ def styled(word: str) -> Text:
     return text(word, STYLES.get(word, ""))
 
 
-def console() -> Console:
+@functools.cache
+def _console_class() -> type[Console]:
     from rich.console import Console
 
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            """The reader has gone: the rest goes nowhere, and the exit code stays the command's own."""
+            abandon_stdout()
+
+    return Screen
+
+
+def console() -> Console:
     width = None if sys.stdout.isatty() else 120
-    return Console(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
+    return _console_class()(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
 
 
 def print_json(document: object) -> None:
     """One stable JSON document; ASCII, so nothing in it can drive a terminal."""
-    print(json.dumps(document, indent=2, ensure_ascii=True))
+    write(json.dumps(document, indent=2, ensure_ascii=True))
+
+
+def write(line: str) -> None:
+    """One line on stdout as it is, never wrapped."""
+    try:
+        print(line)
+    except BrokenPipeError:
+        abandon_stdout()
+
+
+def print_next(argv: Sequence[str]) -> None:
+    """The next command, on one line and quoted for a shell."""
+    write(f"Next: {safe(shlex.join(argv))}")
+
+
+def abandon_stdout() -> None:
+    """Send what is still to come to nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def print_error(error: DraftconvError) -> None:
     """What, why and what to type next, on stderr."""
-    lines = [f"Error: {safe(error.what)}"]
-    lines += [f"       {safe(line)}" for part in (error.why, error.cure) if part for line in part.splitlines()]
+    lines = [f"Error: {_line(error.what)}"]
+    lines += [f"       {_capital(_line(part))}" for part in (error.why, error.cure) if part]
     print("\n".join(lines), file=sys.stderr)
+
+
+def print_fault(error: Exception) -> None:
+    """An exception that nobody foresaw."""
+    print(f"Error: {type(error).__name__}: {_line(error)}", file=sys.stderr)
+    print("       This is a fault of draftconv; the same command with --debug shows where", file=sys.stderr)
+
+
+def _line(value: object) -> str:
+    """A part of a message on a line of its own, without a final period, which could end up in a pasted command."""
+    line = safe(value)
+    return line[:-1] if line.endswith(".") and not line.endswith("..") else line
+
+
+def _capital(line: str) -> str:
+    """Start like a sentence, except with a name (d2t, fc, vLLM) or a command."""
+    first = line.split(" ", 1)[0].rstrip(",:;.")
+    plain = first.isascii() and first.isalpha() and first.islower() and first not in ("fc", "draftconv")
+    return line[0].upper() + line[1:] if plain and not line.startswith("convert --") else line
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -114,15 +170,18 @@ def size(count: int) -> str:
 
 
 @contextmanager
-def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with bytes/s and ETA on stderr; silent when stderr is not a terminal."""
-    if not sys.stderr.isatty() or total < 64 << 20:
-        yield lambda _: None
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with bytes/s and ETA on stderr; silent when stderr is not a terminal or there is little to do.
+
+    What it yields is called with the bytes done and the bytes in all.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _, __: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn(safe(label)), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.update(task, completed=done)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=total >= NOTICEABLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -36,11 +37,9 @@ def command(
     Exit code 1 when a tensor or fact differs and no draftconv.json of OUT declares it.
     --from and --aux-convention are about SOURCE.
     """
-    from draftconv.checkpoint import open_checkpoint
     from draftconv.cli import output
 
-    total = sum(ref.nbytes for ref in open_checkpoint(against).tensors.values())
-    with output.progress("comparing", total) as report:
+    with output.progress("comparing") as report:
         found = verify(
             out,
             against,
@@ -50,40 +49,54 @@ def command(
             aux_convention=aux_convention,
             progress=report,
         )
-    _render(found, form)
+    match form:
+        case "json":
+            output.print_json(_json(found))
+        case "human":
+            _show(found)
+            if found.passed and target and found.layout in ("vllm", "sglang", "trtllm", "portable"):
+                engine = "vllm" if found.layout == "portable" else found.layout
+                output.print_next(["draftconv", "serve", out, "--for", engine, "--target", target])
     sys.exit(0 if found.passed else 1)
 
 
-def _render(found: Verification, form: str) -> None:
+RECORDS = {
+    "absent": "There is no draftconv.json, so nothing is declared.",
+    "not believed": "The draftconv.json was edited or is another directory's, so what it declares does not count.",
+    "of another source": "The draftconv.json names another source, so what it declares does not count.",
+}
+
+
+def _show(found: Verification) -> None:
     from draftconv.cli import output
 
-    match form:
-        case "json":
-            output.print_json(
-                {
-                    "passed": found.passed,
-                    "provenance": found.provenance,
-                    "tensors": [_json(row) for row in found.tensors],
-                    "facts": [_json(row) for row in found.facts],
-                }
-            )
-        case "human":
-            screen = output.console()
-            rows = [
-                (output.styled(row.outcome), output.text(row.what), output.text(row.how))
-                for row in (*found.tensors, *found.facts)
-                if row.outcome != "equal"
-            ]
-            if rows:
-                screen.print(output.table("Differences", ("", "what", "how"), rows))
-            equal = sum(row.outcome == "equal" for row in found.tensors)
-            facts = sum(row.outcome == "equal" for row in found.facts)
-            screen.print(f"{equal} tensors equal in every bit, {facts} facts equal.")
-            if not found.provenance:
-                screen.print("No draftconv.json belongs to this directory, so nothing is declared.")
-            word = "pass" if found.passed else "fail"
-            screen.print(output.text("Verified: ").append(output.styled(word)))
+    screen = output.console()
+    rows = [
+        (output.styled(row.outcome), output.text(row.what), output.text(row.how))
+        for row in (*found.tensors, *found.facts)
+        if row.outcome != "equal"
+    ]
+    if rows:
+        screen.print(output.table("Differences", ("", "what", "how"), rows))
+    tensors = f"{_equal(found.tensors)} of {len(found.tensors)} tensors equal in every bit"
+    screen.print(f"{tensors}, {_equal(found.facts)} of {len(found.facts)} facts equal.")
+    if found.record in RECORDS:
+        screen.print(RECORDS[found.record])
+    screen.print(output.text("Verified: ").append(output.styled("pass" if found.passed else "fail")))
 
 
-def _json(row: Comparison) -> dict[str, str]:
+def _equal(rows: Sequence[Comparison]) -> int:
+    return sum(row.outcome == "equal" for row in rows)
+
+
+def _json(found: Verification) -> dict[str, object]:
+    return {
+        "passed": found.passed,
+        "record": found.record,
+        "tensors": [_row(row) for row in found.tensors],
+        "facts": [_row(row) for row in found.facts],
+    }
+
+
+def _row(row: Comparison) -> dict[str, str]:
     return {"what": row.what, "outcome": row.outcome, "how": row.how}

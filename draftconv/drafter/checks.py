@@ -28,6 +28,9 @@ MTP_MODEL_TYPES = frozenset({
 })  # fmt: skip
 """vLLM 0.33.0 config/speculative.py rewrites these draft model_types to a multi-token-prediction class."""
 
+VALUES = "NaN, infinity and all-zero tensors"
+"""Title of the check that reads every value; `convert` makes it on what it loads anyway."""
+
 HARMLESS_NULLS = frozenset({
     "rope_scaling", "rope_parameters", "sliding_window", "layer_types", "bos_token_id", "eos_token_id",
     "pad_token_id", "transformers_version"
@@ -299,7 +302,7 @@ CHECKS: Mapping[Level, Mapping[str, Check]] = {
     "maps": {},
     "sample": {"lm_head rows against d2t": _pruned_head},
     "deep": {
-        "NaN, infinity and all-zero tensors": _values,
+        VALUES: _values,
         "embed_tokens against the target's": _embedding,
     },
 }

@@ -46,7 +46,8 @@ class Target:
     """What is known of the target model.
 
     Attributes:
-        name: as the person wrote it; `repo` is what a server would be started with.
+        name: a known name, a Hub id, or the base name of a directory: fit to be written into an output.
+        repo: what a server would be started with.
         layers: decoder layers L. `family`: which numbering rule engines use; None when
             only the layer count was given.
         path: where its files are, when they are on this machine.
@@ -154,7 +155,7 @@ def _from_config(spec: str, data: Mapping[str, object], path: Path | None) -> Ta
     model_type = outer.text("model_type") or ""
     inner_type = text.text("model_type") or model_type
     return Target(
-        spec,
+        path.resolve().name if path else spec.removeprefix("hf://"),
         layers,
         FAMILIES.get(model_type) or FAMILIES.get(inner_type) or "llama",
         model_type,

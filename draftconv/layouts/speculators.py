@@ -37,7 +37,9 @@ def _config(writing: Writing) -> dict[str, object]:
     flat = explicit_config(writing) | attention_keys(facts)
     inner = {key: flat[key] for key in (*_INNER, *attention_keys(facts)) if key in flat}
     target = writing.target
-    verifier = {"name_or_path": target.repo if target else "", "architectures": list[str]()}
+    # A directory goes in by its base name: outputs do not tell where they were made.
+    name = (target.name if target.path else target.repo) if target else ""
+    verifier = {"name_or_path": name, "architectures": list[str]()}
     config: dict[str, object] = {
         "architectures": ["Eagle3DraftModel"],
         "speculators_model_type": "eagle3",

@@ -1,0 +1,202 @@
+"""What each writable layout must look like on disk, as literals: nothing here comes from draftconv's writers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from draftconv.drafter.facts import Facts, Gqa
+from tests import tiny
+from tests.tiny import Tensor
+
+WRITABLE = ("vllm", "sglang", "trtllm", "portable", "torchspec", "specforge", "modelopt", "speculators")
+ENGINE_LAYOUTS = ("vllm", "sglang", "trtllm", "portable")
+IDS = {
+    "torchspec": "torchspec-native",
+    "specforge": "specforge-hf",
+    "modelopt": "modelopt-layers",
+}
+"""`--to` name → layout id, where they differ."""
+
+LAYER_0 = {
+    "vllm": "midlayer.",
+    "sglang": "midlayer.",
+    "trtllm": "midlayer.",
+    "portable": "midlayer.",
+    "torchspec": "midlayer.",
+    "specforge": "midlayer.",
+    "modelopt": "layers.0.",
+    "speculators": "layers.0.",
+}
+HIDDEN_NORM_LATER = ("sglang", "trtllm")
+WITH_T2D = ("torchspec", "specforge", "speculators")
+ASCENDING = ("torchspec", "specforge", "speculators")
+ONE_BIAS_FLAG = ("vllm", "trtllm", "speculators")
+
+REFUSED: Mapping[str, Mapping[str, str]] = {
+    "vllm": {"mla-plain-q": "uncompressed query"},
+    "sglang": {
+        "norm-before-residual": "norm_before_residual: true",
+        "bias": "q/k/v biases",
+        "qk-norm": "q_norm and k_norm",
+        "three-layers-qk-norm": "q_norm and k_norm",
+        "window": "q_norm and k_norm",
+        "mlp-bias": "MLP biases",
+        "mla-plain-q": "uncompressed query",
+    },
+    "trtllm": {
+        "norm-before-residual": "norm_before_residual: true",
+        "qk-norm": "q_norm and k_norm",
+        "three-layers-qk-norm": "q_norm and k_norm",
+        "window": "q_norm and k_norm",
+        "mla-plain-q": "uncompressed query",
+        "mla-reduced": "reduced vocabulary beside MLA",
+        "mla-frequency": "reduced vocabulary beside MLA",
+    },
+    "portable": {
+        "norm-before-residual": "norm_before_residual: true",
+        "bias": "attention_bias means o_proj alone to SGLang",
+        "qk-norm": "q_norm and k_norm",
+        "two-layers": "several layers",
+        "three-layers-qk-norm": "several layers",
+        "window": "q_norm and k_norm",
+        "mlp-bias": "MLP biases",
+        "mla-plain-q": "uncompressed query",
+        "mla-reduced": "reduced vocabulary beside MLA",
+        "mla-frequency": "reduced vocabulary beside MLA",
+    },
+    "torchspec": {
+        "two-layers": "one layer only",
+        "three-layers-qk-norm": "one layer only",
+        "norm-before-residual": "norm_before_residual: true",
+        "norm-before-fc": "norm_before_fc",
+        "bias": "q/k/v biases",
+        "qk-norm": "q_norm and k_norm",
+        "window": "q_norm and k_norm",
+        "mlp-bias": "MLP biases",
+    },
+    "specforge": {
+        "two-layers": "one layer only",
+        "three-layers-qk-norm": "one layer only",
+        "norm-before-residual": "norm_before_residual: true",
+        "norm-before-fc": "norm_before_fc",
+        "3.1": "pre-norm state",
+        "3.1-wide": "pre-norm state",
+        "post-norm": "pre-norm state",
+        "bias": "q/k/v biases",
+        "qk-norm": "q_norm and k_norm",
+        "window": "q_norm and k_norm",
+        "mlp-bias": "MLP biases",
+        **{name: "MLA" for name in tiny.VARIANTS if name.startswith("mla")},
+    },
+    "modelopt": {
+        "norm-before-residual": "norm_before_residual: true",
+        "norm-before-fc": "norm_before_fc",
+        "3.1": "EAGLE-3.1 norms",
+        "3.1-wide": "EAGLE-3.1 norms",
+        "fc-norm": "EAGLE-3.1 norms",
+        "mla-3.1": "EAGLE-3.1 norms",
+        "post-norm": "pre-norm state",
+        "qk-norm": "q_norm and k_norm",
+        "three-layers-qk-norm": "q_norm and k_norm",
+        "window": "q_norm and k_norm",
+        "mlp-bias": "MLP biases",
+        "wide-target": "not as wide as the target's",
+        "mla-plain-q": "compresses the query",
+    },
+    "speculators": {name: "MLA" for name in tiny.VARIANTS if name.startswith("mla")},
+}
+"""`--to` → variant → words of the one reason for which it is refused. Everything else converts."""
+
+
+def file_name(canonical: str, to: str, layers: int) -> str:
+    """How a canonical tensor is called in this layout."""
+    if not canonical.startswith("layers."):
+        return canonical
+    _, number, rest = canonical.split(".", 2)
+    if number != "0" and to in HIDDEN_NORM_LATER:
+        rest = rest.replace("input_layernorm", "hidden_norm")
+    if to == "trtllm" and layers > 1:
+        return f"midlayer.{number}.{rest}"
+    return f"{LAYER_0[to]}{rest}" if number == "0" else f"layers.{number}.{rest}"
+
+
+def stored(spelled: tiny.Spelled, to: str) -> dict[str, Tensor]:
+    """File name → tensor that a conversion to this layout must hold, bit for bit."""
+    facts = spelled.facts
+    tensors = {name: spelled.tensors[file] for name, file in spelled.canonical.items()}
+    target_ids = ids_of(tensors, facts)
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
+    if to == "modelopt":
+        tensors.pop("embed_tokens.weight", None)
+    if target_ids is not None and to in ASCENDING:
+        order = sorted(range(len(target_ids)), key=target_ids.__getitem__)
+        tensors["lm_head.weight"] = rows(tensors["lm_head.weight"], order)
+        target_ids = tuple(sorted(target_ids))
+    if target_ids is None and to == "specforge":
+        target_ids = tuple(range(facts.vocab))
+    if target_ids is not None:
+        both = tiny.maps(target_ids, facts.vocab)
+        tensors |= both if to in WITH_T2D else {"d2t": both["d2t"]}
+    match facts.attention:
+        case Gqa(qkv_bias=True, o_bias=False) if to in ONE_BIAS_FLAG:
+            for layer in range(facts.layers):
+                dtype = tensors[f"layers.{layer}.self_attn.o_proj.weight"].dtype
+                zeros = Tensor(dtype, (facts.hidden,), bytes(facts.hidden * tiny.BITS[dtype].itemsize))
+                tensors[f"layers.{layer}.self_attn.o_proj.bias"] = zeros
+    return {file_name(name, to, facts.layers): tensor for name, tensor in tensors.items()}
+
+
+def ids_of(tensors: Mapping[str, Tensor], facts: Facts) -> tuple[int, ...] | None:
+    """Target ids of a reduced vocabulary; None for the whole one, also when a map of zeros is stored."""
+    if "d2t" not in tensors or facts.draft_vocab == facts.vocab:
+        return None
+    return tuple(i + int(offset) for i, offset in enumerate(tensors["d2t"].numpy()))
+
+
+def rows(tensor: Tensor, order: list[int]) -> Tensor:
+    size = len(tensor.data) // tensor.shape[0]
+    return Tensor(tensor.dtype, tensor.shape, b"".join(tensor.data[r * size : (r + 1) * size] for r in order))
+
+
+def on_disk(path: Path) -> dict[str, Tensor]:
+    """Every tensor of a written directory, read by the safetensors library's own header and these few lines."""
+    found: dict[str, Tensor] = {}
+    for file in sorted(path.glob("*.safetensors")):
+        with safe_open(file, "np") as opened:
+            names = set(opened.keys())
+        raw = file.read_bytes()
+        size = int.from_bytes(raw[:8], "little")
+        header = json.loads(raw[8 : 8 + size])
+        assert header.pop("__metadata__")["format"] == "pt"
+        assert set(header) == names
+        for name, row in header.items():
+            start, stop = row["data_offsets"]
+            found[name] = Tensor(row["dtype"], tuple(row["shape"]), raw[8 + size + start : 8 + size + stop])
+    return found
+
+
+def document(path: Path, name: str) -> Any:
+    return json.loads((path / name).read_text())
+
+
+def nulls(value: object, path: str = "") -> list[str]:
+    """Paths of every null in a JSON document."""
+    if isinstance(value, dict):
+        return [found for key, item in value.items() for found in nulls(item, f"{path}/{key}")]
+    if isinstance(value, list):
+        return [found for i, item in enumerate(value) for found in nulls(item, f"{path}/{i}")]
+    return [path] if value is None else []
+
+
+def keys(value: object) -> set[str]:
+    """Every key at any depth."""
+    if isinstance(value, dict):
+        return set(value) | {found for item in value.values() for found in keys(item)}
+    if isinstance(value, list):
+        return {found for item in value for found in keys(item)}
+    return set()

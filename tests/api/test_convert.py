@@ -1,0 +1,280 @@
+"""Every writable layout from every producer and variant: key sets, dtypes, bits and config keys, or one reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.verify import verify
+from draftconv.drafter.facts import Facts, Gqa, Mla, Taps
+from draftconv.errors import Refused, UsageError
+from tests import tiny
+from tests.api.conftest import Source
+from tests.api.spelled import (
+    ENGINE_LAYOUTS,
+    IDS,
+    REFUSED,
+    WRITABLE,
+    document,
+    keys,
+    nulls,
+    on_disk,
+    stored,
+)
+
+KEY = "eagle_aux_hidden_state_layer_ids"
+FLAGS = ("fc_norm", "norm_before_fc", "norm_output", "norm_before_residual")
+
+
+def variants_of(producer: str) -> list[str]:
+    return [variant for layout, variant in tiny.PAIRS if layout == producer]
+
+
+# ── the whole matrix ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("producer", sorted(tiny.FIRST))
+@pytest.mark.parametrize("to", WRITABLE)
+def test_every_variant_is_written_to_the_bit_or_refused(
+    to: str, producer: str, source: Source, tmp_path: Path
+) -> None:
+    for variant in variants_of(producer):
+        path, out = source(producer, variant), tmp_path / variant
+        if variant in REFUSED[to]:
+            with pytest.raises(Refused, match=REFUSED[to][variant]):
+                convert(path, out, ConvertOptions(to=to))
+            assert not out.exists(), variant
+            continue
+        convert(path, out, ConvertOptions(to=to))
+        spelled = tiny.spell(variant, producer)
+        assert on_disk(out) == stored(spelled, to), variant
+        check_config(document(out, "config.json"), spelled.facts, to)
+        assert verify(out, path).passed, variant
+        assert sorted(file.name for file in out.iterdir()) == [
+            "README.md", "config.json", "draftconv.json", "model.safetensors"
+        ]  # fmt: skip
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+
+
+def check_config(config: dict[str, Any], facts: Facts, to: str) -> None:
+    """The emission rules, from the facts alone."""
+    assert nulls(config) == []
+    assert "auto_map" not in keys(config)
+    assert config["_draftconv_layout"] == IDS.get(to, to)
+    flat = config | config.get("transformer_layer_config", {})
+    sizes = {"hidden_size": facts.hidden, "intermediate_size": facts.intermediate, "num_hidden_layers": facts.layers,
+             "vocab_size": facts.vocab, "draft_vocab_size": facts.draft_vocab, "rms_norm_eps": facts.eps,
+             "rope_theta": facts.rope.theta, "tie_word_embeddings": False}  # fmt: skip
+    assert {key: flat.get(key) for key in sizes} == sizes
+    assert flat.get("max_position_embeddings") == facts.max_positions
+    assert config.get("target_hidden_size") == (None if facts.target_hidden == facts.hidden else facts.target_hidden)
+    match facts.attention:
+        case Gqa(heads, kv_heads, head_dim, qkv_bias, o_bias, qk_norm):
+            wanted = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
+                      "attention_bias": qkv_bias or o_bias, "model_type": "qwen3" if qk_norm else "llama"}  # fmt: skip
+            architecture = "Eagle3Qwen3ForCausalLM" if qk_norm else "LlamaForCausalLMEagle3"
+        case Mla(heads, q_lora, kv_lora, nope, rope, v):
+            wanted = {"num_attention_heads": heads, "kv_lora_rank": kv_lora, "qk_nope_head_dim": nope,
+                      "qk_rope_head_dim": rope, "v_head_dim": v, "model_type": "kimi_k2"}  # fmt: skip
+            wanted |= {} if q_lora is None else {"q_lora_rank": q_lora}
+            architecture = "Eagle3DeepseekV2ForCausalLM"
+    assert {key: flat.get(key) for key in wanted} == wanted
+    assert config["architectures"] == ["Eagle3DraftModel" if to == "speculators" else architecture]
+    if facts.rope.kind != "default":
+        scaling = {"type": facts.rope.kind, "rope_type": facts.rope.kind, **facts.rope.scaling}
+        assert flat["rope_scaling"] == scaling
+    else:
+        assert "rope_scaling" not in flat
+    if to in (*ENGINE_LAYOUTS, "specforge", "speculators"):
+        modern = {"rope_type": facts.rope.kind, "rope_theta": facts.rope.theta, **facts.rope.scaling}
+        assert flat["rope_parameters"] == modern
+    if to in (*ENGINE_LAYOUTS, "speculators"):
+        flags = {
+            "fc_norm": facts.fusion == "fc_norm",
+            "norm_before_fc": facts.fusion == "norm_before_fc",
+            "norm_output": facts.feedback == "post-norm",
+            "norm_before_residual": facts.norm_before_residual,
+        }
+        assert {key: config[key] for key in FLAGS} == flags
+    if to in ENGINE_LAYOUTS:
+        assert config["num_aux_hidden_states"] == facts.aux
+        assert config["eagle_config"]["norm_before_fc"] is (facts.fusion == "norm_before_fc")
+        assert config["eagle_config"]["return_hidden_post_norm"] is (facts.feedback == "post-norm")
+    if to == "specforge":
+        assert config["norm_output"] is True  # its own sense: the final norm is applied
+    check_ids(config, facts, to)
+
+
+def check_ids(config: dict[str, Any], facts: Facts, to: str) -> None:
+    """Without a target: the numbers every family reads alike, or none for the default triple."""
+    top, nested = config.get(KEY), config.get("eagle_config", {}).get(KEY)
+    if facts.boundaries is Taps.DEFAULT:
+        assert (top, nested) == (None, None)
+        return
+    assert isinstance(facts.boundaries, tuple)
+    before, after = list(facts.boundaries), [b - 1 for b in facts.boundaries]
+    wanted = (before, after) if to in ENGINE_LAYOUTS else (before, None) if to == "speculators" else (None, after)
+    assert (top, nested) == wanted
+
+
+# ── captured layers, per engine and target family ──────────────────────────────────
+
+FAMILIES = {"llama": "llama", "deepseek": "kimi_k2", "gpt-oss": "gpt_oss"}
+PLACES: list[tuple[str, str, tuple[int, ...], Any]] = [
+    # to, target family, boundaries → (top level, eagle_config), or words of the refusal
+    ("vllm", "llama", (2, 4, 5), ([2, 4, 5], [1, 3, 4])),
+    ("vllm", "llama", (0, 4, 5), ([0, 4, 5], [-1, 3, 4])),
+    ("vllm", "llama", (2, 4, 8), ([2, 4, 8], None)),
+    ("vllm", "deepseek", (2, 4, 5), ([2, 4, 5], [2, 4, 5])),
+    ("vllm", "deepseek", (1, 4, 5), ([1, 4, 5], None)),
+    ("vllm", "deepseek", (0, 4, 5), "vLLM crashes on boundary 0"),
+    ("vllm", "gpt-oss", (2, 4, 8), ([2, 4, 8], [2, 4, 8])),
+    ("sglang", "llama", (2, 4, 5), ([2, 4, 5], [1, 3, 4])),
+    ("sglang", "llama", (3, 5, 7), ([3, 5, 7], [2, 4, 6])),
+    ("sglang", "llama", (1, 4, 5), ([1, 4, 5], [0, 3, 4])),
+    ("sglang", "llama", (2, 4, 8), "SGLang cannot capture boundary 8"),
+    ("sglang", "deepseek", (2, 4, 5), ([2, 4, 5], [2, 4, 5])),
+    ("sglang", "deepseek", (3, 5, 7), ([3, 5, 7], [3, 5, 7])),
+    ("sglang", "deepseek", (1, 4, 5), "SGLang cannot capture boundary 1 first"),
+    ("sglang", "deepseek", (0, 4, 5), "SGLang cannot capture boundary 0"),
+    ("sglang", "deepseek", (2, 4, 8), "SGLang cannot capture boundary 8"),
+    ("sglang", "gpt-oss", (2, 4, 5), ([2, 4, 5], [1, 3, 4])),
+    ("sglang", "gpt-oss", (2, 4, 8), ([2, 4, 8], [2, 4, 8])),
+    ("trtllm", "llama", (2, 4, 5), ([2, 4, 5], [1, 3, 4])),
+    ("trtllm", "llama", (2, 4, 8), ([2, 4, 8], None)),
+    ("trtllm", "llama", (0, 4, 5), "TensorRT-LLM cannot capture boundary 0"),
+    ("trtllm", "deepseek", (1, 4, 5), ([1, 4, 5], None)),
+    ("portable", "llama", (3, 5, 7), ([3, 5, 7], [2, 4, 6])),
+    ("portable", "llama", (0, 4, 5), "boundary 0"),
+    ("portable", "llama", (2, 4, 8), "SGLang cannot capture boundary 8"),
+    ("portable", "deepseek", (3, 5, 7), ([3, 5, 7], [3, 5, 7])),
+    ("portable", "deepseek", (1, 4, 5), "SGLang cannot capture boundary 1 first"),
+    ("torchspec", "llama", (3, 5, 7), (None, [2, 4, 6])),
+    ("torchspec", "llama", (0, 4, 5), "boundary 0 has no number"),
+    ("torchspec", "deepseek", (2, 4, 5), (None, [1, 3, 4])),
+    ("torchspec", "deepseek", (3, 5, 7), "may mis-read"),
+    ("specforge", "llama", (2, 4, 8), (None, [1, 3, 7])),
+    ("modelopt", "llama", (1, 4, 5), (None, [0, 3, 4])),
+    ("speculators", "deepseek", (1, 4, 8), ([1, 4, 8], None)),
+    ("speculators", "llama", (0, 4, 5), ([0, 4, 5], None)),
+]
+
+
+@pytest.mark.parametrize(
+    ("to", "family", "boundaries", "wanted"), PLACES, ids=[f"{t}-{f}-{'.'.join(map(str, b))}" for t, f, b, _ in PLACES]
+)
+def test_ids_stand_where_this_reader_finds_them(
+    to: str, family: str, boundaries: tuple[int, ...], wanted: Any, tmp_path: Path
+) -> None:
+    base = tiny.VARIANTS["llama"]
+    spelled = tiny.spell(replace(base, facts=replace(base.facts, boundaries=boundaries)), "speculators")
+    path = spelled.write(tmp_path / "source")
+    target = tiny.write_target(tmp_path / "target", model_type=FAMILIES[family])
+    options = ConvertOptions(to=to, target=str(target))
+    if isinstance(wanted, str):
+        with pytest.raises(Refused, match=wanted):
+            convert(path, tmp_path / "out", options)
+        assert not (tmp_path / "out").exists()
+        return
+    convert(path, tmp_path / "out", options)
+    config = document(tmp_path / "out", "config.json")
+    assert (config.get(KEY), config.get("eagle_config", {}).get(KEY)) == wanted
+    assert verify(tmp_path / "out", path).passed
+
+
+@pytest.mark.parametrize("to", ["sglang", "portable"])
+def test_ids_that_depend_on_the_family_need_the_target(to: str, tmp_path: Path) -> None:
+    base = tiny.VARIANTS["llama"]
+    odd = replace(base, facts=replace(base.facts, boundaries=(3, 5, 7)))
+    path = tiny.spell(odd, "speculators").write(tmp_path / "source")
+    with pytest.raises(UsageError, match="differently per target family") as caught:
+        convert(path, tmp_path / "out", ConvertOptions(to=to))
+    assert "--target" in caught.value.cure
+
+
+def test_the_default_triple_becomes_numbers_when_the_target_is_known(source: Source, tmp_path: Path) -> None:
+    path = source("angelslim", "llama")
+    target = tiny.write_target(tmp_path / "target")
+    convert(path, tmp_path / "out", ConvertOptions(to="portable", target=str(target)))
+    config = document(tmp_path / "out", "config.json")
+    assert (config[KEY], config["eagle_config"][KEY]) == ([2, 4, 5], [1, 3, 4])
+    assert verify(tmp_path / "out", path).passed
+
+
+# ── what readers cannot express, beyond the variants of the matrix ─────────────────
+
+EXTRA_REFUSALS: list[tuple[str, str, dict[str, Any], str]] = [
+    ("sglang", "mla", {"layers": 2}, "MLA drafter has one layer only"),
+    ("portable", "mla", {"layers": 2}, "several layers"),
+    ("vllm", "mla", {"fusion": "norm_before_fc"}, "norm_before_fc"),
+    ("sglang", "mla", {"fusion": "norm_before_fc"}, "norm_before_fc"),
+    ("trtllm", "mla", {"fusion": "norm_before_fc"}, "norm_before_fc"),
+    ("vllm", "llama", {"fusion": "both"}, "fc_norm and norm_before_fc"),
+    ("vllm", "llama", {"fc_bias": True}, "fc.bias"),
+    ("speculators", "llama", {"fc_bias": True}, "fc.bias"),
+    ("vllm", "llama", {"attention": tiny.gqa(o_bias=True)}, "without biases on q, k and v"),
+    ("trtllm", "llama", {"attention": tiny.gqa(o_bias=True)}, "without biases on q, k and v"),
+    ("sglang", "llama", {"attention": tiny.gqa(qkv_bias=True)}, "q/k/v biases"),
+]
+
+
+def portable_spelling(variant: tiny.Variant) -> tiny.Spelled:
+    """A variant that no producer writes, spelled as draftconv's own vLLM layout (bare config, boundaries on top)."""
+    facts = variant.facts
+    plain = tiny.spell("mla" if isinstance(facts.attention, Mla) else "llama", "torchspec-native")
+    tensors = tiny.build(variant)
+    flags = {"fc_norm": facts.fusion in ("fc_norm", "both"), "norm_before_fc": facts.fusion in ("norm_before_fc", "both"),
+             "norm_output": facts.feedback == "post-norm", "norm_before_residual": facts.norm_before_residual}  # fmt: skip
+    config = {key: value for key, value in plain.config.items() if key not in ("_torchspec_version", "eagle_config")}
+    config |= flags | {"_draftconv_layout": "vllm", KEY: list(facts.boundaries), "bias": facts.fc_bias,
+                       "num_hidden_layers": facts.layers, "max_position_embeddings": facts.max_positions}  # fmt: skip
+    if isinstance(facts.attention, Gqa):
+        config["attention_bias"] = facts.attention.qkv_bias or facts.attention.o_bias
+    names = {name: tiny.file_name(name, "torchspec-native", facts) for name in tensors}
+    return tiny.Spelled("vllm", facts, {names[name]: tensor for name, tensor in tensors.items()}, config, names)
+
+
+@pytest.mark.parametrize(("to", "base", "changes", "reason"), EXTRA_REFUSALS)
+def test_what_a_reader_cannot_express_is_refused(
+    to: str, base: str, changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    variant = tiny.VARIANTS[base]
+    spelled = portable_spelling(replace(variant, facts=replace(variant.facts, **changes)))
+    with pytest.raises(Refused, match=reason) as caught:
+        convert(spelled.write(tmp_path / "source"), tmp_path / "out", ConvertOptions(to=to))
+    assert caught.value.why
+    assert caught.value.cure
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_zero_bias_is_added_where_one_flag_builds_all_four(tmp_path: Path) -> None:
+    base = tiny.VARIANTS["llama"]
+    variant = replace(base, facts=replace(base.facts, attention=tiny.gqa(qkv_bias=True)))
+    spelled = portable_spelling(variant)
+    path = spelled.write(tmp_path / "source")
+    for to in ("vllm", "trtllm", "speculators"):
+        conversion = convert(path, tmp_path / to, ConvertOptions(to=to))
+        assert on_disk(tmp_path / to) == stored(spelled, to)
+        assert [change.what for change in conversion.changes if change.kind == "added"] == [
+            "layers.0.self_attn.o_proj.bias"
+        ]
+        assert verify(tmp_path / to, path).passed
+
+
+def test_a_drafter_without_its_own_head_converts_for_each_engine(source: Source, tmp_path: Path) -> None:
+    spelled = tiny.spell("llama", "torchspec-native").remove("lm_head.weight")
+    path = spelled.write(tmp_path / "source")
+    for to in ("vllm", "sglang", "trtllm"):
+        try:
+            convert(path, tmp_path / to, ConvertOptions(to=to))
+        except Refused as error:
+            assert to == "trtllm", error
+            continue
+        assert "lm_head.weight" not in on_disk(tmp_path / to)
+        assert nulls(document(tmp_path / to, "config.json")) == (["/draft_vocab_size"] if to == "sglang" else [])
+    with pytest.raises(Refused):
+        convert(path, tmp_path / "portable", ConvertOptions(to="portable"))
