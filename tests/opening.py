@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from draftconv.drafter.targets import Target
 from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
 
-SHARED = Path(__file__).parents[1].parent / "shared"
+SHARED = Path(os.environ.get("DRAFTCONV_SHARED", Path(__file__).parents[1].parent / "shared"))
 
 
 def read(
@@ -36,5 +37,5 @@ def shared(*parts: str) -> Path:
     """A file of the shared reference data, or a skipped test where a checkout has none."""
     path = SHARED.joinpath(*parts)
     if not path.exists():
-        pytest.skip("the shared reference data is not beside this checkout")
+        pytest.skip("the shared reference data is not beside this checkout (nor at DRAFTCONV_SHARED)")
     return path
