@@ -10,8 +10,11 @@ Everything comes from the Python standard library's own sources and one seed:
     prompts    write the held-out prompts
     measure    decode speculatively on held-out prompts, write tests/data/measured.json
 
-Run the stages in this order, each with one thread; `all` runs every stage in turn.
-Intermediate files go to `--work` and are not committed.
+Run the stages in this order; `all` runs every stage in turn. Each uses one thread, so
+targets, and after them drafters, may run side by side: about 25 minutes per target, 4 per
+`greedy`, 10 per drafter. Intermediate files go to `--work` and are not committed; delete
+a stage's checkpoint there to train it afresh. The corpus, and so every figure, belongs to
+the Python version that runs this (3.11.7 for the committed files).
 """
 
 from __future__ import annotations
@@ -151,10 +154,7 @@ def make_corpus(work: Path) -> None:
     streams = {"train": torch.cat(train), "pool": encode(tokenizer, pool), "held": torch.cat(held)}
     work.mkdir(parents=True, exist_ok=True)
     torch.save(streams, work / "corpus.pt")
-    say(
-        f"corpus: {sum(map(len, corpus))} characters, "
-        + ", ".join(f"{k} {len(v)} tokens" for k, v in streams.items())
-    )
+    say(f"corpus: {sum(map(len, corpus))} characters, " + ", ".join(f"{k} {len(v)} tokens" for k, v in streams.items()))
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> Tensor:
@@ -179,9 +179,7 @@ class Optimiser:
                 plan.matrix_rate,
             ),
             (
-                torch.optim.AdamW(
-                    [p for n, p in named if not is_matrix[n]], betas=(0.9, 0.95), weight_decay=0.0
-                ),
+                torch.optim.AdamW([p for n, p in named if not is_matrix[n]], betas=(0.9, 0.95), weight_decay=0.0),
                 plan.table_rate,
             ),
         ]
@@ -217,27 +215,40 @@ def optimise(
 ) -> None:
     """Run or resume `plan`; `loss_of` draws its own batch from a generator seeded by the step."""
     optimiser = Optimiser(model, plan, tables=tables)
-    first = 0
-    if checkpoint.exists():
-        saved = torch.load(checkpoint)
-        model.load_state_dict(saved["model"])
-        optimiser.load(saved["optimiser"])
-        first = saved["step"]
-    started, mean = time.monotonic(), 0.0
+    first = restore(checkpoint, model, optimiser)
+    started, losses = time.monotonic(), []
     for number in range(first, plan.steps):
         generator = torch.Generator().manual_seed(SEED * 1_000_003 + number)
         with torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(generator)
         torch.autograd.backward(loss)
         optimiser.step(number)
-        mean += (loss.item() - mean) / (number % 100 + 1)
-        if (number + 1) % 100 == 0:
-            pace = (time.monotonic() - started) / (number + 1 - first)
-            say(f"step {number + 1}/{plan.steps} loss {mean:.3f} {pace:.2f} s/step {report()}")
-            saved = {"step": number + 1, "model": model.state_dict(), "optimiser": optimiser.state()}
-            torch.save(saved, checkpoint.with_suffix(".tmp"))
-            checkpoint.with_suffix(".tmp").replace(checkpoint)
-            mean = 0.0
+        losses.append(loss.item())
+        if (number + 1) % SAVE_EVERY == 0:
+            pace = (time.monotonic() - started) / len(losses)
+            recent = sum(losses[-SAVE_EVERY:]) / SAVE_EVERY
+            say(f"step {number + 1}/{plan.steps} loss {recent:.3f} {pace:.2f} s/step {report()}")
+            save(checkpoint, model, optimiser, number + 1)
+
+
+SAVE_EVERY = 100  # steps; a killed run goes on from the last save
+
+
+def save(checkpoint: Path, model: nn.Module, optimiser: Optimiser, step: int) -> None:
+    """Replace the checkpoint in one move, so that a kill leaves the old or the new one."""
+    saved = {"step": step, "model": model.state_dict(), "optimiser": optimiser.state()}
+    torch.save(saved, checkpoint.with_suffix(".tmp"))
+    checkpoint.with_suffix(".tmp").replace(checkpoint)
+
+
+def restore(checkpoint: Path, model: nn.Module, optimiser: Optimiser) -> int:
+    """Load the checkpoint, if there is one; the number of steps done."""
+    if not checkpoint.exists():
+        return 0
+    saved = torch.load(checkpoint)
+    model.load_state_dict(saved["model"])
+    optimiser.load(saved["optimiser"])
+    return int(saved["step"])
 
 
 def windows(stream: Tensor, count: int, length: int, generator: torch.Generator) -> Tensor:
@@ -426,9 +437,7 @@ SAYS_TORCHSPEC: Mapping[str, Any] = {"_torchspec_version": "0.1.0"}
 
 RECIPES: Mapping[str, Recipe] = {
     # TorchSpec, native names; no layer ids, so the default triple is implied.
-    "llama-eagle3": Recipe(
-        "llama", llama_facts(), "midlayer.", TORCHSPEC, {**LLAMA_CONFIG, **SAYS_TORCHSPEC}
-    ),
+    "llama-eagle3": Recipe("llama", llama_facts(), "midlayer.", TORCHSPEC, {**LLAMA_CONFIG, **SAYS_TORCHSPEC}),
     # SpecForge's SGLang export: no embedding, both vocabulary maps.
     "llama-eagle3-reduced": Recipe(
         "llama",
@@ -465,9 +474,7 @@ def make_greedy(name: str, work: Path) -> None:
     streams = torch.load(work / "corpus.pt")
     model = load_target(DATA / "targets" / name)
     generator = torch.Generator().manual_seed(SEED)
-    prompts = torch.cat(
-        [windows(streams[part], count, PROMPT, generator) for part, count in GREEDY_WINDOWS.items()]
-    )
+    prompts = torch.cat([windows(streams[part], count, PROMPT, generator) for part, count in GREEDY_WINDOWS.items()])
     parts: dict[str, list[Tensor]] = {"tokens": [], "states": [], "final": []}
     for prompt in torch.split(prompts, 256):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -499,9 +506,7 @@ def train_drafter(name: str, work: Path) -> None:
 
     def loss_of(generator: torch.Generator) -> Tensor:
         chosen = torch.randint(0, len(data["tokens"]), (DRAFTER_TRAINING.batch,), generator=generator)
-        loss, agreement = unrolled_loss(
-            model, head, *(data[key][chosen] for key in ("tokens", "states", "final"))
-        )
+        loss, agreement = unrolled_loss(model, head, *(data[key][chosen] for key in ("tokens", "states", "final")))
         agreements.append(agreement)
         return loss
 
@@ -650,8 +655,7 @@ def decode(
     target = load_target(DATA / "targets" / recipe.target, dtype)
     drafter = load_drafter(name, facts or recipe.facts, target)
     return [
-        speculate(drafter, TargetSession(target, BOUNDARIES), prompt, depth=DEPTH, length=LENGTH)
-        for prompt in prompts
+        speculate(drafter, TargetSession(target, BOUNDARIES), prompt, depth=DEPTH, length=LENGTH) for prompt in prompts
     ]
 
 
@@ -690,11 +694,11 @@ def write_json(path: Path, value: object) -> None:
 
 def main() -> None:
     """Parse the command line and run one stage."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("name", nargs="?", help="the target or drafter of the stages target, greedy, drafter")
+    parser.add_argument(
+        "name", nargs="?", help=f"target, greedy: {', '.join(TARGETS)}; drafter: {', '.join(RECIPES)}"
+    )
     parser.add_argument(
         "--work", type=Path, default=Path(".bench/tiny"), help="intermediate files (default: %(default)s)"
     )

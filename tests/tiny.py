@@ -327,9 +327,7 @@ def fits(variant: Variant, layout: str) -> bool:
     plain = facts.fusion == "plain" and facts.feedback == "pre-norm"
     dense = isinstance(attention, Gqa)
     biased = dense and (attention.qkv_bias or attention.o_bias)
-    unbiased = (
-        not biased and not (dense and attention.qk_norm) and not facts.mlp_bias and facts.window is None
-    )
+    unbiased = not biased and not (dense and attention.qk_norm) and not facts.mlp_bias and facts.window is None
     one = facts.layers == 1
     raw = not facts.norm_before_residual
     stored = layout not in WITHOUT_EMBEDDING or facts.target_hidden == facts.hidden
@@ -633,9 +631,7 @@ def _modelopt(variant: Variant, *, new: bool) -> dict[str, Any]:
             "n_group": 1,
             "num_nextn_predict_layers": 0,
         }
-        config = _kimi(
-            variant, "Eagle3DeepseekV2ForCausalLM", **moe, max_position_embeddings=facts.max_positions
-        )
+        config = _kimi(variant, "Eagle3DeepseekV2ForCausalLM", **moe, max_position_embeddings=facts.max_positions)
         config |= {"early_stopping": None, "tie_word_embeddings": False, "transformers_version": "4.51.3"}
     else:
         config = _llama(variant, "LlamaForCausalLMEagle3", pretraining_tp=1, transformers_version=None)
@@ -657,9 +653,7 @@ def _modelopt(variant: Variant, *, new: bool) -> dict[str, Any]:
 
 def _megatron(variant: Variant) -> dict[str, Any]:
     deep = variant.facts.layers > 1
-    return _modelopt(variant, new=False) | {
-        "architectures": [f"LlamaForCausalLMEagle3{'Deep' if deep else ''}"]
-    }
+    return _modelopt(variant, new=False) | {"architectures": [f"LlamaForCausalLMEagle3{'Deep' if deep else ''}"]}
 
 
 def _speculators(variant: Variant) -> dict[str, Any]:
@@ -825,6 +819,3 @@ def write_target(
         }
     save_file({name: to_torch(tensor) for name, tensor in tables.items()}, path / "model.safetensors")
     return path
-
-
-SHARED = Path(__file__).parents[1].parent / "shared"

@@ -1,7 +1,7 @@
 """The bytes of checkpoints: read lazily and strictly, written by plan, whole or not at all.
 
     open_checkpoint(spec)  →  Checkpoint: config, sidecars, TensorRefs
-    Plan of PlannedTensors →  execute(plan, out)
+    Plan of PlannedTensors →  execute.execute(plan, out)
 
 Nothing here knows what a drafter is. Importing it loads neither numpy nor huggingface_hub.
 """

@@ -21,9 +21,9 @@ from draftconv.checkpoint.casts import LAYOUT, cast
 from draftconv.checkpoint.dtypes import SIZES
 from draftconv.checkpoint.files import DataFile, LocalFile, shrunk
 from draftconv.checkpoint.headers import read_header
-from draftconv.checkpoint.kernel import start_writeback
+from draftconv.checkpoint.kernel import reserve, start_writeback
 from draftconv.checkpoint.plan import BLOCK, COPY_BUFFER, MAX_THREADS, Cast, Copy, Literal, Plan, Rows, Shard
-from draftconv.checkpoint.staging import staging
+from draftconv.checkpoint.staging import refuse_same, staging
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import show
 from draftconv.errors import Refused, WriteError
@@ -85,10 +85,13 @@ def execute(
         deep: look at every float that is loaded (cast, permuted or literal; copies stay in the kernel).
 
     Raises:
+        UsageError: the output is, contains or lies in a directory that is read from.
         WriteError: the output exists or cannot be written; nothing was left behind.
         BadCheckpoint: a source ended early.
         Refused: a cast would overflow; with `deep`, a NaN, an infinity or a tensor of nothing but zeros.
     """
+    for source in sorted(_source_directories(plan)):
+        refuse_same(source, out)
     shards = plan.shards()
     small = plan.small_files()
     report = _Progress(progress)
@@ -102,6 +105,12 @@ def execute(
         for name, data in small.items():
             _write_small(directory / name, data)
         _check(directory, shards, small)
+
+
+def _source_directories(plan: Plan) -> set[Path]:
+    operations = (tensor.operation for tensor in plan.tensors)
+    files = (operation.ref.file for operation in operations if not isinstance(operation, Literal))
+    return {file.path.parent for file in files if isinstance(file, LocalFile)}
 
 
 class _Progress:
@@ -118,10 +127,7 @@ class _Progress:
 def _reserve(path: Path, size: int) -> None:
     """Claim the room now: a disk that is too small fails here, not minutes later."""
     with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, size)
-        else:
-            os.ftruncate(descriptor, size)
+        reserve(descriptor, size)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ class HubDirectory:
     files: Mapping[str, int]
     hashes: Mapping[str, str]
     endpoint: str
-    token: str | None
+    token: str | None = field(repr=False)
 
     def open(self, name: str) -> HubFile:
         """A file that is read by ranges; nothing is asked for yet."""

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote
 
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.text import show
@@ -33,7 +34,7 @@ class LocalDirectory:
     def open(self, name: str) -> LocalFile:
         """Open a file of the directory; a link may only lead to where checkpoints keep their files."""
         path = self.path / name
-        target = path.resolve()
+        target = Path(os.path.realpath(path))  # resolve() raises on a link that leads to itself
         allowed = {self._root}
         if self._root.parent.name == "snapshots":
             # the Hub cache: models--owner--name/{blobs,snapshots/<revision>}
@@ -62,14 +63,14 @@ def refuse_unexported(directory: LocalDirectory) -> None:
             "as TorchSpec writes it.",
             why="Its shards are pickled training state, with the optimizer in it.",
             cure="Export it with TorchSpec first:  python tools/convert_to_hf.py "
-            f"--input-dir {show(state)} --output-dir EXPORTED",
+            f"--input-dir {quote(str(state))} --output-dir EXPORTED",
         )
     if "training_state.pt" in directory.files:
         raise NeedsExport(
             f"{show(directory.name)} is a training state (training_state.pt), as SpecForge writes it.",
             why="It holds the optimizer too, and no embeddings.",
             cure="Export it with SpecForge first:  python -m specforge.export.to_hf "
-            f"--checkpoint {show(directory.path)} --draft-config CONFIG.json --output-dir EXPORTED "
+            f"--checkpoint {quote(str(directory.path))} --draft-config CONFIG.json --output-dir EXPORTED "
             "--embedding-source TARGET",
         )
 

@@ -48,7 +48,7 @@ class Rows:
     """Output row i is row `order[i]` of `ref` (first dimension), cast to `dtype` if given."""
 
     ref: TensorRef
-    order: tuple[int, ...]
+    order: tuple[int, ...] = field(repr=False)
     dtype: str | None = None
 
 

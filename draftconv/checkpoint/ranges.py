@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urljoin, urlsplit
 
 from draftconv.checkpoint.files import check_range
+from draftconv.checkpoint.staging import write_error
 from draftconv.checkpoint.text import show
 from draftconv.errors import BadCheckpoint
 
@@ -25,6 +28,9 @@ TIMEOUT = 30.0
 BLOCK = 64 * 1024
 MAX_BLOCKS = 64
 """Small reads (headers, zip directories) go through blocks that are kept: 4 MB at most per file."""
+
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
+"""What a download meets on this machine, not on the network."""
 
 _URL = re.compile(r"[!-~]{1,16000}")
 """Printable ASCII without spaces, as RFC 3986 wants it; signed URLs have some 2000 characters."""
@@ -185,9 +191,9 @@ def http_error(what: str, status: int) -> BadCheckpoint:
     match status:
         case 401 | 403:
             return BadCheckpoint(
-                f"{show(what)} may not be read (HTTP {status}).",
+                f"the Hub refuses access to {show(what)} (HTTP {status}).",
                 why="It is private, gated, or does not exist.",
-                cure="Log in with `hf auth login`, or set HF_TOKEN, with an account that may read it.",
+                cure="Log in with `hf auth login`, or set HF_TOKEN, with an account that has access.",
             )
         case 404:
             return BadCheckpoint(
@@ -195,12 +201,12 @@ def http_error(what: str, status: int) -> BadCheckpoint:
                 cure="Check the spelling (of a local path, too) and the revision; "
                 "for a private repository log in with `hf auth login`.",
             )
-    return BadCheckpoint(f"{show(what)} could not be read from the Hub (HTTP {status}).", cure="Try again later.")
+    return BadCheckpoint(f"the Hub answered HTTP {status} for {show(what)}.", cure="Try again later.")
 
 
 @contextmanager
 def network_errors(what: str) -> Iterator[None]:
-    """Turn what huggingface_hub and its HTTP client raise into BadCheckpoint.
+    """Turn what huggingface_hub and its HTTP client raise into BadCheckpoint (a full disk: WriteError).
 
     Only the kind of the error is repeated: a client's own text can hold headers and signed URLs.
     """
@@ -225,6 +231,8 @@ def network_errors(what: str) -> Iterator[None]:
             cure="Unset it, or pass a local directory.",
         ) from error
     except unreachable as error:
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            raise write_error(error, Path("the Hub cache")) from error
         raise BadCheckpoint(
             f"{show(what)} could not be reached on the Hub ({type(error).__name__}).",
             cure="Check the network and HF_ENDPOINT, or the path if you meant a local directory.",

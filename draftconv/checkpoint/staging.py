@@ -149,15 +149,26 @@ def _claimed(room: Path) -> Iterator[Path]:
             # unlinked while locked: whoever opened it meanwhile sees that it is gone and starts over
             (room / "lock").unlink()
             room.rmdir()
+        except OSError as error:
+            # the next run may have moved in between the two calls; the room is its own now
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
         finally:
             os.close(descriptor)
 
 
 def _lock(room: Path) -> int:
     while True:
-        room.mkdir(mode=0o700, exist_ok=True)
-        status = room.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        try:
+            room.mkdir(mode=0o700, exist_ok=True)
+            status = room.lstat()
+            shared = room.parent.stat().st_mode & stat.S_ISVTX
+        except FileNotFoundError:
+            if room.parent.is_dir():
+                continue  # another run finished and removed the room between the two calls
+            raise
+        # in a directory like /tmp anyone may have put it there; elsewhere a server may map user ids
+        if not stat.S_ISDIR(status.st_mode) or (shared and status.st_uid != os.geteuid()):
             raise WriteError(
                 f"{show(room.name)} is in the way: it is not a directory of yours.",
                 why="draftconv works there before the output appears.",
@@ -166,7 +177,7 @@ def _lock(room: Path) -> int:
         try:
             descriptor = os.open(room / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:
-            continue  # another run finished and removed the directory between the two calls
+            continue  # as above
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _same_file(descriptor, room / "lock"):

@@ -114,6 +114,8 @@ class TensorRef:
 
 def row_blocks(ref: TensorRef, limit: int) -> Iterator[tuple[int, int]]:
     """Row ranges that cover the tensor in order, each of at most `limit` bytes (one row at least)."""
+    if not ref.nbytes:
+        return  # a header may claim any number of empty rows
     step = max(1, limit // max(1, ref.row_bytes))
     for start in range(0, ref.row_count, step):
         yield start, min(start + step, ref.row_count)

@@ -26,7 +26,7 @@ FAMILIES = (
 NOT_WEIGHTS = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin"})
 """What transformers and accelerate save beside the weights under the same suffix."""
 
-_NUMBERED = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.(?:safetensors|bin)")
+_NUMBERED = r"(.*)-(\d{5})-of-(\d{5})\.(?:safetensors|bin)"
 
 
 class Directory(Protocol):
@@ -93,10 +93,10 @@ def read_file(file: DataFile) -> tuple[dict[str, TensorRef], dict[str, str]]:
 
 
 def _read_indexed(directory: Directory, index: str, single: str) -> Weights:
-    with_size = directory.files[index]
-    if with_size > MAX_INDEX:
-        raise BadCheckpoint(f"{index} has {with_size} bytes; {MAX_INDEX} is the limit.")
-    found = parse_object(directory.open(index).read(0, with_size), index).get("weight_map")
+    size = directory.files[index]
+    if size > MAX_INDEX:
+        raise BadCheckpoint(f"{index} has {size} bytes; {MAX_INDEX} is the limit.")
+    found = parse_object(directory.open(index).read(0, size), index).get("weight_map")
     if not isinstance(found, dict) or not found:
         raise BadCheckpoint(f"{index} has no weight_map.", cure="Export the checkpoint again.")
     where: dict[str, str] = {}
@@ -168,7 +168,7 @@ def _merge(directory: Directory, names: tuple[str, ...], where: Mapping[str, str
 def _refuse_missing_shards(directory: Directory, names: list[str]) -> None:
     """Without an index the names themselves say how many shards there are."""
     for name in names:
-        numbered = _NUMBERED.fullmatch(name)
+        numbered = re.fullmatch(_NUMBERED, name)
         if numbered is None:
             continue
         stem, _, count = numbered.groups()

@@ -121,10 +121,10 @@ def _dtypes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
     weights = {name: ref.dtype for name, ref in drafter.tensors.items() if name not in ("d2t", "t2d")}
     quantization = drafter.facts.quantization
     declared = quantization is not None and not quantization.startswith(UNDECLARED)
+    rows = expected(drafter.facts)
     for name, dtype in weights.items():
-        if dtype in FLOATS or (declared and dtype in PACKED and name.endswith("_proj.weight")):
-            continue
-        if declared and dtype in PACKED and name in ("fc.weight", "lm_head.weight"):
+        role = rows[name].role if name in rows and name.endswith(".weight") else "norm"
+        if dtype in FLOATS or (declared and dtype in PACKED and role in ("attention", "mlp", "fc", "head")):
             continue
         told = "" if declared else " and config.json has no quantization_config"
         yield Problem("tensor-dtype", f"{show(drafter.names[name])} is {dtype}{told}")

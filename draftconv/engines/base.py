@@ -9,12 +9,14 @@ source or were observed, and each says which.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
 from draftconv.checkpoint.dtypes import FLOATS
+from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla, Taps
 from draftconv.drafter.names import canonical_name
@@ -26,6 +28,9 @@ from draftconv.engines.serving import ServeCommand, Start
 Status = Literal["loads", "mis-read", "refused", "undecided"]
 Effect = Literal["refused", "mis-read", "undecided", "note"]
 Evidence = Literal["run", "read", "inferred"]
+
+_LATER_NORM = re.compile(r"^(layers\.[1-9]\d*)\.hidden_norm\.")
+"""What SGLang and TensorRT-LLM call the one norm before attention of later layers."""
 
 
 class Described(Protocol):
@@ -121,8 +126,6 @@ class Reading:
     @property
     def trained(self) -> tuple[int, ...] | Taps:
         """The boundaries it was trained on; the default triple in numbers where the target is known."""
-        from draftconv.drafter.boundaries import default_triple
-
         boundaries = self.truth.boundaries
         return default_triple(self.target.layers) if boundaries is Taps.DEFAULT and self.target else boundaries
 
@@ -154,7 +157,7 @@ class Reading:
         return {
             part: name
             for name in (*self.fates.dropped, *self.fates.fatal)
-            for part in fused_parts(canonical_name(name))
+            for part in fused_parts(_LATER_NORM.sub(r"\1.input_layernorm.", canonical_name(name)))
             if part not in self.fates.loaded and part not in self.fates.packed
         }
 

@@ -17,13 +17,12 @@ AMD = frozenset({"mi300x", "mi325x"})
 Check = Callable[[Reading], str | None]
 Boundaries = tuple[int, ...] | Taps
 
-TRANSFORMERS_TYPES = frozenset(
-    """
-    apertus bailing_moe cohere cohere2 deepseek_v2 deepseek_v3 exaone4 gemma gemma2 gemma3_text glm glm4 glm4_moe
-    gpt_oss granite granitemoe internlm3 llama llama4_text minimax mistral mixtral nemotron olmo2 olmo3 phi phi3
-    qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2
-    """.split()
-)
+TRANSFORMERS_TYPES = frozenset({
+    "apertus", "bailing_moe", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "exaone4", "gemma", "gemma2",
+    "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe", "internlm3", "llama",
+    "llama4_text", "minimax", "mistral", "mixtral", "nemotron", "olmo2", "olmo3", "phi", "phi3", "qwen2",
+    "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "starcoder2",
+})  # fmt: skip
 """model_types of language models in transformers 5.19; not all of them."""
 
 

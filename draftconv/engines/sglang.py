@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Literal
 
 from draftconv.checkpoint.dtypes import FLOATS
-from draftconv.drafter.boundaries import default_triple, sglang_captures
+from draftconv.drafter.boundaries import default_triple, sglang_captures, sglang_convention
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Fusion, Mla, Taps
 from draftconv.drafter.targets import Target
@@ -33,31 +33,27 @@ CLASSES: Mapping[str, Kind] = {"LlamaForCausalLMEagle3": "llama", "Eagle3Deepsee
 MTP_NAMES = frozenset({"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "Qwen3MoeForCausalLM"})
 """Draft architectures that are rewritten to a multi-token-prediction class (srt/configs/model_config.py)."""
 
-TARGET_TYPES = frozenset(
-    """
-    llama llama4 llama4_text mllama4 qwen2 qwen2_moe qwen2_5_vl qwen3 qwen3_moe qwen3_vl qwen3_vl_moe qwen3_next
-    qwen3_5 qwen3_5_text deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 kimi_k25 gpt_oss glm4_moe glm4_moe_lite
-    glm5_next gemma3 gemma3_text gemma4 minimax_m2 minimax_m3 minimax_m3_vl exaone_moe bailing_moe longcat_flash
-    apertus
-    """.split()
-)
+TARGET_TYPES = frozenset({
+    "apertus", "bailing_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "exaone_moe", "gemma3", "gemma3_text",
+    "gemma4", "glm4_moe", "glm4_moe_lite", "glm5_next", "gpt_oss", "kimi_k2", "kimi_k25", "llama", "llama4",
+    "llama4_text", "longcat_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl", "mllama4", "qwen2", "qwen2_5_vl",
+    "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe",
+})  # fmt: skip
 """Targets read to have set_eagle3_layers_to_capture."""
 
 MODELOPT_ALGORITHMS = frozenset({"FP8", "NVFP4", "NVFP4_AWQ", "W4A16_NVFP4", "MIXED_PRECISION"})
 
-ROCM_METHODS = frozenset(
-    """
-    awq fp8 compressed-tensors w8a8_fp8 petit_nvfp4 quark mxfp4 mxfp8 auto-round auto-round-int8
-    quark_int4fp8_moe quark_mxfp4
-    """.split()
-)
+ROCM_METHODS = frozenset({
+    "auto-round", "auto-round-int8", "awq", "compressed-tensors", "fp8", "mxfp4", "mxfp8", "petit_nvfp4", "quark",
+    "quark_int4fp8_moe", "quark_mxfp4", "w8a8_fp8",
+})  # fmt: skip
 
 LEGACY_NORMS = {"aux_norm_low.": "fc_norm.0.", "aux_norm_mid.": "fc_norm.1.", "aux_norm_high.": "fc_norm.2."}
 """Names of the first EAGLE-3.1 files, which the Llama class still understands."""
 
 SKIPPED: checks.Causes = (
     ("sglang-tied", r"^lm_head\."),
-    ("sglang-fusion", r"(^|\.)(fc_norm|input_norm|aux_norm_\w+)\."),
+    ("sglang-fusion", r"(^|\.)(fc_norm|input_norm)\."),
     ("sglang-prefix", r"^model\."),
     ("sglang-later-norm", r"^layers\.[1-9]\d*\.input_layernorm\."),
     ("sglang-qkv-bias", r"\.[qkv]_proj\.bias$"),
@@ -99,9 +95,7 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
     eagle = config.section("eagle_config")
     mla = isinstance(truth.attention, Mla)
     tied = bool(config.flag("tie_word_embeddings"))
-    built = build(
-        config, mla=mla, o_bias=bool(config.flag("attention_bias") or config.flag("bias"))
-    )
+    built = build(config, mla=mla, o_bias=bool(config.flag("attention_bias") or config.flag("bias")))
     if config.text("model_type") == "llama4_text":
         built = replace(built, intermediate=config.size("intermediate_size_mlp") or built.intermediate)
     built = replace(
@@ -280,9 +274,10 @@ def _captured(reading: Reading) -> checks.Boundaries:
             return Taps.DEFAULT
         return tuple(sorted(set(default_triple(target.layers, target.family, "sglang"))))
     if target is not None and target.family is not None:
-        return tuple(b for b in sglang_captures(ids, target.family, target.layers) if b >= 0)
-    # A first id of 1 means `after the layer` to every family.
-    return tuple(sorted({i + 1 for i in ids})) if ids[0] == 1 else Taps.UNKNOWN
+        return sglang_captures(ids, target.family, target.layers)
+    if sglang_convention(ids, None, target.layers if target else None) is None:
+        return Taps.UNKNOWN
+    return tuple(sorted({i + 1 for i in ids}))
 
 
 def _taps(reading: Reading) -> str | None:
@@ -293,10 +288,6 @@ def _taps(reading: Reading) -> str | None:
 
 def _count(reading: Reading) -> str | None:
     return checks.wrong_count(_captured(reading), reading)
-
-
-def _zero(reading: Reading) -> str | None:
-    return checks.zero_boundary(_captured(reading), reading)
 
 
 def _undecided_taps(reading: Reading) -> str | None:
@@ -339,7 +330,8 @@ _QUANT = "srt/layers/quantization"
 
 RULES: tuple[Rule, ...] = (
     # ── refused ────────────────────────────────────────────────────────────────────
-    Rule("sglang-architecture", "refused", "only LlamaForCausalLMEagle3 and Eagle3DeepseekV2ForCausalLM exist, by exact "
+    Rule("sglang-architecture", "refused",
+         "only LlamaForCausalLMEagle3 and Eagle3DeepseekV2ForCausalLM exist, by exact "
          "name; others fall to the Transformers backend and die there",
          "srt/models/registry.py, 0.5.23", "run", _unknown_class),
     Rule("sglang-mtp", "refused", "this draft architecture is rewritten to a multi-token-prediction class",
@@ -365,21 +357,21 @@ RULES: tuple[Rule, ...] = (
          _BOTH, "run", lambda r: listed(r.misfits)),
     Rule("sglang-target-width", "refused", "fc must fit the target's hidden states",
          _BOTH, "inferred", checks.wrong_width),
-    Rule("sglang-aux-count", "refused", "as many states must be captured as fc is built for; boundary L is captured for "
-         "gpt-oss only",
+    Rule("sglang-aux-count", "refused",
+         "as many states must be captured as fc is built for; boundary L is captured for "
+         "gpt-oss only, boundary 0 not for DeepSeek and Kimi",
          _CAPTURE, "inferred", _count),
-    Rule("sglang-zero-boundary", "refused", "boundary 0 has no residual on DeepSeek/Kimi targets",
-         "srt/models/deepseek_v2.py, 0.5.23", "inferred", _zero),
     Rule("sglang-context", "refused", "a drafter with a shorter context than the target's stops the start, unless "
          "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 is set",
-         _CONFIG, "read", _context),
+         _CONFIG, "inferred", _context),
     Rule("sglang-quark-int4", "refused", "Quark INT4 has no scheme for dense layers",
          f"{_QUANT}/quark/quark.py, 0.5.23", "run", _quark_int4),
     Rule("sglang-modelopt", "refused", "of ModelOpt's algorithms only FP8 and NVFP4 kinds are known, no INT4",
          f"{_QUANT}/modelopt_quant.py, 0.5.23", "read", _modelopt),
     Rule("sglang-mla-nvfp4", "refused", "NVFP4 is switched off for the MLA class, so packed weights do not fit",
          _MLA, "read", _mla_nvfp4),
-    Rule("sglang-int4-activations", "refused", "compressed-tensors INT4 is weight-only: there is no scheme with quantized "
+    Rule("sglang-int4-activations", "refused",
+         "compressed-tensors INT4 is weight-only: there is no scheme with quantized "
          "activations for dense layers",
          f"{_QUANT}/compressed_tensors/compressed_tensors.py, 0.5.23", "run", _int4_activations),
     Rule("sglang-kv-b", "refused", "kv_b_proj is split right after loading and must be unquantized",
@@ -407,13 +399,16 @@ RULES: tuple[Rule, ...] = (
          _LLAMA, "read", skipped("sglang-mlp-bias", SKIPPED)),
     Rule("sglang-bias", "mis-read", "o_proj has a bias with attention_bias or bias, fc with bias; else it is dropped",
          _BOTH, "run", skipped("sglang-bias", SKIPPED)),
-    Rule("sglang-bias-half", "mis-read", "attention_bias and bias build an o_proj bias; a missing one stays uninitialised",
+    Rule("sglang-bias-half", "mis-read",
+         "attention_bias and bias build an o_proj bias; a missing one stays uninitialised",
          _LLAMA, "read", checks.half_biased),
-    Rule("sglang-later-norm", "mis-read", "layers after the first call their norm hidden_norm; input_layernorm is dropped",
+    Rule("sglang-later-norm", "mis-read",
+         "layers after the first call their norm hidden_norm; input_layernorm is dropped",
          _LLAMA, "run", skipped("sglang-later-norm", SKIPPED)),
     Rule("sglang-d2t-missing", "mis-read", "without d2t, draft id i is taken for target id i",
          "srt/speculative/eagle_worker.py, 0.5.23", "inferred", _d2t_missing),
-    Rule("sglang-head", "mis-read", "a null draft_vocab_size (in the MLA class also an absent one) puts the target's head "
+    Rule("sglang-head", "mis-read",
+         "a null draft_vocab_size (in the MLA class also an absent one) puts the target's head "
          "in place of the trained one",
          _BOTH, "run", _head_replaced),
     Rule("sglang-tied", "mis-read", "tie_word_embeddings makes the shared embedding the head",
@@ -426,7 +421,8 @@ RULES: tuple[Rule, ...] = (
          "srt/model_executor/model_runner.py, 0.5.23", "read", checks.last_state_only),
     Rule("sglang-norm-output", "mis-read", "norm_output at the top level decides the state fed back, default false",
          _BOTH, "run", compare("feedback", "feedback")),
-    Rule("sglang-fusion", "mis-read", "fc_norm (or use_aux_norm) at the top level, norm_before_fc in eagle_config, else the "
+    Rule("sglang-fusion", "mis-read",
+         "fc_norm (or use_aux_norm) at the top level, norm_before_fc in eagle_config, else the "
          "top level; without the flag the tensors are dropped, and the MLA class has no norm_before_fc",
          _BOTH, "run", compare("fusion", "norm before fc")),
     Rule("sglang-residual", "mis-read", "norm_before_residual is never read; the raw state is added",
@@ -497,6 +493,4 @@ def _notes(start: Start) -> list[str]:
     return notes
 
 
-ENGINE = Engine(
-    "sglang", "SGLang", 20, "0.5.23", ("h100", "h200", "b200", "mi300x", "mi325x"), RULES, _read, _command
-)
+ENGINE = Engine("sglang", "SGLang", 20, "0.5.23", ("h100", "h200", "b200", "mi300x", "mi325x"), RULES, _read, _command)

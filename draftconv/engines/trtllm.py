@@ -13,7 +13,7 @@ import fnmatch
 import re
 from dataclasses import replace
 
-from draftconv.drafter.boundaries import trtllm_ids
+from draftconv.drafter.boundaries import default_triple, trtllm_ids
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla, Taps
 from draftconv.drafter.targets import Target
@@ -39,12 +39,10 @@ OWN_TYPES = ("kimi_k2", "deepseek_v32", "glm_moe_dsa")
 
 QUANT_METHODS = frozenset({"fp8", "mxfp4", "mxfp8", "nvfp4", "compressed-tensors", "modelopt", "modelopt_fp4"})
 
-ALGORITHMS = frozenset(
-    """
-    FP8 FP8_PER_CHANNEL_PER_TOKEN FP8_BLOCK_SCALES NVFP4 W4A8_NVFP4_FP8 W4A16_AWQ W4A8_AWQ W4A16 W8A16
-    MIXED_PRECISION
-    """.split()
-)
+ALGORITHMS = frozenset({
+    "FP8", "FP8_BLOCK_SCALES", "FP8_PER_CHANNEL_PER_TOKEN", "MIXED_PRECISION", "NVFP4", "W4A16", "W4A16_AWQ",
+    "W4A8_AWQ", "W4A8_NVFP4_FP8", "W8A16",
+})  # fmt: skip
 """quant_algo values that a drafter's linears can have (quantization/modelopt_config.py, _torch/modules/linear.py)."""
 
 LATENT = ("q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj")
@@ -300,8 +298,6 @@ def _unknown_taps(reading: Reading) -> str | None:
 
 def _taps_in_yaml(reading: Reading) -> str | None:
     """Boundaries that the serve file must name."""
-    from draftconv.drafter.boundaries import default_triple
-
     trained = reading.trained
     if isinstance(trained, Taps) or 0 in trained:
         return None
@@ -401,27 +397,32 @@ RULES: tuple[Rule, ...] = (
          _MAIN, "read", _irregular_layers),
     Rule("trtllm-zero-boundary", "refused", "eagle3_layers_to_capture names outputs of layers; boundary 0 is none",
          "_torch/speculative/eagle3.py, main 2026 H2", "read", _zero_boundary),
-    Rule("trtllm-quant-method", "refused", "this quant_method has no branch (Quark, AWQ, GPTQ): packed weights are taken "
+    Rule("trtllm-quant-method", "refused",
+         "this quant_method has no branch (Quark, AWQ, GPTQ): packed weights are taken "
          "for plain ones and do not fit",
          _MODEL_CONFIG, "read", _unknown_method),
     Rule("trtllm-compressed-integers", "refused", "of compressed-tensors only float schemes are translated",
          "_torch/models/checkpoints/hf/compressed_tensors.py, main 2026 H2", "read", _compressed_integers),
     Rule("trtllm-algorithm", "refused", "this quant_algo has no linear method",
          "_torch/modules/linear.py, main 2026 H2", "read", _algorithm),
-    Rule("trtllm-excluded", "refused", "a pattern excludes the drafter's own packed projections (ModelOpt writes model*)",
+    Rule("trtllm-excluded", "refused",
+         "a pattern excludes the drafter's own packed projections (ModelOpt writes model*)",
          _QUANT, "read", _excluded_packed),
     Rule("trtllm-latent-quantized", "refused", "q_a, kv_a and kv_b are copied by hand and must be unquantized",
          _MLA, "read", _latent_quantized),
     Rule("trtllm-packed-undeclared", "refused", "packed weights need hf_quant_config.json or quantization_config",
          _MODEL_CONFIG, "read", checks.undeclared_packed),
     # ── loads, but computes something else ─────────────────────────────────────────
-    Rule("trtllm-missing-tensor", "mis-read", "a plain module without tensors is skipped silently and stays as it was made",
+    Rule("trtllm-missing-tensor", "mis-read",
+         "a plain module without tensors is skipped silently and stays as it was made",
          _MAPPER, "read", _missing),
     Rule("trtllm-dropped", "mis-read", "a tensor whose name is not looked for is ignored silently",
          _MAPPER, "read", _dropped),
-    Rule("trtllm-later-norm", "mis-read", "layers after the first call their norm hidden_norm; input_layernorm is ignored",
+    Rule("trtllm-later-norm", "mis-read",
+         "layers after the first call their norm hidden_norm; input_layernorm is ignored",
          _MAIN, "read", skipped("trtllm-later-norm", SKIPPED)),
-    Rule("trtllm-attention-bias", "mis-read", "q, k, v and o have biases iff attention_bias is true; else they are ignored",
+    Rule("trtllm-attention-bias", "mis-read",
+         "q, k, v and o have biases iff attention_bias is true; else they are ignored",
          _MAIN, "read", skipped("trtllm-attention-bias", SKIPPED)),
     Rule("trtllm-bias-half", "mis-read", "attention_bias builds q, k, v and o biases; missing ones stay uninitialised",
          _MAIN, "inferred", checks.half_biased),
@@ -431,19 +432,23 @@ RULES: tuple[Rule, ...] = (
          _MAIN, "read", skipped("trtllm-fc-bias", SKIPPED)),
     Rule("trtllm-qk-norm", "mis-read", "there is no q_norm and k_norm",
          _MAIN, "read", skipped("trtllm-qk-norm", SKIPPED)),
-    Rule("trtllm-tied", "mis-read", "tie_word_embeddings keeps the mapper from loading lm_head, which stays uninitialised",
+    Rule("trtllm-tied", "mis-read",
+         "tie_word_embeddings keeps the mapper from loading lm_head, which stays uninitialised",
          _MAPPER, "read", _tied),
     Rule("trtllm-embedding-lost", "mis-read", "the target's embedding is always used instead of one of equal width",
          _MAIN, "read", checks.embedding_lost),
-    Rule("trtllm-norm-output", "mis-read", "the state fed back is post-norm with eagle_config.return_hidden_post_norm, since "
+    Rule("trtllm-norm-output", "mis-read",
+         "the state fed back is post-norm with eagle_config.return_hidden_post_norm, since "
          "1.3 also with norm_output (PR 14988)",
          _MAIN, "read", compare("feedback", "feedback")),
-    Rule("trtllm-fusion", "mis-read", "since 1.3: fc_norm at the top level, which wins over eagle_config.norm_before_fc; "
+    Rule("trtllm-fusion", "mis-read",
+         "since 1.3: fc_norm at the top level, which wins over eagle_config.norm_before_fc; "
          "norm_before_fc at the top level is never read",
          _MAIN, "read", compare("fusion", "norm before fc")),
     Rule("trtllm-residual", "mis-read", "norm_before_residual is never read; the raw state is added",
          _MAIN, "read", compare("norm_before_residual", "norm_before_residual")),
-    Rule("trtllm-rope", "mis-read", "the rotary embedding follows rope_theta and rope_scaling only; MLA always interleaves",
+    Rule("trtllm-rope", "mis-read",
+         "the rotary embedding follows rope_theta and rope_scaling only; MLA always interleaves",
          "_torch/attention_backend/interface.py, main 2026 H2", "read", checks.rope_differs),
     Rule("trtllm-eps", "mis-read", "rms_norm_eps comes from config.json", _MAIN, "read", compare("eps", "eps")),
     Rule("trtllm-window", "mis-read", "no sliding window is read from config.json",
@@ -452,7 +457,8 @@ RULES: tuple[Rule, ...] = (
          _MAIN, "inferred", checks.other_activation),
     Rule("trtllm-vocab", "mis-read", "vocab_size must be the target's: its embedding is used",
          _MAIN, "inferred", checks.wrong_vocab),
-    Rule("trtllm-excluded-fp8", "mis-read", "a pattern excludes the drafter's own FP8 projections (ModelOpt writes model*): "
+    Rule("trtllm-excluded-fp8", "mis-read",
+         "a pattern excludes the drafter's own FP8 projections (ModelOpt writes model*): "
          "their bytes are cast without scales",
          _QUANT, "read", _excluded_fp8),
     # ── cannot be told, or worth knowing ───────────────────────────────────────────
@@ -460,7 +466,8 @@ RULES: tuple[Rule, ...] = (
          "llmapi/llm_args.py, main 2026 H2", "read", _unknown_taps),
     Rule("trtllm-model-type-unknown", "undecided", "transformers must know the model_type",
          _CONFIG, "inferred", checks.unknown_type(*OWN_TYPES)),
-    Rule("trtllm-draft-vocab-null", "undecided", "draft_vocab_size is compared with vocab_size; what a null does is not known",
+    Rule("trtllm-draft-vocab-null", "undecided",
+         "draft_vocab_size is compared with vocab_size; what a null does is not known",
          _MAIN, "inferred", _draft_vocab_null),
     Rule("trtllm-mla-norm-before-fc", "undecided", "norm_before_fc beside MLA was not read to work",
          _MAIN, "inferred", _mla_whole_norm),
@@ -470,7 +477,8 @@ RULES: tuple[Rule, ...] = (
          _MAIN, "read", checks.embedding_replaced),
     Rule("trtllm-ignored", "note", "tensors whose names are not looked for are ignored silently",
          _MAPPER, "read", checks.ignored),
-    Rule("trtllm-gqa-on-mla", "note", "whether a Llama-style drafter can have its own KV cache beside an MLA target is not "
+    Rule("trtllm-gqa-on-mla", "note",
+         "whether a Llama-style drafter can have its own KV cache beside an MLA target is not "
          "proven; an MLA drafter is the safe pair",
          _MAIN, "inferred", _gqa_on_mla),
     Rule("trtllm-mla-eagle31", "note", "EAGLE-3.1 with MLA was `not tested` when it was added (PR 14988)",

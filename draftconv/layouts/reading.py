@@ -12,21 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from draftconv.checkpoint import FLOATS, Checkpoint, TensorRef, show
-from draftconv.drafter.boundaries import PRODUCERS, Convention, default_triple, from_ids, sglang_convention
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import FULL_MASK, IDENTITY_MAP, ZERO_BIAS, Detection, Drafter
-from draftconv.drafter.facts import UNDECLARED, Facts, Feedback, Fusion, Gqa, Mla, Taps, VocabOrder
+from draftconv.drafter.facts import Facts, Feedback, Fusion, Gqa, Mla, VocabOrder
 from draftconv.drafter.names import Names, sort_names
-from draftconv.drafter.problems import Problem
 from draftconv.drafter.rope import read_rope
-from draftconv.drafter.targets import FAMILIES, Family
 from draftconv.drafter.vocabulary import MapReading, read_maps
 from draftconv.errors import BadCheckpoint
-from draftconv.layouts import MARK
-from draftconv.layouts.base import IDS, Evidence, Hints, Layout
+from draftconv.layouts.base import IDS, Evidence, Hints, Layout, Notes
 from draftconv.layouts.detect import detect
+from draftconv.layouts.packed import quantization_name
+from draftconv.layouts.taps import DEFAULT_COUNT, TapReader
 
-DEFAULT_COUNT = 3
 MOST_CAPTURED = 64
 """More captured states than any drafter has; an fc as wide as that has another fault."""
 
@@ -52,8 +49,7 @@ class _Reader:
     evidence: Evidence
     layout: Layout
     hints: Hints
-    problems: list[Problem] = field(default_factory=list)
-    reasons: dict[str, str] = field(default_factory=dict)
+    notes: Notes = field(default_factory=Notes)
 
     def __post_init__(self) -> None:
         self.config = Config(self.layout.flatten(self.evidence.checkpoint.config))
@@ -61,7 +57,7 @@ class _Reader:
         self.names: Names = self.evidence.names
         self.tensors, self.file_names = self._tensors()
         self.companions = {name: self.evidence.checkpoint.tensors[file] for name, file in self.names.companions.items()}
-        self.quantization = _quantization(self.evidence, self.companions, self.tensors)
+        self.quantization = quantization_name(self.evidence, self.companions, self.tensors)
 
     def drafter(self, confidence: str, reasons: tuple[str, ...]) -> Drafter:
         dropped = dict(self.names.stale)
@@ -75,7 +71,7 @@ class _Reader:
                     if self.tensors.pop(name, None):
                         dropped[self.file_names.pop(name)] = IDENTITY_MAP
         elif facts.draft_vocab < facts.vocab:
-            self._problem("d2t-missing", f"lm_head has {facts.draft_vocab} rows, the target {facts.vocab} tokens")
+            self.notes.problem("d2t-missing", f"lm_head has {facts.draft_vocab} rows, the target {facts.vocab} tokens")
             facts = replace(facts, vocab_order="unordered")
         elif "t2d" in self.tensors:
             dropped[self.file_names.pop("t2d")] = FULL_MASK
@@ -89,8 +85,8 @@ class _Reader:
             config=self.config.data,
             dropped=dropped,
             companions=self.companions,
-            reasons=self.reasons,
-            problems=tuple(self.problems),
+            reasons=self.notes.reasons,
+            problems=tuple(self.notes.problems),
             maps=maps,
         )
 
@@ -169,9 +165,9 @@ class _Reader:
         hidden = self._agree("hidden_size", self._rows("norm.weight") or self._rows("fc.weight"))
         vocab = self._vocab()
         rope, rope_reason, contradictions = read_rope(self.config, mla=self._is_mla())
-        self.reasons["rope"] = rope_reason
+        self.notes.reasons["rope"] = rope_reason
         for contradiction in contradictions:
-            self._problem("rope-contradiction", contradiction)
+            self.notes.problem("rope-contradiction", contradiction)
         target_hidden, aux = self._capture(hidden)
         fusion = self._fusion()
         return Facts(
@@ -183,7 +179,7 @@ class _Reader:
             vocab=vocab,
             draft_vocab=self._draft_vocab(vocab),
             aux=aux,
-            boundaries=self._boundaries(aux),
+            boundaries=TapReader(self.evidence, self.layout, self.hints, self.config, self.notes).read(aux),
             rope=rope,
             eps=self._eps(),
             fusion=fusion,
@@ -206,8 +202,8 @@ class _Reader:
         if stored is None:
             return self._required(key)
         if written is not None and written != stored:
-            self._problem("tensor-shape", f"{key} is {written} in config.json, {stored} in the tensors")
-        self.reasons.setdefault(key, "tensor shapes")
+            self.notes.problem("tensor-shape", f"{key} is {written} in config.json, {stored} in the tensors")
+        self.notes.reasons.setdefault(key, "tensor shapes")
         return stored
 
     def _required(self, key: str) -> int:
@@ -242,15 +238,15 @@ class _Reader:
         hidden = self.config.size("hidden_size") or self._rows("norm.weight") or heads
         head_dim = width // heads if width else written or hidden // heads
         if written is not None and written != head_dim:
-            self._problem("tensor-shape", f"head_dim is {written} in config.json, {head_dim} in o_proj")
+            self.notes.problem("tensor-shape", f"head_dim is {written} in config.json, {head_dim} in o_proj")
         if written is None and head_dim != hidden // heads:
-            self._problem("head-dim-missing", f"o_proj says {head_dim}, hidden_size / heads is {hidden // heads}")
-        self.reasons["head_dim"] = "o_proj columns / heads" if width else "config.json"
+            self.notes.problem("head-dim-missing", f"o_proj says {head_dim}, hidden_size / heads is {hidden // heads}")
+        self.notes.reasons["head_dim"] = "o_proj columns / heads" if width else "config.json"
         rows = self._rows(f"{stem}.k_proj.weight")
         kv_heads = rows // head_dim if rows and head_dim else self.config.size("num_key_value_heads") or heads
         written_kv = self.config.size("num_key_value_heads")
         if written_kv is not None and written_kv != kv_heads:
-            self._problem("tensor-shape", f"num_key_value_heads is {written_kv}, k_proj holds {kv_heads}")
+            self.notes.problem("tensor-shape", f"num_key_value_heads is {written_kv}, k_proj holds {kv_heads}")
         return Gqa(
             heads,
             kv_heads,
@@ -264,7 +260,9 @@ class _Reader:
         stem = "layers.0.self_attn"
         compressed = self._holds(f"{stem}.q_a_proj")
         if compressed != (self.config.raw("q_lora_rank") is not None) and self.config.has("q_lora_rank"):
-            self._problem("tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise")
+            self.notes.problem(
+                "tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise"
+            )
         return Mla(
             heads=self._required("num_attention_heads"),
             q_lora=self._agree("q_lora_rank", self._rows(f"{stem}.q_a_layernorm.weight")) if compressed else None,
@@ -282,15 +280,15 @@ class _Reader:
         written = self.config.size("draft_vocab_size")
         rows = self._rows("lm_head.weight")
         if written is None and rows is not None:
-            self._problem("draft-vocab-missing", f"lm_head has {rows} rows")
+            self.notes.problem("draft-vocab-missing", f"lm_head has {rows} rows")
         if written is not None and rows is not None and written != rows:
-            self._problem("head-rows", f"draft_vocab_size is {written}, lm_head has {rows} rows")
+            self.notes.problem("head-rows", f"draft_vocab_size is {written}, lm_head has {rows} rows")
         found = rows or written or vocab
         d2t = self.tensors.get("d2t")
         if d2t is not None and d2t.shape != (found,):
-            self._problem("head-rows", f"d2t is {list(d2t.shape)}, lm_head has {found} rows")
+            self.notes.problem("head-rows", f"d2t is {list(d2t.shape)}, lm_head has {found} rows")
         if found > vocab:
-            self._problem("head-rows", f"lm_head has {found} rows, the target {vocab} tokens")
+            self.notes.problem("head-rows", f"lm_head has {found} rows, the target {vocab} tokens")
         return found
 
     def _maps(self, vocab: int) -> MapReading | None:
@@ -299,20 +297,20 @@ class _Reader:
             return None
         reading = read_maps(d2t, self.tensors.get("t2d"), vocab)
         for code, detail in reading.faults:
-            self._problem(code, detail)
+            self.notes.problem(code, detail)
         return reading
 
     def _order(self, maps: MapReading, facts: Facts) -> VocabOrder:
         if maps.map is None:
             return "unordered"
         if maps.map.order == "full" and facts.draft_vocab == facts.vocab:
-            self._problem("d2t-on-full-vocab", "d2t is all zeros over the whole vocabulary")
+            self.notes.problem("d2t-on-full-vocab", "d2t is all zeros over the whole vocabulary")
             return "full"
         return "ascending" if maps.map.order != "unordered" else "unordered"
 
     def _eps(self) -> float:
         eps = self.config.number("rms_norm_eps")
-        self.reasons["eps"] = "config.json" if eps is not None else "absent: transformers' default 1e-6"
+        self.notes.reasons["eps"] = "config.json" if eps is not None else "absent: transformers' default 1e-6"
         return eps if eps is not None else 1e-6
 
     def _window(self) -> int | None:
@@ -339,33 +337,35 @@ class _Reader:
         }
         for name in NORM_FLAGS:
             if stored[name] and not flags[name]:
-                self._problem("norm-without-flag", f"{name} tensors are stored, config.json does not set {name}")
+                self.notes.problem("norm-without-flag", f"{name} tensors are stored, config.json does not set {name}")
             if flags[name] and not stored[name]:
-                self._problem("flag-without-norm", f"{name} is true and its tensors are missing")
+                self.notes.problem("flag-without-norm", f"{name} is true and its tensors are missing")
         found = [name for name in NORM_FLAGS if stored[name] or flags[name]]
         if len(found) == 2:
-            self._problem("both-fusion-norms", "fc_norm and norm_before_fc (input_norm)")
+            self.notes.problem("both-fusion-norms", "fc_norm and norm_before_fc (input_norm)")
             return "both"
-        self.reasons["fusion"] = "tensors and flag" if found else "no norm tensors, no flag"
+        self.notes.reasons["fusion"] = "tensors and flag" if found else "no norm tensors, no flag"
         return NORM_FLAGS[found[0]] if found else "plain"
 
     def _feedback(self) -> Feedback:
         flag = self.config.flag("norm_output")
         if self.layout.norm_output == "final-norm":
-            self.reasons["feedback"] = f"{self.layout.title} always feeds back the pre-norm state"
+            self.notes.reasons["feedback"] = f"{self.layout.title} always feeds back the pre-norm state"
             if flag is True:
-                self._problem("norm-output-specforge", "norm_output: true")
+                self.notes.problem("norm-output-specforge", "norm_output: true")
             if flag is False:
-                self._problem("final-norm-off", "norm_output: false")
+                self.notes.problem("final-norm-off", "norm_output: false")
             return "pre-norm"
         post = flag or self.eagle.flag("return_hidden_post_norm")
         written = flag is not None or self.eagle.has("return_hidden_post_norm")
-        self.reasons["feedback"] = "norm_output in config.json" if written else "norm_output absent: false everywhere"
+        self.notes.reasons["feedback"] = (
+            "norm_output in config.json" if written else "norm_output absent: false everywhere"
+        )
         return "post-norm" if post else "pre-norm"
 
     def _norm_before_residual(self) -> bool:
         flag = self.config.flag("norm_before_residual")
-        self.reasons["norm_before_residual"] = (
+        self.notes.reasons["norm_before_residual"] = (
             "config.json" if flag is not None else f"absent: {self.layout.title} adds the raw state"
         )
         return bool(flag)
@@ -382,7 +382,7 @@ class _Reader:
         count = self._counted()
         width = self._columns("fc.weight")
         if width is None:
-            self.reasons["aux"] = "config.json" if count else "the default triple: fc's width cannot be read"
+            self.notes.reasons["aux"] = "config.json" if count else "the default triple: fc's width cannot be read"
             return choices[0], count or DEFAULT_COUNT
         target_hidden = next((w for w in choices if w * (count or DEFAULT_COUNT) == width), None)
         if target_hidden is None and count is None:
@@ -392,21 +392,21 @@ class _Reader:
             aux = width // target_hidden
             if target_hidden != (written or hidden):
                 key = f"target_hidden_size is {written or 'missing'}"
-                self._problem("fc-width", f"fc reads {width} = {aux} x {target_hidden}, {key}")
+                self.notes.problem("fc-width", f"fc reads {width} = {aux} x {target_hidden}, {key}")
         elif not written and count and width % count == 0:
             # The key is missing; the ids still say how many states share the width.
             target_hidden, aux = width // count, count
             key = "target_hidden_size is missing"
-            self._problem("fc-width", f"fc reads {width} = {aux} x {target_hidden}, {key}")
+            self.notes.problem("fc-width", f"fc reads {width} = {aux} x {target_hidden}, {key}")
         else:
             target_hidden = choices[0]
             aux = count or min(max(width // target_hidden, 1), MOST_CAPTURED)
             told = f"{count} captured layers" if count else "captured layers"
-            self._problem("fc-width", f"fc reads {width} values; {told} x {target_hidden} do not give that")
+            self.notes.problem("fc-width", f"fc reads {width} values; {told} x {target_hidden} do not give that")
         if target and target.hidden and target.hidden != target_hidden:
             told = f"{target.name} has hidden size {target.hidden}, fc expects {target_hidden}"
-            self._problem("hidden-target", told)
-        self.reasons["aux"] = f"fc columns {width} / target hidden {target_hidden}"
+            self.notes.problem("hidden-target", told)
+        self.notes.reasons["aux"] = f"fc columns {width} / target hidden {target_hidden}"
         return target_hidden, aux
 
     def _counted(self) -> int | None:
@@ -414,141 +414,6 @@ class _Reader:
         ids = self.config.integers(IDS) or self.eagle.integers(IDS)
         norms = sum(name.startswith("fc_norm.") and name.endswith(".weight") for name in self.tensors)
         return norms or self.config.size("num_aux_hidden_states") or (len(ids) if ids else None)
-
-    def _boundaries(self, aux: int) -> tuple[int, ...] | Taps:
-        top, nested = self.config.integers(IDS), self.eagle.integers(IDS)
-        if not top and not nested:
-            return self._implied(aux)
-        found = self._both(top, nested) if top and nested else self._translate(top or nested or ())
-        if found is None:
-            return Taps.UNKNOWN
-        layers = self._target_layers()
-        last = max(found) if layers is None else layers
-        if list(found) != sorted(set(found)) or found[0] < 0 or found[-1] > last:
-            of = "" if layers is None else f" of {layers} layers"
-            self._problem("aux-order", f"boundaries {list(found)}{of}")
-        if len(found) != aux:
-            self._problem("fc-width", f"{len(found)} layer ids, fc reads {aux} states")
-        return found
-
-    def _target_layers(self) -> int | None:
-        target = self.hints.target
-        return target.layers if target else self.config.size("target_num_hidden_layers")
-
-    def _implied(self, aux: int) -> tuple[int, ...] | Taps:
-        rule = PRODUCERS[self.layout.id_rule(self.evidence)]
-        target = self.hints.target
-        if not rule.implied and not self.hints.aux_convention:
-            self.reasons["boundaries"] = f"no ids; {rule.source}"
-            self._problem("aux-unknown", f"config.json names no layers and {rule.source}")
-            return Taps.UNKNOWN
-        if aux != DEFAULT_COUNT:
-            self.reasons["boundaries"] = f"no ids, and {aux} states are not the default triple"
-            self._problem("aux-default-off", f"fc reads {aux} states, the default triple is {DEFAULT_COUNT}")
-            return Taps.UNKNOWN
-        self.reasons["boundaries"] = "no ids: the default triple (2, L//2, L-3)"
-        if target is None:
-            return Taps.DEFAULT
-        triple = default_triple(target.layers)
-        if list(triple) != sorted(set(triple)):
-            self._problem("aux-order", f"the default triple of {target.layers} layers is {list(triple)}")
-        return triple
-
-    def _both(self, top: tuple[int, ...], nested: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Ids in both places: the same twice, or vLLM's numbering on top of SGLang's."""
-        if nested == top:
-            return self._translate(top)
-        if nested == tuple(b - 1 for b in top):
-            self.reasons["boundaries"] = "top-level ids are boundaries, eagle_config spells them for SGLang"
-            return top
-        self._problem("aux-contradiction", f"top level {list(top)}, eagle_config {list(nested)}")
-        return None
-
-    def _translate(self, ids: tuple[int, ...]) -> tuple[int, ...] | None:
-        convention, reason = self._convention(ids)
-        layers = self._target_layers()
-        if min(ids) < 0 and layers is None:
-            convention, reason = None, "they count from the end of a target with unknown layers"
-        self.reasons["boundaries"] = reason
-        if convention is None:
-            self._problem("aux-unknown", f"ids {list(ids)}: {reason}")
-            return None
-        return from_ids(ids, convention, layers)
-
-    def _convention(self, ids: tuple[int, ...]) -> tuple[Convention | None, str]:
-        """What the producer's ids mean, and why; None when only a person can tell."""
-        if self.hints.aux_convention:
-            return self.hints.aux_convention, f"--aux-convention {self.hints.aux_convention}"
-        name = self.layout.id_rule(self.evidence)
-        rule = PRODUCERS[name]
-        ours = self.config.has(MARK)  # then the ids were written by this layout's own rule
-        if name == "sglang" or (self.layout.captures != "itself" and not ours):
-            served = sglang_convention(ids, self._family(), self._target_layers())
-            if served is None:
-                return (
-                    None,
-                    "captured through SGLang they mean `before` on DeepSeek/Kimi targets, else `after`",
-                )
-            if self.layout.captures == "either" and served != rule.convention:
-                return None, f"`{served} the layer` if captured through SGLang, else `{rule.convention}`"
-            if served != rule.convention:
-                return served, f"{served} the layer, as SGLang 0.5.23 reads these ids for this target"
-        usual = self._usual_triples(ids)
-        if rule.convention:
-            other: Convention = "before" if rule.convention == "after" else "after"
-            if usual[other] == ids:
-                self._problem("aux-other-triple", f"{list(ids)}, read as `{rule.convention} the layer`")
-            return rule.convention, f"{rule.convention} the layer: {rule.source}"
-        for convention, triple in usual.items():
-            if triple == ids:
-                return (
-                    convention,
-                    f"{list(ids)} is the default triple in the `{convention} the layer` numbering",
-                )
-        return None, rule.source
-
-    def _family(self) -> Family | None:
-        if self.hints.target and self.hints.target.family:
-            return self.hints.target.family
-        return FAMILIES.get(self.config.text("model_type") or "")
-
-    def _usual_triples(self, ids: tuple[int, ...]) -> dict[Convention, tuple[int, ...]]:
-        """The default triple in both numberings, of this target or of the one the last id implies."""
-        layers = self._target_layers()
-        before, after = (layers, layers) if layers else (ids[-1] + 3, ids[-1] + 4)
-        return {"before": default_triple(before), "after": tuple(b - 1 for b in default_triple(after))}
-
-    def _problem(self, code: str, detail: str) -> None:
-        self.problems.append(Problem(code, detail))
-
-
-def _quantization(
-    evidence: Evidence, companions: Mapping[str, TensorRef], tensors: Mapping[str, TensorRef]
-) -> str | None:
-    """A short name of the quantization, from what config.json says and what the tensors show."""
-    packed = sorted({ref.dtype for name, ref in tensors.items() if name.endswith("weight")} - FLOATS)
-    section = evidence.config.section("quantization_config")
-    if not section.data:
-        section = evidence.config.section("compression_config")
-    sidecar = Config(evidence.checkpoint.sidecars.get("hf_quant_config.json", {}), "hf_quant_config.json")
-    if not companions and not section.data and not sidecar.data and not packed:
-        return None
-    legacy = sidecar.section("quantization")
-    method = section.text("quant_method") or ("modelopt" if legacy.data else UNDECLARED)
-    weight = section.section("global_quant_config").raw("weight")
-    # Quark's progressive schemes hold a list, the stored step last
-    last = weight[-1] if isinstance(weight, list) and weight else weight
-    spec = Config(last if isinstance(last, dict) else {}, "config.json: global_quant_config: weight")
-    parts = (
-        method,
-        legacy.text("quant_algo") or section.text("quant_algo"),
-        section.text("format"),
-        spec.text("dtype"),
-        spec.text("qscheme"),
-        section.section("export").text("pack_method"),
-        f"({'/'.join(packed)} weights)" if packed else None,
-    )
-    return " ".join(part for part in parts if part)
 
 
 _LATER_LAYER = re.compile(r"layers\.([1-9][0-9]{0,3})\.")

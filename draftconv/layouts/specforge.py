@@ -20,7 +20,9 @@ def _config(writing: Writing) -> dict[str, object]:
     config = explicit_config(writing) | {"norm_output": True}
     for key in ("norm_before_fc", "norm_before_residual", "num_aux_hidden_states"):
         config.pop(key, None)
-    return config | {"eagle_config": {"use_aux_hidden_state": True} | double_norm_mark(writing.facts) | after_ids(writing)}
+    return config | {
+        "eagle_config": {"use_aux_hidden_state": True} | double_norm_mark(writing.facts) | after_ids(writing)
+    }
 
 
 LAYOUTS = (

@@ -49,10 +49,7 @@ class Hub:
 
     def siblings(self) -> list[dict[str, object]]:
         sizes = {name: len(data) for name, data in self.files.items()} | self.listed
-        return [
-            {"rfilename": name, "size": size, "blobId": "0" * 40, **self.lfs(name)}
-            for name, size in sizes.items()
-        ]
+        return [{"rfilename": name, "size": size, "blobId": "0" * 40, **self.lfs(name)} for name, size in sizes.items()]
 
     def lfs(self, name: str) -> dict[str, object]:
         if not name.endswith(".safetensors") or name not in self.files:
@@ -109,9 +106,7 @@ def serving(hub: Hub) -> Iterator[Hub]:
                         for name, data in hub.files.items()
                     ]
                 )
-            elif (found := re.fullmatch(rf"/{REPO}/resolve/{SHA}/(.+)", path)) and unquote(
-                found[1]
-            ) in hub.files:
+            elif (found := re.fullmatch(rf"/{REPO}/resolve/{SHA}/(.+)", path)) and unquote(found[1]) in hub.files:
                 self.file(unquote(found[1]))
             elif path.startswith("/cdn/"):
                 self.file(unquote(path.removeprefix("/cdn/")), follow=False)

@@ -19,7 +19,8 @@ def by_torch(bits: NDArray[np.uint64], source: str, target: str) -> NDArray[np.u
 
 def is_nan(bits: NDArray[np.uint64], dtype: str) -> NDArray[np.bool_]:
     _, exponent, _, magnitude = LAYOUT[dtype]
-    return (bits & bits.dtype.type(magnitude)) > exponent
+    found: NDArray[np.bool_] = (bits & bits.dtype.type(magnitude)) > exponent
+    return found
 
 
 def fits(bits: NDArray[np.uint64], source: str, target: str) -> NDArray[np.bool_]:
@@ -28,7 +29,8 @@ def fits(bits: NDArray[np.uint64], source: str, target: str) -> NDArray[np.bool_
     out = by_torch(bits, source, target)
     _, own, _, own_magnitude = LAYOUT[source]
     infinite = (bits & bits.dtype.type(own_magnitude)) == own
-    return ((out & out.dtype.type(magnitude)) != exponent) | infinite
+    fine: NDArray[np.bool_] = ((out & out.dtype.type(magnitude)) != exponent) | infinite
+    return fine
 
 
 @pytest.mark.parametrize("source", ["F16", "BF16"])
@@ -109,9 +111,7 @@ def test_float64_to_float32_as_torch_casts_it(pattern: int) -> None:
 def test_overflow_is_refused_by_name(source: str, target: str, value: float, sign: int) -> None:
     wide = np.array([1.0, np.inf, np.nan, sign * value])
     bits = cast(wide.view("<u8"), "F64", source, "source") if source != "F64" else wide.view("<u8")
-    with pytest.raises(
-        Refused, match=rf"tensor lm_head holds {'-' if sign < 0 else ''}[0-9.e+]+, which {target}"
-    ):
+    with pytest.raises(Refused, match=rf"tensor lm_head holds {'-' if sign < 0 else ''}[0-9.e+]+, which {target}"):
         cast(bits, source, target, "lm_head")
 
 

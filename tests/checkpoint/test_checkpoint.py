@@ -27,7 +27,7 @@ def sharded(path: Path, suffix: str = "safetensors", *, index: bool = True) -> P
     (path / "model.safetensors").unlink()
     stem = "model" if suffix == "safetensors" else "pytorch_model"
     names = sorted(tensors())
-    where = {}
+    where: dict[str, str] = {}
     for number, part in enumerate((names[:3], names[3:]), start=1):
         file = f"{stem}-{number:05d}-of-00002.{suffix}"
         some = {name: tensors()[name] for name in part}
@@ -44,12 +44,8 @@ def sharded(path: Path, suffix: str = "safetensors", *, index: bool = True) -> P
 
 def reindex(path: Path, **changes: object) -> None:
     file = path / "model.safetensors.index.json"
-    found = json.loads(file.read_text())["weight_map"] | {
-        key.replace("__", "."): v for key, v in changes.items()
-    }
-    file.write_text(
-        json.dumps({"weight_map": {key: value for key, value in found.items() if value is not None}})
-    )
+    found = json.loads(file.read_text())["weight_map"] | {key.replace("__", "."): v for key, v in changes.items()}
+    file.write_text(json.dumps({"weight_map": {key: value for key, value in found.items() if value is not None}}))
 
 
 def check_tensors(spec: Path | str) -> None:
@@ -136,6 +132,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     refuses(tmp_path / "empty", "empty is empty")
     refuses(tmp_path / "none", "none does not exist")
     refuses("no such thing", "no such thing does not exist")
+    refuses("x" * 5000, r"x… \(5000 characters\) does not exist")
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare/config.json").write_text("{}")
     error = refuses(tmp_path / "bare", "bare holds no weights")
@@ -220,6 +217,9 @@ def test_links_do_not_leave_the_directory(tmp_path: Path, name: str) -> None:
     (path / name).unlink()
     (path / name).symlink_to("missing")
     refuses(path, f"{name} cannot be read: No such file")
+    (path / name).unlink()
+    (path / name).symlink_to(name)
+    refuses(path, f"{name} cannot be read: Too many levels")
 
 
 def test_links_inside_the_directory_are_fine(tmp_path: Path) -> None:
@@ -288,9 +288,7 @@ def test_a_local_path_has_no_revision(tmp_path: Path) -> None:
         open_checkpoint(directory(tmp_path / "drafter"), revision="main")
 
 
-@pytest.mark.parametrize(
-    "spec", ["hf://", "hf://owner", "hf://a/b/c", "hf://../x", "hf://owner/name with space"]
-)
+@pytest.mark.parametrize("spec", ["hf://", "hf://owner", "hf://a/b/c", "hf://../x", "hf://owner/name with space"])
 def test_hub_ids_are_checked(spec: str) -> None:
     with pytest.raises(UsageError, match="is not a Hub id"):
         open_checkpoint(spec)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from draftconv.checkpoint import Cast, Copy, Literal, Plan, PlannedTensor, Rows, TensorRef, open_checkpoint
 from draftconv.checkpoint import execute as execute_module
 from draftconv.checkpoint.execute import execute, segments
-from draftconv.errors import BadCheckpoint, Refused, WriteError
+from draftconv.errors import BadCheckpoint, Refused, UsageError, WriteError
 from tests.checkpoint.made import MemoryFile, directory, tensor_bytes, tensors
 
 
@@ -220,6 +220,14 @@ def test_overwrite_replaces_what_draftconv_wrote(refs: dict[str, TensorRef], tmp
     assert json.loads((out / "config.json").read_text()) == {"run": 2}
     assert not (out / "model.safetensors").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+def test_the_source_is_never_the_output(source: Path, refs: dict[str, TensorRef]) -> None:
+    before = contents(source)
+    for out, relation in ((source, "is"), (source / "out", "lies inside"), (source.parent, "contains")):
+        with pytest.raises(UsageError, match=f"{relation} the source"):
+            execute(Plan(copies(refs)), out, overwrite=True)
+    assert contents(source) == before
 
 
 def test_files_have_ordinary_permissions(refs: dict[str, TensorRef], tmp_path: Path) -> None:

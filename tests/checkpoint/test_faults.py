@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftconv.checkpoint import Copy, Plan, PlannedTensor, open_checkpoint
+from draftconv.checkpoint import execute as execute_module
 from draftconv.checkpoint.execute import execute
 from draftconv.errors import WriteError
 
@@ -40,18 +41,14 @@ execute(plan, out, overwrite=True, progress=lambda done: print(done, flush=True)
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "source"
     path.mkdir()
-    save_file(
-        {f"t{i}": torch.full((512, 1024), float(i)).bfloat16() for i in range(8)}, path / "model.safetensors"
-    )
+    save_file({f"t{i}": torch.full((512, 1024), float(i)).bfloat16() for i in range(8)}, path / "model.safetensors")
     (path / "config.json").write_text("{}")
     return path
 
 
 def copy_plan(source: Path) -> Plan:
     refs = open_checkpoint(source).tensors.values()
-    return Plan(
-        tuple(PlannedTensor(ref.name, ref.dtype, ref.shape, Copy(ref)) for ref in refs), {"config.json": {}}
-    )
+    return Plan(tuple(PlannedTensor(ref.name, ref.dtype, ref.shape, Copy(ref)) for ref in refs), {"config.json": {}})
 
 
 @pytest.fixture
@@ -73,11 +70,9 @@ def test_a_full_disk(source: Path, small_disk: Path) -> None:
     assert list(small_disk.iterdir()) == []
 
 
-def test_a_disk_that_fills_up_while_writing(
-    source: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_while_writing(source: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where room cannot be claimed beforehand, the error comes later and is the same."""
-    monkeypatch.setattr(os, "posix_fallocate", lambda descriptor, _, size: os.ftruncate(descriptor, size))
+    monkeypatch.setattr(execute_module, "reserve", os.ftruncate)
     with pytest.raises(WriteError, match="there is no room left"):
         execute(copy_plan(source), small_disk / "out")
     assert list(small_disk.iterdir()) == []
@@ -136,9 +131,9 @@ def test_kill_leaves_an_old_output_or_a_whole_new_one(source: Path, tmp_path: Pa
         outcomes.add(process.returncode)
         assert {path.name for path in place.iterdir()} <= {"out", ".out.draftconv"}
         if out.exists():
-            assert {
-                name: float(tensor[0, 0]) for name, tensor in load_file(out / "model.safetensors").items()
-            } == {f"t{i}": float(i) for i in range(8)}
+            assert {name: float(tensor[0, 0]) for name, tensor in load_file(out / "model.safetensors").items()} == {
+                f"t{i}": float(i) for i in range(8)
+            }
     assert -signal.SIGKILL in outcomes
     execute(Plan(copy_plan(source).tensors, {"draftconv.json": {}}), out, overwrite=True)
     assert [path.name for path in place.iterdir()] == ["out"]

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ import torch
 from huggingface_hub import close_session, constants
 from safetensors.torch import save
 
+from draftconv.checkpoint import hub as hub_module
 from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.hub import push
 from draftconv.checkpoint.ranges import MAX_SKIP, origin
@@ -176,10 +178,10 @@ def test_a_file_shorter_than_listed(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("status", "fault"),
     [
-        (401, r"owner/drafter may not be read \(HTTP 401\)|not on the Hub"),
-        (403, r"may not be read \(HTTP 403\)"),
+        (401, "refuses access to owner/drafter|not on the Hub"),
+        (403, r"refuses access to owner/drafter \(HTTP 403\)"),
         (404, "not on the Hub, or is private"),
-        (500, r"could not be read from the Hub \(HTTP 500\)"),
+        (500, "answered HTTP 500 for owner/drafter"),
     ],
 )
 def test_refusals_in_words(hub: Hub, status: int, fault: str) -> None:
@@ -248,6 +250,23 @@ def test_download_keeps_the_name(hub: Hub, tmp_path: Path) -> None:
     assert opened.files == open_checkpoint(SPEC).files
 
 
+def test_a_full_disk_is_not_the_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", full)
+    with pytest.raises(WriteError, match="the Hub cache could not be written: there is no room left"):
+        open_checkpoint(SPEC, download=True)
+    assert hub.log
+
+
+def test_the_token_is_in_no_repr(hub: Hub) -> None:
+    opened = open_checkpoint(SPEC, token=TOKEN)
+    assert hub.tokens == {f"Bearer {TOKEN}"}
+    assert TOKEN not in repr(opened) + repr(dict(opened.tensors))
+    assert TOKEN not in repr(hub_module.hub_directory(REPO, None, TOKEN))
+
+
 def test_push(hub: Hub, tmp_path: Path) -> None:
     path = directory(tmp_path / "out")
     (path / "README.md").write_text("---\nlicense: mit\n---\n")
@@ -264,15 +283,13 @@ def test_push(hub: Hub, tmp_path: Path) -> None:
 def test_push_does_not_mix_weights(hub: Hub, tmp_path: Path) -> None:
     path = directory(tmp_path / "out")
     hub.files = {"model-00001-of-00002.safetensors": b"", "model.safetensors": b"", "config.json": b""}
-    with pytest.raises(
-        WriteError, match=r"already holds model-00001-of-00002\.safetensors, which out does not"
-    ):
+    with pytest.raises(WriteError, match=r"already holds model-00001-of-00002\.safetensors, which out does not"):
         push(path, REPO, TOKEN)
     assert hub.pushed == {}
 
 
 def test_push_refused(hub: Hub, tmp_path: Path) -> None:
     hub.status = 403
-    with pytest.raises(BadCheckpoint, match=r"may not be read \(HTTP 403\)") as caught:
+    with pytest.raises(BadCheckpoint, match=r"refuses access to owner/drafter \(HTTP 403\)") as caught:
         push(directory(tmp_path / "out"), REPO, TOKEN)
     assert TOKEN not in str(caught.value)

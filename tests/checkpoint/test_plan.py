@@ -3,7 +3,17 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.checkpoint import Cast, Copy, Literal, Plan, PlannedTensor, Rows, TensorRef, open_checkpoint
+from draftconv.checkpoint import (
+    Cast,
+    Copy,
+    Literal,
+    Operation,
+    Plan,
+    PlannedTensor,
+    Rows,
+    TensorRef,
+    open_checkpoint,
+)
 from draftconv.checkpoint.plan import INDEX, SINGLE
 from tests.checkpoint.made import directory
 
@@ -20,7 +30,7 @@ def literal(name: str, size: int = 4) -> PlannedTensor:
 def test_shapes_and_dtypes_must_follow(refs: dict[str, TensorRef]) -> None:
     fc, head, d2t = refs["fc.weight"], refs["lm_head.weight"], refs["d2t"]
     order = tuple(range(50))
-    wrong = [
+    wrong: list[tuple[str, tuple[int, ...], Operation]] = [
         ("F16", (24, 72), Copy(fc)),
         ("BF16", (24, 71), Copy(fc)),
         ("F16", (24, 72), Cast(fc, "F32")),
@@ -56,12 +66,8 @@ def test_one_file_in_the_order_of_safetensors(refs: dict[str, TensorRef]) -> Non
 
 
 def test_shards_and_index() -> None:
-    plan = Plan(
-        tuple(literal(name, size) for name, size in [("d", 3), ("c", 3), ("b", 9), ("a", 1)]), shard_size=6
-    )
-    assert [
-        (shard.file_name, [placed.tensor.name for placed in shard.tensors]) for shard in plan.shards()
-    ] == [
+    plan = Plan(tuple(literal(name, size) for name, size in [("d", 3), ("c", 3), ("b", 9), ("a", 1)]), shard_size=6)
+    assert [(shard.file_name, [placed.tensor.name for placed in shard.tensors]) for shard in plan.shards()] == [
         ("model-00001-of-00003.safetensors", ["c", "d"]),
         ("model-00002-of-00003.safetensors", ["b"]),
         ("model-00003-of-00003.safetensors", ["a"]),

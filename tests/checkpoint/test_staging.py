@@ -149,12 +149,36 @@ def test_a_lock_that_vanished_is_not_trusted(tmp_path: Path, monkeypatch: pytest
     assert names(tmp_path) == ["out"]
 
 
+def test_a_run_that_moved_in_early_is_left_alone(tmp_path: Path) -> None:
+    """The next run made its lock between our unlink and our rmdir."""
+    with staging(tmp_path / "out"):
+        (tmp_path / ".out.draftconv/its-lock").touch()
+    assert names(tmp_path) == [".out.draftconv", "out"]
+    assert names(tmp_path / ".out.draftconv") == ["its-lock"]
+
+
 def test_a_foreign_working_directory_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".out.draftconv").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(WriteError, match="is in the way"), staging(tmp_path / "out"):
         pytest.fail("it must not start")
     assert names(tmp_path / "elsewhere") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of someone else")
+@pytest.mark.parametrize(("mode", "fine"), [(0o1777, False), (0o755, True)])
+def test_a_working_directory_of_someone_else(tmp_path: Path, mode: int, fine: bool) -> None:
+    place = tmp_path / "place"
+    (place / ".out.draftconv").mkdir(parents=True)
+    os.chown(place / ".out.draftconv", 12345, -1)
+    place.chmod(mode)
+    if fine:
+        with staging(place / "out"):
+            pass
+        assert names(place) == ["out"]
+    else:
+        with pytest.raises(WriteError, match="is in the way"), staging(place / "out"):
+            pytest.fail("it must not start")
 
 
 def test_output_and_source_must_be_apart(tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""One case per rule: a directory that breaks it, and one beside it that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from draftconv.drafter.facts import Facts, Mla
+from draftconv.drafter.targets import Target
+from draftconv.engines import ENGINES, Verdict, parse_engine
+from tests.engines.views import KIMI_TARGET, LLAMA, LLAMA_TARGET, FakeView, vary, written
+
+Change = Callable[[FakeView], FakeView]
+IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+def same(view: FakeView) -> FakeView:
+    return view
+
+
+@dataclass(frozen=True)
+class Case:
+    """How one rule is broken.
+
+    Attributes:
+        detail: what its line must say.
+        facts: the drafter, written by the engine's own layout. `good_facts`: of the one that keeps the rule.
+        broken, good: what is changed in the two directories.
+        truth: facts that the broken directory does not have although it was trained so.
+        target, good_target: None for the family's own; "none" for no target at all.
+        spec, good_spec: version and hardware, as written after the engine's name.
+        known: problems found in the drafter. `also`: other rules that this necessarily breaks.
+    """
+
+    detail: str
+    broken: Change = same
+    facts: Facts = LLAMA
+    good: Change = same
+    good_facts: Facts | None = None
+    truth: Mapping[str, object] = field(default_factory=dict)
+    target: Target | str | None = None
+    good_target: Target | str | None = None
+    spec: str = ""
+    good_spec: str | None = None
+    known: frozenset[str] = frozenset()
+    also: frozenset[str] = frozenset()
+
+
+def home(facts: Facts) -> Target:
+    """A target that the drafter fits."""
+    target = KIMI_TARGET if isinstance(facts.attention, Mla) else LLAMA_TARGET
+    return target if facts.target_hidden == target.hidden else vary_target(target, hidden=facts.target_hidden)
+
+
+def vary_target(target: Target, **changes: object) -> Target:
+    return replace(target, **changes)  # type: ignore[arg-type]
+
+
+def judged(engine: str, view: FakeView, truth: Facts, target: Target | None, spec: str = "") -> Verdict:
+    return ENGINES[engine].check(view, truth, target, parse_engine(engine + spec))
+
+
+def assert_case(engine: str, code: str, case: Case) -> None:
+    """The broken directory breaks this rule and, notes aside, no other; the good one keeps it."""
+    rule = next(rule for rule in ENGINES[engine].rules if rule.code == code)
+    assert rule.applies(parse_engine(engine + case.spec))
+
+    broken_target = _target(case.target, case.facts)
+    view = case.broken(written(case.facts, engine, broken_target))
+    truth = vary(case.facts, **case.truth)
+    spec = parse_engine(engine + case.spec)
+    verdict = ENGINES[engine].check(view, truth, broken_target, spec, case.known)
+    lines = {line.rule.code: line for line in verdict.lines}
+    assert code in lines, list(lines)
+    assert case.detail in lines[code].detail
+    serious = {name for name, line in lines.items() if line.rule.effect != "note"}
+    assert serious - {code} == case.also
+    if not case.also:
+        assert verdict.status == ("loads" if rule.effect == "note" else rule.effect)
+
+    facts = case.good_facts or case.facts
+    target = _target(case.target if case.good_target is None else case.good_target, facts)
+    view = case.good(written(facts, engine, target))
+    kept = judged(engine, view, facts, target, case.spec if case.good_spec is None else case.good_spec)
+    assert code not in {line.rule.code for line in kept.lines}
+    assert kept.status == "loads"
+
+
+def _target(given: Target | str | None, facts: Facts) -> Target | None:
+    return None if isinstance(given, str) else given or home(facts)
+
+
+# ── changes that several engines' cases use ────────────────────────────────────────
+
+SCALING = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 4, "type": "int", "strategy": "channel"},
+            "input_activations": None,
+        }
+    },
+}
+"""A compressed-tensors W4A16 declaration."""
+
+
+def compressed(view: FakeView) -> FakeView:
+    """INT4 per channel, as compressed-tensors packs it: attention output and MLP."""
+    return view.pack("mlp.", "o_proj").set(quantization_config=SCALING)
+
+
+def compressed_activations(view: FakeView) -> FakeView:
+    groups = {"group_0": {**SCALING["config_groups"]["group_0"], "input_activations": {"num_bits": 8}}}  # type: ignore[index]
+    return view.pack("mlp.", "o_proj").set(quantization_config={**SCALING, "config_groups": groups})
+
+
+def quark(dtype: str = "int4", group_size: int | None = None, inputs: str | None = None) -> Change:
+    def change(view: FakeView) -> FakeView:
+        section = {
+            "weight": {"dtype": dtype, "group_size": group_size},
+            "input_tensors": {"dtype": inputs} if inputs else None,
+        }
+        config = {"quant_method": "quark", "global_quant_config": section}
+        return view.retype("I32" if dtype == "int4" else "F8_E4M3", "mlp.", "o_proj").set(quantization_config=config)
+
+    return change
+
+
+def modelopt(algorithm: str, dtype: str = "U8", exclude: tuple[str, ...] = ("lm_head", "model.fc")) -> Change:
+    def change(view: FakeView) -> FakeView:
+        section = {"quant_algo": algorithm, "exclude_modules": list(exclude)}
+        return view.retype(dtype, "mlp.", "o_proj").beside("hf_quant_config.json", {"quantization": section})
+
+    return change

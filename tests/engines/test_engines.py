@@ -1,0 +1,94 @@
+"""Names of engines, and promises that hold for every rule of every engine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from draftconv.engines import ENGINES, EngineSpec, parse_engine
+from draftconv.engines.base import Rule
+from draftconv.errors import UsageError
+from tests.engines.cases import judged
+from tests.engines.views import LLAMA, LLAMA_TARGET, written
+
+RULES = [(engine.name, rule) for engine in ENGINES.values() for rule in engine.rules]
+
+
+def test_engines_in_order() -> None:
+    assert list(ENGINES) == ["vllm", "sglang", "trtllm"]
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("vllm", EngineSpec("vllm", "0.33.0")),
+        ("vllm@0.22", EngineSpec("vllm", "0.22")),
+        ("vllm:cpu", EngineSpec("vllm", "0.33.0", "cpu")),
+        ("trtllm@1.2:b200", EngineSpec("trtllm", "1.2", "b200")),
+        ("sglang:mi325x", EngineSpec("sglang", "0.5.23", "mi325x")),
+    ],
+)
+def test_parse(text: str, spec: EngineSpec) -> None:
+    assert parse_engine(text) == spec
+    assert parse_engine(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("vlm", "did you mean vllm"),
+        ("vllm@latest", "not a version"),
+        ("sglang:cpu", "not known to run on cpu"),
+        ("vllm:", "not known to run on nothing"),
+    ],
+)
+def test_parse_errors(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_engine(text)
+
+
+def test_versions_compare_by_number() -> None:
+    assert parse_engine("vllm@0.9").before(0, 22)
+    assert not parse_engine("vllm@0.22").before(0, 22)
+    assert not parse_engine("vllm@0.22.1").before(0, 22)
+    assert parse_engine("trtllm@1.2.1").before(1, 3)
+
+
+def test_codes_are_unique_and_name_their_engine() -> None:
+    codes = [rule.code for _, rule in RULES]
+    assert len(set(codes)) == len(codes)
+    assert all(re.fullmatch(rf"{engine}-[a-z0-9-]+", rule.code) for engine, rule in RULES)
+
+
+@pytest.mark.parametrize("rule", [rule for _, rule in RULES], ids=lambda rule: rule.code)
+def test_a_rule_cites_a_file_and_a_version(rule: Rule) -> None:
+    assert re.search(r"\d", rule.source), rule.source
+    assert re.search(r"\.py|/|transformers", rule.source), rule.source
+    assert not rule.says.endswith(".")
+    assert rule.since < rule.until or not (rule.since and rule.until)
+
+
+def test_the_worst_effect_is_the_status() -> None:
+    view = written(LLAMA, "vllm", LLAMA_TARGET)
+    assert judged("vllm", view, LLAMA, LLAMA_TARGET).status == "loads"
+    view = view.set(rms_norm_eps=1e-6)
+    assert judged("vllm", view, LLAMA, LLAMA_TARGET).status == "mis-read"
+    view = view.set(architectures=["Unknown"])
+    assert judged("vllm", view, LLAMA, LLAMA_TARGET).status == "refused"
+
+
+def test_a_verdict_lists_the_rules_of_its_version_only() -> None:
+    view = written(LLAMA, "vllm", LLAMA_TARGET)
+    new = {rule.code for rule in judged("vllm", view, LLAMA, LLAMA_TARGET, "@0.33").rules}
+    old = {rule.code for rule in judged("vllm", view, LLAMA, LLAMA_TARGET, "@0.21").rules}
+    assert "vllm-eagle31" in old - new
+    assert "vllm-norm-output" in new - old
+
+
+def test_judging_needs_no_heavy_library() -> None:
+    code = "import sys, draftconv.engines; print({'torch', 'numpy', 'yaml', 'huggingface_hub'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"

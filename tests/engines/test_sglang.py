@@ -1,0 +1,271 @@
+"""Every rule of SGLang, broken alone; its two loaders' names; its layer numbers per family."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftconv.drafter.facts import Facts, Taps
+from draftconv.drafter.targets import Target
+from draftconv.engines.sglang import RULES
+from tests.engines.cases import (
+    IDS,
+    SCALING,
+    Case,
+    assert_case,
+    compressed,
+    compressed_activations,
+    judged,
+    modelopt,
+    quark,
+    vary_target,
+)
+from tests.engines.views import (
+    FACTS,
+    GPT_OSS_TARGET,
+    KIMI_TARGET,
+    LLAMA,
+    LLAMA_TARGET,
+    MINIMAX_TARGET,
+    MLA,
+    FakeView,
+    H,
+    vary,
+    written,
+)
+
+LAYERS = FACTS["llama, layers given"]
+REDUCED = FACTS["llama, reduced vocabulary"]
+EMBEDDED = FACTS["llama with its own embedding"]
+QUANTIZED = vary(LLAMA, quantization="int4")
+MLA_QUANTIZED = vary(MLA, quantization="int4")
+PLAIN_NORM = {"norm_before_fc": False}
+
+
+def gptq(view: FakeView) -> FakeView:
+    return view.pack("mlp.").set(quantization_config={"quant_method": "gptq", "bits": 4})
+
+
+CASES = {
+    "sglang-architecture": Case("Eagle3LlamaForCausalLM", lambda v: v.set(architectures=["Eagle3LlamaForCausalLM"])),
+    "sglang-mtp": Case("DeepseekV3ForCausalLM", lambda v: v.set(architectures=["DeepseekV3ForCausalLM"]), MLA),
+    "sglang-class": Case("builds Llama-style", lambda v: v.set(architectures=["LlamaForCausalLMEagle3"]), MLA),
+    "sglang-model-type": Case("no model_type", lambda v: v.unset("model_type")),
+    "sglang-null": Case("n_routed_experts", lambda v: v.set(n_routed_experts=None), MLA),
+    "sglang-null-width": Case("target_hidden_size", lambda v: v.set(target_hidden_size=None)),
+    "sglang-draft-vocab": Case("absent", lambda v: v.unset("draft_vocab_size")),
+    "sglang-activation": Case("gelu", lambda v: v.set(hidden_act="gelu")),
+    "sglang-one-mla-layer": Case("num_hidden_layers: 2", lambda v: v.set(num_hidden_layers=2), MLA,
+                                 also=frozenset({"sglang-missing-tensor"})),
+    "sglang-plain-query": Case("q_lora_rank", lambda v: v.set(q_lora_rank=None), FACTS["mla, plain query"],
+                               good_facts=MLA),
+    "sglang-shape": Case("lm_head.weight is [40, 16], built as [48, 16]", lambda v: v.set(draft_vocab_size=48),
+                         REDUCED),
+    "sglang-target-width": Case("are 32", target=vary_target(LLAMA_TARGET, hidden=32), good_target=LLAMA_TARGET),
+    "sglang-aux-count": Case("captures [2, 3, 6], fc is built for 4", lambda v: v.nest(**{IDS: [1, 2, 5]}),
+                             FACTS["llama, four states"]),
+    "sglang-context": Case("gives 4096, llama-test has 8192", lambda v: v.set(max_position_embeddings=4096)),
+    "sglang-quark-int4": Case("Quark INT4", quark(group_size=32), QUANTIZED, quark("fp8_e4m3")),
+    "sglang-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
+    "sglang-mla-nvfp4": Case("NVFP4", modelopt("NVFP4"), MLA_QUANTIZED, modelopt("FP8", "F8_E4M3")),
+    "sglang-int4-activations": Case("4-bit weights, 8-bit activations", compressed_activations, QUANTIZED, compressed),
+    "sglang-kv-b": Case("kv_b_proj", lambda v: v.pack("kv_b_proj").set(quantization_config=SCALING), MLA_QUANTIZED,
+                        compressed),
+    "sglang-fc-quantized": Case("F8_E4M3", lambda v: quark("fp8_e4m3")(v).retype("F8_E4M3", "fc.weight"), QUANTIZED,
+                                quark("fp8_e4m3")),
+    "sglang-rocm": Case("gptq on ROCm", gptq, QUANTIZED, gptq, spec="@0.5.23:mi325x", good_spec="@0.5.23:h200"),
+    "sglang-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed),
+    "sglang-missing-tensor": Case("layers.0.hidden_norm.weight", lambda v: v.drop("hidden_norm")),
+    "sglang-prefix": Case("model.fc.weight", lambda v: v.rename(lambda n: n if n == "lm_head.weight" else f"model.{n}"),
+                          MLA),
+    "sglang-dropped": Case("out_norm.weight", lambda v: v.rename(lambda n: n.replace("norm.weight", "out_norm.weight")
+                                                                 if n == "norm.weight" else n)),
+    "sglang-qkv-bias": Case("midlayer.self_attn.k_proj.bias", lambda v: v.set(attention_bias=False),
+                            FACTS["gqa with q/k/v biases"], good_facts=LLAMA),
+    "sglang-qk-norm": Case("k_norm", lambda v: v.set(architectures=["LlamaForCausalLMEagle3"]),
+                           FACTS["gqa with q/k norms"], good_facts=LLAMA),
+    "sglang-mlp-bias": Case("midlayer.mlp.down_proj.bias", facts=FACTS["llama, mlp bias"], good_facts=LLAMA),
+    "sglang-bias": Case("o_proj.bias", lambda v: v.set(attention_bias=False), FACTS["gqa with an o bias"]),
+    "sglang-bias-half": Case("o_proj.bias", lambda v: v.set(attention_bias=True)),
+    "sglang-later-norm": Case("layers.1.input_layernorm.weight",
+                              lambda v: v.rename(lambda n: n.replace("1.hidden_norm", "1.input_layernorm")),
+                              FACTS["llama, two layers"]),
+    "sglang-d2t-missing": Case("smaller than", lambda v: v.drop("d2t"), REDUCED),
+    "sglang-head": Case("absent, lm_head is stored", lambda v: v.unset("draft_vocab_size"), MLA),
+    "sglang-tied": Case("tie_word_embeddings", lambda v: v.set(tie_word_embeddings=True)),
+    "sglang-embedding-lost": Case("differs", facts=EMBEDDED, known=frozenset({"embedding-differs"})),
+    "sglang-taps": Case("captures [2, 4, 5], trained on [2, 3, 6] (ids at the top level are not read)",
+                        lambda v: v.nest(**{IDS: None}), LAYERS),
+    "sglang-last-state": Case("use_aux_hidden_state", lambda v: v.nest(use_aux_hidden_state=False)),
+    "sglang-norm-output": Case("built as pre-norm, trained as post-norm", lambda v: v.unset("norm_output"),
+                               vary(LLAMA, feedback="post-norm")),
+    "sglang-fusion": Case("built as plain, trained as fc_norm", lambda v: v.set(fc_norm=False), FACTS["llama 3.1"]),
+    "sglang-residual": Case("built as False", facts=FACTS["llama, normed residual"], good_facts=LLAMA),
+    "sglang-rope": Case("theta", lambda v: v.unset("rope_parameters").set(rope_theta=1e6)),
+    "sglang-eps": Case("1e-06", lambda v: v.set(rms_norm_eps=1e-6)),
+    "sglang-window": Case("64", facts=vary(LLAMA, window=64), good_facts=LLAMA),
+    "sglang-vocab": Case("vocab_size 160", target=vary_target(LLAMA_TARGET, vocab=170), good_target=LLAMA_TARGET),
+    "sglang-taps-undecided": Case("--aux-convention", facts=vary(LLAMA, boundaries=Taps.UNKNOWN), good_facts=LLAMA),
+    "sglang-model-type-unknown": Case("strange", lambda v: v.set(model_type="strange")),
+    "sglang-embedding": Case("embed_tokens", facts=EMBEDDED, good_facts=LLAMA),
+    "sglang-ignored": Case("verifier_norm.weight", lambda v: v.put("verifier_norm.weight", H)),
+    "sglang-context-untold": Case("2048", lambda v: v.set(max_position_embeddings=2048), target="none"),
+    "sglang-target": Case("kimi_linear", target=vary_target(LLAMA_TARGET, model_type="kimi_linear"),
+                          good_target=LLAMA_TARGET),
+    "sglang-norm-switches": Case("use_last_layernorm: false", lambda v: v.nest(use_last_layernorm=False)),
+    "sglang-double-norm": Case("hidden_norm", facts=vary(LLAMA, double_norm=True), good_facts=LLAMA),
+    "sglang-quantized": Case("int4", compressed, QUANTIZED, good_facts=LLAMA),
+}  # fmt: skip
+
+
+def test_every_rule_has_a_case() -> None:
+    assert set(CASES) == {rule.code for rule in RULES}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_rule(code: str) -> None:
+    assert_case("sglang", code, CASES[code])
+
+
+def codes(view: FakeView, facts: Facts = LLAMA, target: Target | None = LLAMA_TARGET, spec: str = "") -> set[str]:
+    return {line.rule.code for line in judged("sglang", view, facts, target, spec).lines}
+
+
+GOOD = written(LLAMA, "sglang", LLAMA_TARGET)
+GOOD_MLA = written(MLA, "sglang", KIMI_TARGET)
+
+
+class TestNames:
+    @pytest.mark.parametrize("prefix", ["layers.0.", "model.layers.0.", "model.midlayer."])
+    def test_llama_knows_three_spellings(self, prefix: str) -> None:
+        assert codes(GOOD.rename(lambda n: n.replace("midlayer.", prefix))) == set()
+
+    def test_llama_takes_the_root_prefix_but_not_on_lm_head(self) -> None:
+        view = GOOD.rename(lambda n: n if n == "lm_head.weight" else f"model.{n}")
+        assert codes(view) == set()
+        assert codes(GOOD.rename(lambda n: f"model.{n}")) == {"sglang-prefix"}
+
+    def test_mla_knows_the_bare_spellings(self) -> None:
+        assert codes(GOOD_MLA, MLA, KIMI_TARGET) == set()
+        view = GOOD_MLA.rename(lambda n: n.replace("midlayer.", "layers.0."))
+        assert codes(view, MLA, KIMI_TARGET) == set()
+
+    @pytest.mark.parametrize("name", ["d2t", "model.d2t", "t2d", "model.t2d"])
+    def test_maps_are_found_by_part_of_their_name(self, name: str) -> None:
+        facts = FACTS["llama, reduced vocabulary"]
+        view = written(facts, "sglang", LLAMA_TARGET)
+        if "d2t" in name:
+            view = view.drop("d2t")
+        assert codes(view.put(name, 40, dtype="I64"), facts) == set()
+
+    def test_legacy_norms_of_the_first_31_files(self) -> None:
+        facts = FACTS["llama 3.1"]
+        legacy = {"fc_norm.0": "aux_norm_low", "fc_norm.1": "aux_norm_mid", "fc_norm.2": "aux_norm_high"}
+
+        def old(name: str) -> str:
+            stem = name.removesuffix(".weight")
+            return f"{legacy.get(stem, stem)}.weight" if name.endswith(".weight") else name
+
+        view = written(facts, "sglang", LLAMA_TARGET).rename(old).set(fc_norm=False, use_aux_norm=True)
+        assert codes(view, facts) == set()
+        mla = FACTS["mla 3.1"]
+        view = written(mla, "sglang", KIMI_TARGET).rename(old)
+        assert codes(view, mla, KIMI_TARGET) == {"sglang-dropped"}
+
+    def test_trtllm_spelling_of_several_layers_is_dropped(self) -> None:
+        facts = FACTS["llama, two layers"]
+        view = written(facts, "trtllm", LLAMA_TARGET)
+        assert "sglang-dropped" in codes(view, facts)
+
+    def test_a_quantized_fc_of_the_llama_class_is_dropped(self) -> None:
+        facts = vary(LLAMA, quantization="int4")
+        assert "sglang-missing-tensor" in codes(compressed(GOOD).pack("fc.weight"), facts)
+
+    def test_width_of_llama4_mlps(self) -> None:
+        assert codes(GOOD.set(model_type="llama4_text", intermediate_size_mlp=24, intermediate_size=96)) == set()
+
+
+class TestHead:
+    def test_null_shares_the_targets_head(self) -> None:
+        facts = FACTS["llama without a head"]
+        view = written(facts, "sglang", LLAMA_TARGET)
+        assert view.config["draft_vocab_size"] is None
+        assert codes(view, facts) == set()
+        assert codes(view.set(draft_vocab_size=160), facts) == {"sglang-missing-tensor"}
+
+    def test_null_replaces_a_trained_head(self) -> None:
+        assert codes(GOOD.set(draft_vocab_size=None)) == {"sglang-head"}
+
+
+class TestTaps:
+    TRIPLE = (2, 4, 5)
+
+    def given(self, facts: Facts, target: Target, ids: list[int]) -> set[str]:
+        view = written(vary(facts, boundaries=Taps.DEFAULT), "sglang", target)
+        return codes(view.nest(**{IDS: ids}), facts, target)
+
+    def test_other_families_add_one(self) -> None:
+        assert self.given(LLAMA, LLAMA_TARGET, [1, 3, 4]) == set()
+        assert self.given(LLAMA, LLAMA_TARGET, [2, 4, 5]) == {"sglang-taps"}
+
+    def test_deepseek_adds_one_iff_the_first_is_one(self) -> None:
+        for ids in ([1, 3, 4], [2, 4, 5]):
+            assert self.given(MLA, KIMI_TARGET, ids) == set()
+        assert self.given(vary(MLA, boundaries=(3, 4, 6)), KIMI_TARGET, [2, 3, 5]) == {"sglang-taps"}
+        assert self.given(vary(MLA, boundaries=(3, 4, 6)), KIMI_TARGET, [3, 4, 6]) == set()
+
+    def test_gpt_oss_takes_ids_as_they_are_when_the_last_is_the_layer_count(self) -> None:
+        last = vary(LLAMA, boundaries=(2, 4, 8))
+        assert self.given(last, GPT_OSS_TARGET, [2, 4, 8]) == set()
+        assert self.given(last, GPT_OSS_TARGET, [1, 3, 7]) == set()
+        assert self.given(LLAMA, GPT_OSS_TARGET, [2, 4, 5]) == {"sglang-taps"}
+
+    def test_the_last_boundary_is_missing_elsewhere(self) -> None:
+        assert self.given(vary(LLAMA, boundaries=(2, 4, 6)), LLAMA_TARGET, [1, 3, 7]) == {"sglang-aux-count"}
+
+    def test_boundary_0_is_missing_on_deepseek(self) -> None:
+        assert self.given(vary(MLA, boundaries=(0, 3, 6)), KIMI_TARGET, [0, 3, 6]) == {"sglang-aux-count"}
+
+    def test_minimax_shifts_its_default_triple(self) -> None:
+        view = written(LLAMA, "sglang", MINIMAX_TARGET)
+        assert codes(view, LLAMA, MINIMAX_TARGET) == {"sglang-taps"}
+        assert codes(view.nest(**{IDS: [1, 3, 4]}), LLAMA, MINIMAX_TARGET) == set()
+
+    def test_without_a_target_only_a_first_one_is_plain(self) -> None:
+        facts = FACTS["llama, layers given"]
+        view = written(facts, "sglang")
+        assert codes(view, facts, None) == set()
+        assert codes(view.nest(**{IDS: [2, 3, 6]}), facts, None) == {"sglang-taps-undecided"}
+        assert codes(view.nest(**{IDS: None}), facts, None) == {"sglang-taps-undecided"}
+
+    def test_mla_reads_the_top_level_for_the_width_only(self) -> None:
+        facts = FACTS["mla, four states"]
+        view = written(facts, "sglang", KIMI_TARGET).nest(**{IDS: None})
+        assert codes(view, facts, KIMI_TARGET) == {"sglang-aux-count"}
+
+
+class TestContext:
+    @pytest.mark.parametrize(
+        ("scaling", "broken"),
+        [
+            ({"rope_type": "linear", "factor": 4.0}, {"sglang-rope"}),
+            ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
+             {"sglang-rope", "sglang-context"}),
+            ({"rope_type": "llama3", "factor": 4.0}, {"sglang-rope", "sglang-context"}),
+        ],
+    )  # fmt: skip
+    def test_the_rope_factor_counts_unless_the_original_length_is_named(
+        self, scaling: dict[str, object], broken: set[str]
+    ) -> None:
+        view = GOOD.unset("rope_parameters").set(rope_scaling=scaling, max_position_embeddings=2048)
+        assert codes(view) == broken
+
+
+class TestHardware:
+    def test_int4_of_compressed_tensors_needs_cuda(self) -> None:
+        facts = vary(LLAMA, quantization="int4")
+        assert codes(compressed(GOOD), facts, spec="@0.5.23:h100") == {"sglang-quantized"}
+        assert codes(compressed(GOOD), facts, spec="@0.5.23:mi300x") == {"sglang-quantized", "sglang-rocm"}
+
+    def test_half_split_mla_is_honoured(self) -> None:
+        facts = FACTS["mla, half-split rope"]
+        assert codes(written(facts, "sglang", KIMI_TARGET), facts, KIMI_TARGET) == set()
