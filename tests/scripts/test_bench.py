@@ -50,6 +50,7 @@ def test_report_names_every_figure_and_goes_to_the_file(tmp_path: Path) -> None:
     assert set(verdicts(report)) >= {
         "durable copy (`cp`, then fsync)",
         "`draftconv convert --to vllm`",
+        "convert : durable copy, medians",
         "convert : durable copy, round by round",
         "peak memory of `convert`",
         "`draftconv --help`",
