@@ -222,6 +222,12 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
         Case(keys(norm_before_fc=True), variant="3.1"),
     )),
     "norm-output-specforge": ("warning", "config", (Case(keys(norm_output=True), "specforge-hf"),)),
+    "feedback-contradiction": ("error", "config", (
+        Case(lambda s: (s.config.update(norm_output=False), s.config["eagle_config"].update(return_hidden_post_norm=True)),
+             variant="3.1"),
+        Case(lambda s: (s.config.update(norm_output=True), s.config["eagle_config"].update(return_hidden_post_norm=False)),
+             "modelopt-layers"),
+    )),
     "final-norm-off": ("error", "config", (Case(keys(norm_output=False), "specforge-sglang"),)),
     "double-norm": ("warning", "config", (
         Case(nested(next_layer_regular=True), "modelopt-midlayer"),
