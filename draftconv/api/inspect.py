@@ -54,9 +54,7 @@ def inspect(
     drafter = read_drafter(open_checkpoint(source), hints(layout, aux_convention, found))
     findings = check_drafter(drafter, found, level="deep" if deep else "sample")
     known = frozenset(problem.code for problem in findings.problems)
-    verdicts = tuple(
-        ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, found, spec, known) for spec in specs
-    )
+    verdicts = tuple(ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, found, spec, known) for spec in specs)
     return Inspection(drafter, found, findings.problems, findings.not_made, verdicts)
 
 

@@ -184,7 +184,8 @@ def test_a_table_that_cannot_be_attached_is_refused(
     target = tiny.write_target(tmp_path / "target", tiny.VARIANTS[variant])
     chosen = {key: str(target) for key in options}
     with pytest.raises(DraftconvError, match=reason):
-        convert(source("torchspec-native", variant), tmp_path / "out", ConvertOptions(to=to, embed="from-target", **chosen))
+        options_ = ConvertOptions(to=to, embed="from-target", **chosen)
+        convert(source("torchspec-native", variant), tmp_path / "out", options_)
     assert not (tmp_path / "out").exists()
 
 
@@ -280,7 +281,7 @@ def test_without_hash_nothing_is_hashed(source: Source, tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "README.md").exists()
 
 
-def test_only_copied_values_were_not_looked_at(source: Source, tmp_path: Path) -> None:
+def test_only_copied_values_were_not_looked_at(source: Source) -> None:
     path = source("torchspec-native", "f32")
     options = ConvertOptions(to="vllm")
     checkpoint = open_checkpoint(path)
@@ -381,7 +382,8 @@ def test_a_dry_run_writes_nothing(source: Source, tmp_path: Path) -> None:
     path = source("modelopt-layers", "frequency")
     before = contents(path)
     conversion = plan_conversion(open_checkpoint(path), ConvertOptions(to="torchspec"))
-    assert {tensor.name for tensor in conversion.plan.tensors} == set(stored(tiny.spell("frequency", "modelopt-layers"), "torchspec"))
+    wanted = stored(tiny.spell("frequency", "modelopt-layers"), "torchspec")
+    assert {tensor.name for tensor in conversion.plan.tensors} == set(wanted)
     assert contents(path) == before
     assert left_behind(tmp_path) == []
     conversion.write(tmp_path / "out")
@@ -406,7 +408,9 @@ def spoil(tensor: Tensor, bits: int | None) -> Tensor:
     return Tensor(tensor.dtype, tensor.shape, values.tobytes())
 
 
-@pytest.mark.parametrize(("bits", "reason"), [(0x7FC0, "NaN or infinity"), (0xFF80, "NaN or infinity"), (None, "all zeros")])
+@pytest.mark.parametrize(
+    ("bits", "reason"), [(0x7FC0, "NaN or infinity"), (0xFF80, "NaN or infinity"), (None, "all zeros")]
+)
 @pytest.mark.parametrize(
     ("variant", "producer", "name", "options"),
     [

@@ -91,7 +91,8 @@ PRODUCERS = {"torchspec-native": "torchspec", "specforge-hf": "specforge", "mode
 def test_a_trainers_own_files_come_back_verbatim(producer: str, source: Source, tmp_path: Path) -> None:
     """Through each other layout and back: tensors to the bit, config.json as the trainer wrote it, no mark left."""
     home = PRODUCERS[producer]
-    variants = [v for layout, v in tiny.PAIRS if layout == producer and v in (*CORE, "bias", "3.1", "window", "mixed", "f16")]
+    chosen = (*CORE, "bias", "3.1", "window", "mixed", "f16")
+    variants = [variant for layout, variant in tiny.PAIRS if layout == producer and variant in chosen]
     for variant in variants:
         spelled = tiny.spell(variant, producer)
         for there in WRITABLE:

@@ -78,7 +78,9 @@ FLIPPED: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("record", ["with", "without"])
 @pytest.mark.parametrize(
-    ("producer", "variant", "options"), FLIPPED, ids=[f"{p}-{v}-{'-'.join(map(str, o.values()))}" for p, v, o in FLIPPED]
+    ("producer", "variant", "options"),
+    FLIPPED,
+    ids=[f"{p}-{v}-{'-'.join(map(str, o.values()))}" for p, v, o in FLIPPED],
 )
 def test_one_flipped_bit_in_any_tensor_fails(
     producer: str, variant: str, options: dict[str, Any], record: str, source: Source, tmp_path: Path
@@ -194,21 +196,57 @@ def test_an_undeclared_cast_fails(source: Source, tmp_path: Path) -> None:
 
 # ── facts ──────────────────────────────────────────────────────────────────────────
 
+
+def top(**keys: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda config: config.update(keys)
+
+
+def both_rope(**keys: Any) -> Callable[[dict[str, Any]], None]:
+    def change(config: dict[str, Any]) -> None:
+        config.update(keys)
+        config["rope_parameters"].update(keys)
+
+    return change
+
+
+def ids(values: list[int] | None) -> Callable[[dict[str, Any]], None]:
+    def change(config: dict[str, Any]) -> None:
+        del config["eagle_config"][KEY], config[KEY]
+        if values is not None:
+            config[KEY] = values
+
+    return change
+
+
+def feedback(nested: bool | None) -> Callable[[dict[str, Any]], None]:
+    def change(config: dict[str, Any]) -> None:
+        config["norm_output"] = False
+        del config["eagle_config"]["return_hidden_post_norm"]
+        if nested is not None:
+            config["eagle_config"]["return_hidden_post_norm"] = nested
+
+    return change
+
+
+def no_mscale(config: dict[str, Any]) -> None:
+    del config["rope_scaling"]["mscale"], config["rope_parameters"]["mscale"]
+
+
 EDITS: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
-    "norm_output": ("3.1", lambda c: c.update(norm_output=False), "feedback-contradiction"),
-    "both feedback keys": ("3.1", lambda c: (c.update(norm_output=False), c["eagle_config"].update(return_hidden_post_norm=False)), "feedback"),
-    "nested feedback": ("3.1", lambda c: (c.pop("norm_output"), c["eagle_config"].pop("return_hidden_post_norm")), "feedback"),
-    "fc_norm": ("3.1", lambda c: c.update(fc_norm=False, norm_before_fc=True), "fusion"),
-    "ids": ("3.1", lambda c: (c.update({KEY: [1, 3, 4]}), c["eagle_config"].pop(KEY)), "boundaries"),
-    "a later triple": ("3.1", lambda c: (c.update({KEY: [2, 5, 7]}), c["eagle_config"].pop(KEY)), "boundaries"),
-    "no ids": ("3.1", lambda c: (c.pop(KEY), c["eagle_config"].pop(KEY)), "boundaries"),
-    "rope base": ("llama", lambda c: (c.update(rope_theta=10000.0), c["rope_parameters"].update(rope_theta=10000.0)), "rope"),
-    "rope scaling": ("yarn", lambda c: (c["rope_scaling"].pop("mscale"), c["rope_parameters"].pop("mscale")), "rope"),
-    "eps": ("llama", lambda c: c.update(rms_norm_eps=1e-5), "eps"),
-    "residual": ("llama", lambda c: c.update(norm_before_residual=True), "norm_before_residual"),
-    "positions": ("llama", lambda c: c.update(max_position_embeddings=2048), "max_positions"),
-    "interleaving": ("mla", lambda c: c.update(rope_interleave=False), "rope"),
-}  # fmt: skip
+    "contradictory feedback": ("3.1", feedback(nested=True), "feedback-contradiction"),
+    "feedback": ("3.1", feedback(nested=False), "feedback"),
+    "no feedback": ("3.1", feedback(nested=None), "feedback"),
+    "fc_norm": ("3.1", top(fc_norm=False, norm_before_fc=True), "fusion"),
+    "ids": ("3.1", ids([1, 3, 4]), "boundaries"),
+    "a later triple": ("3.1", ids([2, 5, 7]), "boundaries"),
+    "no ids": ("3.1", ids(None), "boundaries"),
+    "rope base": ("llama", both_rope(rope_theta=10000.0), "rope"),
+    "rope scaling": ("yarn", no_mscale, "rope"),
+    "eps": ("llama", top(rms_norm_eps=1e-5), "eps"),
+    "residual": ("llama", top(norm_before_residual=True), "norm_before_residual"),
+    "positions": ("llama", top(max_position_embeddings=2048), "max_positions"),
+    "interleaving": ("mla", top(rope_interleave=False), "rope"),
+}
 
 
 @pytest.mark.parametrize("record", ["with", "without"])
@@ -270,7 +308,7 @@ def test_another_directorys_record_declares_nothing(source: Source, tmp_path: Pa
     assert not found.passed
 
 
-def test_a_copied_record_does_not_vouch_for_other_bytes(source: Source, tmp_path: Path) -> None:
+def test_a_copied_record_does_not_vouch_for_other_bytes(tmp_path: Path) -> None:
     """Two runs of one recipe: same names, shapes and config, other weights; repaired tensors are hashed."""
     outs = []
     for seed in (0, 1):
@@ -279,9 +317,7 @@ def test_a_copied_record_does_not_vouch_for_other_bytes(source: Source, tmp_path
         convert(path, tmp_path / f"out{seed}", ConvertOptions(to="vllm", repairs=("double-norm",)))
         outs.append(tmp_path / f"out{seed}")
     shutil.copy(outs[0] / "draftconv.json", outs[1] / "draftconv.json")
-    mixed = on_disk(outs[0]) | {
-        "midlayer.hidden_norm.weight": on_disk(outs[1])["midlayer.hidden_norm.weight"]
-    }
+    mixed = on_disk(outs[0]) | {"midlayer.hidden_norm.weight": on_disk(outs[1])["midlayer.hidden_norm.weight"]}
     rewrite(outs[0], mixed)
     assert different(verify(outs[0], tmp_path / "source0")) == {"layers.0.hidden_norm.weight"}
     assert different(verify(outs[1], tmp_path / "source1")) == {"layers.0.hidden_norm.weight"}
@@ -305,7 +341,8 @@ def test_any_ancestor_can_be_verified_against(source: Source, tmp_path: Path) ->
             found = verify(tmp_path / out, ancestor)
             assert found.passed, (out, ancestor, different(found))
             assert found.record == "believed"
-    flip(tmp_path / "c" / "model.safetensors", offsets_in_file(tmp_path / "c" / "model.safetensors")["embed_tokens.weight"][0])
+    weights = tmp_path / "c" / "model.safetensors"
+    flip(weights, offsets_in_file(weights)["embed_tokens.weight"][0])
     assert different(verify(tmp_path / "c", path)) == {"embed_tokens.weight"}
 
 
