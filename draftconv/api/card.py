@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 from collections.abc import Mapping
@@ -50,7 +51,7 @@ def code(value: object) -> str:
 
 def plain(value: object) -> str:
     """Text for prose: also every character that Markdown or HTML could act on is escaped."""
-    escaped = re.sub(r"[\\*_\[\]<>#|!~&$^{}]", r"\\\g<0>", code(value))
+    escaped = html.escape(re.sub(r"[\\*_\[\]#|!~$^{}]", r"\\\g<0>", code(value)), quote=False)
     # GitHub and the Hub turn bare addresses into links
     return re.sub(r"(?i)(://|www\.|@)", lambda found: f"{found[0][:-1]}\\{found[0][-1]}", escaped)
 
