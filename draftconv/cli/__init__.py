@@ -9,6 +9,7 @@ from io import TextIOWrapper
 from typing import Any, NoReturn
 
 import click
+from click.utils import PacifyFlushWrapper
 
 import draftconv
 
@@ -73,6 +74,10 @@ def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
     try:
         code = run()
         return code if isinstance(code, int) else 0
+    except SystemExit:
+        if isinstance(sys.stdout, PacifyFlushWrapper):
+            return 0  # Click printed its help to a reader that has gone
+        raise
     except click.ClickException as error:
         error.show()
         return 2

@@ -232,7 +232,9 @@ def test_the_way_through_by_pasting(name: str, run: Run, tmp_path: Path) -> None
     assert shlex.split(served.stdout.splitlines()[-1])[:2] == ["vllm", "serve"]
 
 
-def test_the_proposed_directory_is_free(run: Run, tmp_path: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proposed_directory_is_free(
+    run: Run, tmp_path: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "drafter-portable").mkdir()
     assert next_command(run("inspect", drafter))[2] == "drafter-portable-2"
     monkeypatch.chdir(drafter)
@@ -250,7 +252,18 @@ def test_a_dry_run_shows_everything_and_proposes_itself(run: Run, drafter: Path,
         assert line in result.stdout, line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafter"]
     again = next_command(result)
-    assert again == ["convert", str(drafter), "out", "--to", "vllm", "--dtype", "f32", "--shard-size", "100000", "--no-card"]
+    assert again == [
+        "convert",
+        str(drafter),
+        "out",
+        "--to",
+        "vllm",
+        "--dtype",
+        "f32",
+        "--shard-size",
+        "100000",
+        "--no-card",
+    ]
     result = run(*again)
     assert result.exit_code == 0
     assert "Wrote out: 14 tensors" in result.stdout
