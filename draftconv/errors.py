@@ -1,7 +1,9 @@
 """Every exception draftconv raises on purpose.
 
 An error says *what* is wrong, *where* (file, tensor or key), *why* it matters and
-*what to type next*. The classes carry those parts; the CLI lays them out.
+*what to type next*. The classes carry those parts; the CLI lays them out. No part ends in
+a period, and `why` and `cure` start in lower case unless they start with a name: whoever
+shows them puts them together as it likes, and a command that ends a cure can be pasted.
 """
 
 from __future__ import annotations

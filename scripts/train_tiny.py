@@ -696,9 +696,7 @@ def main() -> None:
     """Parse the command line and run one stage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument(
-        "name", nargs="?", help=f"target, greedy: {', '.join(TARGETS)}; drafter: {', '.join(RECIPES)}"
-    )
+    parser.add_argument("name", nargs="?", help=f"target, greedy: {', '.join(TARGETS)}; drafter: {', '.join(RECIPES)}")
     parser.add_argument(
         "--work", type=Path, default=Path(".bench/tiny"), help="intermediate files (default: %(default)s)"
     )

@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: which room may import which, and what starts fast."""
+"""The house rules that a machine can check: which room may import which, what starts fast, how errors are worded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import draftconv
+from draftconv import errors
 
 ROOT = Path(draftconv.__file__).parent
 
@@ -70,3 +71,58 @@ def test_a_late_import_would_be_noticed() -> None:
         check=True,
     )
     assert done.stdout == "True\n"
+
+
+# ── errors ─────────────────────────────────────────────────────────────────────────
+
+ERRORS = {name for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, Exception)}
+
+
+def spoken(node: ast.expr) -> Iterator[str]:
+    """The texts that an expression can be, `{}` in place of what is filled in; nothing for a name."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=parts):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
+        case ast.BinOp(left=left, right=right):
+            yield from (a + b for a in spoken(left) for b in spoken(right))
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from (*spoken(body), *spoken(orelse))
+
+
+def messages(source: str) -> Iterator[tuple[str, str]]:
+    """(`what`, `why` or `cure`; text) of every error that some source makes."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS:
+            given = [("what", argument) for argument in node.args]
+            given += [(word.arg, word.value) for word in node.keywords if word.arg in ("why", "cure")]
+            yield from ((part, text) for part, value in given for text in spoken(value) if text)
+
+
+def misworded(source: str) -> list[str]:
+    """Texts that end in a period, and a `why` or `cure` that starts like a sentence."""
+    return [
+        text
+        for part, text in messages(source)
+        if text.endswith(".") or (part != "what" and text.split(" ", 1)[0].rstrip(",:").istitle())
+    ]
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for _, path in modules()])
+def test_errors_are_worded_alike(path: Path) -> None:
+    assert not misworded(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'Refused("it is no drafter.")',
+        'Refused(f"{name} is " + "odd.", cure="")',
+        'Refused("odd", why="Engines stop on it")',
+        'UsageError("odd", cure="Try again" if a else "give up")',
+    ],
+)
+def test_another_wording_would_be_noticed(call: str) -> None:
+    assert misworded(f"raise {call}")
+    assert not misworded('raise Refused("odd", why="vLLM stops on it", cure="TensorRT-LLM serves it")')

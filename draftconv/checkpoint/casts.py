@@ -131,9 +131,9 @@ def _refuse_overflow(bits: NDArray[Any], source: str, out: NDArray[Any], target:
     lost = values[np.isfinite(values)]
     if lost.size:
         raise Refused(
-            f"tensor {show(name)} holds {float(lost[0])!r}, which {target} cannot hold.",
-            why="It would become infinity and every token after it NaN.",
-            cure="Keep this tensor in its own dtype or choose BF16 or F32.",
+            f"tensor {show(name)} holds {float(lost[0])!r}, which {target} cannot hold",
+            why="it would become infinity and every token after it NaN",
+            cure="keep this tensor in its own dtype or choose BF16 or F32",
         )
 
 

@@ -91,15 +91,15 @@ def open_checkpoint(
     if path is not None:
         if revision is not None:
             raise UsageError(
-                f"{show(spec)} is a local path; it has no revision.",
-                cure=f"Drop the revision, or write {FORCED_HUB}OWNER/NAME to mean the Hub.",
+                f"{show(spec)} is a local path; it has no revision",
+                cure=f"drop the revision, or write {FORCED_HUB}OWNER/NAME to mean the Hub",
             )
         return open_local(path)
     from draftconv.checkpoint.hub import fetch_hub, open_hub
 
     repository, named = hub_name(str(spec))
     if named and revision is not None and named != revision:
-        raise UsageError(f"{show(spec)} names one revision and the option another.", cure="Give one of them.")
+        raise UsageError(f"{show(spec)} names one revision and the option another", cure="give one of them")
     return (fetch_hub if download else open_hub)(repository, named or revision, token)
 
 
@@ -131,8 +131,8 @@ def local_path(spec: str | Path) -> Path | None:
         return path
     if isinstance(spec, Path) or not re.fullmatch(_HUB_ID, text):
         raise BadCheckpoint(
-            f"{show(text)} does not exist.",
-            cure="Pass a directory with config.json and weights, or a Hub id OWNER/NAME.",
+            f"{show(text)} does not exist",
+            cure="pass a directory with config.json and weights, or a Hub id OWNER/NAME",
         )
     return None
 
@@ -145,7 +145,7 @@ def hub_name(text: str) -> tuple[str, str | None]:
     """
     repository, _, revision = text.removeprefix(FORCED_HUB).partition("@")
     if not re.fullmatch(_HUB_ID, repository):
-        raise UsageError(f"{show(text)} is not a Hub id.", cure=f"Write {FORCED_HUB}OWNER/NAME[@REVISION].")
+        raise UsageError(f"{show(text)} is not a Hub id", cure=f"write {FORCED_HUB}OWNER/NAME[@REVISION]")
     return repository, revision or None
 
 
@@ -157,8 +157,8 @@ def open_local(path: Path) -> Checkpoint:
         return assemble(directory, path=path)
     if not is_weights(path.name):
         raise BadCheckpoint(
-            f"{show(path.name)} is neither a directory nor a .safetensors or .bin file.",
-            cure="Pass the directory that holds config.json and the weights.",
+            f"{show(path.name)} is neither a directory nor a .safetensors or .bin file",
+            cure="pass the directory that holds config.json and the weights",
         )
     return assemble(LocalDirectory(path.parent), path=path.parent, only=path.name)
 
@@ -173,12 +173,12 @@ def assemble(
 ) -> Checkpoint:
     """Read config, sidecars and headers of a listing into a `Checkpoint`."""
     if not directory.files:
-        raise BadCheckpoint(f"{show(directory.name)} is empty.", cure="Pass the directory that the trainer exported.")
+        raise BadCheckpoint(f"{show(directory.name)} is empty", cure="pass the directory that the trainer exported")
     if CONFIG not in directory.files:
         raise BadCheckpoint(
-            f"{show(directory.name)} has no {CONFIG}.",
-            why=f"It holds {show_some(directory.files, 6)}.",
-            cure="Put the drafter's config.json beside the weights.",
+            f"{show(directory.name)} has no {CONFIG}",
+            why=f"it holds {show_some(directory.files, 6)}",
+            cure="put the drafter's config.json beside the weights",
         )
     text, config = _read_json(directory, CONFIG)
     sidecars = {name: _read_json(directory, name)[1] for name in SIDECARS if name in directory.files}
@@ -202,10 +202,10 @@ def assemble(
 
 def _read_json(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
     if name not in directory.files:
-        raise BadCheckpoint(f"{show(directory.name)} has no {name}.")
+        raise BadCheckpoint(f"{show(directory.name)} has no {name}")
     file = directory.open(name)
     if file.size > MAX_JSON:
-        raise BadCheckpoint(f"{name} has {file.size} bytes; {MAX_JSON} is the limit.")
+        raise BadCheckpoint(f"{name} has {file.size} bytes; {MAX_JSON} is the limit")
     raw = file.read(0, file.size)
     found = parse_object(raw, name)
     return raw.decode("utf-8"), found

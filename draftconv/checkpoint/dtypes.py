@@ -54,15 +54,15 @@ def nbytes(dtype: str, shape: Sequence[int]) -> int:
     """
     bits = SIZES.get(dtype)
     if bits is None:
-        raise BadCheckpoint(f"unknown dtype {show(dtype)}.", cure=f"Known ones: {', '.join(SIZES)}.")
+        raise BadCheckpoint(f"unknown dtype {show(dtype)}", cure=f"known ones: {', '.join(SIZES)}")
     if len(shape) > MAX_RANK:
-        raise BadCheckpoint(f"a shape of {len(shape)} dimensions; {MAX_RANK} is the most.")
+        raise BadCheckpoint(f"a shape of {len(shape)} dimensions; {MAX_RANK} is the most")
     if any(size < 0 for size in shape):
-        raise BadCheckpoint(f"a negative size in shape {show(list(shape))}.")
+        raise BadCheckpoint(f"a negative size in shape {show(list(shape))}")
     # safetensors multiplies from the left and refuses on overflow, whatever a later 0 would make of it
     if math.prod(max(size, 1) for size in shape) > _MAX_ELEMENTS // bits:
-        raise BadCheckpoint(f"an absurd shape {show(list(shape))}: more bytes than an address can hold.")
+        raise BadCheckpoint(f"an absurd shape {show(list(shape))}: more bytes than an address can hold")
     total = math.prod(shape) * bits
     if total % 8:
-        raise BadCheckpoint(f"shape {show(list(shape))} of {dtype} does not end on a whole byte.")
+        raise BadCheckpoint(f"shape {show(list(shape))} of {dtype} does not end on a whole byte")
     return total // 8

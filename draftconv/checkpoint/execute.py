@@ -262,8 +262,8 @@ class _Watch:
         bits = np.frombuffer(data, dtype=kind)
         largest = int((bits & bits.dtype.type(magnitude)).max())
         if largest >= exponent:
-            what = f"tensor {show(name)} holds NaN or infinity."
-            raise _unhealthy(what, "One such value turns every logit into NaN.")
+            what = f"tensor {show(name)} holds NaN or infinity"
+            raise _unhealthy(what, "one such value turns every logit into NaN")
         return largest > 0
 
     def refuse_zeros(self, shard: Shard) -> None:
@@ -272,12 +272,12 @@ class _Watch:
             operation = placed.tensor.operation
             if isinstance(operation, Cast | Rows) and id(operation) not in self.alive and placed.start < placed.stop:
                 raise _unhealthy(
-                    f"tensor {show(operation.ref.name)} is all zeros.", "It was never saved or never loaded."
+                    f"tensor {show(operation.ref.name)} is all zeros", "it was never saved or never loaded"
                 )
 
 
 def _unhealthy(what: str, why: str) -> Refused:
-    return Refused(what, why=why, cure="Export the drafter again; `draftconv inspect --deep` lists all such tensors.")
+    return Refused(what, why=why, cure="export the drafter again; `draftconv inspect --deep` lists all such tensors")
 
 
 class _Worker:
@@ -384,7 +384,7 @@ def _check(directory: Path, shards: tuple[Shard, ...], small: dict[str, bytes]) 
 
 def _differs(name: str) -> WriteError:
     return WriteError(
-        f"{show(name)} was written but reads back differently.",
-        why="The file system or the disk is not to be trusted.",
-        cure="Check the disk, then write to another one.",
+        f"{show(name)} was written but reads back differently",
+        why="the file system or the disk is not to be trusted",
+        cure="check the disk, then write to another one",
     )

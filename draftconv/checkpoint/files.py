@@ -35,9 +35,9 @@ def check_range(file: DataFile, offset: int, length: int) -> None:
     """Refuse a range that leaves the file, before anything is allocated for it."""
     if offset < 0 or length < 0 or offset + length > file.size:
         raise BadCheckpoint(
-            f"{show(file.name)} is too short: it has {file.size} bytes, {length} at {offset} were asked for.",
-            why="The file is truncated or its header lies.",
-            cure="Download or copy it again and compare the sizes.",
+            f"{show(file.name)} is too short: it has {file.size} bytes, {length} at {offset} were asked for",
+            why="the file is truncated or its header lies",
+            cure="download or copy it again and compare the sizes",
         )
 
 
@@ -56,9 +56,9 @@ class LocalFile:
         try:
             status = path.stat()
         except (OSError, ValueError) as error:
-            raise BadCheckpoint(f"{show(self.name)} cannot be read: {_reason(error)}.") from error
+            raise BadCheckpoint(f"{show(self.name)} cannot be read: {_reason(error)}") from error
         if not stat.S_ISREG(status.st_mode):
-            raise BadCheckpoint(f"{show(self.name)} is not a regular file.")
+            raise BadCheckpoint(f"{show(self.name)} is not a regular file")
         self.size = status.st_size
 
     def fileno(self) -> int:
@@ -68,7 +68,7 @@ class LocalFile:
                 try:
                     self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
                 except OSError as error:
-                    raise BadCheckpoint(f"{show(self.name)} cannot be opened: {_reason(error)}.") from error
+                    raise BadCheckpoint(f"{show(self.name)} cannot be opened: {_reason(error)}") from error
             return self._descriptor
 
     def read(self, offset: int, length: int) -> bytes:
@@ -80,7 +80,7 @@ class LocalFile:
             try:
                 piece = os.pread(descriptor, length, offset)
             except OSError as error:
-                raise BadCheckpoint(f"{show(self.name)} cannot be read: {_reason(error)}.") from error
+                raise BadCheckpoint(f"{show(self.name)} cannot be read: {_reason(error)}") from error
             if not piece:
                 raise shrunk(self)
             pieces.append(piece)
@@ -97,7 +97,7 @@ class LocalFile:
             try:
                 count = os.preadv(descriptor, [buffer], offset)
             except OSError as error:
-                raise BadCheckpoint(f"{show(self.name)} cannot be read: {_reason(error)}.") from error
+                raise BadCheckpoint(f"{show(self.name)} cannot be read: {_reason(error)}") from error
             if not count:
                 raise shrunk(self)
             offset += count
@@ -129,9 +129,9 @@ class LocalFile:
 def shrunk(file: DataFile) -> BadCheckpoint:
     """The error for a file that ends earlier than it did when it was opened."""
     return BadCheckpoint(
-        f"{show(file.name)} became shorter while it was read.",
-        why="Something is writing to the source.",
-        cure="Wait until the source is complete, then start again.",
+        f"{show(file.name)} became shorter while it was read",
+        why="something is writing to the source",
+        cure="wait until the source is complete, then start again",
     )
 
 

@@ -98,9 +98,9 @@ def refuse_pointer(file: DataFile) -> None:
     """Say what a git-lfs pointer is instead of calling it a broken header."""
     if file.size >= len(LFS_POINTER) and file.read(0, len(LFS_POINTER)) == LFS_POINTER:
         raise BadCheckpoint(
-            f"{show(file.name)} is a git-lfs pointer, not the weights.",
-            why="The repository was cloned without its large files.",
-            cure="Run `git lfs pull` in that directory.",
+            f"{show(file.name)} is a git-lfs pointer, not the weights",
+            why="the repository was cloned without its large files",
+            cure="run `git lfs pull` in that directory",
         )
 
 
@@ -132,7 +132,7 @@ def _reference(name: str, entry: object, file: DataFile, begin: int) -> TensorRe
     try:
         size = nbytes(dtype, shape)
     except BadCheckpoint as error:
-        raise _bad(where, error.what.rstrip(".")) from error
+        raise _bad(where, error.what) from error
     if size != stop - start:
         raise _bad(where, f"{dtype} {show(shape)} needs {size} bytes, its range holds {stop - start}")
     return TensorRef(name, dtype, tuple(shape), file, begin + start, size)
@@ -160,7 +160,7 @@ def _check_cover(refs: list[TensorRef], file: DataFile, begin: int) -> None:
 
 def _bad(where: str, fault: str) -> BadCheckpoint:
     return BadCheckpoint(
-        f"{where}: {fault}.",
-        why="This is not a safetensors file that any engine would load.",
-        cure="Download or export it again.",
+        f"{where}: {fault}",
+        why="this is not a safetensors file that any engine would load",
+        cure="download or export it again",
     )

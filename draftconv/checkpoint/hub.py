@@ -94,9 +94,9 @@ def push(
         stale = sorted(theirs - ours)
         if stale:
             raise WriteError(
-                f"{show(repo)} already holds {show_some(stale)}, which {show(directory.name)} does not.",
-                why="Engines would load the old weights beside the new ones.",
-                cure="Push to a new repository, or delete those files on the Hub.",
+                f"{show(repo)} already holds {show_some(stale)}, which {show(directory.name)} does not",
+                why="engines would load the old weights beside the new ones",
+                cure="push to a new repository, or delete those files on the Hub",
             )
         commit = api.upload_folder(
             repo_id=repo,
@@ -131,7 +131,7 @@ def hub_directory(repo: str, revision: str | None = None, token: str | None = No
     with network_errors(repo):
         info = _api(token).model_info(repo, revision=revision, files_metadata=True)
     if info.sha is None:
-        raise BadCheckpoint(f"{show(repo)}: the Hub names no commit.", cure="Check HF_ENDPOINT.")
+        raise BadCheckpoint(f"{show(repo)}: the Hub names no commit", cure="check HF_ENDPOINT")
     files: dict[str, int] = {}
     hashes: dict[str, str] = {}
     for sibling in info.siblings or ():

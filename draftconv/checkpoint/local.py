@@ -29,7 +29,7 @@ class LocalDirectory:
             with os.scandir(path) as entries:
                 self.files: Mapping[str, int] = dict(sorted(_sizes(entries)))
         except OSError as error:
-            raise BadCheckpoint(f"{show(self.name)} cannot be listed: {error.strerror}.") from error
+            raise BadCheckpoint(f"{show(self.name)} cannot be listed: {error.strerror}") from error
 
     def open(self, name: str) -> LocalFile:
         """Open a file of the directory; a link may only lead to where checkpoints keep their files."""
@@ -41,9 +41,9 @@ class LocalDirectory:
             allowed.add(self._root.parent.parent / "blobs")
         if target.parent not in allowed:
             raise BadCheckpoint(
-                f"{show(name)} in {show(self.name)} is a link that leads out of the directory.",
-                why="A checkpoint from a stranger could point at any file of yours.",
-                cure="Replace the link by a copy of the file.",
+                f"{show(name)} in {show(self.name)} is a link that leads out of the directory",
+                why="a checkpoint from a stranger could point at any file of yours",
+                cure="replace the link by a copy of the file",
             )
         return LocalFile(path)
 
@@ -60,16 +60,16 @@ def refuse_unexported(directory: LocalDirectory) -> None:
     if state is not None:
         raise NeedsExport(
             f"{show(directory.name)} is a distributed training checkpoint (.metadata and *.distcp), "
-            "as TorchSpec writes it.",
-            why="Its shards are pickled training state, with the optimizer in it.",
-            cure="Export it with TorchSpec first:  python tools/convert_to_hf.py "
+            "as TorchSpec writes it",
+            why="its shards are pickled training state, with the optimizer in it",
+            cure="export it with TorchSpec first:  python tools/convert_to_hf.py "
             f"--input-dir {quote(str(state))} --output-dir EXPORTED",
         )
     if "training_state.pt" in directory.files:
         raise NeedsExport(
-            f"{show(directory.name)} is a training state (training_state.pt), as SpecForge writes it.",
-            why="It holds the optimizer too, and no embeddings.",
-            cure="Export it with SpecForge first:  python -m specforge.export.to_hf "
+            f"{show(directory.name)} is a training state (training_state.pt), as SpecForge writes it",
+            why="it holds the optimizer too, and no embeddings",
+            cure="export it with SpecForge first:  python -m specforge.export.to_hf "
             f"--checkpoint {quote(str(directory.path))} --draft-config CONFIG.json --output-dir EXPORTED "
             "--embedding-source TARGET",
         )

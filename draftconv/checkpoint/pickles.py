@@ -303,15 +303,15 @@ class _Machine:
 
 def _malformed(where: str, fault: str) -> BadCheckpoint:
     return BadCheckpoint(
-        f"{where} is not a readable state dict: {show(fault)}.",
-        why="It is damaged or was not written by torch.save.",
-        cure="Download or export it again, as safetensors if you can.",
+        f"{where} is not a readable state dict: {show(fault)}",
+        why="it is damaged or was not written by torch.save",
+        cure="download or export it again, as safetensors if you can",
     )
 
 
 def _hostile(where: str, wanted: str) -> BadCheckpoint:
     return BadCheckpoint(
-        f"{where} asks for {show(wanted)}, which is not part of a state dict.",
-        why="Loading such a pickle runs code of its author; nothing of it was run here.",
-        cure="Save only model.state_dict(), as safetensors if you can.",
+        f"{where} asks for {show(wanted)}, which is not part of a state dict",
+        why="loading such a pickle runs code of its author; nothing of it was run here",
+        cure="save only model.state_dict(), as safetensors if you can",
     )

@@ -159,15 +159,15 @@ class HubFile:
         if status == 200:
             if offset > MAX_SKIP:
                 raise BadCheckpoint(
-                    f"{show(self.name)} cannot be read in parts: the server ignores ranges.",
-                    why=f"{offset} bytes would have to be downloaded to reach the ones that are needed.",
-                    cure="Download the repository first and pass the directory.",
+                    f"{show(self.name)} cannot be read in parts: the server ignores ranges",
+                    why=f"{offset} bytes would have to be downloaded to reach the ones that are needed",
+                    cure="download the repository first and pass the directory",
                 )
             return offset
         raise http_error(self.name, status)
 
     def _bad(self, fault: str) -> BadCheckpoint:
-        return BadCheckpoint(f"{show(self.name)} could not be read from the Hub: {fault}.", cure="Try again later.")
+        return BadCheckpoint(f"{show(self.name)} could not be read from the Hub: {fault}", cure="try again later")
 
 
 def _joined(url: str, location: str) -> str:
@@ -191,17 +191,17 @@ def http_error(what: str, status: int) -> BadCheckpoint:
     match status:
         case 401 | 403:
             return BadCheckpoint(
-                f"the Hub refuses access to {show(what)} (HTTP {status}).",
-                why="It is private, gated, or does not exist.",
-                cure="Log in with `hf auth login`, or set HF_TOKEN, with an account that has access.",
+                f"the Hub refuses access to {show(what)} (HTTP {status})",
+                why="it is private, gated, or does not exist",
+                cure="log in with `hf auth login`, or set HF_TOKEN, with an account that has access",
             )
         case 404:
             return BadCheckpoint(
-                f"{show(what)} is not on the Hub, or is private (HTTP 404).",
-                cure="Check the spelling (of a local path, too) and the revision; "
-                "for a private repository log in with `hf auth login`.",
+                f"{show(what)} is not on the Hub, or is private (HTTP 404)",
+                cure="check the spelling (of a local path, too) and the revision; "
+                "for a private repository log in with `hf auth login`",
             )
-    return BadCheckpoint(f"the Hub answered HTTP {status} for {show(what)}.", cure="Try again later.")
+    return BadCheckpoint(f"the Hub answered HTTP {status} for {show(what)}", cure="try again later")
 
 
 @contextmanager
@@ -224,16 +224,16 @@ def network_errors(what: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         raise http_error(what, error.response.status_code) from error
     except HFValidationError as error:
-        raise BadCheckpoint(f"{show(what)} is not a Hub id.", cure="Write OWNER/NAME.") from error
+        raise BadCheckpoint(f"{show(what)} is not a Hub id", cure="write OWNER/NAME") from error
     except OfflineModeIsEnabled as error:
         raise BadCheckpoint(
-            f"{show(what)} was not asked for: HF_HUB_OFFLINE is set.",
-            cure="Unset it, or pass a local directory.",
+            f"{show(what)} was not asked for: HF_HUB_OFFLINE is set",
+            cure="unset it, or pass a local directory",
         ) from error
     except unreachable as error:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             raise write_error(error, Path("the Hub cache")) from error
         raise BadCheckpoint(
-            f"{show(what)} could not be reached on the Hub ({type(error).__name__}).",
-            cure="Check the network and HF_ENDPOINT, or the path if you meant a local directory.",
+            f"{show(what)} could not be reached on the Hub ({type(error).__name__})",
+            cure="check the network and HF_ENDPOINT, or the path if you meant a local directory",
         ) from error

@@ -40,7 +40,7 @@ def staging(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """
     out = Path(os.path.abspath(out))  # noqa: PTH100  (resolve() would follow a link at `out` itself)
     if not out.name:
-        raise UsageError("the output directory has no name.", cure="Name a directory that does not exist yet.")
+        raise UsageError("the output directory has no name", cure="name a directory that does not exist yet")
     _refuse_target(out, overwrite=overwrite)
     try:
         with _claimed(out.with_name(f".{out.name}.draftconv")) as room:
@@ -82,18 +82,18 @@ def write_error(error: OSError, out: Path) -> WriteError:
     name = show(out.name)
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            what = f"{name} could not be written: there is no room left on its file system."
-            cure = "Free some space or choose an output on another file system."
+            what = f"{name} could not be written: there is no room left on its file system"
+            cure = "free some space or choose an output on another file system"
         case errno.EFBIG:
-            what = f"{name} could not be written: a file would exceed the size limit."
-            cure = "Raise the limit (`ulimit -f`), or split the weights with a shard size."
+            what = f"{name} could not be written: a file would exceed the size limit"
+            cure = "raise the limit (`ulimit -f`), or split the weights with a shard size"
         case errno.EROFS | errno.EACCES | errno.EPERM:
-            what = f"{name} could not be written: {error.strerror}."
-            cure = "Choose an output in a directory that you may write to."
+            what = f"{name} could not be written: {error.strerror}"
+            cure = "choose an output in a directory that you may write to"
         case _:
-            what = f"{name} could not be written: {error.strerror or error}."
-            cure = "Check the file system, then start again."
-    return WriteError(what, why="Nothing was left behind.", cure=cure)
+            what = f"{name} could not be written: {error.strerror or error}"
+            cure = "check the file system, then start again"
+    return WriteError(what, why="nothing was left behind", cure=cure)
 
 
 def sync_directory(path: Path) -> None:
@@ -108,22 +108,22 @@ def sync_directory(path: Path) -> None:
 def _refuse_target(out: Path, *, overwrite: bool) -> None:
     name = show(out.name)
     if not out.parent.is_dir():
-        raise WriteError(f"the directory that {name} would stand in does not exist.", cure="Create it first.")
+        raise WriteError(f"the directory that {name} would stand in does not exist", cure="create it first")
     if not os.path.lexists(out):
         return
     if out.is_symlink() or not out.is_dir():
-        raise WriteError(f"{name} exists and is not a directory.", cure="Choose another output name.")
+        raise WriteError(f"{name} exists and is not a directory", cure="choose another output name")
     if not overwrite:
         raise WriteError(
-            f"{name} exists already.",
-            why="Its contents would be lost.",
-            cure="Choose another output name, or pass --overwrite if draftconv wrote it.",
+            f"{name} exists already",
+            why="its contents would be lost",
+            cure="choose another output name, or pass --overwrite if draftconv wrote it",
         )
     if any(out.iterdir()) and not _is_ours(out / PROVENANCE):
         raise WriteError(
-            f"{name} was not written by draftconv: it holds no {PROVENANCE}.",
-            why="--overwrite replaces only directories that draftconv wrote.",
-            cure="Choose another output name, or remove the directory yourself.",
+            f"{name} was not written by draftconv: it holds no {PROVENANCE}",
+            why="--overwrite replaces only directories that draftconv wrote",
+            cure="choose another output name, or remove the directory yourself",
         )
 
 
@@ -170,9 +170,9 @@ def _lock(room: Path) -> int:
         # in a directory like /tmp anyone may have put it there; elsewhere a server may map user ids
         if not stat.S_ISDIR(status.st_mode) or (shared and status.st_uid != os.geteuid()):
             raise WriteError(
-                f"{show(room.name)} is in the way: it is not a directory of yours.",
-                why="draftconv works there before the output appears.",
-                cure="Remove it or choose another output.",
+                f"{show(room.name)} is in the way: it is not a directory of yours",
+                why="draftconv works there before the output appears",
+                cure="remove it or choose another output",
             )
         try:
             descriptor = os.open(room / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -185,8 +185,8 @@ def _lock(room: Path) -> int:
         except BlockingIOError as error:
             os.close(descriptor)
             raise WriteError(
-                f"another run is writing {show(room.name[1:].removesuffix('.draftconv'))} right now.",
-                cure="Wait for it, or choose another output.",
+                f"another run is writing {show(room.name[1:].removesuffix('.draftconv'))} right now",
+                cure="wait for it, or choose another output",
             ) from error
         except BaseException:
             os.close(descriptor)
@@ -221,7 +221,7 @@ def _publish(new: Path, out: Path, room: Path) -> None:
 
 def _overlap(source: Path, out: Path, relation: str) -> UsageError:
     return UsageError(
-        f"the output {show(out.name or out)} {relation} the source {show(source.name or source)}.",
-        why="Writing it would change what is being read.",
-        cure="Choose an output outside the source directory.",
+        f"the output {show(out.name or out)} {relation} the source {show(source.name or source)}",
+        why="writing it would change what is being read",
+        cure="choose an output outside the source directory",
     )

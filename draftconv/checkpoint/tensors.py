@@ -72,7 +72,7 @@ class TensorRef:
             return 0
         row, rest = divmod(self.nbytes, self.row_count)
         if rest:
-            raise BadCheckpoint(f"rows of {show(self.name)} ({self.dtype}) do not end on whole bytes.")
+            raise BadCheckpoint(f"rows of {show(self.name)} ({self.dtype}) do not end on whole bytes")
         return row
 
     def read(self) -> bytes:
@@ -103,7 +103,7 @@ class TensorRef:
         import numpy as np
 
         if self.dtype not in NUMPY:
-            raise BadCheckpoint(f"{show(self.name)} is {self.dtype}, which numpy cannot address.")
+            raise BadCheckpoint(f"{show(self.name)} is {self.dtype}, which numpy cannot address")
         raw = self.read()
         if self.dtype == "BOOL":
             # a byte other than 0 and 1 in a numpy bool is undefined behaviour
@@ -130,7 +130,7 @@ def as_float32(ref: TensorRef, start: int = 0, stop: int | None = None) -> NDArr
     import numpy as np
 
     if ref.dtype not in ("BF16", "F16", "F32"):
-        raise BadCheckpoint(f"{show(ref.name)} is {ref.dtype}; only BF16, F16 and F32 widen to float32 exactly.")
+        raise BadCheckpoint(f"{show(ref.name)} is {ref.dtype}; only BF16, F16 and F32 widen to float32 exactly")
     stop = ref.row_count if stop is None else stop
     raw = np.frombuffer(ref.rows(start, stop), dtype=NUMPY[ref.dtype])
     shape = (stop - start, *ref.shape[1:]) if ref.shape else ()

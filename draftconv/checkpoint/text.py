@@ -43,15 +43,15 @@ def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str
             seen: set[str] = set()
             twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
             raise BadCheckpoint(
-                f"{where} has the key {show(twice)} twice.",
-                why="Readers disagree on which of the two counts.",
-                cure="Remove one of them.",
+                f"{where} has the key {show(twice)} twice",
+                why="readers disagree on which of the two counts",
+                cure="remove one of them",
             )
         return found
 
     def constant(text: str) -> float:
         if not constants:
-            raise BadCheckpoint(f"{where} is not valid JSON: it holds {text}.")
+            raise BadCheckpoint(f"{where} is not valid JSON: it holds {text}")
         return float(text)
 
     try:
@@ -61,13 +61,13 @@ def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str
             # Half a surrogate pair passes json.loads and breaks whoever writes it out again.
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except UnicodeError as error:
-        raise BadCheckpoint(f"{where} is not UTF-8 text ({show(error)}).") from error
+        raise BadCheckpoint(f"{where} is not UTF-8 text ({show(error)})") from error
     except RecursionError as error:
-        raise BadCheckpoint(f"{where} is nested too deeply to be read.") from error
+        raise BadCheckpoint(f"{where} is nested too deeply to be read") from error
     except ValueError as error:
-        raise BadCheckpoint(f"{where} is not valid JSON: {show(error)}.") from error
+        raise BadCheckpoint(f"{where} is not valid JSON: {show(error)}") from error
     if not isinstance(found, dict):
-        raise BadCheckpoint(f"{where} holds a JSON {type(found).__name__}, not an object.")
+        raise BadCheckpoint(f"{where} holds a JSON {type(found).__name__}, not an object")
     return found
 
 

@@ -23,7 +23,7 @@ ZIP = b"PK\x03\x04"
 LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """How torch.save began before version 1.6: its magic number, pickled (torch/serialization.py)."""
 
-RESAVE = "Load it with torch.load(…, weights_only=True) and save it with safetensors.torch.save_file."
+RESAVE = "load it with torch.load(…, weights_only=True) and save it with safetensors.torch.save_file"
 
 
 def read_torch(file: DataFile) -> dict[str, TensorRef]:
@@ -39,20 +39,20 @@ def read_torch(file: DataFile) -> dict[str, TensorRef]:
     if not start.startswith(ZIP):
         legacy = start == LEGACY
         raise BadCheckpoint(
-            f"{where} is {'in the format of torch before 1.6' if legacy else 'not a torch archive'}.",
-            why="Its tensors cannot be read without running its pickle." if legacy else "",
+            f"{where} is {'in the format of torch before 1.6' if legacy else 'not a torch archive'}",
+            why="its tensors cannot be read without running its pickle" if legacy else "",
             cure=RESAVE,
         )
     members = read_members(file)
     root = _root(members, where)
     if any(name.startswith(f"{root}/code/") for name in members) or f"{root}/constants.pkl" in members:
-        raise BadCheckpoint(f"{where} is a TorchScript program, not a state dict.", cure=RESAVE)
+        raise BadCheckpoint(f"{where} is a TorchScript program, not a state dict", cure=RESAVE)
     order = members.get(f"{root}/byteorder")
     if order is not None and read_member(file, order, 16) != b"little":
-        raise BadCheckpoint(f"{where} was written on a big-endian machine.", cure=RESAVE)
+        raise BadCheckpoint(f"{where} was written on a big-endian machine", cure=RESAVE)
     state = load(read_member(file, members[f"{root}/data.pkl"], MAX_PICKLE), where)
     if not isinstance(state, dict):
-        raise BadCheckpoint(f"{where} holds a {type(state).__name__}, not a state dict.", cure=RESAVE)
+        raise BadCheckpoint(f"{where} holds a {type(state).__name__}, not a state dict", cure=RESAVE)
     _refuse_nested(state, where)
     offsets: dict[str, int] = {}
     return {name: _reference(file, name, value, members, root, offsets) for name, value in state.items()}
@@ -62,7 +62,7 @@ def _root(members: dict[str, Member], where: str) -> str:
     roots = [name.removesuffix("/data.pkl") for name in members if name.endswith("/data.pkl")]
     roots = [root for root in roots if "/" not in root]
     if len(roots) != 1:
-        raise BadCheckpoint(f"{where} is a zip archive, but not one of torch.save (no data.pkl).", cure=RESAVE)
+        raise BadCheckpoint(f"{where} is a zip archive, but not one of torch.save (no data.pkl)", cure=RESAVE)
     return roots[0]
 
 
@@ -73,11 +73,11 @@ def _refuse_nested(state: dict[object, object], where: str) -> None:
     inner = [key for key in others if isinstance(state[key], dict)]
     if inner:
         raise BadCheckpoint(
-            f"{where} is a training state (it holds {show_some(state)}), not a flat state dict.",
-            why="Which of its parts is the drafter cannot be told from the file.",
-            cure=f"Save the inner dictionary alone, for example state[{show(inner[0])!r}], as safetensors.",
+            f"{where} is a training state (it holds {show_some(state)}), not a flat state dict",
+            why="which of its parts is the drafter cannot be told from the file",
+            cure=f"save the inner dictionary alone, for example state[{show(inner[0])!r}], as safetensors",
         )
-    raise BadCheckpoint(f"{where} holds {show_some(others)}, which is not a named tensor.", cure=RESAVE)
+    raise BadCheckpoint(f"{where} holds {show_some(others)}, which is not a named tensor", cure=RESAVE)
 
 
 def _reference(
@@ -87,13 +87,13 @@ def _reference(
     storage = tensor.storage
     member = members.get(f"{root}/data/{storage.key}")
     if member is None:
-        raise BadCheckpoint(f"{where}: its storage {show(storage.key)} is not in the archive.", cure=RESAVE)
+        raise BadCheckpoint(f"{where}: its storage {show(storage.key)} is not in the archive", cure=RESAVE)
     width = SIZES[storage.dtype] // 8
     if member.size != storage.count * width:
         raise BadCheckpoint(
             f"{where}: its storage claims {storage.count} elements of {storage.dtype}, "
-            f"the archive holds {member.size} bytes.",
-            cure="Download or export it again.",
+            f"the archive holds {member.size} bytes",
+            cure="download or export it again",
         )
     try:
         size = nbytes(storage.dtype, tensor.shape)
@@ -101,12 +101,12 @@ def _reference(
         raise BadCheckpoint(f"{where}: {error.what}") from error
     if not _contiguous(tensor):
         raise BadCheckpoint(
-            f"{where} is not contiguous: shape {show(tensor.shape)}, strides {show(tensor.strides)}.",
-            why="It is a transposed or sliced view; its bytes are not in order.",
-            cure="Save it again after tensor.contiguous().",
+            f"{where} is not contiguous: shape {show(tensor.shape)}, strides {show(tensor.strides)}",
+            why="it is a transposed or sliced view; its bytes are not in order",
+            cure="save it again after tensor.contiguous()",
         )
     if tensor.offset * width + size > member.size:
-        raise BadCheckpoint(f"{where} leaves its storage.", cure="Download or export it again.")
+        raise BadCheckpoint(f"{where} leaves its storage", cure="download or export it again")
     if storage.key not in offsets:
         offsets[storage.key] = data_offset(file, member)
     return TensorRef(name, storage.dtype, tensor.shape, file, offsets[storage.key] + tensor.offset * width, size)

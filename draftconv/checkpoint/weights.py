@@ -76,9 +76,9 @@ def read_weights(directory: Directory, only: str | None = None) -> Weights:
             _refuse_missing_shards(directory, names)
             return _merge(directory, tuple(names), None, None)
     raise BadCheckpoint(
-        f"{show(directory.name)} holds no weights: neither *.safetensors nor *.bin.",
-        why=f"It holds {show_some(sorted(directory.files), 6) or 'no files'}.",
-        cure="Pass the directory (or repository) that the trainer exported.",
+        f"{show(directory.name)} holds no weights: neither *.safetensors nor *.bin",
+        why=f"it holds {show_some(sorted(directory.files), 6) or 'no files'}",
+        cure="pass the directory (or repository) that the trainer exported",
     )
 
 
@@ -95,33 +95,33 @@ def read_file(file: DataFile) -> tuple[dict[str, TensorRef], dict[str, str]]:
 def _read_indexed(directory: Directory, index: str, single: str) -> Weights:
     size = directory.files[index]
     if size > MAX_INDEX:
-        raise BadCheckpoint(f"{index} has {size} bytes; {MAX_INDEX} is the limit.")
+        raise BadCheckpoint(f"{index} has {size} bytes; {MAX_INDEX} is the limit")
     found = parse_object(directory.open(index).read(0, size), index).get("weight_map")
     if not isinstance(found, dict) or not found:
-        raise BadCheckpoint(f"{index} has no weight_map.", cure="Export the checkpoint again.")
+        raise BadCheckpoint(f"{index} has no weight_map", cure="export the checkpoint again")
     where: dict[str, str] = {}
     suffix = single[single.index(".") :]
     for tensor, name in found.items():
         if not isinstance(name, str) or not is_plain_name(name) or not name.endswith(suffix):
             raise BadCheckpoint(
-                f"{index} puts tensor {show(tensor)} into {show(name)}, which is not the name of a {suffix} file.",
-                why="An index may only name files beside it.",
-                cure="Correct the index, or export the checkpoint again.",
+                f"{index} puts tensor {show(tensor)} into {show(name)}, which is not the name of a {suffix} file",
+                why="an index may only name files beside it",
+                cure="correct the index, or export the checkpoint again",
             )
         where[tensor] = name
     shards = tuple(sorted(set(where.values())))
     missing = [name for name in shards if name not in directory.files]
     if missing:
         raise BadCheckpoint(
-            f"{show(directory.name)} lacks {show_some(missing)}, which {index} names.",
-            why="The weights are incomplete.",
-            cure="Download the missing files.",
+            f"{show(directory.name)} lacks {show_some(missing)}, which {index} names",
+            why="the weights are incomplete",
+            cure="download the missing files",
         )
     if single in directory.files and single not in shards:
         raise BadCheckpoint(
-            f"{show(directory.name)} holds both {single} and {index}, which does not name it.",
-            why="transformers loads the single file, vLLM the indexed ones: they may differ.",
-            cure="Remove the one that is not meant.",
+            f"{show(directory.name)} holds both {single} and {index}, which does not name it",
+            why="transformers loads the single file, vLLM the indexed ones: they may differ",
+            cure="remove the one that is not meant",
         )
     return _merge(directory, shards, where, index)
 
@@ -134,34 +134,34 @@ def _merge(directory: Directory, names: tuple[str, ...], where: Mapping[str, str
         for tensor, ref in found.items():
             if tensor in tensors:
                 raise BadCheckpoint(
-                    f"tensor {show(tensor)} is in both {show(tensors[tensor].file.name)} and {show(name)}.",
-                    why="Readers disagree on which of the two counts.",
-                    cure="Remove the file that does not belong to the checkpoint.",
+                    f"tensor {show(tensor)} is in both {show(tensors[tensor].file.name)} and {show(name)}",
+                    why="readers disagree on which of the two counts",
+                    cure="remove the file that does not belong to the checkpoint",
                 )
             if where is not None and where.get(tensor) != name:
                 raise BadCheckpoint(
                     f"tensor {show(tensor)} is in {show(name)}, but {index} "
-                    + (f"puts it into {show(where[tensor])}." if tensor in where else "does not name it."),
-                    why="Readers that follow the index would not find it.",
-                    cure="Correct the index, or export the checkpoint again.",
+                    + (f"puts it into {show(where[tensor])}" if tensor in where else "does not name it"),
+                    why="readers that follow the index would not find it",
+                    cure="correct the index, or export the checkpoint again",
                 )
             tensors[tensor] = ref
         for key, value in described.items():
             if metadata.setdefault(key, value) != value:
                 raise BadCheckpoint(
-                    f"{show(name)} and the shards before it differ in metadata {show(key)}.",
-                    why="They do not come from one export.",
-                    cure="Export the checkpoint again.",
+                    f"{show(name)} and the shards before it differ in metadata {show(key)}",
+                    why="they do not come from one export",
+                    cure="export the checkpoint again",
                 )
     lost = [tensor for tensor in where or () if tensor not in tensors]
     if lost and where is not None:
         raise BadCheckpoint(
-            f"{index} puts {show_some(lost)} into {show(where[lost[0]])}, which does not hold it.",
-            why="The weights are incomplete.",
-            cure="Export the checkpoint again.",
+            f"{index} puts {show_some(lost)} into {show(where[lost[0]])}, which does not hold it",
+            why="the weights are incomplete",
+            cure="export the checkpoint again",
         )
     if not tensors:
-        raise BadCheckpoint(f"{show(directory.name)} holds no tensors.", cure="Export the checkpoint again.")
+        raise BadCheckpoint(f"{show(directory.name)} holds no tensors", cure="export the checkpoint again")
     return Weights(tensors, metadata, frozenset(names))
 
 
@@ -178,7 +178,7 @@ def _refuse_missing_shards(directory: Directory, names: list[str]) -> None:
             wanted = f"{stem}-{number:05d}-of-{count}{suffix}"
             if wanted not in directory.files:
                 raise BadCheckpoint(
-                    f"{show(directory.name)} lacks {show(wanted)}.",
-                    why="The weights are incomplete.",
-                    cure="Download the missing files.",
+                    f"{show(directory.name)} lacks {show(wanted)}",
+                    why="the weights are incomplete",
+                    cure="download the missing files",
                 )

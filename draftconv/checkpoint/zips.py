@@ -67,9 +67,9 @@ def data_offset(file: DataFile, member: Member) -> int:
     """
     if not member.stored:
         raise BadCheckpoint(
-            f"{show(file.name)}: its member {show(member.name)} is compressed or encrypted.",
-            why="torch.save stores its members as they are.",
-            cure="Load it with torch (weights_only=True) and save it as safetensors.",
+            f"{show(file.name)}: its member {show(member.name)} is compressed or encrypted",
+            why="torch.save stores its members as they are",
+            cure="load it with torch (weights_only=True) and save it as safetensors",
         )
     magic, _, _, method, *_, name_length, extra_length = _LOCAL.unpack(file.read(member.header, _LOCAL.size))
     name = file.read(member.header + _LOCAL.size, name_length)
@@ -167,7 +167,7 @@ def _widen(file: DataFile, name: str, extra: bytes, fields: tuple[int, int, int]
 
 def _bad(file: DataFile, fault: str) -> BadCheckpoint:
     return BadCheckpoint(
-        f"{show(file.name)}: {fault}.",
-        why="torch would not load it either.",
-        cure="Download or export it again.",
+        f"{show(file.name)}: {fault}",
+        why="torch would not load it either",
+        cure="download or export it again",
     )

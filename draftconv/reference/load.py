@@ -23,9 +23,7 @@ TORCH_DTYPES = {
 }
 
 
-def load_drafter(
-    drafter: Drafter, target: Target | None = None, *, dtype: torch.dtype = torch.float32
-) -> DrafterModel:
+def load_drafter(drafter: Drafter, target: Target | None = None, *, dtype: torch.dtype = torch.float32) -> DrafterModel:
     """Load an opened drafter's weights into the reference forward.
 
     Args:

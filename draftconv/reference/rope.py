@@ -50,18 +50,12 @@ def table_multiplier(rope: Rope, *, latent: bool) -> float:
         return 1.0
     factor = _number(rope, "factor")
     if latent:
-        return _mscale(factor, _number(rope, "mscale", 1)) / _mscale(
-            factor, _number(rope, "mscale_all_dim", 0)
-        )
+        return _mscale(factor, _number(rope, "mscale", 1)) / _mscale(factor, _number(rope, "mscale_all_dim", 0))
     if "attention_factor" in rope.scaling:
         return _number(rope, "attention_factor")
     extra = _number(rope, "attn_factor", 1)
     if "mscale" in rope.scaling and "mscale_all_dim" in rope.scaling:
-        return (
-            extra
-            * _mscale(factor, _number(rope, "mscale"))
-            / _mscale(factor, _number(rope, "mscale_all_dim"))
-        )
+        return extra * _mscale(factor, _number(rope, "mscale")) / _mscale(factor, _number(rope, "mscale_all_dim"))
     return extra * _mscale(factor, 1)
 
 

@@ -63,18 +63,14 @@ def accept_length(requests: Iterable[Decoded]) -> float:
 
 
 @torch.no_grad()
-def speculate(
-    drafter: DrafterModel, target: LiveTarget, prompt_T: Tensor, *, depth: int, length: int
-) -> Decoded:
+def speculate(drafter: DrafterModel, target: LiveTarget, prompt_T: Tensor, *, depth: int, length: int) -> Decoded:
     """Generate `length` tokens after `prompt_T` (int64), drafting `depth` tokens a round.
 
     The text is the target's own greedy text whatever the drafter proposes, up to the
     target's rounding between one-token and many-token passes.
     """
     if depth < 1 or length < 1 or len(prompt_T) < 1:
-        raise UsageError(
-            f"depth {depth}, length {length} and a prompt of {len(prompt_T)} tokens: all must be ≥ 1"
-        )
+        raise UsageError(f"depth {depth}, length {length} and a prompt of {len(prompt_T)} tokens: all must be ≥ 1")
     logits_TV, states_TAW = target.feed(prompt_T)
     known = torch.cat((prompt_T, logits_TV[-1:].argmax(-1)))
     end = len(prompt_T) + length

@@ -52,9 +52,7 @@ class TargetLayer(nn.Module):
     def __init__(self, shape: TargetShape) -> None:
         super().__init__()
         self.input_layernorm = RmsNorm(shape.hidden, shape.eps)
-        self.self_attn = build_attention(
-            shape.hidden, shape.hidden, shape.attention, shape.rope, eps=shape.eps
-        )
+        self.self_attn = build_attention(shape.hidden, shape.hidden, shape.attention, shape.rope, eps=shape.eps)
         self.post_attention_layernorm = RmsNorm(shape.hidden, shape.eps)
         self.mlp = Mlp(shape.hidden, shape.intermediate, bias=False, activation="silu")
 
@@ -89,9 +87,7 @@ class TargetModel(nn.Module):
         """An empty cache for one batch."""
         return Cache.empty(self.shape.layers)
 
-    def forward(
-        self, tokens_BT: Tensor, cache: Cache | None = None, boundaries: Sequence[int] = ()
-    ) -> TargetOutput:
+    def forward(self, tokens_BT: Tensor, cache: Cache | None = None, boundaries: Sequence[int] = ()) -> TargetOutput:
         """Run `tokens_BT` (int64) after what `cache` holds.
 
         Args:
@@ -107,9 +103,7 @@ class TargetModel(nn.Module):
             stream[i + 1] = x_BTH
         final_BTH: Tensor = self.model.norm(x_BTH)
         taken = [stream[b] for b in boundaries]
-        states_BTAW = (
-            torch.stack(taken, dim=2) if taken else x_BTH.new_zeros(*x_BTH.shape[:2], 0, x_BTH.shape[2])
-        )
+        states_BTAW = torch.stack(taken, dim=2) if taken else x_BTH.new_zeros(*x_BTH.shape[:2], 0, x_BTH.shape[2])
         return TargetOutput(self.lm_head(final_BTH), states_BTAW, final_BTH)
 
 
@@ -175,9 +169,7 @@ def _llama_attention(config: Mapping[str, Any]) -> Gqa:
 
 def _latent_attention(config: Mapping[str, Any]) -> Mla:
     if config.get("first_k_dense_replace", 0) < config["num_hidden_layers"]:
-        raise Refused(
-            "the reference target forward has no routed experts", cure="a target with dense layers only"
-        )
+        raise Refused("the reference target forward has no routed experts", cure="a target with dense layers only")
     return Mla(
         heads=config["num_attention_heads"],
         q_lora=config.get("q_lora_rank"),

@@ -136,7 +136,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare/config.json").write_text("{}")
     error = refuses(tmp_path / "bare", "bare holds no weights")
-    assert error.why == "It holds config.json."
+    assert error.why == "it holds config.json"
     save_file({}, tmp_path / "bare/model.safetensors")
     refuses(tmp_path / "bare", "bare holds no tensors")
 

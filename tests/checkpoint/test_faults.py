@@ -66,7 +66,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(source: Path, small_disk: Path) -> None:
     with pytest.raises(WriteError, match="out could not be written: there is no room left") as caught:
         execute(copy_plan(source), small_disk / "out")
-    assert caught.value.why == "Nothing was left behind."
+    assert caught.value.why == "nothing was left behind"
     assert list(small_disk.iterdir()) == []
 
 

@@ -1,8 +1,7 @@
 """One thread: these models are tiny, and the recorded counts come from one thread."""
 
-import pytest
 import torch
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     torch.set_num_threads(1)

@@ -36,9 +36,7 @@ def unrolled(model: DrafterModel) -> Tensor:
 def twin_logits(facts: Facts, weights: dict[str, Tensor]) -> np.ndarray:
     states, tokens = random_text(facts, ROWS)
     arrays = {name: tensor.numpy() for name, tensor in weights.items()}
-    return np.array(
-        [twin.chain_logits(facts, arrays, states.numpy(), tokens.tolist(), i, STEPS) for i in range(ROWS)]
-    )
+    return np.array([twin.chain_logits(facts, arrays, states.numpy(), tokens.tolist(), i, STEPS) for i in range(ROWS)])
 
 
 @pytest.fixture(params=list(VARIANTS.values()), ids=list(VARIANTS))
@@ -138,9 +136,7 @@ MLA_ATTENTION = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("facts", "modules"), [(LLAMA, LLAMA_ATTENTION), (MLA, MLA_ATTENTION)], ids=["llama", "mla"]
-)
+@pytest.mark.parametrize(("facts", "modules"), [(LLAMA, LLAMA_ATTENTION), (MLA, MLA_ATTENTION)], ids=["llama", "mla"])
 def test_parameter_names_are_the_canonical_names(facts: Facts, modules: tuple[str, ...]) -> None:
     attention = [f"layers.0.self_attn.{name}.weight" for name in modules]
     assert sorted(DrafterModel(facts).state_dict()) == sorted([*ALWAYS, *attention])
@@ -177,9 +173,7 @@ def test_wrong_tensors_are_named(change: dict[str, Tensor | None], said: str) ->
 def test_shared_tables_come_from_the_target() -> None:
     weights = random_tensors(LLAMA)
     embed, head = weights.pop("embed_tokens.weight"), weights.pop("lm_head.weight")
-    with pytest.raises(
-        BadCheckpoint, match=r"give the target's table for embed_tokens.weight, lm_head.weight"
-    ):
+    with pytest.raises(BadCheckpoint, match=r"give the target's table for embed_tokens.weight, lm_head.weight"):
         DrafterModel.from_tensors(LLAMA, weights)
     model = DrafterModel.from_tensors(LLAMA, weights, embed=embed, head=head, dtype=torch.float64)
     assert torch.equal(unrolled(model), unrolled(double(LLAMA)))

@@ -105,9 +105,7 @@ def test_weights_are_finite_bfloat16(file: Path) -> None:
 
 
 def test_vocabulary_maps_agree() -> None:
-    with safe_open(
-        DATA / "drafters" / "llama-eagle3-reduced" / "model.safetensors", framework="pt"
-    ) as opened:
+    with safe_open(DATA / "drafters" / "llama-eagle3-reduced" / "model.safetensors", framework="pt") as opened:
         kept = opened.get_tensor("d2t") + torch.arange(1024)
         assert torch.equal(opened.get_tensor("t2d").nonzero()[:, 0], kept)
 

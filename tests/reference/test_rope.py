@@ -84,9 +84,7 @@ def test_only_distance_matters(pairs: str) -> None:
 
 def test_multiplier_scales_the_rotated_vector() -> None:
     x = torch.ones(1, 1, 1, 4, dtype=torch.float64)
-    turned = rotate(
-        x, torch.tensor([5]), inverse_frequencies(scaled("default"), 4), pairs="halves", multiplier=1.5
-    )
+    turned = rotate(x, torch.tensor([5]), inverse_frequencies(scaled("default"), 4), pairs="halves", multiplier=1.5)
     assert float(turned.norm()) == pytest.approx(3.0)
 
 

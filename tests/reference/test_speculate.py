@@ -30,9 +30,7 @@ class Counting:
 
     def feed(self, token_T: Tensor) -> tuple[Tensor, Tensor]:
         self.rows += len(token_T)
-        return torch.nn.functional.one_hot(successor(token_T), VOCAB).float(), torch.zeros(
-            len(token_T), 3, 16
-        )
+        return torch.nn.functional.one_hot(successor(token_T), VOCAB).float(), torch.zeros(len(token_T), 3, 16)
 
     def rewind(self, rows: int) -> None:
         self.rows = rows
@@ -44,6 +42,7 @@ class Oracle(DrafterModel):
     right = 3
 
     def step(self, state_BTH: Tensor, token_BT: Tensor, cache: Cache, k: int = 0) -> Tensor:
+        del state_BTH  # an oracle needs no state
         cache.advance(token_BT.shape[1], k)
         guess = successor(token_BT) if k < self.right else successor(token_BT) + 1
         return torch.nn.functional.one_hot(guess % VOCAB, VOCAB).float()

@@ -60,9 +60,7 @@ def plain_block(facts: Facts, w: Weights, prefix: str, xs: list[Vector]) -> list
     return finish_block(facts, w, prefix, inputs, xs)
 
 
-def finish_block(
-    facts: Facts, w: Weights, prefix: str, inputs: list[Vector], residuals: list[Vector]
-) -> list[Vector]:
+def finish_block(facts: Facts, w: Weights, prefix: str, inputs: list[Vector], residuals: list[Vector]) -> list[Vector]:
     mixed = attention(facts, w, prefix + "self_attn.", inputs)
     out = []
     for residual, attended in zip(residuals, mixed, strict=True):
@@ -86,17 +84,13 @@ def attention(facts: Facts, w: Weights, prefix: str, xs: list[Vector]) -> list[V
         for head in range(shape.heads):
             visible = [s for s in range(t + 1) if facts.window is None or t - s < facts.window]
             weights = [math.exp(scale * float(rows[t][head][0] @ rows[s][head][1])) for s in visible]
-            total = sum(
-                weight * rows[s][head][2] for weight, s in zip(weights, visible, strict=True)
-            ) / math.fsum(weights)
-            gathered.append(total)
+            mixed = sum(weight * rows[s][head][2] for weight, s in zip(weights, visible, strict=True))
+            gathered.append(mixed / math.fsum(weights))
         out.append(affine(w, prefix + "o_proj", np.concatenate(gathered)))
     return out
 
 
-def llama_heads(
-    facts: Facts, w: Weights, prefix: str, x: Vector, position: int
-) -> list[tuple[Vector, Vector, Vector]]:
+def llama_heads(facts: Facts, w: Weights, prefix: str, x: Vector, position: int) -> list[tuple[Vector, Vector, Vector]]:
     shape = facts.attention
     assert isinstance(shape, Gqa)
     d = shape.head_dim

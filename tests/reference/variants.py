@@ -85,16 +85,12 @@ VARIANTS: Mapping[str, Variant] = {
     "llama dynamic rope": variant(WIDE, {"rope": rope()}, rope=rope("dynamic", factor=4.0)),
     "llama llama3 rope": variant(WIDE, {"rope": rope()}, rope=rope("llama3", **LLAMA3)),
     "llama yarn": variant(WIDE, {"rope": rope("yarn", **YARN, **BOTH)}, rope=rope("yarn", **YARN)),
-    "llama yarn, both mscales": variant(
-        WIDE, {"rope": rope("yarn", **YARN)}, rope=rope("yarn", **YARN, **BOTH)
-    ),
+    "llama yarn, both mscales": variant(WIDE, {"rope": rope("yarn", **YARN)}, rope=rope("yarn", **YARN, **BOTH)),
     "llama yarn, unequal mscales": variant(
         WIDE, {"rope": rope("yarn", **YARN, **BOTH)}, rope=rope("yarn", **YARN, **UNEQUAL)
     ),
     "mla": variant(MLA, {"rope": rope(pairs="halves")}),
-    "mla plain query": variant(
-        MLA, {"rope": rope(pairs="halves")}, attention=replace(MLA_SHAPE, q_lora=None)
-    ),
+    "mla plain query": variant(MLA, {"rope": rope(pairs="halves")}, attention=replace(MLA_SHAPE, q_lora=None)),
     "mla 3.1": variant(MLA, {"feedback": "pre-norm"}, fusion="fc_norm", feedback="post-norm"),
     "mla two layers": variant(MLA, {"layers": 1}, layers=2),
     "mla yarn, both mscales": variant(
