@@ -9,7 +9,6 @@ from io import TextIOWrapper
 from typing import Any, NoReturn
 
 import click
-from click.utils import PacifyFlushWrapper
 
 import draftconv
 
@@ -71,12 +70,13 @@ def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
     """Run, print what went wrong, and return the exit code."""
     from draftconv.errors import DraftconvError
 
+    stdout = sys.stdout
     try:
         code = run()
         return code if isinstance(code, int) else 0
     except SystemExit:
-        if isinstance(sys.stdout, PacifyFlushWrapper):
-            return 0  # Click printed its help to a reader that has gone
+        if sys.stdout is not stdout:
+            return 0  # Click put another in its place, because the reader of its help has gone
         raise
     except click.ClickException as error:
         error.show()
