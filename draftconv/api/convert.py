@@ -16,7 +16,7 @@ from typing import cast
 
 import draftconv
 from draftconv.api import passes
-from draftconv.api.card import model_card
+from draftconv.api.hints import hints
 from draftconv.api.provenance import FILE, FORMAT, Provenance, Way, output_digest, read_provenance
 from draftconv.api.repairs import repair
 from draftconv.api.work import MAPS, Change, Work, content_hash, facts_json, start
@@ -32,7 +32,6 @@ from draftconv.checkpoint import (
     local_path,
     open_checkpoint,
 )
-from draftconv.checkpoint.execute import execute
 from draftconv.checkpoint.staging import refuse_same
 from draftconv.drafter.checks import VALUES, Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
@@ -111,6 +110,8 @@ class Conversion:
             Refused: a value that had to be loaded is NaN or infinite, a tensor is all zeros, or a cast overflows.
             WriteError: the file system refuses.
         """
+        from draftconv.checkpoint.execute import execute
+
         for path in self.reads:
             refuse_same(path, out)
         execute(self.plan, out, overwrite=overwrite, progress=progress, deep=True)
@@ -195,18 +196,15 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, op
         reads=_reads(checkpoint, target, options),
     )
     record = _record(conversion, options, target, provenance)
-    card = {"README.md": model_card(record, work.facts, target)} if options.card else {}
+    card = {"README.md": _card(record, work, target)} if options.card else {}
     plan = replace(conversion.plan, json_files={"config.json": config, FILE: record}, text_files=card)
     return replace(conversion, plan=plan)
 
 
-def hints(source: str | None, convention: str | None, target: Target | None) -> Hints:
-    """Check and bundle what a person says about a checkpoint."""
-    match convention:
-        case "before" | "after" | None:
-            return Hints(source, convention, target)
-        case _:
-            raise UsageError(f"--aux-convention {convention}: unknown", cure="write before or after")
+def _card(record: Mapping[str, object], work: Work, target: Target | None) -> str:
+    from draftconv.api.card import model_card
+
+    return model_card(record, work.facts, target)
 
 
 def _writer(found: Layout, name: str) -> Writer:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 
-from draftconv.api.convert import hints
+from draftconv.api.hints import hints
 from draftconv.checkpoint import FLOATS, TensorRef, first_difference, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts

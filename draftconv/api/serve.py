@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from draftconv.api.convert import hints
+from draftconv.api.hints import hints
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from draftconv.api.convert import hints
+from draftconv.api.hints import hints
 from draftconv.api.provenance import FILE, Provenance, Way, read_provenance
 from draftconv.api.work import MAPS, content_hash, copy_of, output_blocks
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint

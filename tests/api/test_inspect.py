@@ -94,7 +94,10 @@ def test_every_proposal_is_possible(source: Source, tmp_path: Path) -> None:
             out = tmp_path / f"{producer}-{variant}"
             convert(path, out, options)
             after = status(inspect(out))
-            assert all(after[name] == "loads" for name in after if options.to in (name, "portable")), (producer, variant)
+            assert all(after[name] == "loads" for name in after if options.to in (name, "portable")), (
+                producer,
+                variant,
+            )
 
 
 def test_a_repair_is_part_of_the_proposal(tmp_path: Path) -> None:

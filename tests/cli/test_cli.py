@@ -180,8 +180,8 @@ def test_strict_fails_on_a_warning(run: Run, tmp_path: Path) -> None:
 
 def test_inspect_json(run: Run, drafter: Path) -> None:
     found = json.loads(run("inspect", drafter, "--format", "json").stdout)
-    assert list(found) == ["name", "revision", "files", "layout", "facts", "reasons", "tensors", "companions", "dropped",
-                           "target", "problems", "not_checked", "engines"]  # fmt: skip
+    assert list(found) == ["name", "revision", "files", "layout", "facts", "reasons", "tensors", "companions",
+                           "dropped", "target", "problems", "not_checked", "engines"]  # fmt: skip
     assert found["name"] == "drafter"
     assert found["layout"]["id"] == "torchspec-native"
     assert found["facts"]["eagle"] == "3"
@@ -232,7 +232,9 @@ def test_the_way_through_by_pasting(name: str, run: Run, tmp_path: Path) -> None
     assert shlex.split(served.stdout.splitlines()[-1])[:2] == ["vllm", "serve"]
 
 
-def test_the_proposed_directory_is_free(run: Run, tmp_path: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proposed_directory_is_free(
+    run: Run, tmp_path: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "drafter-portable").mkdir()
     assert next_command(run("inspect", drafter))[2] == "drafter-portable-2"
     monkeypatch.chdir(drafter)
@@ -250,7 +252,18 @@ def test_a_dry_run_shows_everything_and_proposes_itself(run: Run, drafter: Path,
         assert line in result.stdout, line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafter"]
     again = next_command(result)
-    assert again == ["convert", str(drafter), "out", "--to", "vllm", "--dtype", "f32", "--shard-size", "100000", "--no-card"]
+    assert again == [
+        "convert",
+        str(drafter),
+        "out",
+        "--to",
+        "vllm",
+        "--dtype",
+        "f32",
+        "--shard-size",
+        "100000",
+        "--no-card",
+    ]
     result = run(*again)
     assert result.exit_code == 0
     assert "Wrote out: 14 tensors" in result.stdout
@@ -361,7 +374,8 @@ def fails(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         (CheckFailed("x", why="d2t holds ids", cure="convert --repair d2t-absolute mends it."), 1,
          "Error: x\n       d2t holds ids\n       convert --repair d2t-absolute mends it\n"),
         (KeyError("surprise"), 2,
-         "Error: KeyError: 'surprise'\n       This is a fault of draftconv; the same command with --debug shows where\n"),
+         "Error: KeyError: 'surprise'\n"
+         "       This is a fault of draftconv; the same command with --debug shows where\n"),
         (KeyboardInterrupt(), 130, "\nInterrupted: nothing was left behind.\n"),
         (MemoryError(), 2, None),
     ],
@@ -396,7 +410,10 @@ def test_debug_after_two_dashes_is_a_name(run: Run) -> None:
 
 # ── hostile text ───────────────────────────────────────────────────────────────────
 
-EVIL = "\x1b[31m\x1b]0;owned\x07 [bold red]x[/] \u202egnp\u2066 \x9b2J <img src=x onerror=alert(1)> [y](http://evil.example) \r\n# H"
+EVIL = (
+    "\x1b[31m\x1b]0;owned\x07 [bold red]x[/] \u202egnp\u2066 \x9b2J "
+    "<img src=x onerror=alert(1)> [y](http://evil.example) \r\n# H"
+)
 
 
 def hostile(text: str) -> bool:

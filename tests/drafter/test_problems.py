@@ -223,10 +223,8 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
     )),
     "norm-output-specforge": ("warning", "config", (Case(keys(norm_output=True), "specforge-hf"),)),
     "feedback-contradiction": ("error", "config", (
-        Case(lambda s: (s.config.update(norm_output=False), s.config["eagle_config"].update(return_hidden_post_norm=True)),
-             variant="3.1"),
-        Case(lambda s: (s.config.update(norm_output=True), s.config["eagle_config"].update(return_hidden_post_norm=False)),
-             "modelopt-layers"),
+        Case(lambda s: (nested(return_hidden_post_norm=True)(s), keys(norm_output=False)(s)), variant="3.1"),
+        Case(lambda s: (nested(return_hidden_post_norm=False)(s), keys(norm_output=True)(s)), "modelopt-layers"),
     )),
     "final-norm-off": ("error", "config", (Case(keys(norm_output=False), "specforge-sglang"),)),
     "double-norm": ("warning", "config", (
