@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import html
 import re
+import shlex
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from draftconv.drafter.facts import Facts, Gqa, Taps
 from draftconv.drafter.targets import Target
 from draftconv.layouts import layouts
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 
 def model_card(record: Mapping[str, object], facts: Facts, target: Target | None) -> str:
-    """Render the card. Everything that came from a checkpoint is stripped of markup."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
-    environment.filters["plain"] = plain
-    template = environment.from_string(files("draftconv.api").joinpath("card.md.j2").read_text(encoding="utf-8"))
+    """Render the card. Nothing that came from a checkpoint can act as markup in it."""
     layout = layouts()[str(record["layout"])]
-    return template.render(
+    hub = target.repo if target and target.path is None else ""
+    return _template().render(
         record=record,
         source=cast(Mapping[str, object], record["source"]),
         title=layout.title,
@@ -28,14 +30,30 @@ def model_card(record: Mapping[str, object], facts: Facts, target: Target | None
         facts=facts,
         attention=describe_attention(facts),
         boundaries=describe_boundaries(facts),
-        base_model=target.repo if target and re.fullmatch(r"[\w.-]+/[\w.-]+", target.repo) else None,
-        target=plain(target.repo or target.name.rsplit("/", 1)[-1]) if target else "TARGET",
+        base_model=hub if re.fullmatch(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", hub) else None,
+        target=shlex.quote(code(hub or target.name)) if target and (hub or target.path) else "TARGET",
     )
 
 
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
+    environment.filters |= {"plain": plain, "code": code}
+    return environment.from_string(files("draftconv.api").joinpath("card.md.j2").read_text(encoding="utf-8"))
+
+
+def code(value: object) -> str:
+    """Text for a code span or block: no control or invisible characters, no backticks, one line."""
+    return "".join(c if c.isprintable() and c != "`" else "?" for c in str(value))[:400]
+
+
 def plain(value: object) -> str:
-    """Text without control characters, markup or line breaks, for use inside Markdown."""
-    return re.sub(r"[^\w .,:;()\[\]{}/+=@%…→≥≤'\"-]", "?", str(value))[:400]
+    """Text for prose: also every character that Markdown or HTML could act on is escaped."""
+    escaped = html.escape(re.sub(r"[\\*_\[\]#|!~$^{}]", r"\\\g<0>", code(value)), quote=False)
+    # GitHub and the Hub turn bare addresses into links
+    return re.sub(r"(?i)(://|www\.|@)", lambda found: f"{found[0][:-1]}\\{found[0][-1]}", escaped)
 
 
 def describe_attention(facts: Facts) -> str:

@@ -16,7 +16,7 @@ from typing import cast
 
 import draftconv
 from draftconv.api import passes
-from draftconv.api.card import model_card
+from draftconv.api.hints import hints
 from draftconv.api.provenance import FILE, FORMAT, Provenance, Way, output_digest, read_provenance
 from draftconv.api.repairs import repair
 from draftconv.api.work import MAPS, Change, Work, content_hash, facts_json, start
@@ -32,12 +32,11 @@ from draftconv.checkpoint import (
     local_path,
     open_checkpoint,
 )
-from draftconv.checkpoint.execute import execute
 from draftconv.checkpoint.staging import refuse_same
 from draftconv.drafter.checks import VALUES, Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Taps
-from draftconv.drafter.problems import Problem
+from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import ENGINES, Verdict, parse_engine
 from draftconv.errors import Refused, UsageError
@@ -94,6 +93,7 @@ class Conversion:
     names: Mapping[str, str]
     verdicts: tuple[Verdict, ...]
     warnings: tuple[Problem, ...]
+    """What is still worth knowing of the output."""
     not_made: tuple[str, ...]
     reads: tuple[Path, ...]
     """Local directories that the output is made from."""
@@ -110,6 +110,8 @@ class Conversion:
             Refused: a value that had to be loaded is NaN or infinite, a tensor is all zeros, or a cast overflows.
             WriteError: the file system refuses.
         """
+        from draftconv.checkpoint.execute import execute
+
         for path in self.reads:
             refuse_same(path, out)
         execute(self.plan, out, overwrite=overwrite, progress=progress, deep=True)
@@ -174,7 +176,8 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, op
     work = _pass(work, writer, options, target, returning)
 
     names = {name: spell(name, writer.spelling, work.facts.layers) for name in work.tensors}
-    config, metadata = _config(work, found, writer, target, names, returning)
+    spelled = _config(work, found, writer, target, names, returning)
+    config, metadata = spelled.config, spelled.metadata
     verdicts = _judge(work, writer, names, config, metadata, target)
     work = _declare_config(work, checkpoint.config, config)
     tensors = tuple(
@@ -188,23 +191,20 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, op
         config=config,
         names=names,
         verdicts=verdicts,
-        warnings=tuple(p for p in findings.problems if p.severity != "error" and p.code not in repaired),
+        warnings=_warnings(findings, spelled.left | STILL_THERE),
         not_made=_not_made(findings, tensors),
         reads=_reads(checkpoint, target, options),
     )
     record = _record(conversion, options, target, provenance)
-    card = {"README.md": model_card(record, work.facts, target)} if options.card else {}
+    card = {"README.md": _card(record, work, target)} if options.card else {}
     plan = replace(conversion.plan, json_files={"config.json": config, FILE: record}, text_files=card)
     return replace(conversion, plan=plan)
 
 
-def hints(source: str | None, convention: str | None, target: Target | None) -> Hints:
-    """Check and bundle what a person says about a checkpoint."""
-    match convention:
-        case "before" | "after" | None:
-            return Hints(source, convention, target)
-        case _:
-            raise UsageError(f"--aux-convention {convention}: unknown", cure="write before or after")
+def _card(record: Mapping[str, object], work: Work, target: Target | None) -> str:
+    from draftconv.api.card import model_card
+
+    return model_card(record, work.facts, target)
 
 
 def _writer(found: Layout, name: str) -> Writer:
@@ -213,6 +213,15 @@ def _writer(found: Layout, name: str) -> Writer:
             f"{name} can be read, not written", why=f"layouts that can be written: {', '.join(writable())}"
         )
     return found.writer
+
+
+STILL_THERE = frozenset(code for code, kind in KINDS.items() if kind.level in ("sample", "deep"))
+"""Problems that are not looked for again before the output is written."""
+
+
+def _warnings(findings: Findings, left: frozenset[str]) -> tuple[Problem, ...]:
+    """What is still worth knowing of the output: warnings about the source that the conversion did not cure."""
+    return tuple(p for p in findings.problems if p.severity != "error" and p.code in left)
 
 
 def _not_made(findings: Findings, tensors: tuple[PlannedTensor, ...]) -> tuple[str, ...]:
@@ -270,31 +279,45 @@ def _pass(work: Work, writer: Writer, options: ConvertOptions, target: Target | 
     return passes.positions(work, options.max_positions, target)
 
 
+@dataclass(frozen=True, slots=True)
+class _Spelled:
+    """The config of an output, the metadata of its weights, and the codes of the problems it still has."""
+
+    config: dict[str, object]
+    metadata: Mapping[str, str]
+    left: frozenset[str]
+
+
 def _config(
     work: Work, found: Layout, writer: Writer, target: Target | None, names: Mapping[str, str], returning: Way | None
-) -> tuple[dict[str, object], Mapping[str, str]]:
+) -> _Spelled:
     """The layout's config.json and metadata; the recorded original ones where they still say the same."""
     if returning is not None and not _cast_since(work, returning):
         original = cast(dict[str, object], _without_code(returning.origin.config))
         metadata = {key: str(value) for key, value in returning.origin.source.section("metadata").data.items()}
-        if _says(work, names, original, metadata, target):
-            return original, metadata
+        if (left := _problems_left(work, names, original, metadata, target)) is not None:
+            return _Spelled(original, metadata, left)
     boundaries = work.facts.boundaries
     writing = Writing(
         facts=work.facts,
         boundaries=None if isinstance(boundaries, Taps) else boundaries,
         target=target,
-        kept={key: work.drafter.config[key] for key in NEUTRAL_KEYS if work.drafter.config.get(key) is not None},
+        kept={key: work.drafter.config[key] for key in NEUTRAL_KEYS if _is_plain(work.drafter.config.get(key))},
         dtype=TORCH_DTYPES[passes.main_dtype(work)],
     )
     config = writer.config(writing) | {MARK: found.id}
-    if not _says(work, names, config, writer.metadata, target):
+    left = _problems_left(work, names, config, writer.metadata, target)
+    if left is None:
         raise Refused(
             f"the {found.title} spelling of this drafter does not read back as the same drafter",
             why="a fact would be lost; this is a fault of draftconv",
             cure="please report it with the output of `draftconv inspect --format json`",
         )
-    return config, writer.metadata
+    return _Spelled(config, writer.metadata, left)
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (bool, int, float, str)) or (isinstance(value, list) and all(map(_is_plain, value)))
 
 
 def _cast_since(work: Work, returning: Way) -> bool:
@@ -313,14 +336,16 @@ def _without_code(value: object) -> object:
             return value
 
 
-def _says(
+def _problems_left(
     work: Work, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, str],
     target: Target | None,
-) -> bool:  # fmt: skip
-    """Whether the planned directory, read as anybody's, has the facts it was written for and no fault."""
+) -> frozenset[str] | None:  # fmt: skip
+    """Problems of the planned directory, read as anybody's; None when one is an error or a fact has changed."""
     read = read_drafter(planned_checkpoint(work, names, config, metadata), Hints(target=target))
     findings = check_drafter(read, target, level="maps")
-    return read.facts == work.facts and not any(problem.severity == "error" for problem in findings.problems)
+    if read.facts != work.facts or any(problem.severity == "error" for problem in findings.problems):
+        return None
+    return frozenset(problem.code for problem in findings.problems)
 
 
 def planned_checkpoint(
@@ -361,7 +386,7 @@ def _judge(
             raise Refused(
                 f"{ENGINES[name].title} would not serve this drafter as it was trained ({verdict.status})",
                 why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
-                cure="give --target if the detail asks for it; else see `draftconv inspect --for " + name + "`",
+                cure="give --target" if verdict.status == "undecided" else f"see `draftconv inspect --for {name}`",
             )
         verdicts.append(verdict)
     return tuple(verdicts)

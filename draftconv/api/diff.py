@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from enum import Enum
 from pathlib import Path
 
-from draftconv.api.convert import hints
+from draftconv.api.hints import hints
 from draftconv.checkpoint import FLOATS, TensorRef, first_difference, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
@@ -57,8 +59,9 @@ def _facts(a: Facts, b: Facts) -> Iterator[Difference]:
 
 
 def _tensors(a: Drafter, b: Drafter) -> Iterator[Difference]:
-    for name in dict.fromkeys((*a.tensors, *b.tensors)):
-        left, right = a.tensors.get(name), b.tensors.get(name)
+    mine, theirs = ({**drafter.tensors, **drafter.companions} for drafter in (a, b))
+    for name in dict.fromkeys((*mine, *theirs)):
+        left, right = mine.get(name), theirs.get(name)
         if left is None or right is None:
             yield Difference(name, _header(left), _header(right))
         elif (left.dtype, left.shape) != (right.dtype, right.shape):
@@ -88,4 +91,20 @@ def _header(ref: TensorRef | None) -> str:
 
 
 def _word(value: object) -> str:
-    return str(getattr(value, "value", value))
+    """JSON as it stands in a file, except that text stands alone."""
+    match value:
+        case Enum():
+            return str(value.value)
+        case str():
+            return value
+        case Mapping():
+            return json.dumps(dict(value), ensure_ascii=False)
+        case None | bool() | int() | float() | list() | tuple():
+            return json.dumps(value, ensure_ascii=False)
+        case _:
+            return describe(value)
+
+
+def describe(value: object) -> str:
+    """A fact with parts: rope, attention."""
+    return ", ".join(f"{f.name} {_word(getattr(value, f.name))}" for f in fields(value))  # type: ignore[arg-type]

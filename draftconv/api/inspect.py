@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from draftconv.api.convert import ConvertOptions, hints, plan_drafter
-from draftconv.api.repairs import REPAIRS, WITH_PATH
+from draftconv.api.hints import hints
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.checks import Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
@@ -16,6 +16,9 @@ from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import ENGINES, Verdict, parse_engine
 from draftconv.errors import DraftconvError
 from draftconv.layouts.reading import read_drafter
+
+if TYPE_CHECKING:
+    from draftconv.api.convert import ConvertOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,7 @@ def inspect(
     drafter = read_drafter(open_checkpoint(source), hints(layout, aux_convention, found))
     findings = check_drafter(drafter, found, level="deep" if deep else "sample")
     known = frozenset(problem.code for problem in findings.problems)
-    verdicts = tuple(
-        ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, found, spec, known) for spec in specs
-    )
+    verdicts = tuple(ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, found, spec, known) for spec in specs)
     return Inspection(drafter, found, findings.problems, findings.not_made, verdicts)
 
 
@@ -65,13 +66,16 @@ def remedy(found: Inspection) -> ConvertOptions | None:
 
     It has been planned, not only guessed: with the same target and source, `convert` will do it.
     """
+    from draftconv.api.convert import ConvertOptions, plan_drafter
+    from draftconv.api.repairs import REPAIRS, WITH_PATH
+
     broken = [problem.code for problem in found.problems if problem.severity == "error"]
     failing = [verdict.spec.name for verdict in found.verdicts if verdict.status != "loads" or broken]
     if not failing or not set(broken) <= REPAIRS.keys() - WITH_PATH:
         return None
     findings = Findings(found.problems, found.not_made)
     for to in dict.fromkeys([*(["portable"] if len(found.verdicts) > 1 else []), *failing]):
-        options = ConvertOptions(to=to, repairs=tuple(dict.fromkeys(broken)))
+        options = ConvertOptions(to=to, repairs=tuple(dict.fromkeys(broken)), card=False)
         try:
             plan_drafter(found.drafter, findings, found.target, options)
         except DraftconvError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
-from draftconv.api.convert import hints
+from draftconv.api.hints import hints
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
@@ -43,11 +44,11 @@ def serve(
     verdict = ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, goal, spec, known)
     if verdict.status != "loads":
         line = next(line for line in verdict.lines if line.rule.effect == verdict.status)
+        out = f"{Path(drafter.checkpoint.name).name}-{spec.name}"
+        remedy = ["draftconv", "convert", str(source), out, "--to", spec.name, "--target", target]
         raise CheckFailed(
             f"{ENGINES[spec.name].title} would not serve this drafter as it was trained ({verdict.status})",
             why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
-            cure=f"convert it first: draftconv convert {source} OUT --to {spec.name} --target {target}",
+            cure=f"convert it first: {shlex.join(remedy)}",
         )
-    return ENGINES[spec.name].command(
-        Start(str(source), drafter.facts, goal, drafts, tensor_parallel), spec
-    )
+    return ENGINES[spec.name].command(Start(str(source), drafter.facts, goal, drafts, tensor_parallel), spec)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from draftconv.api.convert import hints
+from draftconv.api.hints import hints
 from draftconv.api.provenance import FILE, Provenance, Way, read_provenance
 from draftconv.api.work import MAPS, content_hash, copy_of, output_blocks
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
@@ -88,7 +88,7 @@ def verify(
     record: Record = "absent" if FILE not in ours.sidecars else "of another source" if provenance else "not believed"
     return Verification(
         tuple(_tensors(result, source, declared, progress or (lambda _, __: None))),
-        tuple(_facts(result.facts, source.facts, declared)),
+        (*_facts(result.facts, source.facts, declared), *_faults(result, source)),
         "believed" if way else record,
         result.detection.layout,
     )
@@ -148,7 +148,7 @@ def _tensor(
     cast = mine.dtype != ref.dtype
     if cast and not (declared.find("cast", name) and {mine.dtype, ref.dtype} <= FLOATS):
         return Comparison(name, "different", f"{mine.dtype} in the output, {ref.dtype} in the source, undeclared")
-    order = _row_order(name, out, source)
+    order = _row_order(name, out, source, declared)
     row = _first_unequal(mine, _wanted(mine, ref, order))
     if row is not None:
         return Comparison(name, "different", f"first in row {row}")
@@ -175,10 +175,14 @@ def _wanted(mine: TensorRef, ref: TensorRef, order: tuple[int, ...] | None) -> P
     return PlannedTensor(mine.name, mine.dtype, mine.shape, operation)
 
 
-def _row_order(name: str, out: Drafter, source: Drafter) -> tuple[int, ...] | None:
+def _row_order(name: str, out: Drafter, source: Drafter, declared: _Declared) -> tuple[int, ...] | None:
     """Which source row each lm_head row must equal, when both sides map the same tokens in another order."""
-    if name != "lm_head.weight" or not out.maps or not source.maps or not out.maps.map or not source.maps.map:
+    if name != "lm_head.weight" or not out.maps or not source.maps or not out.maps.map:
         return None
+    if not source.maps.map:
+        # a map that had to be repaired says nothing about rows, but the record does
+        order = declared.way.order if declared.way else None
+        return order if order is not None and len(order) == len(out.maps.map.ids) else None
     ours, theirs = out.maps.map.ids, source.maps.map.ids
     if ours == theirs or sorted(ours) != sorted(theirs):
         return None
@@ -253,6 +257,14 @@ def _facts(out: Facts, source: Facts, declared: _Declared) -> Iterator[Compariso
             how = f"{_word(ours)} in the output, {_word(theirs)} in the source"
             told = "; give --target to compare them" if isinstance(ours, Taps) or isinstance(theirs, Taps) else ""
             yield Comparison(item.name, "different", how + told)
+
+
+def _faults(out: Drafter, source: Drafter) -> Iterator[Comparison]:
+    """Errors of the output that its source does not have: facts may agree while readers would not."""
+    known = {problem.code for problem in source.problems}
+    for problem in out.problems:
+        if problem.severity == "error" and problem.code not in known:
+            yield Comparison(problem.code, "different", f"{problem.kind.title}: {problem.detail}")
 
 
 def _follows(name: str, ours: object, theirs: object) -> str | None:

@@ -70,9 +70,14 @@ def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
     """Run, print what went wrong, and return the exit code."""
     from draftconv.errors import DraftconvError
 
+    stdout = sys.stdout
     try:
         code = run()
         return code if isinstance(code, int) else 0
+    except SystemExit:
+        if sys.stdout is not stdout:
+            return 0  # Click put another in its place, because the reader of its help has gone
+        raise
     except click.ClickException as error:
         error.show()
         return 2

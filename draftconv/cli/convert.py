@@ -181,12 +181,19 @@ def _show_changes(conversion: Conversion) -> None:
     from draftconv.cli import output
 
     screen = output.console()
-    if conversion.changes:
-        changes = [(output.text(c.kind), output.text(c.what), output.text(c.why)) for c in conversion.changes]
-        screen.print(output.table("Changes", ("", "what", "why"), changes))
+    keys = [c.what.removeprefix(CONFIG_KEY) for c in conversion.changes if c.what.startswith(CONFIG_KEY)]
+    changes = [c for c in conversion.changes if not c.what.startswith(CONFIG_KEY)]
+    if changes:
+        rows = [(output.text(c.kind), output.text(c.what), output.text(c.why)) for c in changes]
+        screen.print(output.table("Changes", ("", "what", "why"), rows))
+    if keys:
+        screen.print(output.text(f"Config keys left out, kept in draftconv.json: {', '.join(keys)}.", "dim"))
     for problem in conversion.warnings:
         style = output.STYLES[problem.severity]
         screen.print(output.text(f"{problem.severity.capitalize()} {problem.code}: {problem.detail}", style))
+
+
+CONFIG_KEY = "config.json: "
 
 
 def _amount(conversion: Conversion) -> str:

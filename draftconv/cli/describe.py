@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from draftconv.api.card import describe_boundaries
 from draftconv.api.inspect import Inspection
 from draftconv.api.work import facts_json
-from draftconv.drafter.facts import Facts, Gqa, Mla
+from draftconv.cli.output import size
+from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla
 from draftconv.engines import Verdict
+
+FUSIONS: Mapping[Fusion, str] = {
+    "plain": "none",
+    "fc_norm": "one per captured state (fc_norm)",
+    "norm_before_fc": "one over all captured states (norm_before_fc)",
+    "both": "fc_norm and norm_before_fc",
+}
 
 
 def identity(found: Inspection) -> Iterator[tuple[str, object]]:
@@ -19,13 +27,13 @@ def identity(found: Inspection) -> Iterator[tuple[str, object]]:
     count = sum(ref.nbytes for ref in drafter.checkpoint.tensors.values())
     yield "layout", f"{detection.layout} ({detection.confidence}: {'; '.join(detection.reasons)})"
     yield "drafter", f"EAGLE-{facts.eagle}, {_attention(facts)}, {facts.layers} layer{'s' * (facts.layers > 1)}"
-    yield "sizes", f"hidden {facts.hidden}, MLP {facts.intermediate}, {count / 1e9:.3f} GB in {_dtypes(found)}"
+    yield "sizes", f"hidden {facts.hidden}, MLP {facts.intermediate}, {size(count)} in {_dtypes(found)}"
     yield "captured", f"{facts.aux} states of {facts.target_hidden}"
     yield "boundaries", f"{describe_boundaries(facts)} ({reasons.get('boundaries', 'given')})"
     yield "vocabulary", _vocabulary(facts)
     yield "rope", f"{_rope(facts)} ({reasons.get('rope', '')})"
     yield "positions", facts.max_positions or "not written"
-    yield "norms", f"before fc: {facts.fusion}; eps {facts.eps:g}"
+    yield "norms", f"before fc: {FUSIONS[facts.fusion]}; eps {facts.eps:g}"
     yield "feedback", f"{facts.feedback} ({reasons.get('feedback', '')})"
     residual = "normed state" if facts.norm_before_residual else "raw state"
     yield "residual", f"{residual} ({reasons.get('norm_before_residual', '')})"
@@ -116,7 +124,8 @@ def _attention(facts: Facts) -> str:
 def _vocabulary(facts: Facts) -> str:
     if not facts.reduced_vocab:
         return f"full, {facts.vocab}"
-    return f"{facts.draft_vocab} of {facts.vocab}, {facts.vocab_order} order"
+    order = "ascending target ids" if facts.vocab_order == "ascending" else "target ids not ascending"
+    return f"{facts.draft_vocab} of {facts.vocab}, {order}"
 
 
 def _rope(facts: Facts) -> str:

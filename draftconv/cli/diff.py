@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from draftconv.api.diff import Difference, Differences, diff
 from draftconv.cli.options import format_option, target_options
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 EPILOG = """\b
 Examples:
@@ -31,21 +35,30 @@ def command(left: str, right: str, target: str | None, target_layers: int | None
     sys.exit(0 if found.none else 1)
 
 
+ONE = {"facts": "fact", "tensors": "tensor", "config keys": "config key"}
+
+
 def _render(found: Differences, form: str) -> None:
     from draftconv.cli import output
 
-    kinds = (("facts", found.facts), ("tensors", found.tensors), ("config", found.config))
+    kinds = (("facts", found.facts), ("tensors", found.tensors), ("config keys", found.config))
     match form:
         case "json":
-            output.print_json({name: [_json(row) for row in rows] for name, rows in kinds})
+            output.print_json({name.split()[0]: [_json(row) for row in rows] for name, rows in kinds})
         case "human":
             screen = output.console()
             for name, rows in kinds:
                 if rows:
-                    cells = [(output.text(r.what), output.text(r.left), output.text(r.right)) for r in rows]
+                    cells = [(output.text(r.what), _side(r.left), _side(r.right)) for r in rows]
                     screen.print(output.table(name.capitalize(), ("", "left", "right"), cells))
-            if found.none:
-                screen.print("No difference.")
+            counts = [f"{len(rows)} {name if len(rows) > 1 else ONE[name]}" for name, rows in kinds if rows]
+            output.write("No difference." if found.none else f"Different: {', '.join(counts)}.")
+
+
+def _side(value: str) -> Text:
+    from draftconv.cli import output
+
+    return output.text(value) if value else output.text("absent", "dim")
 
 
 def _json(row: Difference) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -67,6 +68,7 @@ def command(
             output.console().print(output.card(found.drafter.checkpoint.name, identity(found)))
             _problems(found)
             _verdicts(found)
+            output.write(output.safe(_verdict(found)))
             if argv := _next(found, checkpoint, ctx):
                 output.print_next(argv)
     bad = bool(engines) and any(verdict.status != "loads" for verdict in found.verdicts)
@@ -107,19 +109,36 @@ def _verdicts(found: Inspection) -> None:
     screen.print(output.table("Engines", ("engine", "verdict", "rule broken"), rows))
 
 
+def _verdict(found: Inspection) -> str:
+    """One line: what each engine would do, and how many problems there are."""
+    words = {"loads": "loads on", "mis-read": "mis-read by", "refused": "refused by", "undecided": "undecided for"}
+    parts = []
+    for status, told in words.items():
+        if engines := [str(verdict.spec) for verdict in found.verdicts if verdict.status == status]:
+            parts.append(f"{told} {', '.join(engines)}")
+    for severity in ("error", "warning"):
+        if count := sum(problem.severity == severity for problem in found.problems):
+            parts.append(f"{count} {severity}{'s' * (count > 1)}")
+    return f"Verdict: {'; '.join(parts)}."
+
+
 def _next(found: Inspection, checkpoint: str, ctx: click.Context) -> list[str]:
     """Convert if that helps, else serve if everything is known for it, else nothing."""
     told = {name: ctx.params[name] for name in ("target", "target_layers", "layout", "aux_convention")}
-    options = [word for name, value in told.items() if value is not None for word in (OPTIONS[name], str(value))]
+    options = _words(told)
     if remedied := remedy(found):
         repairs = [word for code in remedied.repairs for word in ("--repair", code)]
         out = _new_directory(found.drafter.checkpoint, remedied.to)
         return ["draftconv", "convert", checkpoint, out, "--to", remedied.to, *options, *repairs]
     target = found.target
     if target and (target.path or target.repo) and all(verdict.status == "loads" for verdict in found.verdicts):
-        known = [word for name, value in told.items() if value and name != "target_layers" for word in (OPTIONS[name], value)]
-        return ["draftconv", "serve", checkpoint, "--for", str(found.verdicts[0].spec), *known]
+        options = _words({**told, "target_layers": None})
+        return ["draftconv", "serve", checkpoint, "--for", str(found.verdicts[0].spec), *options]
     return []
+
+
+def _words(told: Mapping[str, object]) -> list[str]:
+    return [word for name, value in told.items() if value is not None for word in (OPTIONS[name], str(value))]
 
 
 OPTIONS = {"target": "--target", "target_layers": "--target-layers", "layout": "--from",

@@ -125,6 +125,11 @@ KINDS: Mapping[str, Kind] = {
         "SpecForge (since 2026-07-19) means `final norm before the head` and always feeds back the "
         "pre-norm state; every engine reads it as post-norm feedback",
         "convert writes norm_output: false"),
+    "feedback-contradiction": Kind(
+        "error", "config", "norm_output and return_hidden_post_norm contradict each other",
+        "vLLM and SGLang read norm_output, TensorRT-LLM either of them; the wrong state fed back costs a third "
+        "of acceptance",
+        "leave the one that was trained"),
     "final-norm-off": Kind(
         "error", "config", "trained without the final norm",
         "SpecForge's norm_output: false skips the norm before lm_head; every engine applies it",

@@ -346,7 +346,11 @@ class _Reader:
             if flag is False:
                 self.notes.problem("final-norm-off", "norm_output: false")
             return "pre-norm"
-        post = flag or self.eagle.flag("return_hidden_post_norm")
+        nested = self.eagle.flag("return_hidden_post_norm")
+        if flag is not None and nested is not None and flag is not nested:
+            told = f"norm_output is {str(flag).lower()}, eagle_config.return_hidden_post_norm {str(nested).lower()}"
+            self.notes.problem("feedback-contradiction", told)
+        post = flag or nested
         written = flag is not None or self.eagle.has("return_hidden_post_norm")
         self.notes.reasons["feedback"] = (
             "norm_output in config.json" if written else "norm_output absent: false everywhere"

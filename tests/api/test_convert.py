@@ -39,9 +39,7 @@ def variants_of(producer: str) -> list[str]:
 
 @pytest.mark.parametrize("producer", sorted(tiny.FIRST))
 @pytest.mark.parametrize("to", WRITABLE)
-def test_every_variant_is_written_to_the_bit_or_refused(
-    to: str, producer: str, source: Source, tmp_path: Path
-) -> None:
+def test_every_variant_is_written_to_the_bit_or_refused(to: str, producer: str, source: Source, tmp_path: Path) -> None:
     for variant in variants_of(producer):
         path, out = source(producer, variant), tmp_path / variant
         if variant in REFUSED[to]:
@@ -227,8 +225,12 @@ def portable_spelling(variant: tiny.Variant) -> tiny.Spelled:
     facts = variant.facts
     plain = tiny.spell("mla" if isinstance(facts.attention, Mla) else "llama", "torchspec-native")
     tensors = tiny.build(variant)
-    flags = {"fc_norm": facts.fusion in ("fc_norm", "both"), "norm_before_fc": facts.fusion in ("norm_before_fc", "both"),
-             "norm_output": facts.feedback == "post-norm", "norm_before_residual": facts.norm_before_residual}  # fmt: skip
+    flags = {
+        "fc_norm": facts.fusion in ("fc_norm", "both"),
+        "norm_before_fc": facts.fusion in ("norm_before_fc", "both"),
+        "norm_output": facts.feedback == "post-norm",
+        "norm_before_residual": facts.norm_before_residual,
+    }
     config = {key: value for key, value in plain.config.items() if key not in ("_torchspec_version", "eagle_config")}
     config |= flags | {"_draftconv_layout": "vllm", KEY: list(facts.boundaries), "bias": facts.fc_bias,
                        "num_hidden_layers": facts.layers, "max_position_embeddings": facts.max_positions}  # fmt: skip
@@ -265,7 +267,7 @@ def test_a_zero_bias_is_added_where_one_flag_builds_all_four(tmp_path: Path) -> 
         assert verify(tmp_path / to, path).passed
 
 
-def test_a_drafter_without_its_own_head_converts_for_each_engine(source: Source, tmp_path: Path) -> None:
+def test_a_drafter_without_its_own_head_converts_for_each_engine(tmp_path: Path) -> None:
     spelled = tiny.spell("llama", "torchspec-native").remove("lm_head.weight")
     path = spelled.write(tmp_path / "source")
     for to in ("vllm", "sglang", "trtllm"):

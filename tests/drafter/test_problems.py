@@ -227,6 +227,10 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
         Case(keys(norm_before_fc=True), variant="3.1"),
     )),
     "norm-output-specforge": ("warning", "config", (Case(keys(norm_output=True), "specforge-hf"),)),
+    "feedback-contradiction": ("error", "config", (
+        Case(lambda s: (nested(return_hidden_post_norm=True)(s), keys(norm_output=False)(s)), variant="3.1"),
+        Case(lambda s: (nested(return_hidden_post_norm=False)(s), keys(norm_output=True)(s)), "modelopt-layers"),
+    )),
     "final-norm-off": ("error", "config", (Case(keys(norm_output=False), "specforge-sglang"),)),
     "double-norm": ("warning", "config", (
         Case(nested(next_layer_regular=True), "modelopt-midlayer"),

@@ -1,0 +1,147 @@
+"""A → B → A: identical bytes for what both hold, equal facts, and with draftconv.json the config and row order too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from draftconv.api.convert import ConvertOptions, convert
+from draftconv.checkpoint import open_checkpoint
+from draftconv.drafter.facts import Facts
+from draftconv.layouts.reading import read_drafter
+from tests import tiny
+from tests.api.conftest import Source
+from tests.api.spelled import IDS, REFUSED, WRITABLE, document, on_disk
+from tests.tiny import Tensor
+
+BEST = ("torchspec-native", "automodel", "speculators", "specforge-hf", "modelopt-layers")
+"""Producers to start from: those that store the embedding first."""
+
+CORE = ("two-layers", "3.1-wide", "frequency", "mla-frequency")
+
+
+def start_of(variant: str) -> str:
+    fitting = [layout for layout, name in tiny.PAIRS if name == variant]
+    return next((layout for layout in BEST if layout in fitting), fitting[0])
+
+
+def facts_of(path: Path) -> Facts:
+    return read_drafter(open_checkpoint(path)).facts
+
+
+def by_token(tensors: dict[str, Tensor], facts: Facts) -> dict[str, object]:
+    """Tensors with the rows of lm_head under the target token they stand for."""
+    if "d2t" not in tensors or not facts.reduced_vocab:
+        return dict(tensors)
+    rest = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "lm_head.weight")}
+    head = tensors["lm_head.weight"]
+    size = len(head.data) // head.shape[0]
+    offsets = tensors["d2t"].numpy()
+    rows = {i + int(offset): head.data[i * size : (i + 1) * size] for i, offset in enumerate(offsets)}
+    return rest | {"rows": rows}
+
+
+def ways() -> list[tuple[str, str, tuple[str, ...]]]:
+    """Variant, B and the As to return to: all of them for the core variants, two in turn for the others."""
+    found = []
+    for variant in sorted({name for _, name in tiny.PAIRS}):
+        able = [to for to in WRITABLE if variant not in REFUSED[to]]
+        for number, there in enumerate(able):
+            turn = (able[(number + 1) % len(able)], able[(number + 3) % len(able)])
+            found.append((variant, there, tuple(able) if variant in CORE else tuple(dict.fromkeys(turn))))
+    return found
+
+
+@pytest.mark.parametrize(("variant", "there", "homes"), ways(), ids=[f"{v}-{t}" for v, t, _ in ways()])
+def test_there_and_back(variant: str, there: str, homes: tuple[str, ...], source: Source, tmp_path: Path) -> None:
+    path = source(start_of(variant), variant)
+    for home in homes:
+        first, middle = tmp_path / f"{home}-1", tmp_path / f"{home}-2"
+        convert(path, first, ConvertOptions(to=home, card=False))
+        convert(first, middle, ConvertOptions(to=there, card=False))
+
+        convert(middle, tmp_path / f"{home}-3", ConvertOptions(to=home, card=False))
+        (middle / "draftconv.json").unlink()
+        convert(middle, tmp_path / f"{home}-4", ConvertOptions(to=home, card=False))
+        check_return(first, tmp_path / f"{home}-3", tmp_path / f"{home}-4", lost_embedding=there == "modelopt")
+
+
+def check_return(first: Path, recorded: Path, bare: Path, *, lost_embedding: bool) -> None:
+    tensors, facts = on_disk(first), facts_of(first)
+    if lost_embedding:
+        tensors.pop("embed_tokens.weight", None)
+        facts = replace(facts, own_embedding=False)
+    assert on_disk(recorded) == tensors
+    assert facts_of(recorded) == facts
+    assert document(recorded, "config.json") == document(first, "config.json")
+
+    assert by_token(on_disk(bare), facts) == by_token(tensors, facts)
+    assert replace(facts_of(bare), vocab_order=facts.vocab_order) == facts
+    if facts.vocab_order != "unordered":
+        assert on_disk(bare) == tensors
+
+
+PRODUCERS = {"torchspec-native": "torchspec", "specforge-hf": "specforge", "modelopt-layers": "modelopt",
+             "speculators": "speculators"}  # fmt: skip
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_a_trainers_own_files_come_back_verbatim(producer: str, source: Source, tmp_path: Path) -> None:
+    """Through each other layout and back: tensors to the bit, config.json as the trainer wrote it, no mark left."""
+    home = PRODUCERS[producer]
+    chosen = (*CORE, "bias", "3.1", "window", "mixed", "f16")
+    variants = [variant for layout, variant in tiny.PAIRS if layout == producer and variant in chosen]
+    for variant in variants:
+        spelled = tiny.spell(variant, producer)
+        for there in WRITABLE:
+            if variant in REFUSED[there] or there == home:
+                continue
+            middle, back = tmp_path / f"{variant}-{there}", tmp_path / f"{variant}-{there}-back"
+            convert(source(producer, variant), middle, ConvertOptions(to=there, card=False))
+            convert(middle, back, ConvertOptions(to=home, card=False))
+            config = {key: value for key, value in spelled.config.items() if key != "auto_map"}
+            assert document(back, "config.json") == config, (variant, there)
+            tensors = dict(spelled.tensors)
+            if there == "modelopt":
+                tensors.pop("embed_tokens.weight", None)
+            assert on_disk(back) == tensors, (variant, there)
+            assert read_drafter(open_checkpoint(back)).detection.layout == (
+                "specforge-sglang" if producer == "specforge-hf" and there == "modelopt" else producer
+            )
+
+
+def test_three_steps_come_home_too(source: Source, tmp_path: Path) -> None:
+    """ModelOpt's frequency order survives two other layouts, one of which sorts it."""
+    path = source("modelopt-layers", "frequency")
+    for number, to in enumerate(("torchspec", "sglang", "speculators", "modelopt")):
+        convert(path, tmp_path / str(number), ConvertOptions(to=to))
+        path = tmp_path / str(number)
+    spelled = tiny.spell("frequency", "modelopt-layers")
+    assert on_disk(path) == spelled.tensors
+    assert document(path, "config.json") == spelled.config
+
+
+def test_a_cast_on_the_way_is_not_forgotten(source: Source, tmp_path: Path) -> None:
+    """The recorded config names the old dtype, so it does not come back verbatim."""
+    convert(source("torchspec-native", "f16"), tmp_path / "b", ConvertOptions(to="vllm", dtype="bf16"))
+    convert(tmp_path / "b", tmp_path / "c", ConvertOptions(to="torchspec"))
+    assert document(tmp_path / "c", "config.json")["torch_dtype"] == "bfloat16"
+    assert {tensor.dtype for tensor in on_disk(tmp_path / "c").values()} == {"BF16"}
+
+
+def test_a_change_on_the_way_is_not_undone(source: Source, tmp_path: Path) -> None:
+    convert(source("torchspec-native", "llama"), tmp_path / "b", ConvertOptions(to="vllm", max_positions=65536))
+    convert(tmp_path / "b", tmp_path / "c", ConvertOptions(to="torchspec"))
+    assert document(tmp_path / "c", "config.json")["max_position_embeddings"] == 65536
+
+
+def test_an_edited_record_brings_nothing_back(source: Source, tmp_path: Path) -> None:
+    convert(source("speculators", "llama"), tmp_path / "b", ConvertOptions(to="vllm"))
+    record = (tmp_path / "b" / "draftconv.json").read_text()
+    (tmp_path / "b" / "draftconv.json").write_text(record.replace('"embed_requires_grad": false', '"evil": 1'))
+    convert(tmp_path / "b", tmp_path / "c", ConvertOptions(to="speculators"))
+    config = document(tmp_path / "c", "config.json")
+    assert "evil" not in config
+    assert config["_draftconv_layout"] == IDS.get("speculators", "speculators")

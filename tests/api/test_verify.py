@@ -1,0 +1,370 @@
+"""`verify` passes on every conversion (test_convert.py) and fails on any change to one: bits, names, facts, records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.verify import Verification, verify
+from tests import tiny
+from tests.api.conftest import Source
+from tests.api.spelled import document, on_disk
+from tests.tiny import Tensor
+
+KEY = "eagle_aux_hidden_state_layer_ids"
+
+
+def offsets_in_file(path: Path) -> dict[str, tuple[int, int]]:
+    """Tensor name → its byte range in model.safetensors."""
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    return {
+        name: (8 + size + row["data_offsets"][0], 8 + size + row["data_offsets"][1])
+        for name, row in header.items()
+        if name != "__metadata__"
+    }
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ (1 << bit)]))
+
+
+def rewrite(path: Path, tensors: dict[str, Tensor]) -> None:
+    """The same directory with other tensors, by the safetensors library."""
+    with safe_open(path / "model.safetensors", "np") as opened:
+        metadata = opened.metadata()
+    save_file({name: tiny.to_torch(t) for name, t in tensors.items()}, path / "model.safetensors", metadata=metadata)
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], None], name: str = "config.json") -> None:
+    found = document(path, name)
+    change(found)
+    (path / name).write_text(json.dumps(found, indent=2))
+
+
+def different(found: Verification) -> set[str]:
+    return {row.what for row in (*found.tensors, *found.facts) if row.outcome == "different"}
+
+
+# ── bits ───────────────────────────────────────────────────────────────────────────
+
+FLIPPED: list[tuple[str, str, dict[str, Any]]] = [
+    ("torchspec-native", "reduced", {"to": "speculators"}),
+    ("torchspec-native", "llama", {"to": "vllm"}),
+    ("torchspec-native", "llama", {"to": "specforge"}),
+    ("torchspec-native", "llama", {"to": "vllm", "dtype": "f32"}),
+    ("modelopt-layers", "frequency", {"to": "torchspec"}),
+    ("modelopt-layers", "frequency", {"to": "torchspec", "dtype": "f32"}),
+    ("modelopt-layers", "llama", {"to": "vllm", "embed": "from-target"}),
+    ("modelopt-layers", "llama", {"to": "vllm", "repairs": ("double-norm",)}),
+    ("torchspec-native", "mla-3.1", {"to": "portable"}),
+    ("speculators", "three-layers-qk-norm", {"to": "vllm"}),
+]
+
+
+@pytest.mark.parametrize("record", ["with", "without"])
+@pytest.mark.parametrize(
+    ("producer", "variant", "options"),
+    FLIPPED,
+    ids=[f"{p}-{v}-{'-'.join(map(str, o.values()))}" for p, v, o in FLIPPED],
+)
+def test_one_flipped_bit_in_any_tensor_fails(
+    producer: str, variant: str, options: dict[str, Any], record: str, source: Source, tmp_path: Path
+) -> None:
+    path, out = source(producer, variant), tmp_path / "out"
+    target = str(tiny.write_target(tmp_path / "target"))
+    chosen = ConvertOptions(**options, target=target if "embed" in options else None, max_positions=32768)
+    convert(path, out, chosen)
+    if record == "without":
+        (out / "draftconv.json").unlink()
+    else:
+        assert verify(out, path).passed
+    weights = out / "model.safetensors"
+    for name, (start, stop) in offsets_in_file(weights).items():
+        for at, bit in ((start, 0), ((start + stop) // 2, 7), (stop - 1, 6)):
+            flip(weights, at, bit)
+            assert not verify(out, path).passed, (name, at)
+            flip(weights, at, bit)
+    if record == "with":
+        assert verify(out, path).passed
+
+
+def test_a_flipped_bit_in_an_added_bias_fails(tmp_path: Path) -> None:
+    from tests.api.test_convert import portable_spelling
+
+    base = tiny.VARIANTS["llama"]
+    variant = replace(base, facts=replace(base.facts, attention=tiny.gqa(qkv_bias=True)))
+    path = portable_spelling(variant).write(tmp_path / "source")
+    convert(path, tmp_path / "out", ConvertOptions(to="trtllm"))
+    start, stop = offsets_in_file(tmp_path / "out" / "model.safetensors")["midlayer.self_attn.o_proj.bias"]
+    for at in (start, stop - 1):
+        flip(tmp_path / "out" / "model.safetensors", at, 7)
+        assert not verify(tmp_path / "out", path).passed
+        flip(tmp_path / "out" / "model.safetensors", at, 7)
+    assert verify(tmp_path / "out", path).passed
+
+
+@pytest.mark.parametrize("to", ["vllm", "torchspec"])
+def test_swapped_head_rows_fail(to: str, source: Source, tmp_path: Path) -> None:
+    """Both rows are there, one place off: the map no longer says what the head means."""
+    path, out = source("modelopt-layers", "frequency"), tmp_path / "out"
+    convert(path, out, ConvertOptions(to=to))
+    tensors = on_disk(out)
+    head = tensors["lm_head.weight"]
+    size = len(head.data) // head.shape[0]
+    data = head.data[size : 2 * size] + head.data[:size] + head.data[2 * size :]
+    rewrite(out, tensors | {"lm_head.weight": Tensor(head.dtype, head.shape, data)})
+    assert different(verify(out, path)) == {"lm_head.weight"}
+
+
+@pytest.mark.parametrize("record", ["with", "without"])
+def test_a_consistent_permutation_means_the_same(record: str, source: Source, tmp_path: Path) -> None:
+    """Rows and map moved together: another file, the same drafter."""
+    path, out = source("torchspec-native", "reduced"), tmp_path / "out"
+    convert(path, out, ConvertOptions(to="vllm"))
+    tensors = on_disk(out)
+    order = list(reversed(range(len(tiny.ASCENDING))))
+    head = tensors["lm_head.weight"]
+    size = len(head.data) // head.shape[0]
+    moved = Tensor(head.dtype, head.shape, b"".join(head.data[i * size : (i + 1) * size] for i in order))
+    both = tiny.maps(tuple(tiny.ASCENDING[i] for i in order), tiny.VOCAB)
+    if record == "without":
+        (out / "draftconv.json").unlink()
+    rewrite(out, tensors | {"lm_head.weight": moved, "d2t": both["d2t"]})
+    assert verify(out, path).passed
+    rewrite(out, tensors | {"d2t": both["d2t"]})
+    assert different(verify(out, path)) == {"lm_head.weight"}
+
+
+@pytest.mark.parametrize("to", ["vllm", "torchspec"])
+def test_a_map_to_other_tokens_fails_even_if_consistent(to: str, source: Source, tmp_path: Path) -> None:
+    path, out = source("torchspec-native", "reduced"), tmp_path / "out"
+    convert(path, out, ConvertOptions(to=to))
+    other = tiny.maps((*tiny.ASCENDING[:-1], tiny.VOCAB - 2), tiny.VOCAB)
+    tensors = on_disk(out)
+    rewrite(out, tensors | {name: other[name] for name in other if name in tensors})
+    assert different(verify(out, path)) >= {"d2t and t2d"}
+
+
+# ── tensor sets and dtypes ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("record", ["with", "without"])
+def test_a_missing_or_added_tensor_fails(record: str, source: Source, tmp_path: Path) -> None:
+    path, out = source("torchspec-native", "llama"), tmp_path / "out"
+    convert(path, out, ConvertOptions(to="vllm"))
+    if record == "without":
+        (out / "draftconv.json").unlink()
+    tensors = on_disk(out)
+    for name in tensors:
+        if name == "fc.weight":
+            continue  # without it, it is no drafter at all
+        rewrite(out, {other: tensor for other, tensor in tensors.items() if other != name})
+        assert different(verify(out, path)), name
+    extra = tiny.floats("extra", (64,), "BF16")
+    for name in ("midlayer.surprise.weight", "rotary_emb.inv_freq", "verifier_norm.weight", "fc.bias",
+                 "midlayer.mlp.up_proj.weight_scale"):  # fmt: skip
+        rewrite(out, tensors | {name: extra})
+        assert different(verify(out, path)), name
+
+
+def test_an_undeclared_cast_fails(source: Source, tmp_path: Path) -> None:
+    path, out = source("torchspec-native", "llama"), tmp_path / "out"
+    convert(path, out, ConvertOptions(to="vllm"))
+    tensors = on_disk(out)
+    norm = tensors["norm.weight"]
+    wide = tiny.to_torch(norm).float().numpy().tobytes()
+    rewrite(out, tensors | {"norm.weight": Tensor("F32", norm.shape, wide)})
+    found = verify(out, path)
+    assert different(found) == {"norm.weight"}
+    assert found.record == "not believed"
+
+
+# ── facts ──────────────────────────────────────────────────────────────────────────
+
+
+def top(**keys: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda config: config.update(keys)
+
+
+def both_rope(**keys: Any) -> Callable[[dict[str, Any]], None]:
+    def change(config: dict[str, Any]) -> None:
+        config.update(keys)
+        config["rope_parameters"].update(keys)
+
+    return change
+
+
+def ids(values: list[int] | None) -> Callable[[dict[str, Any]], None]:
+    def change(config: dict[str, Any]) -> None:
+        del config["eagle_config"][KEY], config[KEY]
+        if values is not None:
+            config[KEY] = values
+
+    return change
+
+
+def feedback(nested: bool | None) -> Callable[[dict[str, Any]], None]:
+    def change(config: dict[str, Any]) -> None:
+        config["norm_output"] = False
+        del config["eagle_config"]["return_hidden_post_norm"]
+        if nested is not None:
+            config["eagle_config"]["return_hidden_post_norm"] = nested
+
+    return change
+
+
+def no_mscale(config: dict[str, Any]) -> None:
+    del config["rope_scaling"]["mscale"], config["rope_parameters"]["mscale"]
+
+
+EDITS: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
+    "contradictory feedback": ("3.1", feedback(nested=True), "feedback-contradiction"),
+    "feedback": ("3.1", feedback(nested=False), "feedback"),
+    "no feedback": ("3.1", feedback(nested=None), "feedback"),
+    "fc_norm": ("3.1", top(fc_norm=False, norm_before_fc=True), "fusion"),
+    "ids": ("3.1", ids([1, 3, 4]), "boundaries"),
+    "a later triple": ("3.1", ids([2, 5, 7]), "boundaries"),
+    "no ids": ("3.1", ids(None), "boundaries"),
+    "rope base": ("llama", both_rope(rope_theta=10000.0), "rope"),
+    "rope scaling": ("yarn", no_mscale, "rope"),
+    "eps": ("llama", top(rms_norm_eps=1e-5), "eps"),
+    "residual": ("llama", top(norm_before_residual=True), "norm_before_residual"),
+    "positions": ("llama", top(max_position_embeddings=2048), "max_positions"),
+    "interleaving": ("mla", top(rope_interleave=False), "rope"),
+}
+
+
+@pytest.mark.parametrize("record", ["with", "without"])
+@pytest.mark.parametrize("case", EDITS)
+def test_a_changed_config_key_fails(case: str, record: str, source: Source, tmp_path: Path) -> None:
+    variant, change, fact = EDITS[case]
+    path, out = source("torchspec-native", variant), tmp_path / "out"
+    convert(path, out, ConvertOptions(to="vllm", max_positions=32768 if variant == "mla" else None))
+    if record == "without":
+        (out / "draftconv.json").unlink()
+    edit(out, change)
+    assert fact in different(verify(out, path))
+
+
+def test_a_default_triple_is_compared_through_the_target(source: Source, tmp_path: Path) -> None:
+    """The source names no layers, the output does: equal for this target, not for a deeper one."""
+    path, out = source("torchspec-native", "llama", ids=False), tmp_path / "out"
+    target, deep = (tiny.write_target(tmp_path / name, layers=n) for name, n in (("target", 8), ("deep", 12)))
+    convert(path, out, ConvertOptions(to="vllm", target=str(target)))
+    assert verify(out, path).passed  # the record knows the target
+    (out / "draftconv.json").unlink()
+    assert verify(out, path, target=str(target)).passed
+    assert different(verify(out, path, target=str(deep))) == {"boundaries"}
+    alone = verify(out, path)
+    assert different(alone) == {"boundaries"}
+    assert any("--target" in row.how for row in alone.facts)
+
+
+# ── the record ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("to", ["vllm", "sglang", "trtllm", "portable", "specforge", "speculators", "torchspec"])
+def test_an_identity_conversion_needs_no_record(to: str, source: Source, tmp_path: Path) -> None:
+    path, out = source("torchspec-native", "reduced"), tmp_path / "out"
+    convert(path, out, ConvertOptions(to=to))
+    (out / "draftconv.json").unlink()
+    found = verify(out, path)
+    assert found.passed
+    assert found.record == "absent"
+
+
+def test_an_edited_record_declares_nothing(source: Source, tmp_path: Path) -> None:
+    path, out = source("torchspec-native", "llama"), tmp_path / "out"
+    convert(path, out, ConvertOptions(to="modelopt"))
+    assert verify(out, path).record == "believed"
+    edit(out, lambda record: record["changes"].append({"kind": "fact", "what": "rope", "why": "x"}), "draftconv.json")
+    found = verify(out, path)
+    assert found.record == "not believed"
+    assert different(found) == {"embed_tokens.weight", "own_embedding"}
+
+
+def test_another_directorys_record_declares_nothing(source: Source, tmp_path: Path) -> None:
+    path = source("torchspec-native", "llama")
+    convert(path, tmp_path / "out", ConvertOptions(to="modelopt"))
+    convert(path, tmp_path / "longer", ConvertOptions(to="modelopt", max_positions=65536))
+    shutil.copy(tmp_path / "longer" / "draftconv.json", tmp_path / "out" / "draftconv.json")
+    found = verify(tmp_path / "out", path)
+    assert found.record == "not believed"
+    assert not found.passed
+
+
+def test_a_copied_record_does_not_vouch_for_other_bytes(tmp_path: Path) -> None:
+    """Two runs of one recipe: same names, shapes and config, other weights; repaired tensors are hashed."""
+    outs = []
+    for seed in (0, 1):
+        spelled = tiny.spell(replace(tiny.VARIANTS["llama"], seed=seed), "modelopt-layers")
+        path = spelled.write(tmp_path / f"source{seed}")
+        convert(path, tmp_path / f"out{seed}", ConvertOptions(to="vllm", repairs=("double-norm",)))
+        outs.append(tmp_path / f"out{seed}")
+    shutil.copy(outs[0] / "draftconv.json", outs[1] / "draftconv.json")
+    mixed = on_disk(outs[0]) | {"midlayer.hidden_norm.weight": on_disk(outs[1])["midlayer.hidden_norm.weight"]}
+    rewrite(outs[0], mixed)
+    assert different(verify(outs[0], tmp_path / "source0")) == {"layers.0.hidden_norm.weight"}
+    assert different(verify(outs[1], tmp_path / "source1")) == {"layers.0.hidden_norm.weight"}
+
+
+def test_another_source_is_not_what_the_record_is_about(source: Source, tmp_path: Path) -> None:
+    convert(source("torchspec-native", "llama"), tmp_path / "out", ConvertOptions(to="modelopt"))
+    found = verify(tmp_path / "out", source("speculators", "llama"))
+    assert found.record == "of another source"
+    assert "embed_tokens.weight" in different(found)
+
+
+def test_any_ancestor_can_be_verified_against(source: Source, tmp_path: Path) -> None:
+    path = source("modelopt-layers", "frequency")
+    target = str(tiny.write_target(tmp_path / "target"))
+    convert(path, tmp_path / "b", ConvertOptions(to="torchspec", embed="from-target", target=target))
+    convert(tmp_path / "b", tmp_path / "c", ConvertOptions(to="vllm", dtype="f32"))
+    convert(tmp_path / "c", tmp_path / "d", ConvertOptions(to="modelopt"))
+    for out, ancestors in (("b", [path]), ("c", [path, tmp_path / "b"]), ("d", [path, tmp_path / "b", tmp_path / "c"])):
+        for ancestor in ancestors:
+            found = verify(tmp_path / out, ancestor)
+            assert found.passed, (out, ancestor, different(found))
+            assert found.record == "believed"
+    weights = tmp_path / "c" / "model.safetensors"
+    flip(weights, offsets_in_file(weights)["embed_tokens.weight"][0])
+    assert different(verify(tmp_path / "c", path)) == {"embed_tokens.weight"}
+
+
+def test_what_the_conversion_was_told_is_remembered(tmp_path: Path) -> None:
+    """--from and --aux-convention need not be repeated."""
+    spelled = tiny.spell("llama", "torchspec-native")
+    del spelled.config["_torchspec_version"]
+    spelled.metadata = None
+    spelled.config["eagle_config"][KEY] = [2, 3, 4]
+    path = spelled.write(tmp_path / "source")
+    convert(path, tmp_path / "out", ConvertOptions(to="vllm", aux_convention="before"))
+    assert document(tmp_path / "out", "config.json")[KEY] == [2, 3, 4]
+    assert verify(tmp_path / "out", path).passed
+    convert(path, tmp_path / "other", ConvertOptions(to="vllm", source="angelslim"))
+    assert document(tmp_path / "other", "config.json")[KEY] == [3, 4, 5]
+    assert verify(tmp_path / "other", path).passed
+
+
+def test_progress_ends_at_the_total(source: Source, tmp_path: Path) -> None:
+    path, out = source("torchspec-native", "llama"), tmp_path / "out"
+    convert(path, out, ConvertOptions(to="vllm"))
+    seen: list[tuple[int, int]] = []
+    verify(out, path, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] == sum(len(tensor.data) for tensor in on_disk(out).values())
+    assert seen == sorted(seen)
