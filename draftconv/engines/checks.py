@@ -10,7 +10,6 @@ from draftconv.drafter.facts import Gqa, Mla, Taps
 from draftconv.engines.base import Reading
 from draftconv.engines.building import defaults
 
-IDS = "eagle_aux_hidden_state_layer_ids"
 QUANT_FILE = "hf_quant_config.json"
 AMD = frozenset({"mi300x", "mi325x"})
 

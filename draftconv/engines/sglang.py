@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Literal
 
 from draftconv.checkpoint.dtypes import FLOATS
-from draftconv.drafter.boundaries import default_triple, sglang_captures, sglang_convention
+from draftconv.drafter.boundaries import IDS, default_triple, sglang_captures, sglang_convention
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Fusion, Mla, Taps
 from draftconv.drafter.targets import Target
@@ -21,7 +21,7 @@ from draftconv.drafter.tensors import expected
 from draftconv.engines import checks
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build
-from draftconv.engines.checks import IDS, compare, listed, skipped
+from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.loading import Fate, fused_parts, sort_fates
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 

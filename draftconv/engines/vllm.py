@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from draftconv.drafter.boundaries import default_triple
+from draftconv.drafter.boundaries import IDS, default_triple
 from draftconv.drafter.checks import MTP_MODEL_TYPES
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Fusion, Mla, Taps
@@ -22,7 +22,7 @@ from draftconv.drafter.tensors import expected
 from draftconv.engines import checks
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, without
-from draftconv.engines.checks import IDS, compare, listed, skipped
+from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.loading import Fate, fused_parts, sort_fates
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 

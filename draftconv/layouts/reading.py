@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from draftconv.checkpoint import FLOATS, Checkpoint, TensorRef, show
+from draftconv.drafter.boundaries import IDS
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import FULL_MASK, IDENTITY_MAP, ZERO_BIAS, Detection, Drafter
 from draftconv.drafter.facts import DEFAULT_EPS, Facts, Feedback, Fusion, Gqa, Mla, VocabOrder
@@ -19,13 +20,17 @@ from draftconv.drafter.names import Names, sort_names
 from draftconv.drafter.rope import read_rope
 from draftconv.drafter.vocabulary import MapReading, read_maps
 from draftconv.errors import BadCheckpoint
-from draftconv.layouts.base import IDS, Evidence, Hints, Layout, Notes
+from draftconv.layouts.base import Evidence, Hints, Layout, Notes
 from draftconv.layouts.detect import detect
 from draftconv.layouts.packed import quantization_name
 from draftconv.layouts.taps import DEFAULT_COUNT, TapReader
 
 MOST_CAPTURED = 64
 """More captured states than any drafter has; an fc as wide as that has another fault."""
+
+_LATER_LAYER = re.compile(r"layers\.([1-9][0-9]{0,3})\.")
+_ONE_PER_ELEMENT = FLOATS | {"F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8"}
+"""Dtypes that hold one value per element, so that a quantized weight's shape is the weight's own."""
 
 NORM_FLAGS: Mapping[str, Fusion] = {"fc_norm": "fc_norm", "norm_before_fc": "norm_before_fc"}
 
@@ -408,8 +413,3 @@ class _Reader:
         ids = self.config.integers(IDS) or self.eagle.integers(IDS)
         norms = sum(name.startswith("fc_norm.") and name.endswith(".weight") for name in self.tensors)
         return norms or self.config.size("num_aux_hidden_states") or (len(ids) if ids else None)
-
-
-_LATER_LAYER = re.compile(r"layers\.([1-9][0-9]{0,3})\.")
-_ONE_PER_ELEMENT = FLOATS | {"F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8"}
-"""Dtypes that hold one value per element, so that a quantized weight's shape is the weight's own."""
