@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from draftconv.drafter.config import Config
-from draftconv.drafter.facts import DEFAULT_EPS, Facts, Gqa, Mla, Taps
+from draftconv.drafter.facts import DEFAULT_EPS, Facts, Fusion, Gqa, Mla, Taps
 from draftconv.drafter.rope import read_rope
 
 LLAMA = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "vocab_size": 32000,
@@ -57,6 +57,18 @@ def build(
         activation=config.text("hidden_act") or "silu",
         vocab_order="full" if draft_vocab == vocab else "unordered",
     )
+
+
+def fusion(config: Config, *, per_state: bool, whole: bool) -> Fusion:
+    """What vLLM and SGLang apply before fc: norms per state, one over the whole (`norm_before_fc`), or both in turn.
+
+    Args:
+        per_state: the flag for fc_norm, as the engine reads it.
+        whole: whether the class knows norm_before_fc at all; eagle_config's flag wins over the top level's.
+    """
+    nested = config.section("eagle_config").flag("norm_before_fc")
+    whole = whole and bool(nested if nested is not None else config.flag("norm_before_fc"))
+    return "both" if per_state and whole else "fc_norm" if per_state else "norm_before_fc" if whole else "plain"
 
 
 def without(config: Config, *keys: str) -> Config:
