@@ -25,18 +25,23 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftconv.drafter.facts import Facts, Gqa, Mla, Rope
+from draftconv.checkpoint import open_checkpoint
+from draftconv.drafter.facts import Facts, Gqa, Mla, Rope, Taps
+from draftconv.drafter.targets import find_target
+from draftconv.layouts.base import Hints
+from draftconv.layouts.reading import read_drafter
 from draftconv.reference.drafter import DrafterModel
+from draftconv.reference.load import load_drafter
 from draftconv.reference.speculate import Decoded, accept_length, speculate
 from draftconv.reference.targets import (
     TargetModel,
@@ -622,14 +627,6 @@ def drafter_sizes(facts: Facts) -> dict[str, Any]:
 # Measurement
 
 
-def load_drafter(name: str, facts: Facts, target: TargetModel) -> DrafterModel:
-    """A committed drafter, in the target's dtype and with its embedding where it has none."""
-    table = target.model.embed_tokens.weight
-    stored = load_file(DATA / "drafters" / name / "model.safetensors")
-    tensors = {key.replace(RECIPES[name].prefix, "layers.0."): tensor for key, tensor in stored.items()}
-    return DrafterModel.from_tensors(facts, tensors, embed=table, dtype=table.dtype)
-
-
 def make_prompts(work: Path) -> None:
     """Write PROMPTS held-out prompts, each from the middle of a block that nobody trained on."""
     blocks = torch.load(work / "corpus.pt")["held"].view(-1, BLOCK)
@@ -643,19 +640,22 @@ def read_prompts() -> list[Tensor]:
     return [torch.tensor(row) for row in json.loads((DATA / "prompts.json").read_text())]
 
 
-def decode(
-    name: str, prompts: Sequence[Tensor], *, dtype: torch.dtype = torch.float32, facts: Facts | None = None
-) -> list[Decoded]:
-    """Speculative decoding of a committed drafter with its committed target.
+def decode(name: str, prompts: Sequence[Tensor], **misread: Any) -> list[Decoded]:
+    """Speculative decoding of a committed drafter with its committed target, in float32.
 
     Args:
-        facts: read the drafter by other facts than its own (negative controls).
+        misread: facts to take for other than they are (negative controls).
     """
-    recipe = RECIPES[name]
-    target = load_target(DATA / "targets" / recipe.target, dtype)
-    drafter = load_drafter(name, facts or recipe.facts, target)
+    directory = DATA / "targets" / RECIPES[name].target
+    described, target = find_target(str(directory), None), load_target(directory)
+    opened = read_drafter(open_checkpoint(DATA / "drafters" / name), Hints(target=described))
+    facts = replace(opened.facts, **misread)
+    if isinstance(facts.boundaries, Taps):
+        raise SystemExit(f"{name}: the captured layers cannot be told from its files")
+    drafter = load_drafter(replace(opened, facts=facts), described)
     return [
-        speculate(drafter, TargetSession(target, BOUNDARIES), prompt, depth=DEPTH, length=LENGTH) for prompt in prompts
+        speculate(drafter, TargetSession(target, facts.boundaries), prompt, depth=DEPTH, length=LENGTH)
+        for prompt in prompts
     ]
 
 

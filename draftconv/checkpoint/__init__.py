@@ -24,6 +24,7 @@ from draftconv.checkpoint.plan import (
     Shard,
     encode_json,
 )
+from draftconv.checkpoint.progress import Progress, Tally
 from draftconv.checkpoint.tensors import TensorRef, as_float32, row_blocks
 from draftconv.checkpoint.text import show, show_some
 
@@ -42,9 +43,11 @@ __all__ = [
     "Operation",
     "Plan",
     "PlannedTensor",
+    "Progress",
     "Rows",
     "Scan",
     "Shard",
+    "Tally",
     "TensorRef",
     "as_float32",
     "cast_bytes",

@@ -6,6 +6,8 @@ one, and a finite value that would become infinite is refused instead.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,17 +19,34 @@ from draftconv.errors import Refused
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# unsigned type of the bits, exponent mask (also: infinity), quiet bit, magnitude mask
-LAYOUT = MappingProxyType(
+
+@dataclass(frozen=True, slots=True)
+class FloatBits:
+    """Where a float dtype keeps what, so that NaN, infinity and zero are integer tests (IEEE 754).
+
+    Attributes:
+        kind: numpy's unsigned type of the same width.
+        exponent: mask of the exponent; alone it is infinity, with any bit below it NaN.
+        quiet: the bit that makes a NaN a quiet one.
+        magnitude: mask of all but the sign; nothing of it set is a zero, -0.0 too.
+    """
+
+    kind: str
+    exponent: int
+    quiet: int
+    magnitude: int
+
+
+FLOAT_BITS: Mapping[str, FloatBits] = MappingProxyType(
     {
-        "F16": ("<u2", 0x7C00, 0x0200, 0x7FFF),
-        "BF16": ("<u2", 0x7F80, 0x0040, 0x7FFF),
-        "F32": ("<u4", 0x7F80_0000, 0x0040_0000, 0x7FFF_FFFF),
-        "F64": ("<u8", 0x7FF0_0000_0000_0000, 0x0008_0000_0000_0000, 0x7FFF_FFFF_FFFF_FFFF),
+        "F16": FloatBits("<u2", 0x7C00, 0x0200, 0x7FFF),
+        "BF16": FloatBits("<u2", 0x7F80, 0x0040, 0x7FFF),
+        "F32": FloatBits("<u4", 0x7F80_0000, 0x0040_0000, 0x7FFF_FFFF),
+        "F64": FloatBits("<u8", 0x7FF0_0000_0000_0000, 0x0008_0000_0000_0000, 0x7FFF_FFFF_FFFF_FFFF),
     }
 )
 
-FLOAT = MappingProxyType({"F16": "<f2", "F32": "<f4", "F64": "<f8"})
+_NUMPY_FLOATS = MappingProxyType({"F16": "<f2", "F32": "<f4", "F64": "<f8"})
 """numpy's own float types."""
 
 
@@ -65,23 +84,23 @@ def _convert(bits: NDArray[Any], source: str, target: str) -> NDArray[Any]:
     """Round without looking at overflow."""
     import numpy as np
 
-    values = _values(bits, source)
+    values = widened(bits, source)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        rounded = _to_bf16(values) if target == "BF16" else values.astype(FLOAT[target])
-    out = rounded.view(LAYOUT[target][0])
+        rounded = _to_bf16(values) if target == "BF16" else values.astype(_NUMPY_FLOATS[target])
+    out = rounded.view(FLOAT_BITS[target].kind)
     _quiet(out, target)
     return out
 
 
-def _values(bits: NDArray[Any], source: str) -> NDArray[Any]:
-    """`bits` as numpy floats that hold every value of `source` exactly."""
+def widened(bits: NDArray[Any], source: str) -> NDArray[Any]:
+    """Bits of `source` as numpy floats that hold each of its values exactly: float32, or float64 for F64."""
     import numpy as np
 
     if source == "BF16":
         wide = bits.astype("<u4")
         wide <<= 16
         return wide.view("<f4")
-    values = bits.view(FLOAT[source])
+    values = bits.view(_NUMPY_FLOATS[source])
     return values.astype(np.float32) if source == "F16" else values
 
 
@@ -98,7 +117,7 @@ def _to_bf16(values: NDArray[Any]) -> NDArray[Any]:
     out: NDArray[Any] = (rounded >> 16).astype("<u2")
     if nan.any():
         # the carry of the rounding would turn a NaN with a full payload into something else
-        out[nan] = (wide[nan] >> 16) | LAYOUT["BF16"][2]
+        out[nan] = (wide[nan] >> 16) | FLOAT_BITS["BF16"].quiet
     return out
 
 
@@ -114,20 +133,20 @@ def _round_to_odd(values: NDArray[Any], single: NDArray[Any]) -> NDArray[Any]:
 
 
 def _quiet(out: NDArray[Any], target: str) -> None:
-    _, exponent, quiet, magnitude = LAYOUT[target]
-    nan = (out & out.dtype.type(magnitude)) > exponent
+    form = FLOAT_BITS[target]
+    nan = (out & form.magnitude) > form.exponent
     if nan.any():
-        out[nan] |= out.dtype.type(quiet)
+        out[nan] |= form.quiet
 
 
 def _refuse_overflow(bits: NDArray[Any], source: str, out: NDArray[Any], target: str, name: str) -> None:
     import numpy as np
 
-    _, exponent, _, magnitude = LAYOUT[target]
-    infinite = (out & out.dtype.type(magnitude)) == exponent
+    form = FLOAT_BITS[target]
+    infinite = (out & form.magnitude) == form.exponent
     if not infinite.any():
         return
-    values = _values(bits[infinite], source)
+    values = widened(bits[infinite], source)
     lost = values[np.isfinite(values)]
     if lost.size:
         raise Refused(
@@ -141,4 +160,4 @@ def cast_bytes(data: bytes, source: str, target: str, name: str) -> bytes:
     """Cast the values of a small tensor that is held as bytes; see `cast`."""
     import numpy as np
 
-    return cast(np.frombuffer(data, dtype=LAYOUT[source][0]), source, target, name).tobytes()
+    return cast(np.frombuffer(data, dtype=FLOAT_BITS[source].kind), source, target, name).tobytes()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from draftconv.checkpoint.tensors import NUMPY, TensorRef, row_blocks
+from draftconv.checkpoint.casts import FLOAT_BITS
+from draftconv.checkpoint.progress import Tally
+from draftconv.checkpoint.tensors import TensorRef, as_float32, row_blocks
 
 BLOCK = 8 * 1024 * 1024
 """Source bytes held at a time."""
-
-_EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F80_0000, "F64": 0x7FF0_0000_0000_0000}
-"""All exponent bits set mean infinity or NaN; integer tests need no widening of BF16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,36 +22,43 @@ class Scan:
     all_zero: bool
 
 
-def scan(ref: TensorRef) -> Scan:
-    """Count NaN and infinities of a BF16, F16, F32 or F64 tensor and tell whether it is all zeros."""
-    import numpy as np
+def scan(ref: TensorRef, tally: Tally | None = None) -> Scan:
+    """Count NaN and infinities of a BF16, F16, F32 or F64 tensor and tell whether it is all zeros.
 
-    mask = _EXPONENTS[ref.dtype]
-    bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}[np.dtype(NUMPY[ref.dtype]).itemsize]
-    count, first, zero, seen = 0, None, True, 0
-    for start, stop in row_blocks(ref, BLOCK):
-        values = np.frombuffer(ref.rows(start, stop), dtype=bits)
-        bad = (values & bits(mask)) == mask
-        if found := int(np.count_nonzero(bad)):
-            first = seen + int(np.argmax(bad)) if first is None else first
-            count += found
-        # -0.0 is a zero too: drop the sign bit
-        zero = zero and not np.any(values << 1)
-        seen += values.size
-    return Scan(count, first, zero and seen > 0)
-
-
-def first_difference(mine: TensorRef, theirs: TensorRef) -> int | None:
-    """First row in which two float tensors of equal shape differ in value, or None.
-
-    Equal dtypes are compared bit by bit; different ones after widening to float32.
+    Args:
+        tally: told the bytes of every block that was read.
     """
     import numpy as np
 
-    from draftconv.checkpoint.tensors import as_float32
+    tally = tally or Tally()
+    form = FLOAT_BITS[ref.dtype]
+    count, first, zero, seen = 0, None, True, 0
+    for start, stop in row_blocks(ref, BLOCK):
+        bits = np.frombuffer(ref.rows(start, stop), dtype=form.kind)
+        bad = (bits & form.exponent) == form.exponent
+        if found := int(np.count_nonzero(bad)):
+            first = seen + int(np.argmax(bad)) if first is None else first
+            count += found
+        zero = zero and not np.any(bits & form.magnitude)
+        seen += bits.size
+        tally.add(bits.nbytes)
+    return Scan(count, first, zero and seen > 0)
 
+
+def first_difference(mine: TensorRef, theirs: TensorRef, tally: Tally | None = None) -> int | None:
+    """First row in which two float tensors of equal shape differ in value, or None.
+
+    Equal dtypes are compared bit by bit; different ones after widening to float32.
+
+    Args:
+        tally: told the bytes of every block that was read, those of both tensors.
+    """
+    import numpy as np
+
+    tally = tally or Tally()
     same = mine.dtype == theirs.dtype
     for start, stop in row_blocks(mine, BLOCK):
+        tally.add((stop - start) * (mine.row_bytes + theirs.row_bytes))
         if same:
             left, right = mine.rows(start, stop), theirs.rows(start, stop)
             if left == right:

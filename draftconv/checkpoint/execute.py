@@ -10,19 +10,20 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from draftconv.checkpoint.casts import LAYOUT, cast
+from draftconv.checkpoint.casts import FLOAT_BITS, cast
 from draftconv.checkpoint.dtypes import SIZES
 from draftconv.checkpoint.files import DataFile, LocalFile, shrunk
 from draftconv.checkpoint.headers import read_header
 from draftconv.checkpoint.kernel import reserve, start_writeback
 from draftconv.checkpoint.plan import BLOCK, COPY_BUFFER, MAX_THREADS, Cast, Copy, Literal, Plan, Rows, Shard
+from draftconv.checkpoint.progress import Progress, Tally
 from draftconv.checkpoint.staging import refuse_same, staging
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import show
@@ -61,7 +62,7 @@ class _Compute:
 
     @property
     def casts(self) -> bool:
-        return self.dtype in LAYOUT and self.dtype != self.operation.ref.dtype
+        return self.dtype in FLOAT_BITS and self.dtype != self.operation.ref.dtype
 
 
 _Job: TypeAlias = _Move | _Compute
@@ -72,7 +73,7 @@ def execute(
     out: Path,
     *,
     overwrite: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
     threads: int | None = None,
     deep: bool = False,
 ) -> None:
@@ -80,7 +81,7 @@ def execute(
 
     Args:
         overwrite: replace `out` if it exists, is a directory and holds our `draftconv.json`.
-        progress: called in this thread with the tensor bytes written so far, of `plan.total_bytes`.
+        progress: told the tensor bytes written so far, of `plan.total_bytes`.
         threads: workers; the output does not depend on it.
         deep: look at every float that is loaded (cast, permuted or literal; copies stay in the kernel).
 
@@ -94,14 +95,14 @@ def execute(
         refuse_same(source, out)
     shards = plan.shards()
     small = plan.small_files()
-    report = _Progress(progress)
+    tally = Tally(progress)
     watch = _Watch() if deep else None
     workers = threads or min(MAX_THREADS, os.cpu_count() or 1)
     with staging(out, overwrite=overwrite) as directory:
         for shard in shards:
             _reserve(directory / shard.file_name, shard.size)
         for shard in shards:
-            _write_shard(directory / shard.file_name, shard, workers, report, watch)
+            _write_shard(directory / shard.file_name, shard, workers, tally, watch)
         for name, data in small.items():
             _write_small(directory / name, data)
         _check(directory, shards, small)
@@ -111,17 +112,6 @@ def _source_directories(plan: Plan) -> set[Path]:
     operations = (tensor.operation for tensor in plan.tensors)
     files = (operation.ref.file for operation in operations if not isinstance(operation, Literal))
     return {file.path.parent for file in files if isinstance(file, LocalFile)}
-
-
-class _Progress:
-    def __init__(self, callback: Callable[[int], None] | None) -> None:
-        self._callback = callback
-        self._done = 0
-
-    def add(self, count: int) -> None:
-        self._done += count
-        if self._callback is not None:
-            self._callback(self._done)
 
 
 def _reserve(path: Path, size: int) -> None:
@@ -139,7 +129,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _write_shard(path: Path, shard: Shard, workers: int, report: _Progress, watch: _Watch | None) -> None:
+def _write_shard(path: Path, shard: Shard, workers: int, tally: Tally, watch: _Watch | None) -> None:
     with _opened(path, os.O_RDWR) as descriptor:
         _write_all(descriptor, memoryview(shard.header), 0)
         for placed in shard.tensors:
@@ -147,8 +137,8 @@ def _write_shard(path: Path, shard: Shard, workers: int, report: _Progress, watc
                 if watch is not None:
                     watch.look(placed.tensor.name, placed.tensor.dtype, placed.tensor.operation.data)
                 _write_all(descriptor, memoryview(placed.tensor.operation.data), placed.start)
-                report.add(placed.stop - placed.start)
-        _run(list(_jobs(shard)), descriptor, workers, report, watch)
+                tally.add(placed.stop - placed.start)
+        _run(list(_jobs(shard)), descriptor, workers, tally, watch)
         if watch is not None:
             watch.refuse_zeros(shard)
         os.fsync(descriptor)
@@ -224,7 +214,7 @@ def segments(operation: Cast | Rows, start: int, stop: int) -> Iterator[tuple[in
         yield begin, length
 
 
-def _run(jobs: list[_Job], descriptor: int, workers: int, report: _Progress, watch: _Watch | None) -> None:
+def _run(jobs: list[_Job], descriptor: int, workers: int, tally: Tally, watch: _Watch | None) -> None:
     """Do the jobs on a pool; the first error stops the rest and is raised."""
     stop = threading.Event()
     worker = _Worker(descriptor, stop, watch)
@@ -234,7 +224,7 @@ def _run(jobs: list[_Job], descriptor: int, workers: int, report: _Progress, wat
     try:
         pools = ((copying if isinstance(job, _Move) else computing, job) for job in jobs)
         for future in as_completed([pool.submit(worker, job) for pool, job in pools]):
-            report.add(future.result())
+            tally.add(future.result())
     finally:
         stop.set()
         for pool in (copying, computing):
@@ -254,14 +244,14 @@ class _Watch:
         Raises:
             Refused: one of them is a NaN or an infinity.
         """
-        if dtype not in LAYOUT or not len(data):
+        if dtype not in FLOAT_BITS or not len(data):
             return True
         import numpy as np
 
-        kind, exponent, _, magnitude = LAYOUT[dtype]
-        bits = np.frombuffer(data, dtype=kind)
-        largest = int((bits & bits.dtype.type(magnitude)).max())
-        if largest >= exponent:
+        form = FLOAT_BITS[dtype]
+        bits = np.frombuffer(data, dtype=form.kind)
+        largest = int((bits & form.magnitude).max())
+        if largest >= form.exponent:
             what = f"tensor {show(name)} holds NaN or infinity"
             raise _unhealthy(what, "one such value turns every logit into NaN")
         return largest > 0
@@ -352,7 +342,7 @@ class _Worker:
         if not job.casts:
             _write_all(self._descriptor, source, job.target)
             return
-        bits = np.frombuffer(source, dtype=LAYOUT[ref.dtype][0])
+        bits = np.frombuffer(source, dtype=FLOAT_BITS[ref.dtype].kind)
         result = cast(bits, ref.dtype, job.dtype, ref.name)
         _write_all(self._descriptor, result.data.cast("B"), job.target)
 

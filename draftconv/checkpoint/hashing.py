@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 
 from draftconv.checkpoint.files import DataFile
+from draftconv.checkpoint.progress import Progress
 
 BLOCK = 4 * 1024 * 1024
 
 
-def sha256(file: DataFile, progress: Callable[[int], None] | None = None) -> str:
-    """SHA-256 of the whole file in hex; `progress` is called with the bytes read so far."""
+def sha256(file: DataFile, progress: Progress | None = None) -> str:
+    """SHA-256 of the whole file in hex; `progress` is told the bytes read so far, of `file.size`."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(min(BLOCK, file.size)))
     done = 0

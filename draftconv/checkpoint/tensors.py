@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from draftconv.checkpoint.casts import FLOAT_BITS, widened
 from draftconv.checkpoint.dtypes import SIZES
 from draftconv.checkpoint.files import DataFile
 from draftconv.checkpoint.text import show
@@ -132,13 +133,9 @@ def as_float32(ref: TensorRef, start: int = 0, stop: int | None = None) -> NDArr
     if ref.dtype not in ("BF16", "F16", "F32"):
         raise BadCheckpoint(f"{show(ref.name)} is {ref.dtype}; only BF16, F16 and F32 widen to float32 exactly")
     stop = ref.row_count if stop is None else stop
-    raw = np.frombuffer(ref.rows(start, stop), dtype=NUMPY[ref.dtype])
+    bits = np.frombuffer(ref.rows(start, stop), dtype=FLOAT_BITS[ref.dtype].kind)
     shape = (stop - start, *ref.shape[1:]) if ref.shape else ()
-    if ref.dtype == "BF16":
-        wide = raw.astype(np.uint32)
-        wide <<= 16
-        return wide.view(np.float32).reshape(shape)
-    return raw.astype(np.float32).reshape(shape)
+    return widened(bits, ref.dtype).reshape(shape)
 
 
 def element_count(ref: TensorRef) -> int:

@@ -19,6 +19,9 @@ from draftconv.errors import Refused, UsageError
 Convention = Literal["before", "after"]
 Reader = Literal["vllm", "sglang", "trtllm"]
 
+IDS = "eagle_aux_hidden_state_layer_ids"
+"""config.json's key for captured layers, at the top level or in `eagle_config`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerIds:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from draftconv.checkpoint import FLOATS, TensorRef, show, show_some
+from draftconv.checkpoint import FLOATS, Progress, Tally, TensorRef, show, show_some
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import UNDECLARED, Mla
 from draftconv.drafter.problems import LEVELS, Level, Problem
 from draftconv.drafter.targets import EMBED_NAMES, Target
-from draftconv.drafter.tensors import OPTIONAL, expected
+from draftconv.drafter.tensors import OPTIONAL, Expected, expected
 from draftconv.drafter.vocabulary import offset_twins
 
 SAMPLED_PAIRS = 16
@@ -40,7 +41,22 @@ HARMLESS_NULLS = frozenset({
 PACKED = frozenset({"I32", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4"})
 """How quantized weights are stored (quantizers.md: Quark, ModelOpt, compressed-tensors, AWQ, GPTQ)."""
 
-Check = Callable[[Drafter, Target | None], Iterator[Problem | str]]
+
+@dataclass(frozen=True)
+class Subject:
+    """What a check looks at; `tally` is told the bytes that the deep checks read."""
+
+    drafter: Drafter
+    target: Target | None
+    tally: Tally
+
+    @cached_property
+    def expected(self) -> Mapping[str, Expected]:
+        """The tensors that the facts ask for."""
+        return expected(self.drafter.facts)
+
+
+Check = Callable[[Subject], Iterator[Problem | str]]
 """Yields problems, or a sentence for what it could not look at."""
 
 
@@ -52,8 +68,15 @@ class Findings:
     not_made: tuple[str, ...]
 
 
-def check_drafter(drafter: Drafter, target: Target | None, *, level: Level = "sample") -> Findings:
-    """Run every check up to `level`; reader problems come first."""
+def check_drafter(
+    drafter: Drafter, target: Target | None, *, level: Level = "sample", progress: Progress | None = None
+) -> Findings:
+    """Run every check up to `level`; problems that the reader stumbled on come first.
+
+    Args:
+        progress: told the bytes that the checks of level `deep` have read so far, of `deep_bytes`.
+    """
+    subject = Subject(drafter, target, Tally(progress))
     problems = list(drafter.problems)
     not_made: list[str] = []
     for rank, name in enumerate(LEVELS):
@@ -65,7 +88,7 @@ def check_drafter(drafter: Drafter, target: Target | None, *, level: Level = "sa
             elif title in NEED_TARGET_WEIGHTS and not _has_weights(target):
                 not_made.append(f"{title} (needs --target with a directory that holds the target's weights)")
             else:
-                for found in check(drafter, target):
+                for found in check(subject):
                     if isinstance(found, Problem):
                         problems.append(found)
                     else:
@@ -74,6 +97,14 @@ def check_drafter(drafter: Drafter, target: Target | None, *, level: Level = "sa
         not_made.append("shapes and values of quantized weights")
     unique = dict.fromkeys((p.code, p.detail) for p in problems)
     return Findings(tuple(Problem(code, detail) for code, detail in unique), tuple(not_made))
+
+
+def deep_bytes(drafter: Drafter, target: Target | None) -> int:
+    """Bytes that the checks of level `deep` read at most: less where two tables differ early."""
+    values = sum(ref.nbytes for _, ref in _floats(drafter))
+    mine = _replaceable_embedding(drafter)
+    theirs = target_table(target, EMBED_NAMES) if mine and target and _has_weights(target) else None
+    return values + (mine.nbytes + theirs.nbytes if mine and theirs and mine.shape == theirs.shape else 0)
 
 
 def _has_weights(target: Target | None) -> bool:
@@ -87,8 +118,8 @@ def _has_weights(target: Target | None) -> bool:
 # ── tensors ────────────────────────────────────────────────────────────────────────
 
 
-def _tensor_set(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
-    wanted = expected(drafter.facts)
+def _tensor_set(subject: Subject) -> Iterator[Problem]:
+    drafter, wanted = subject.drafter, subject.expected
     known_missing = {"lm_head.weight", "embed_tokens.weight", "d2t", *OPTIONAL}
     for name in wanted:
         if name not in drafter.tensors and name not in known_missing and not _packed(drafter, name):
@@ -102,8 +133,9 @@ def _tensor_set(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
         yield Problem("tensor-missing", "embed_tokens.weight, and the target's table is not as wide as the drafter")
 
 
-def _tensor_shapes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
-    for name, row in expected(drafter.facts).items():
+def _tensor_shapes(subject: Subject) -> Iterator[Problem]:
+    drafter = subject.drafter
+    for name, row in subject.expected.items():
         ref = drafter.tensors.get(name)
         if ref is None or name == "d2t" or (drafter.facts.quantization and ref.dtype not in FLOATS):
             continue
@@ -117,11 +149,11 @@ def _tensor_shapes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
             )
 
 
-def _dtypes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+def _dtypes(subject: Subject) -> Iterator[Problem]:
+    drafter, rows = subject.drafter, subject.expected
     weights = {name: ref.dtype for name, ref in drafter.tensors.items() if name not in ("d2t", "t2d")}
     quantization = drafter.facts.quantization
     declared = quantization is not None and not quantization.startswith(UNDECLARED)
-    rows = expected(drafter.facts)
     for name, dtype in weights.items():
         role = rows[name].role if name in rows and name.endswith(".weight") else "norm"
         if dtype in FLOATS or (declared and dtype in PACKED and role in ("attention", "mlp", "fc", "head")):
@@ -135,13 +167,14 @@ def _dtypes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
         yield Problem("dtype-mixed", ", ".join(f"{sum(d == f for d in weights.values())} x {f}" for f in floats))
 
 
-def _stale(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
-    leftovers = [f"{name}: {why}" for name, why in drafter.dropped.items() if why not in SAME_WITHOUT]
+def _stale(subject: Subject) -> Iterator[Problem]:
+    leftovers = [f"{name}: {why}" for name, why in subject.drafter.dropped.items() if why not in SAME_WITHOUT]
     if leftovers:
         yield Problem("tensor-stale", _some(leftovers))
 
 
-def _prefixes(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+def _prefixes(subject: Subject) -> Iterator[Problem]:
+    drafter = subject.drafter
     prefixed = [name for name in drafter.names.values() if name.startswith(("model.", "eagle_module.", "draft_model."))]
     if prefixed and drafter.detection.layout != "automodel":
         yield Problem("name-prefix", _some(prefixed))
@@ -155,8 +188,8 @@ def _packed(drafter: Drafter, name: str) -> bool:
 # ── config keys ────────────────────────────────────────────────────────────────────
 
 
-def _nulls(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
-    config = drafter.checkpoint.config
+def _nulls(subject: Subject) -> Iterator[Problem]:
+    config = subject.drafter.checkpoint.config
     nulls = [key for key, value in config.items() if value is None and key not in HARMLESS_NULLS]
     nulls += [
         f"eagle_config: {key}" for key, value in Config(config).section("eagle_config").data.items() if value is None
@@ -167,7 +200,8 @@ def _nulls(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
         yield Problem("config-null", _some(others))
 
 
-def _flags(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+def _flags(subject: Subject) -> Iterator[Problem]:
+    drafter = subject.drafter
     config = Config(drafter.config)
     if config.has("auto_map"):
         yield Problem("auto-map", "auto_map is set")
@@ -184,8 +218,8 @@ def _flags(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
         yield Problem("double-norm", "next_layer_regular / layers.0.* names: ModelOpt 0.41 or later")
 
 
-def _rope(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
-    rope = drafter.facts.rope
+def _rope(subject: Subject) -> Iterator[Problem]:
+    drafter, rope = subject.drafter, subject.drafter.facts.rope
     if "attention_factor" in rope.scaling:
         yield Problem("rope-attention-factor", f"attention_factor: {rope.scaling['attention_factor']}")
     if rope.kind != "yarn":
@@ -199,8 +233,8 @@ def _rope(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
         yield Problem("rope-mscale-missing", f"YaRN factor {rope.scaling.get('factor')} without {missing}")
 
 
-def _positions(drafter: Drafter, target: Target | None) -> Iterator[Problem]:
-    limit = drafter.facts.max_positions
+def _positions(subject: Subject) -> Iterator[Problem]:
+    limit, target = subject.drafter.facts.max_positions, subject.target
     wanted = target.max_positions if target and target.max_positions else LONG_CONTEXT
     if limit is None:
         yield Problem("positions-short", "max_position_embeddings is absent: transformers assumes 2048 or 4096")
@@ -209,17 +243,28 @@ def _positions(drafter: Drafter, target: Target | None) -> Iterator[Problem]:
         yield Problem("positions-short", f"max_position_embeddings is {limit}, {whose}")
 
 
-def _target_sizes(drafter: Drafter, target: Target | None) -> Iterator[Problem]:
-    if target and target.vocab and target.vocab != drafter.facts.vocab:
-        yield Problem("vocab-target", f"vocab_size is {drafter.facts.vocab}, {target.name} has {target.vocab}")
+def _target_sizes(subject: Subject) -> Iterator[Problem]:
+    vocab, target = subject.drafter.facts.vocab, subject.target
+    if target and target.vocab and target.vocab != vocab:
+        yield Problem("vocab-target", f"vocab_size is {vocab}, {target.name} has {target.vocab}")
 
 
 # ── contents ───────────────────────────────────────────────────────────────────────
 
 
-def _pruned_head(drafter: Drafter, _: Target | None) -> Iterator[Problem | str]:
-    head = drafter.tensors.get("lm_head.weight")
-    maps = drafter.maps
+def _zero_offsets(subject: Subject) -> Iterator[Problem]:
+    """The first target ids, which only a t2d that says the same makes believable."""
+    drafter = subject.drafter
+    offsets = drafter.maps.offsets if drafter.maps else ()
+    if not drafter.facts.reduced_vocab or not offsets or any(offsets):
+        return
+    if "t2d" not in drafter.tensors or any(problem.code == "d2t-t2d-mismatch" for problem in drafter.problems):
+        yield Problem("d2t-zeros", f"all {len(offsets)} offsets are 0: draft ids are taken for target ids")
+
+
+def _pruned_head(subject: Subject) -> Iterator[Problem | str]:
+    drafter = subject.drafter
+    head, maps = drafter.tensors.get("lm_head.weight"), drafter.maps
     if head is None or not drafter.facts.reduced_vocab or maps is None or (len(maps.offsets),) != head.shape[:1]:
         return
     pairs = offset_twins(maps.offsets, SAMPLED_PAIRS)
@@ -235,29 +280,38 @@ def _pruned_head(drafter: Drafter, _: Target | None) -> Iterator[Problem | str]:
         yield Problem("head-pruned-by-offset", told)
 
 
-def _values(drafter: Drafter, _: Target | None) -> Iterator[Problem]:
+def _values(subject: Subject) -> Iterator[Problem]:
     from draftconv.checkpoint import scan
 
-    for name, ref in (*drafter.tensors.items(), *drafter.companions.items()):
-        if ref.dtype not in FLOATS:
-            continue
-        found = scan(ref)
+    for name, ref in _floats(subject.drafter):
+        found = scan(ref, subject.tally)
         if found.not_finite:
             yield Problem("not-finite", f"{show(ref.name)}: {found.not_finite} values, first at {found.first}")
         if found.all_zero and not name.endswith((".bias", "zero_point")):  # a bias may stay where it began
             yield Problem("all-zero", show(ref.name))
 
 
-def _embedding(drafter: Drafter, target: Target | None) -> Iterator[Problem | str]:
-    """Only where engines would overwrite it: a drafter of another width keeps its own."""
-    ref = drafter.tensors.get("embed_tokens.weight")
-    if ref is None or target is None or drafter.facts.hidden != drafter.facts.target_hidden:
+def _floats(drafter: Drafter) -> Iterator[tuple[str, TensorRef]]:
+    """The tensors whose every value is looked at, by canonical name."""
+    stored = (*drafter.tensors.items(), *drafter.companions.items())
+    return ((name, ref) for name, ref in stored if ref.dtype in FLOATS)
+
+
+def _embedding(subject: Subject) -> Iterator[Problem | str]:
+    mine, target = _replaceable_embedding(subject.drafter), subject.target
+    if mine is None or target is None:
         return
     theirs = target_table(target, EMBED_NAMES)
     if theirs is None:
         yield f"{target.name} stores no embed_tokens under a known name"
-    elif difference := table_difference(ref, theirs):
+    elif difference := table_difference(mine, theirs, subject.tally):
         yield Problem("embedding-differs", difference)
+
+
+def _replaceable_embedding(drafter: Drafter) -> TensorRef | None:
+    """The stored embedding where engines would overwrite it: a drafter of another width keeps its own."""
+    same_width = drafter.facts.hidden == drafter.facts.target_hidden
+    return drafter.tensors.get("embed_tokens.weight") if same_width else None
 
 
 def target_table(target: Target, names: tuple[str, ...]) -> TensorRef | None:
@@ -266,15 +320,19 @@ def target_table(target: Target, names: tuple[str, ...]) -> TensorRef | None:
     return next((tensors[name] for name in names if name in tensors), None)
 
 
-def table_difference(mine: TensorRef, theirs: TensorRef | None) -> str | None:
-    """How two tables differ, or None when every value is equal (dtypes may differ)."""
+def table_difference(mine: TensorRef, theirs: TensorRef | None, tally: Tally | None = None) -> str | None:
+    """How two tables [V, H] differ, or None when every value is equal (dtypes may differ).
+
+    Args:
+        tally: told the bytes of both that were read.
+    """
     from draftconv.checkpoint import first_difference
 
     if theirs is None:
         return f"the target stores no table to compare {mine.name} with"
     if mine.shape != theirs.shape:
         return f"{mine.name} is {list(mine.shape)}, the target's {list(theirs.shape)}"
-    row = first_difference(mine, theirs)
+    row = first_difference(mine, theirs, tally)
     return None if row is None else f"{mine.name} differs from the target's {theirs.name}, first in row {row}"
 
 
@@ -299,14 +357,14 @@ CHECKS: Mapping[Level, Mapping[str, Check]] = {
         "positions": _positions,
         "sizes against the target": _target_sizes,
     },
-    "maps": {},
+    "maps": {"d2t of zeros": _zero_offsets},
     "sample": {"lm_head rows against d2t": _pruned_head},
     "deep": {
         VALUES: _values,
         "embed_tokens against the target's": _embedding,
     },
 }
-"""Check by level; the vocabulary maps are judged while they are read (`vocabulary.read_maps`)."""
+"""Check by level; most faults of vocabulary maps are found while they are read (`vocabulary.read_maps`)."""
 
 NEED_TARGET = frozenset({"sizes against the target"})
 NEED_TARGET_WEIGHTS = frozenset({"embed_tokens against the target's"})

@@ -21,7 +21,10 @@ _WORDS: Mapping[type, str] = {int: "an integer", float: "a number", bool: "true 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One JSON object of a checkpoint; `where` prefixes keys in messages."""
+    """One JSON object of a checkpoint; `where` prefixes keys in messages.
+
+    Every method that returns a value raises BadCheckpoint, naming the key, when it has another JSON type.
+    """
 
     data: Mapping[str, object]
     where: str = "config.json"
@@ -31,6 +34,7 @@ class Config:
         return key in self.data
 
     def raw(self, key: str) -> object:
+        """Return the value as it stands, or None when absent."""
         return self.data.get(key)
 
     def integer(self, key: str) -> int | None:
@@ -51,6 +55,21 @@ class Config:
             raise BadCheckpoint(f"{self.where}: {key} is {show(value)}, not a size", cure="correct the key")
         return value
 
+    def required(self, key: str) -> int:
+        """Return a size that must be there.
+
+        Raises:
+            BadCheckpoint: it is absent, null or no size.
+        """
+        value = self.size(key)
+        if value is None:
+            raise BadCheckpoint(
+                f"{self.where} has no {key}",
+                why="no tensor shape can stand in for it",
+                cure=f"add {key} as the model was trained",
+            )
+        return value
+
     def number(self, key: str) -> float | None:
         """Return a finite number, or None when absent or null."""
         value = self.data.get(key)
@@ -62,9 +81,11 @@ class Config:
         return found
 
     def flag(self, key: str) -> bool | None:
+        """Return true or false, or None when absent or null."""
         return self._typed(key, self.data.get(key), bool)
 
     def text(self, key: str) -> str | None:
+        """Return a string, or None when absent or null."""
         return self._typed(key, self.data.get(key), str)
 
     def section(self, key: str) -> Config:

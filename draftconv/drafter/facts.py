@@ -22,6 +22,10 @@ UNDECLARED = "undeclared"
 """First word of `Facts.quantization` when no config describes the quantized tensors."""
 
 
+DEFAULT_EPS = 1e-6
+"""rms_norm_eps where a config names none: of transformers 5.19 LlamaConfig, Qwen3Config and DeepseekV3Config."""
+
+
 class Taps(enum.Enum):
     """What is known of the captured boundaries when the file names none."""
 

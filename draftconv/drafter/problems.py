@@ -72,6 +72,11 @@ KINDS: Mapping[str, Kind] = {
         "error", "maps", "d2t and t2d describe different vocabularies",
         "the trainer reads t2d and the engine d2t, so training and serving disagree",
         "find out which is right; convert --repair d2t-t2d-mismatch keeps d2t and rebuilds t2d", repair=True),
+    "d2t-zeros": Kind(
+        "warning", "maps", "d2t of a reduced vocabulary is all zeros",
+        "draft ids are then the first target ids: Quark writes zeros until a map is set, and a head that was trained "
+        "on other tokens drafts wrong ones",
+        "find the map that the drafter was trained with; if the first ids were meant, nothing is wrong"),
     "d2t-missing": Kind(
         "error", "config", "reduced vocabulary without d2t",
         "vLLM loads it silently with an all-zero map and acceptance collapses (run); "

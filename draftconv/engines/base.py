@@ -21,7 +21,7 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla, Taps
 from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import Target
-from draftconv.drafter.tensors import OPTIONAL, expected
+from draftconv.drafter.tensors import OPTIONAL, Expected, expected
 from draftconv.engines.loading import Fates, fused_parts, is_fused
 from draftconv.engines.serving import ServeCommand, Start
 
@@ -77,6 +77,7 @@ class EngineSpec:
 
     @property
     def numbers(self) -> tuple[int, ...]:
+        """The version as numbers: 0.22.1 is (0, 22, 1)."""
         return tuple(int(part) for part in self.version.split(".") if part)
 
     def before(self, *version: int) -> bool:
@@ -109,18 +110,22 @@ class Reading:
 
     @property
     def mla(self) -> bool:
+        """True when the drafter itself has latent attention, whatever the engine would build."""
         return isinstance(self.truth.attention, Mla)
 
     @property
     def eagle(self) -> Config:
+        """eagle_config; empty when absent."""
         return self.config.section("eagle_config")
 
     @property
     def architecture(self) -> str:
+        """architectures[0], or "" when absent."""
         return next(iter(self.config.texts("architectures")), "")
 
     @property
     def model_type(self) -> str:
+        """model_type, or "" when absent."""
         return self.config.text("model_type") or ""
 
     @property
@@ -130,6 +135,7 @@ class Reading:
         return default_triple(self.target.layers) if boundaries is Taps.DEFAULT and self.target else boundaries
 
     def tensor(self, canonical: str) -> Described | None:
+        """The stored tensor that fills a canonical one; None when none does."""
         name = self.fates.loaded.get(canonical)
         return self.view.tensors[name] if name is not None else None
 
@@ -139,11 +145,16 @@ class Reading:
         return found is not None and found.dtype in FLOATS
 
     @cached_property
+    def wanted(self) -> Mapping[str, Expected]:
+        """Canonical tensors that the engine builds modules for."""
+        return expected(self.built)
+
+    @cached_property
     def misfits(self) -> tuple[str, ...]:
         """Tensors whose shape is not what the engine builds from config.json."""
         return tuple(
             f"{self.fates.loaded[name]} is {list(found.shape)}, built as {list(row.shape)}"
-            for name, row in expected(self.built).items()
+            for name, row in self.wanted.items()
             if (found := self.tensor(name)) is not None
             and name not in OPTIONAL
             and not is_fused(self.fates.loaded[name])
@@ -175,7 +186,7 @@ class Reading:
     def missing(self) -> tuple[str, ...]:
         """Canonical tensors the engine builds, the directory does not hold, and nothing stands in for."""
         present = {*self.fates.loaded, *self.fates.packed, *self.unplaced, *self.lent, *OPTIONAL}
-        return tuple(name for name in expected(self.built) if name not in present)
+        return tuple(name for name in self.wanted if name not in present)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +207,7 @@ class Rule:
     until: tuple[int, ...] = ()
 
     def applies(self, spec: EngineSpec) -> bool:
+        """True when the rule holds for this version of its engine."""
         return not spec.before(*self.since) and (not self.until or spec.before(*self.until))
 
 
@@ -218,6 +230,7 @@ class Verdict:
 
     @property
     def status(self) -> Status:
+        """The worst effect of all broken rules; notes break nothing."""
         effects = {line.rule.effect for line in self.lines}
         for status in ("refused", "mis-read", "undecided"):
             if status in effects:

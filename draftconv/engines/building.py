@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from draftconv.drafter.config import Config
-from draftconv.drafter.facts import Facts, Gqa, Mla, Taps
+from draftconv.drafter.facts import DEFAULT_EPS, Facts, Fusion, Gqa, Mla, Taps
 from draftconv.drafter.rope import read_rope
 
 LLAMA = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "vocab_size": 32000,
@@ -16,9 +16,6 @@ DEEPSEEK = {"hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers"
             "num_attention_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
             "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 4096}  # fmt: skip
 """Defaults of transformers 5.19 LlamaConfig, Qwen3Config and DeepseekV3Config, which all engines read through."""
-
-TORCH_EPS = 1e-6
-"""rms_norm_eps of all three classes."""
 
 
 def defaults(config: Config, *, mla: bool) -> Mapping[str, int]:
@@ -56,10 +53,22 @@ def build(
         aux=3,
         boundaries=Taps.UNKNOWN,
         rope=read_rope(config, mla=mla)[0],
-        eps=config.number("rms_norm_eps") or TORCH_EPS,
+        eps=config.number("rms_norm_eps") or DEFAULT_EPS,
         activation=config.text("hidden_act") or "silu",
         vocab_order="full" if draft_vocab == vocab else "unordered",
     )
+
+
+def fusion(config: Config, *, per_state: bool, whole: bool) -> Fusion:
+    """What vLLM and SGLang apply before fc: norms per state, one over the whole (`norm_before_fc`), or both in turn.
+
+    Args:
+        per_state: the flag for fc_norm, as the engine reads it.
+        whole: whether the class knows norm_before_fc at all; eagle_config's flag wins over the top level's.
+    """
+    nested = config.section("eagle_config").flag("norm_before_fc")
+    whole = whole and bool(nested if nested is not None else config.flag("norm_before_fc"))
+    return "both" if per_state and whole else "fc_norm" if per_state else "norm_before_fc" if whole else "plain"
 
 
 def without(config: Config, *keys: str) -> Config:

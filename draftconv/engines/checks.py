@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from draftconv.checkpoint import show_some
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Gqa, Mla, Taps
 from draftconv.engines.base import Reading
 from draftconv.engines.building import defaults
 
-IDS = "eagle_aux_hidden_state_layer_ids"
 QUANT_FILE = "hf_quant_config.json"
 AMD = frozenset({"mi300x", "mi325x"})
 
@@ -28,10 +28,7 @@ TRANSFORMERS_TYPES = frozenset({
 
 def listed(items: Sequence[str]) -> str | None:
     """The first few of some findings, or None when there are none."""
-    if not items:
-        return None
-    shown = ", ".join(items[:3])
-    return shown if len(items) <= 3 else f"{shown} and {len(items) - 3} more"
+    return show_some(items) if items else None
 
 
 # ── facts ──────────────────────────────────────────────────────────────────────────
@@ -48,16 +45,19 @@ def compare(fact: str, name: str) -> Check:
 
 
 def rope_differs(reading: Reading) -> str | None:
+    """A rotary embedding built otherwise than it was trained, part by part."""
     built, truth = reading.built.rope, reading.truth.rope
     pairs = [(part, getattr(built, part), getattr(truth, part)) for part in ("theta", "pairs", "kind", "scaling")]
     return listed([f"{part}: built as {b}, trained as {t}" for part, b, t in pairs if b != t])
 
 
 def double_norm(reading: Reading) -> str | None:
+    """A drafter of ModelOpt 0.41-0.47, which normalised the state twice."""
     return "trained as hidden_norm(input_layernorm(state))" if reading.truth.double_norm else None
 
 
 def other_activation(reading: Reading) -> str | None:
+    """A hidden_act other than silu."""
     found = reading.built.activation
     return None if found == "silu" else f"hidden_act: {found}"
 
@@ -83,6 +83,7 @@ def null_keys(*keys: str) -> Check:
 
 
 def tied(reading: Reading) -> str | None:
+    """tie_word_embeddings, as the target's config may have left it."""
     return "tie_word_embeddings: true" if reading.config.flag("tie_word_embeddings") else None
 
 
@@ -93,6 +94,7 @@ def null_experts(reading: Reading) -> str | None:
 
 
 def last_state_only(reading: Reading) -> str | None:
+    """A config that asks for EAGLE-1's input, the last hidden state."""
     off = reading.eagle.flag("use_aux_hidden_state") is False
     return "eagle_config.use_aux_hidden_state: false" if off else None
 
@@ -145,6 +147,7 @@ def positions(reading: Reading) -> tuple[int, str]:
 
 
 def wrong_vocab(reading: Reading) -> str | None:
+    """A vocab_size that is not the target's."""
     target = reading.target
     if target and target.vocab and target.vocab != reading.built.vocab:
         return f"vocab_size {reading.built.vocab}, {target.name} has {target.vocab}"
@@ -152,6 +155,7 @@ def wrong_vocab(reading: Reading) -> str | None:
 
 
 def wrong_width(reading: Reading) -> str | None:
+    """An fc built for states of another width than the target's."""
     target = reading.target
     if target and target.hidden and target.hidden != reading.built.target_hidden:
         return f"fc is built for states of {reading.built.target_hidden}, those of {target.name} are {target.hidden}"
@@ -192,6 +196,7 @@ def zero_boundary(captured: Boundaries, reading: Reading) -> str | None:
 
 
 def shown(boundaries: Boundaries) -> str:
+    """Boundaries in the words of a finding."""
     match boundaries:
         case Taps.DEFAULT:
             return "the default triple"
@@ -204,7 +209,7 @@ def shown(boundaries: Boundaries) -> str:
 UNKNOWN_TAPS = "the layers it was trained on are unknown; give --aux-convention or --from"
 
 
-# ── tensors that reach no module ───────────────────────────────────────────────────
+# ── tensors that reach no module, modules that get no tensor ─────────────────────────
 
 Causes = tuple[tuple[str, str], ...]
 """(rule code, pattern of file names): why a loader skips a tensor, first match first."""
@@ -241,11 +246,13 @@ def own_embedding(reading: Reading) -> bool:
 
 
 def embedding_replaced(reading: Reading) -> str | None:
+    """A stored embedding that gives way to the target's, not known to differ from it."""
     stored = own_embedding(reading) and "embedding-differs" not in reading.known
     return "embed_tokens is stored" if stored else None
 
 
 def embedding_lost(reading: Reading) -> str | None:
+    """A stored embedding that gives way to the target's and is known to differ (`inspect --deep`)."""
     differs = own_embedding(reading) and "embedding-differs" in reading.known
     return "embed_tokens differs from the target's" if differs else None
 
@@ -257,20 +264,43 @@ def half_biased(reading: Reading) -> str | None:
     return listed([name for name in reading.missing if name.endswith("_proj.bias")]) if biased else None
 
 
+def missing_tensors(reading: Reading) -> str | None:
+    """Tensors that are built and not stored, but for those with rules of their own: d2t, and biases of one flag."""
+    return listed([name for name in reading.missing if not name.endswith(("d2t", "_proj.bias"))])
+
+
+def d2t_missing(reading: Reading) -> str | None:
+    """A reduced vocabulary whose map the file does not hold."""
+    return "draft_vocab_size is smaller than vocab_size" if "d2t" in reading.missing else None
+
+
+# ── classes ────────────────────────────────────────────────────────────────────────
+
+
+def wrong_kind(reading: Reading, kind: str | None) -> str | None:
+    """An architecture that builds the other kind of attention; `kind` None: it is not registered at all."""
+    if kind is None or (kind == "mla") == reading.mla:
+        return None
+    return f"{reading.architecture or reading.model_type} builds {'MLA' if kind == 'mla' else 'Llama-style'} attention"
+
+
 # ── quantization ───────────────────────────────────────────────────────────────────
 
 
 def quantized(reading: Reading) -> str | None:
+    """What the drafter's quantization is called, if it has one."""
     return reading.truth.quantization
 
 
 def undeclared_packed(reading: Reading) -> str | None:
+    """Quantized tensors that neither config.json nor hf_quant_config.json describes."""
     if not reading.truth.quantization or reading.config.section("quantization_config").data:
         return None
     return None if reading.view.sidecars.get(QUANT_FILE) else "packed weights without quantization_config"
 
 
 def quant_method(reading: Reading) -> str:
+    """quantization_config.quant_method, or "" when absent."""
     return reading.config.section("quantization_config").text("quant_method") or ""
 
 
@@ -285,6 +315,16 @@ def modelopt_algorithm(reading: Reading) -> str | None:
     """quant_algo of a ModelOpt declaration, from the legacy file or from config.json."""
     legacy = Config(reading.view.sidecars.get(QUANT_FILE, {}), QUANT_FILE).section("quantization")
     return legacy.text("quant_algo") or reading.config.section("quantization_config").text("quant_algo")
+
+
+def unknown_algorithm(known: frozenset[str]) -> Check:
+    """A check that ModelOpt's quant_algo is one that the engine knows."""
+
+    def check(reading: Reading) -> str | None:
+        algorithm = modelopt_algorithm(reading)
+        return f"quant_algo: {algorithm}" if algorithm and algorithm not in known else None
+
+    return check
 
 
 def compressed_groups(reading: Reading) -> list[tuple[Config, Config]]:

@@ -26,6 +26,7 @@ def fused_parts(name: str) -> tuple[str, ...]:
 
 
 def is_fused(name: str) -> bool:
+    """True for a pre-fused projection."""
     return any(f".{fused}." in name for fused in _FUSED)
 
 

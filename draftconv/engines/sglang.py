@@ -8,20 +8,21 @@ missing ones stay uninitialised, only shapes are compared. So most rules say `mi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Literal
 
 from draftconv.checkpoint.dtypes import FLOATS
-from draftconv.drafter.boundaries import default_triple, sglang_captures, sglang_convention
+from draftconv.drafter.boundaries import IDS, default_triple, sglang_captures, sglang_convention
+from draftconv.drafter.checks import LONG_CONTEXT
 from draftconv.drafter.config import Config
-from draftconv.drafter.facts import Facts, Fusion, Mla, Taps
+from draftconv.drafter.facts import Facts, Mla, Taps
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import expected
 from draftconv.engines import checks
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
-from draftconv.engines.building import build
-from draftconv.engines.checks import IDS, compare, listed, skipped
+from draftconv.engines.building import build, fusion
+from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.loading import Fate, fused_parts, sort_fates
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 
@@ -63,8 +64,8 @@ SKIPPED: checks.Causes = (
 )
 
 
-def _load_llama(name: str, built: Facts) -> tuple[str, ...]:
-    """Canonical tensors that one name fills: `load_weights` of srt/models/llama_eagle3.py, 0.5.23."""
+def _load_llama(name: str, wanted: Collection[str]) -> tuple[str, ...]:
+    """Those of `wanted` that one name fills: `load_weights` of srt/models/llama_eagle3.py, 0.5.23."""
     bare = name.replace("midlayer", "layers.0")
     if "d2t" in bare:
         return ("d2t",)
@@ -77,17 +78,17 @@ def _load_llama(name: str, built: Facts) -> tuple[str, ...]:
     if later := re.fullmatch(r"(layers\.[1-9]\d*)\.(hidden_norm|input_layernorm)\.weight", bare):
         # Layers after the first own a hidden_norm and no input_layernorm.
         return (f"{later[1]}.input_layernorm.weight",) if later[2] == "hidden_norm" else ()
-    return tuple(part for part in fused_parts(bare) if part in expected(built))
+    return tuple(part for part in fused_parts(bare) if part in wanted)
 
 
-def _load_mla(name: str, built: Facts) -> tuple[str, ...]:
+def _load_mla(name: str, wanted: Collection[str]) -> tuple[str, ...]:
     """The same of srt/models/kimi_k25_eagle3.py, 0.5.23: `model.` is put before everything but lm_head."""
     if name == "t2d" or name.endswith(".t2d"):
         return ()
     if name == "d2t" or name.endswith(".d2t"):
         return ("d2t",)
     bare = re.sub(r"^midlayer\.", "layers.0.", name)
-    return tuple(part for part in fused_parts(bare) if part in expected(built))
+    return tuple(part for part in fused_parts(bare) if part in wanted)
 
 
 def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> Reading:
@@ -101,14 +102,16 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
     built = replace(
         built,
         aux=_aux(config, eagle, mla=mla),
-        fusion=_fusion(config, eagle, mla=mla),
+        fusion=fusion(config, per_state=bool(config.flag("fc_norm") or config.flag("use_aux_norm")), whole=not mla),
         feedback="post-norm" if config.flag("norm_output") else "pre-norm",
         fc_bias=bool(config.flag("bias")),
         own_head=not tied,
     )
 
+    wanted = expected(built)
+
     def load(name: str) -> Fate:
-        return (_load_mla if mla else _load_llama)(name, built) or "dropped"
+        return (_load_mla if mla else _load_llama)(name, wanted) or "dropped"
 
     # fc is a plain nn.Linear in the Llama class, and the embedding never asks the quantizer.
     plain = ("embed_tokens.weight",) if mla else ("embed_tokens.weight", "fc.weight")
@@ -132,13 +135,6 @@ def _aux(config: Config, eagle: Config, *, mla: bool) -> int:
     return config.size("num_aux_hidden_states") or (len(ids) if ids else 3)
 
 
-def _fusion(config: Config, eagle: Config, *, mla: bool) -> Fusion:
-    per_state = bool(config.flag("fc_norm") or config.flag("use_aux_norm"))
-    nested = eagle.flag("norm_before_fc")
-    whole = not mla and bool(nested if nested is not None else config.flag("norm_before_fc"))
-    return "both" if per_state and whole else "fc_norm" if per_state else "norm_before_fc" if whole else "plain"
-
-
 def _target_head(config: Config) -> bool:
     """The target's head is shared: draft_vocab_size is null (in the MLA class also when absent)."""
     return config.size("draft_vocab_size") is None
@@ -157,10 +153,7 @@ def _mtp(reading: Reading) -> str | None:
 
 
 def _wrong_class(reading: Reading) -> str | None:
-    kind = CLASSES.get(reading.architecture)
-    if kind is None or (kind == "mla") == reading.mla:
-        return None
-    return f"{reading.architecture} builds {'MLA' if kind == 'mla' else 'Llama-style'} attention"
+    return checks.wrong_kind(reading, CLASSES.get(reading.architecture))
 
 
 def _draft_vocab_absent(reading: Reading) -> str | None:
@@ -203,11 +196,6 @@ def _quark_int4(reading: Reading) -> str | None:
     return "Quark INT4" if checks.quark_int4(reading) else None
 
 
-def _modelopt(reading: Reading) -> str | None:
-    algorithm = checks.modelopt_algorithm(reading)
-    return f"quant_algo: {algorithm}" if algorithm and algorithm not in MODELOPT_ALGORITHMS else None
-
-
 def _mla_nvfp4(reading: Reading) -> str | None:
     algorithm = checks.modelopt_algorithm(reading) or ""
     return f"quant_algo: {algorithm}" if reading.mla and "NVFP4" in algorithm else None
@@ -246,15 +234,6 @@ def _rocm(reading: Reading) -> str | None:
 
 
 # ── checks: what loads and computes something else ─────────────────────────────────
-
-
-def _missing(reading: Reading) -> str | None:
-    named = ("d2t", "_proj.bias")
-    return listed([name for name in reading.missing if not name.endswith(named)])
-
-
-def _d2t_missing(reading: Reading) -> str | None:
-    return "draft_vocab_size is smaller than vocab_size" if "d2t" in reading.missing else None
 
 
 def _head_replaced(reading: Reading) -> str | None:
@@ -308,11 +287,7 @@ def _context_untold(reading: Reading) -> str | None:
     if reading.target is not None and reading.target.max_positions:
         return None
     limit, absent = _derived_context(reading)
-    return f"max_position_embeddings gives {limit}{absent}" if limit < SHORT else None
-
-
-SHORT = 4096
-"""A context shorter than that of any target served today."""
+    return f"max_position_embeddings gives {limit}{absent}" if limit < LONG_CONTEXT else None
 
 
 def _unread_target(reading: Reading) -> str | None:
@@ -367,7 +342,8 @@ RULES: tuple[Rule, ...] = (
     Rule("sglang-quark-int4", "refused", "Quark INT4 has no scheme for dense layers",
          f"{_QUANT}/quark/quark.py, 0.5.23", "run", _quark_int4),
     Rule("sglang-modelopt", "refused", "of ModelOpt's algorithms only FP8 and NVFP4 kinds are known, no INT4",
-         f"{_QUANT}/modelopt_quant.py, 0.5.23", "read", _modelopt),
+         f"{_QUANT}/modelopt_quant.py, 0.5.23", "read",
+         checks.unknown_algorithm(MODELOPT_ALGORITHMS)),
     Rule("sglang-mla-nvfp4", "refused", "NVFP4 is switched off for the MLA class, so packed weights do not fit",
          _MLA, "read", _mla_nvfp4),
     Rule("sglang-int4-activations", "refused",
@@ -385,7 +361,7 @@ RULES: tuple[Rule, ...] = (
          _BOTH, "read", checks.undeclared_packed),
     # ── loads, but computes something else ─────────────────────────────────────────
     Rule("sglang-missing-tensor", "mis-read", "missing tensors are not reported; the module keeps uninitialised memory",
-         _BOTH, "run", _missing),
+         _BOTH, "run", checks.missing_tensors),
     Rule("sglang-prefix", "mis-read", "the MLA class prepends `model.` itself and drops names that have it (the Llama "
          "class knows both, but not model.lm_head)",
          _MLA, "run", skipped("sglang-prefix", SKIPPED)),
@@ -406,7 +382,7 @@ RULES: tuple[Rule, ...] = (
          "layers after the first call their norm hidden_norm; input_layernorm is dropped",
          _LLAMA, "run", skipped("sglang-later-norm", SKIPPED)),
     Rule("sglang-d2t-missing", "mis-read", "without d2t, draft id i is taken for target id i",
-         "srt/speculative/eagle_worker.py, 0.5.23", "inferred", _d2t_missing),
+         "srt/speculative/eagle_worker.py, 0.5.23", "inferred", checks.d2t_missing),
     Rule("sglang-head", "mis-read",
          "a null draft_vocab_size (in the MLA class also an absent one) puts the target's head "
          "in place of the trained one",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 from draftconv.drafter.boundaries import default_triple, trtllm_ids
@@ -60,7 +61,7 @@ SKIPPED: checks.Causes = (
 )
 
 
-def _load(name: str, built: Facts, spec: EngineSpec) -> Fate:
+def _load(name: str, built: Facts, wanted: Collection[str], spec: EngineSpec) -> Fate:
     """Where one tensor goes: Eagle3ForCausalLM.load_weights of _torch/models/modeling_speculative.py.
 
     Names get `model.` in front, unless they hold `lm_head`; modules are called `midlayer.X` in a
@@ -75,7 +76,7 @@ def _load(name: str, built: Facts, spec: EngineSpec) -> Fate:
     if is_fused(name):
         return "fatal"
     canonical = _canonical(name, built.layers, spec)
-    return (canonical,) if canonical in expected(built) else "dropped"
+    return (canonical,) if canonical in wanted else "dropped"
 
 
 def _canonical(name: str, layers: int, spec: EngineSpec) -> str:
@@ -114,7 +115,8 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
     lent = {"embed_tokens.weight"} if built.target_hidden == built.hidden else set()
     if built.draft_vocab == built.vocab:
         lent.add("lm_head.weight")
-    fates = sort_fates(view.tensors, lambda name: _load(name, built, spec))
+    wanted = expected(built)
+    fates = sort_fates(view.tensors, lambda name: _load(name, built, wanted, spec))
     return Reading(view, config, spec, fates, built, truth, target, frozenset(lent))
 
 
@@ -166,10 +168,9 @@ def _old_layers(reading: Reading) -> str | None:
 
 def _layer_names(reading: Reading) -> str | None:
     """Layer tensors spelled for another number of layers than num_hidden_layers says."""
-    built = expected(reading.built)
     return listed([
         name for part, name in reading.unplaced.items()
-        if part in built and name.startswith(("midlayer.", "layers.")) and name in reading.fates.dropped
+        if part in reading.wanted and name.startswith(("midlayer.", "layers.")) and name in reading.fates.dropped
         and ".input_layernorm." not in name and not (name.startswith("layers.") and reading.spec.before(1, 3))
     ])  # fmt: skip
 
@@ -190,10 +191,6 @@ def _missing_mla(reading: Reading) -> str | None:
     if not reading.mla:
         return None
     return listed([name for name in reading.missing if not name.endswith(_OWN_RULE)])
-
-
-def _d2t_missing(reading: Reading) -> str | None:
-    return "draft_vocab_size is smaller than vocab_size" if "d2t" in reading.missing else None
 
 
 def _head_missing(reading: Reading) -> str | None:
@@ -238,11 +235,6 @@ def _compressed_integers(reading: Reading) -> str | None:
     ])  # fmt: skip
 
 
-def _algorithm(reading: Reading) -> str | None:
-    algorithm = checks.modelopt_algorithm(reading)
-    return f"quant_algo: {algorithm}" if algorithm and algorithm not in ALGORITHMS else None
-
-
 def _latent_quantized(reading: Reading) -> str | None:
     if not reading.mla or not reading.truth.quantization or checks.modelopt_algorithm(reading) == "FP8_BLOCK_SCALES":
         return None
@@ -279,9 +271,9 @@ def _missing(reading: Reading) -> str | None:
 
 def _dropped(reading: Reading) -> str | None:
     """Needed tensors for which nothing is built, those of other rules aside."""
-    built = expected(reading.built)
     return listed([
-        name for part, name in reading.lost.items() if part not in built and checks.cause(name, SKIPPED) is None
+        name for part, name in reading.lost.items()
+        if part not in reading.wanted and checks.cause(name, SKIPPED) is None
     ])  # fmt: skip
 
 
@@ -382,7 +374,7 @@ RULES: tuple[Rule, ...] = (
     Rule("trtllm-missing-mla", "refused", "the DeepSeek weight loader raises KeyError for a missing tensor",
          _MLA, "read", _missing_mla),
     Rule("trtllm-d2t-missing", "refused", "a reduced vocabulary without d2t stops with an assertion",
-         _MAIN, "read", _d2t_missing),
+         _MAIN, "read", checks.d2t_missing),
     Rule("trtllm-head-missing", "refused", "without lm_head the target's is shared, so the vocabulary must be whole",
          _MAIN, "read", _head_missing),
     Rule("trtllm-shape", "refused", "modules are built from config.json; a tensor of another shape stops the load",
@@ -404,7 +396,7 @@ RULES: tuple[Rule, ...] = (
     Rule("trtllm-compressed-integers", "refused", "of compressed-tensors only float schemes are translated",
          "_torch/models/checkpoints/hf/compressed_tensors.py, main 2026 H2", "read", _compressed_integers),
     Rule("trtllm-algorithm", "refused", "this quant_algo has no linear method",
-         "_torch/modules/linear.py, main 2026 H2", "read", _algorithm),
+         "_torch/modules/linear.py, main 2026 H2", "read", checks.unknown_algorithm(ALGORITHMS)),
     Rule("trtllm-excluded", "refused",
          "a pattern excludes the drafter's own packed projections (ModelOpt writes model*)",
          _QUANT, "read", _excluded_packed),

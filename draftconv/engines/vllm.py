@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from draftconv.drafter.boundaries import default_triple
+from draftconv.drafter.boundaries import IDS, default_triple
 from draftconv.drafter.checks import MTP_MODEL_TYPES
 from draftconv.drafter.config import Config
-from draftconv.drafter.facts import Facts, Fusion, Mla, Taps
+from draftconv.drafter.facts import Facts, Mla, Taps
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import expected
 from draftconv.engines import checks
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
-from draftconv.engines.building import build, without
-from draftconv.engines.checks import IDS, compare, listed, skipped
+from draftconv.engines.building import build, fusion, without
+from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.loading import Fate, fused_parts, sort_fates
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 
@@ -93,8 +93,11 @@ def _fitting(kind: Kind | None, truth: Facts) -> Kind:
     return "qwen3" if truth.attention.qk_norm else "llama"
 
 
-def _load(name: str, built: Facts, *, fused: bool) -> Fate:
-    """Where one tensor goes: `load_weights` of llama_eagle3.py, qwen3_eagle3.py and deepseek_eagle3.py."""
+def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool) -> Fate:
+    """Where one tensor goes: `load_weights` of llama_eagle3.py, qwen3_eagle3.py and deepseek_eagle3.py.
+
+    `wanted` are the tensors of `built`; `fused` is whether fc is built at all.
+    """
     mla = isinstance(built.attention, Mla)
     if "t2d" in name or re.search(r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$", name):
         return "dropped"
@@ -104,7 +107,7 @@ def _load(name: str, built: Facts, *, fused: bool) -> Fate:
         return "dropped"
     bare = name.replace("midlayer.", "layers.0.", 1)
     parts = fused_parts(bare)
-    if all(part in expected(built) for part in parts):
+    if all(part in wanted for part in parts):
         return parts
     if name.endswith(".bias") and not name.startswith("model."):
         return "dropped"
@@ -132,16 +135,17 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
     built = replace(
         built,
         aux=_aux(config, eagle, kind),
-        fusion=_fusion(config, eagle, mla=mla, spec=spec),
+        fusion=fusion(config, per_state=bool(config.flag("fc_norm")) and not spec.before(0, 22), whole=not mla),
         feedback="post-norm" if config.flag("norm_output") and not spec.before(0, 22) else "pre-norm",
         norm_before_residual=bool(config.flag("norm_before_residual")),
         mlp_bias=bool(config.flag("mlp_bias")),
         window=_window(config, kind),
     )
     fused = mla or eagle.flag("use_aux_hidden_state") is not False
+    wanted = expected(built)
     fates = sort_fates(
         view.tensors,
-        lambda name: _load(name, built, fused=fused),
+        lambda name: _load(name, built, wanted, fused=fused),
         {"embed_tokens.weight": "fatal", **({"lm_head.weight": "fatal"} if mla else {})},
     )
     lent = {"lm_head.weight"} | ({"embed_tokens.weight"} if built.target_hidden == built.hidden else set())
@@ -156,13 +160,6 @@ def _aux(config: Config, eagle: Config, kind: Kind) -> int:
         if layers := config.size("num_aux_layers"):
             return layers
     return config.size("num_aux_hidden_states") or len(ids or (0, 0, 0))
-
-
-def _fusion(config: Config, eagle: Config, *, mla: bool, spec: EngineSpec) -> Fusion:
-    per_state = bool(config.flag("fc_norm")) and not spec.before(0, 22)
-    nested = eagle.flag("norm_before_fc")
-    whole = not mla and bool(nested if nested is not None else config.flag("norm_before_fc"))
-    return "both" if per_state and whole else "fc_norm" if per_state else "norm_before_fc" if whole else "plain"
 
 
 def _window(config: Config, kind: Kind) -> int | None:
@@ -183,10 +180,7 @@ def _unregistered(reading: Reading) -> str | None:
 
 
 def _wrong_class(reading: Reading) -> str | None:
-    kind = _flatten(reading.view.config)[1]
-    if kind is None or (kind == "mla") == reading.mla:
-        return None
-    return f"{reading.architecture or reading.model_type} builds {'MLA' if kind == 'mla' else 'Llama-style'} attention"
+    return checks.wrong_kind(reading, _flatten(reading.view.config)[1])
 
 
 def _mtp(reading: Reading) -> str | None:
@@ -238,21 +232,7 @@ def _quark_activations(reading: Reading) -> str | None:
     return f"INT4 weights with {inputs.text('dtype')} activations" if inputs.data else None
 
 
-def _modelopt(reading: Reading) -> str | None:
-    algorithm = checks.modelopt_algorithm(reading)
-    return f"quant_algo: {algorithm}" if algorithm and algorithm not in MODELOPT_ALGORITHMS else None
-
-
 # ── checks: what loads and computes something else ─────────────────────────────────
-
-
-def _missing(reading: Reading) -> str | None:
-    named = ("d2t", "_proj.bias")
-    return listed([name for name in reading.missing if not name.endswith(named)])
-
-
-def _d2t_missing(reading: Reading) -> str | None:
-    return "draft_vocab_size is smaller than vocab_size" if "d2t" in reading.missing else None
 
 
 def _head_missing(reading: Reading) -> str | None:
@@ -412,16 +392,17 @@ RULES: tuple[Rule, ...] = (
          "Quark INT4 is weight-only: with quantized activations it is not implemented",
          f"{_QUANT}/quark/quark.py, 0.33.0", "run", _quark_activations),
     Rule("vllm-modelopt", "refused", "of ModelOpt's algorithms only FP8, NVFP4 and MXFP8 kinds are known, no INT4",
-         f"{_QUANT}/modelopt.py, 0.33.0", "run", _modelopt),
+         f"{_QUANT}/modelopt.py, 0.33.0", "run",
+         checks.unknown_algorithm(MODELOPT_ALGORITHMS)),
     Rule("vllm-packed-undeclared", "refused", "packed weights need a quantization_config",
          _LOADERS, "read", checks.undeclared_packed),
     # ── loads, but computes something else ─────────────────────────────────────────
     Rule("vllm-missing-tensor", "mis-read", "missing tensors are not reported: norms stay one, weights uninitialised",
-         _LOADERS, "run", _missing),
+         _LOADERS, "run", checks.missing_tensors),
     Rule("vllm-later-norm", "mis-read", "layers after the first read input_layernorm; their hidden_norm is unused",
          _LOADERS, "run", skipped("vllm-later-norm", LATER_NORM)),
     Rule("vllm-d2t-missing", "mis-read", "without d2t, draft id i is taken for target id i",
-         _LOADERS, "run", _d2t_missing),
+         _LOADERS, "run", checks.d2t_missing),
     Rule("vllm-head-missing", "mis-read", "without lm_head the target's is shared, which has no reduced vocabulary",
          _LOADERS, "inferred", _head_missing),
     Rule("vllm-bias-dropped", "mis-read",

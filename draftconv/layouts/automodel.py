@@ -23,6 +23,5 @@ LAYOUTS = (
         "automodel",
         "NVIDIA-NeMo/Automodel 2026-08-22",
         captures="either",
-        root="model.",
     ),
 )

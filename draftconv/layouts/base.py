@@ -14,15 +14,12 @@ from typing import Literal
 from draftconv.checkpoint import Checkpoint
 from draftconv.drafter.boundaries import Convention
 from draftconv.drafter.config import Config
-from draftconv.drafter.facts import Facts, Mla
+from draftconv.drafter.facts import Facts
 from draftconv.drafter.names import Names
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target
 
 Confidence = Literal["certain", "likely", "weak"]
-
-IDS = "eagle_aux_hidden_state_layer_ids"
-"""The key for captured layers, at the top level or in `eagle_config`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +40,7 @@ class Notes:
     """Fact → where its value came from."""
 
     def problem(self, code: str, detail: str) -> None:
+        """Report a problem by its code in `problems.KINDS`."""
         self.problems.append(Problem(code, detail))
 
 
@@ -55,17 +53,21 @@ class Evidence:
 
     @property
     def config(self) -> Config:
+        """config.json as it stands in the file."""
         return Config(self.checkpoint.config)
 
     @property
     def eagle(self) -> Config:
+        """Its eagle_config; empty when absent."""
         return self.config.section("eagle_config")
 
     @property
     def architecture(self) -> str:
+        """architectures[0], or "" when absent."""
         return next(iter(self.config.texts("architectures")), "")
 
     def has(self, canonical: str) -> bool:
+        """True when the file holds this tensor under any spelling."""
         return canonical in self.names.canonical
 
     def prefix(self, start: str) -> bool:
@@ -98,7 +100,6 @@ class Spelling:
     Attributes:
         first, later: prefixes of layer 0 and of layers ≥ 1, `{i}` standing for the index.
         alone: prefix of layer 0 when it is the only layer, if that differs from `first`.
-        root: prefix of every tensor but lm_head, d2t and t2d.
         later_norm: name of the one pre-attention norm of later layers.
         maps: `reduced` stores d2t (and t2d) only for a reduced vocabulary, `always` also the identity.
         t2d: whether the mask is stored beside d2t.
@@ -110,7 +111,6 @@ class Spelling:
     first: str = "midlayer."
     later: str = "layers.{i}."
     alone: str | None = None
-    root: str = ""
     later_norm: Literal["input_layernorm", "hidden_norm"] = "input_layernorm"
     maps: Literal["reduced", "always"] = "reduced"
     t2d: bool = False
@@ -173,12 +173,7 @@ class Layout:
     writer: Writer | None = None
     alias: str = ""
     captures: Literal["itself", "sglang", "either"] = "itself"
-    root: str = ""
 
     def id_rule(self, evidence: Evidence) -> str:
         """The row of `boundaries.PRODUCERS` that this file's ids follow."""
         return self.ids if isinstance(self.ids, str) else self.ids(evidence)
-
-
-def is_mla(facts: Facts) -> bool:
-    return isinstance(facts.attention, Mla)

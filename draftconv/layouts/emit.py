@@ -13,7 +13,10 @@ Emission rules, with the reader that makes each one necessary:
 
 from __future__ import annotations
 
-from draftconv.drafter.boundaries import sglang_ids
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from draftconv.drafter.boundaries import IDS, sglang_ids
 from draftconv.drafter.facts import Facts, Gqa, Mla
 from draftconv.drafter.rope import spell_rope
 from draftconv.errors import Refused, UsageError
@@ -29,6 +32,14 @@ NEUTRAL_KEYS = (
     "logit_scale",
 )
 """Keys carried over as they are: they do not change what a drafter computes greedily."""
+
+SWITCHES: Mapping[str, bool] = MappingProxyType({
+    "use_aux_hidden_state": True,
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+})  # fmt: skip
+"""What ModelOpt and TorchSpec write into `eagle_config` for the computation that every engine does."""
 
 TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 
@@ -69,7 +80,13 @@ def explicit_config(writing: Writing) -> dict[str, object]:
     return config
 
 
+def without(config: Mapping[str, object], *keys: str) -> dict[str, object]:
+    """The config less the keys that this layout's producer does not write."""
+    return {key: value for key, value in config.items() if key not in keys}
+
+
 def attention_keys(facts: Facts) -> dict[str, object]:
+    """The sizes of attention as transformers' LlamaConfig and DeepseekV3Config call them."""
     match facts.attention:
         case Gqa(heads, kv_heads, head_dim, qkv_bias, o_bias):
             return {
@@ -117,10 +134,7 @@ def model_type(facts: Facts) -> str:
 def eagle_section(facts: Facts) -> dict[str, object]:
     """The nested object, without ids: TensorRT-LLM reads norm_before_fc and the feedback only here."""
     return {
-        "use_aux_hidden_state": True,
-        "use_input_layernorm_in_first_layer": True,
-        "use_last_layernorm": True,
-        "use_mtp_layernorm": False,
+        **SWITCHES,
         "norm_before_fc": facts.fusion == "norm_before_fc",
         "return_hidden_post_norm": facts.feedback == "post-norm",
         **double_norm_mark(facts),
@@ -142,7 +156,7 @@ def nested_ids(writing: Writing) -> dict[str, object]:
         return {}
     family = writing.target.family if writing.target else None
     layers = writing.target.layers if writing.target else None
-    return {"eagle_aux_hidden_state_layer_ids": list(sglang_ids(writing.boundaries, family, layers))}
+    return {IDS: list(sglang_ids(writing.boundaries, family, layers))}
 
 
 def nested_ids_if_any(writing: Writing) -> dict[str, object]:
@@ -157,7 +171,7 @@ def top_ids(writing: Writing) -> dict[str, object]:
     """Ids as boundaries at the top level, where vLLM reads them; nothing for the default triple."""
     if writing.boundaries is None:
         return {}
-    return {"eagle_aux_hidden_state_layer_ids": list(writing.boundaries)}
+    return {IDS: list(writing.boundaries)}
 
 
 def after_ids(writing: Writing) -> dict[str, object]:
@@ -182,4 +196,4 @@ def after_ids(writing: Writing) -> dict[str, object]:
             why="captured through SGLang, ids that do not start with 1 mean one layer lower",
             cure="convert to vllm, sglang or trtllm",
         )
-    return {"eagle_aux_hidden_state_layer_ids": [b - 1 for b in writing.boundaries]}
+    return {IDS: [b - 1 for b in writing.boundaries]}

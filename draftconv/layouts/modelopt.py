@@ -14,10 +14,14 @@ from draftconv.drafter.facts import Mla
 from draftconv.layouts import MARK, limits
 from draftconv.layouts.base import Clue, Evidence, Layout, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0, MIDLAYER, NO_EMBEDDING, NO_T2D, eagle_key
-from draftconv.layouts.emit import after_ids, eagle_section, explicit_config
+from draftconv.layouts.emit import SWITCHES, after_ids, double_norm_mark, explicit_config, without
 
 _SOURCE = "NVIDIA/Model-Optimizer tags 0.35.0-0.46.0rc2 and HEAD 2026-08-21; 0.47.0 run"
 _CURE = "convert to vllm or speculators"
+_UNWRITTEN = (
+    "norm_before_fc", "norm_before_residual", "fc_norm", "norm_output", "rope_parameters", "rope_interleave",
+    "num_aux_hidden_states",
+)  # fmt: skip
 _WRAPPED = Clue(
     "tensors still carry eagle_module., as before export",
     lambda e: any("eagle_module." in name for name in e.names.prefixed),
@@ -54,23 +58,10 @@ def _double_norm(evidence: Evidence) -> bool:
 
 
 def _config(writing: Writing) -> dict[str, object]:
-    config = explicit_config(writing)
-    dropped = (
-        "norm_before_fc",
-        "norm_before_residual",
-        "fc_norm",
-        "norm_output",
-        "rope_parameters",
-        "rope_interleave",
-    )
-    for key in (*dropped, "num_aux_hidden_states"):
-        config.pop(key, None)
-    eagle = eagle_section(writing.facts)
-    for key in ("norm_before_fc", "return_hidden_post_norm"):
-        del eagle[key]
+    eagle: dict[str, object] = {**SWITCHES, **double_norm_mark(writing.facts)}
     if writing.facts.double_norm:
         eagle |= {"next_layer_regular": True, "parallel_draft_heads_num_layers": 1}
-    return config | {"eagle_config": eagle | after_ids(writing)}
+    return without(explicit_config(writing), *_UNWRITTEN) | {"eagle_config": eagle | after_ids(writing)}
 
 
 LAYOUTS = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from draftconv.drafter.boundaries import trtllm_ids, vllm_ids
+from draftconv.drafter.boundaries import IDS, trtllm_ids, vllm_ids
 from draftconv.drafter.facts import Gqa
 from draftconv.layouts import limits
-from draftconv.layouts.base import IDS, Layout, Refusal, Spelling, Writer, Writing
+from draftconv.layouts.base import Layout, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.emit import eagle_section, explicit_config, nested_ids, nested_ids_if_any, top_ids
 
 _VLLM = "serve this drafter with vLLM"

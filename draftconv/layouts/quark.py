@@ -5,6 +5,7 @@ The trainer's default ends with layer L-1, whose state it takes after the target
 norm; engines deliver the pre-norm stream.
 """
 
+from draftconv.drafter.boundaries import IDS
 from draftconv.layouts.base import Layout
 from draftconv.layouts.clues import LAYERS_0, key, no_key
 
@@ -15,7 +16,7 @@ LAYOUTS = (
         70,
         "likely",
         (
-            key("eagle_aux_hidden_state_layer_ids"),
+            key(IDS),
             key("num_aux_hidden_states"),
             key("fc_norm"),
             key("norm_output"),

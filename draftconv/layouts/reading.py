@@ -12,20 +12,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from draftconv.checkpoint import FLOATS, Checkpoint, TensorRef, show
+from draftconv.drafter.boundaries import IDS
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import FULL_MASK, IDENTITY_MAP, ZERO_BIAS, Detection, Drafter
-from draftconv.drafter.facts import Facts, Feedback, Fusion, Gqa, Mla, VocabOrder
+from draftconv.drafter.facts import DEFAULT_EPS, Facts, Feedback, Fusion, Gqa, Mla, VocabOrder
 from draftconv.drafter.names import Names, sort_names
 from draftconv.drafter.rope import read_rope
 from draftconv.drafter.vocabulary import MapReading, read_maps
 from draftconv.errors import BadCheckpoint
-from draftconv.layouts.base import IDS, Evidence, Hints, Layout, Notes
+from draftconv.layouts.base import Evidence, Hints, Layout, Notes
 from draftconv.layouts.detect import detect
 from draftconv.layouts.packed import quantization_name
 from draftconv.layouts.taps import DEFAULT_COUNT, TapReader
 
 MOST_CAPTURED = 64
 """More captured states than any drafter has; an fc as wide as that has another fault."""
+
+_LATER_LAYER = re.compile(r"layers\.([1-9][0-9]{0,3})\.")
+_ONE_PER_ELEMENT = FLOATS | {"F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8"}
+"""Dtypes that hold one value per element, so that a quantized weight's shape is the weight's own."""
 
 NORM_FLAGS: Mapping[str, Fusion] = {"fc_norm": "fc_norm", "norm_before_fc": "norm_before_fc"}
 
@@ -111,7 +116,7 @@ class _Reader:
         rows = ref.row_count if ref.shape else 0
         match name.rsplit(".", 2)[-2:]:
             case ["qkv_proj", kind]:
-                heads = self._required("num_attention_heads")
+                heads = self.config.required("num_attention_heads")
                 kv = self.config.size("num_key_value_heads") or heads
                 unit = rows // (heads + 2 * kv)
                 parts = {"q_proj": heads * unit, "k_proj": kv * unit, "v_proj": kv * unit}
@@ -200,21 +205,11 @@ class _Reader:
         """The tensors' word for a size, with a problem when config.json says otherwise."""
         written = self.config.size(key)
         if stored is None:
-            return self._required(key)
+            return self.config.required(key)
         if written is not None and written != stored:
             self.notes.problem("tensor-shape", f"{key} is {written} in config.json, {stored} in the tensors")
         self.notes.reasons.setdefault(key, "tensor shapes")
         return stored
-
-    def _required(self, key: str) -> int:
-        value = self.config.size(key)
-        if value is None:
-            raise BadCheckpoint(
-                f"config.json has no {key}",
-                why="no tensor shape can stand in for it",
-                cure=f"add {key} as the drafter was trained",
-            )
-        return value
 
     def _is_mla(self) -> bool:
         return self._holds("layers.0.self_attn.kv_a_proj_with_mqa")
@@ -231,7 +226,7 @@ class _Reader:
         return self._mla() if self._is_mla() else self._gqa()
 
     def _gqa(self) -> Gqa:
-        heads = self._required("num_attention_heads")
+        heads = self.config.required("num_attention_heads")
         stem = "layers.0.self_attn"
         width = self._columns(f"{stem}.o_proj.weight")
         written = self.config.size("head_dim")
@@ -264,12 +259,12 @@ class _Reader:
                 "tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise"
             )
         return Mla(
-            heads=self._required("num_attention_heads"),
+            heads=self.config.required("num_attention_heads"),
             q_lora=self._agree("q_lora_rank", self._rows(f"{stem}.q_a_layernorm.weight")) if compressed else None,
             kv_lora=self._agree("kv_lora_rank", self._rows(f"{stem}.kv_a_layernorm.weight")),
-            nope=self._required("qk_nope_head_dim"),
-            rope=self._required("qk_rope_head_dim"),
-            v=self._required("v_head_dim"),
+            nope=self.config.required("qk_nope_head_dim"),
+            rope=self.config.required("qk_rope_head_dim"),
+            v=self.config.required("v_head_dim"),
         )
 
     def _vocab(self) -> int:
@@ -310,8 +305,8 @@ class _Reader:
 
     def _eps(self) -> float:
         eps = self.config.number("rms_norm_eps")
-        self.notes.reasons["eps"] = "config.json" if eps is not None else "absent: transformers' default 1e-6"
-        return eps if eps is not None else 1e-6
+        self.notes.reasons["eps"] = "config.json" if eps is not None else f"absent: transformers' default {DEFAULT_EPS}"
+        return eps if eps is not None else DEFAULT_EPS
 
     def _window(self) -> int | None:
         width = self.config.size("sliding_window")
@@ -418,8 +413,3 @@ class _Reader:
         ids = self.config.integers(IDS) or self.eagle.integers(IDS)
         norms = sum(name.startswith("fc_norm.") and name.endswith(".weight") for name in self.tensors)
         return norms or self.config.size("num_aux_hidden_states") or (len(ids) if ids else None)
-
-
-_LATER_LAYER = re.compile(r"layers\.([1-9][0-9]{0,3})\.")
-_ONE_PER_ELEMENT = FLOATS | {"F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8"}
-"""Dtypes that hold one value per element, so that a quantized weight's shape is the weight's own."""

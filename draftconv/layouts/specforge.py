@@ -9,7 +9,7 @@ from __future__ import annotations
 from draftconv.layouts import limits
 from draftconv.layouts.base import Layout, Spelling, Writer, Writing
 from draftconv.layouts.clues import BOTH_MAPS, EMBEDDING, MIDLAYER, NO_EMBEDDING, architecture
-from draftconv.layouts.emit import after_ids, double_norm_mark, explicit_config
+from draftconv.layouts.emit import after_ids, double_norm_mark, explicit_config, without
 
 _SOURCE = "sgl-project/SpecForge 2026-08-08 (run)"
 _CURE = "convert to vllm or speculators"
@@ -17,12 +17,9 @@ _CLUES = (architecture("LlamaForCausalLMEagle3"), MIDLAYER, BOTH_MAPS)
 
 
 def _config(writing: Writing) -> dict[str, object]:
-    config = explicit_config(writing) | {"norm_output": True}
-    for key in ("norm_before_fc", "norm_before_residual", "num_aux_hidden_states"):
-        config.pop(key, None)
-    return config | {
-        "eagle_config": {"use_aux_hidden_state": True} | double_norm_mark(writing.facts) | after_ids(writing)
-    }
+    eagle = {"use_aux_hidden_state": True, **double_norm_mark(writing.facts), **after_ids(writing)}
+    config = without(explicit_config(writing), "norm_before_fc", "norm_before_residual", "num_aux_hidden_states")
+    return config | {"norm_output": True, "eagle_config": eagle}
 
 
 LAYOUTS = (

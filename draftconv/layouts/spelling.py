@@ -6,20 +6,17 @@ import re
 
 from draftconv.layouts.base import Spelling
 
-_BARE = ("lm_head.", "d2t", "t2d")
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
 
 
 def spell(name: str, spelling: Spelling, layers: int) -> str:
     """The file name of one canonical tensor of a drafter with this many layers."""
-    if name.startswith(_BARE):
-        return name
     match = _LAYER.fullmatch(name)
     if match is None:
-        return spelling.root + name
+        return name
     index, rest = int(match[1]), match[2]
     if index and rest.startswith("input_layernorm."):
         rest = rest.replace("input_layernorm", spelling.later_norm, 1)
     first = spelling.alone if spelling.alone and layers == 1 else spelling.first
     prefix = (first if index == 0 else spelling.later).replace("{i}", str(index))
-    return spelling.root + prefix + rest
+    return prefix + rest

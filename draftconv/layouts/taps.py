@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from draftconv.drafter.boundaries import PRODUCERS, Convention, default_triple, from_ids, sglang_convention
+from draftconv.drafter.boundaries import IDS, PRODUCERS, Convention, default_triple, from_ids, sglang_convention
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import FAMILIES, Family
 from draftconv.layouts import MARK
-from draftconv.layouts.base import IDS, Evidence, Hints, Layout, Notes
+from draftconv.layouts.base import Evidence, Hints, Layout, Notes
 
 DEFAULT_COUNT = 3
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from draftconv.layouts import limits
 from draftconv.layouts.base import Clue, Evidence, Layout, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0
-from draftconv.layouts.emit import after_ids, eagle_section, explicit_config
+from draftconv.layouts.emit import SWITCHES, after_ids, double_norm_mark, explicit_config, without
 
 _SOURCE = "lightseekorg/TorchSpec 2026-04-28, later states through 2026-08-16 (run)"
 _CURE = "convert to vllm or speculators"
+_UNWRITTEN = ("norm_before_fc", "norm_before_residual", "mlp_bias", "rope_parameters", "rope_interleave")
 _VERSION = Clue(
     "TorchSpec's version mark in config.json or the safetensors metadata",
     lambda e: e.config.has("_torchspec_version") or "torchspec_version" in e.checkpoint.metadata,
@@ -29,13 +30,8 @@ def _exported_ids(evidence: Evidence) -> str:
 
 
 def _config(writing: Writing) -> dict[str, object]:
-    config = explicit_config(writing)
-    for key in ("norm_before_fc", "norm_before_residual", "mlp_bias", "rope_parameters", "rope_interleave"):
-        config.pop(key, None)
-    eagle = eagle_section(writing.facts)
-    for key in ("norm_before_fc", "return_hidden_post_norm"):
-        del eagle[key]
-    return config | {"eagle_config": eagle | after_ids(writing)}
+    eagle = {**SWITCHES, **double_norm_mark(writing.facts), **after_ids(writing)}
+    return without(explicit_config(writing), *_UNWRITTEN) | {"eagle_config": eagle}
 
 
 LAYOUTS = (

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from draftconv.drafter.facts import Gqa, Mla, Rope
 from draftconv.errors import UsageError
 from draftconv.reference.blocks import RmsNorm
-from draftconv.reference.rope import inverse_frequencies, rotate, softmax_multiplier, table_multiplier
+from draftconv.reference.rope import Rotary, softmax_multiplier
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class GqaAttention(nn.Module):
         self, width: int, hidden: int, shape: Gqa, rope: Rope, *, eps: float, window: int | None = None
     ) -> None:
         super().__init__()
-        self.shape, self.rope, self.window = shape, rope, window
+        self.shape, self.window = shape, window
         self.q_proj = nn.Linear(width, shape.heads * shape.head_dim, bias=shape.qkv_bias)
         self.k_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=shape.qkv_bias)
         self.v_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=shape.qkv_bias)
@@ -175,8 +175,7 @@ class GqaAttention(nn.Module):
         if shape.qk_norm:
             self.q_norm = RmsNorm(shape.head_dim, eps)
             self.k_norm = RmsNorm(shape.head_dim, eps)
-        self.frequency_F = inverse_frequencies(rope, shape.head_dim)
-        self.multiplier = table_multiplier(rope, latent=False)
+        self.rotary = Rotary.of(rope, shape.head_dim, latent=False)
 
     def forward(self, x_BTX: Tensor, cache: LayerCache, span: Span) -> Tensor:
         per_head = (-1, self.shape.head_dim)
@@ -185,16 +184,12 @@ class GqaAttention(nn.Module):
         value_BTGP = self.v_proj(x_BTX).unflatten(-1, per_head)
         if self.shape.qk_norm:
             query_BTND, key_BTGD = self.q_norm(query_BTND), self.k_norm(key_BTGD)
-        cache.store(KeysValues(self._rotate(key_BTGD, span), value_BTGP), span.step)
+        position_T = span.positions(x_BTX.device)
+        cache.store(KeysValues(self.rotary(key_BTGD, position_T), value_BTGP), span.step)
         scale = self.shape.head_dim**-0.5
-        mixed = attend(self._rotate(query_BTND, span), cache, span, scale=scale, window=self.window)
+        mixed = attend(self.rotary(query_BTND, position_T), cache, span, scale=scale, window=self.window)
         out_BTH: Tensor = self.o_proj(mixed)
         return out_BTH
-
-    def _rotate(self, x_BTND: Tensor, span: Span) -> Tensor:
-        position_T = span.positions(x_BTND.device)
-        frequency_F = self.frequency_F.to(x_BTND.device)
-        return rotate(x_BTND, position_T, frequency_F, pairs=self.rope.pairs, multiplier=self.multiplier)
 
 
 class MlaAttention(nn.Module):
@@ -207,7 +202,7 @@ class MlaAttention(nn.Module):
         self, width: int, hidden: int, shape: Mla, rope: Rope, *, eps: float, window: int | None = None
     ) -> None:
         super().__init__()
-        self.shape, self.rope, self.window = shape, rope, window
+        self.shape, self.window = shape, window
         query_width = shape.heads * (shape.nope + shape.rope)
         if shape.q_lora is None:
             self.q_proj = nn.Linear(width, query_width, bias=False)
@@ -219,18 +214,18 @@ class MlaAttention(nn.Module):
         self.kv_a_layernorm = RmsNorm(shape.kv_lora, eps)
         self.kv_b_proj = nn.Linear(shape.kv_lora, shape.heads * (shape.nope + shape.v), bias=False)
         self.o_proj = nn.Linear(shape.heads * shape.v, hidden, bias=False)
-        self.frequency_F = inverse_frequencies(rope, shape.rope)
-        self.multiplier = table_multiplier(rope, latent=True)
+        self.rotary = Rotary.of(rope, shape.rope, latent=True)
         self.scale = (shape.nope + shape.rope) ** -0.5 * softmax_multiplier(rope)
 
     def forward(self, x_BTX: Tensor, cache: LayerCache, span: Span) -> Tensor:
-        query_BTND = self._query(x_BTX, span)
-        cache.store(self._keys_values(x_BTX, span), span.step)
+        position_T = span.positions(x_BTX.device)
+        query_BTND = self._query(x_BTX, position_T)
+        cache.store(self._keys_values(x_BTX, position_T), span.step)
         mixed = attend(query_BTND, cache, span, scale=self.scale, window=self.window)
         out_BTH: Tensor = self.o_proj(mixed)
         return out_BTH
 
-    def _query(self, x_BTX: Tensor, span: Span) -> Tensor:
+    def _query(self, x_BTX: Tensor, position_T: Tensor) -> Tensor:
         shape = self.shape
         flat: Tensor
         if shape.q_lora is None:
@@ -239,20 +234,15 @@ class MlaAttention(nn.Module):
             flat = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_BTX)))
         heads = torch.unflatten(flat, -1, (shape.heads, -1))
         plain, turned = torch.split(heads, [shape.nope, shape.rope], dim=-1)
-        return torch.cat((plain, self._rotate(turned, span)), dim=-1)
+        return torch.cat((plain, self.rotary(turned, position_T)), dim=-1)
 
-    def _keys_values(self, x_BTX: Tensor, span: Span) -> KeysValues:
+    def _keys_values(self, x_BTX: Tensor, position_T: Tensor) -> KeysValues:
         shape = self.shape
         latent, turned = self.kv_a_proj_with_mqa(x_BTX).split((shape.kv_lora, shape.rope), dim=-1)
         heads = self.kv_b_proj(self.kv_a_layernorm(latent)).unflatten(-1, (shape.heads, -1))
         plain, value = heads.split((shape.nope, shape.v), dim=-1)
-        shared = self._rotate(turned.unsqueeze(2), span).expand(-1, -1, shape.heads, -1)
+        shared = self.rotary(turned.unsqueeze(2), position_T).expand(-1, -1, shape.heads, -1)
         return KeysValues(torch.cat((plain, shared), dim=-1), value)
-
-    def _rotate(self, x_BTND: Tensor, span: Span) -> Tensor:
-        position_T = span.positions(x_BTND.device)
-        frequency_F = self.frequency_F.to(x_BTND.device)
-        return rotate(x_BTND, position_T, frequency_F, pairs=self.rope.pairs, multiplier=self.multiplier)
 
 
 def build_attention(

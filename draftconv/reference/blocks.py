@@ -1,4 +1,4 @@
-"""The two pieces every model here shares besides attention: the norm and the gated MLP."""
+"""What every model here shares besides attention: the norm, the gated MLP, and the look at its tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftconv.errors import UsageError
+from draftconv.checkpoint import show_some
+from draftconv.errors import BadCheckpoint, UsageError
 
 
 class RmsNorm(nn.Module):
@@ -42,6 +43,32 @@ class Mlp(nn.Module):
     def forward(self, x_BTH: Tensor) -> Tensor:
         out_BTH: Tensor = self.down_proj(self.act(self.gate_proj(x_BTH)) * self.up_proj(x_BTH))
         return out_BTH
+
+
+def check_tensors(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], whose: str, cure: str = "") -> None:
+    """Refuse tensors that are not exactly those of a model's `state_dict`, by name and shape.
+
+    Args:
+        whose: what the tensors belong to, for the message.
+
+    Raises:
+        BadCheckpoint: tensors are missing, superfluous or of another shape.
+    """
+    missing = sorted(wanted.keys() - given.keys())
+    unexpected = sorted(given.keys() - wanted.keys())
+    other = [
+        f"{name} {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
+        for name in sorted(wanted.keys() & given.keys())
+        if given[name].shape != wanted[name].shape
+    ]
+    faults = (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", other))
+    if any(names for _, names in faults):
+        told = "; ".join(f"{len(names)} {fault}: {show_some(names, 4)}" for fault, names in faults if names)
+        raise BadCheckpoint(
+            f"the tensors of {whose} do not fit its config.json: {told}",
+            why="the forward pass would run on weights that were never trained",
+            cure=cure,
+        )
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:

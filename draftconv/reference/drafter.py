@@ -12,7 +12,7 @@ token u = x[i+1+k] and rotary position i + k:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Self
 
@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from draftconv.drafter.facts import Facts
-from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.drafter.problems import KINDS
+from draftconv.errors import Refused, UsageError
 from draftconv.reference.attention import Cache, LayerCache, Span, build_attention
-from draftconv.reference.blocks import Mlp, RmsNorm
+from draftconv.reference.blocks import Mlp, RmsNorm, check_tensors
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 _UNREAD = frozenset({"t2d"})  # follows from d2t; engines do not read it
@@ -79,12 +80,19 @@ class DrafterModel(nn.Module):
     """An EAGLE-3 / 3.1 drafter whose parameter names are the canonical tensor names.
 
     Use `from_tensors` for a checkpoint; the constructor leaves random weights (training).
+
+    Raises:
+        Refused: both norms before fc, which engines order differently.
+        UsageError, Undecided: no forward for this activation or rotary embedding.
     """
 
     d2t: Tensor
 
     def __init__(self, facts: Facts, *, as_trained: bool = False) -> None:
         super().__init__()
+        if facts.fusion == "both":
+            kind = KINDS["both-fusion-norms"]
+            raise Refused(f"the reference forward computes no {kind.title}", why=kind.why, cure=kind.cure)
         self.facts = facts
         self.embed_tokens = nn.Embedding(facts.vocab, facts.hidden)
         if facts.fusion == "fc_norm":
@@ -127,7 +135,13 @@ class DrafterModel(nn.Module):
                 given.setdefault(name, shared)
         with torch.device("meta"):
             model = cls(facts, as_trained=as_trained)
-        _check(given, model.state_dict())
+        absent = [name for name in (EMBEDDING, HEAD) if name not in given]
+        check_tensors(
+            given,
+            model.state_dict(),
+            "the drafter",
+            cure=f"give the target's table for {', '.join(absent)}" if absent else "",
+        )
         cast = {name: t.to(dtype) if t.is_floating_point() else t for name, t in given.items()}
         model.load_state_dict(cast, assign=True)
         return model.eval().requires_grad_(False)
@@ -196,28 +210,3 @@ class DrafterModel(nn.Module):
     def to_target_ids(self, draft_ids: Tensor) -> Tensor:
         """Rows of the head to the target's token ids; any shape, int64."""
         return draft_ids + self.d2t[draft_ids] if self.facts.reduced_vocab else draft_ids
-
-
-def _check(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that are not exactly those of `wanted`, by name and shape."""
-    missing = sorted(wanted.keys() - given.keys())
-    unexpected = sorted(given.keys() - wanted.keys())
-    other = [
-        f"{name} {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
-        for name in sorted(wanted.keys() & given.keys())
-        if given[name].shape != wanted[name].shape
-    ]
-    faults = (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", other))
-    if any(names for _, names in faults):
-        shared = [name for name in missing if name in (EMBEDDING, HEAD)]
-        raise BadCheckpoint(
-            "the drafter's tensors do not fit its facts: "
-            + "; ".join(f"{len(names)} {fault}: {_first(names)}" for fault, names in faults if names),
-            why="the forward pass would run on weights that were never trained",
-            cure=f"give the target's table for {', '.join(shared)}" if shared else "",
-        )
-
-
-def _first(names: Iterable[str], shown: int = 4) -> str:
-    listed = list(names)
-    return ", ".join(listed[:shown]) + (", …" if len(listed) > shown else "")

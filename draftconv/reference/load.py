@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
-from draftconv.checkpoint import TensorRef
+from draftconv.checkpoint import TensorRef, show
 from draftconv.drafter.checks import target_table
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
-from draftconv.errors import Refused, UsageError
+from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.reference.drafter import DrafterModel
 
-TORCH_DTYPES = {
+TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "BOOL": torch.bool,
 }
 
 
@@ -31,27 +30,52 @@ def load_drafter(drafter: Drafter, target: Target | None = None, *, dtype: torch
         dtype: of every floating parameter.
 
     Raises:
-        Refused: it is quantized, or its vocabulary map is not usable.
+        Refused: it is quantized, its vocabulary map is not usable, or its facts have no reference forward.
         UsageError: a table is missing and no target with weights is given.
         BadCheckpoint: tensors and facts do not fit.
     """
     facts = drafter.facts
     if facts.quantization:
-        raise Refused(f"the reference forward runs unquantized drafters, this one is {facts.quantization}")
-    tensors = {name: to_torch(ref) for name, ref in drafter.tensors.items()}
+        raise Refused(
+            f"the reference forward runs unquantized drafters, this one is {facts.quantization}",
+            why="what its integers stand for is decided by the engine that they were packed for",
+            cure="load the drafter that it was made from",
+        )
+    tensors = {name: to_torch(ref) for name, ref in drafter.tensors.items() if name not in ("d2t", "t2d")}
     if facts.reduced_vocab:
-        if drafter.maps is None or drafter.maps.map is None:
-            raise Refused("the vocabulary is reduced and its map is missing or not usable")
-        ids = torch.tensor(drafter.maps.map.ids, dtype=torch.int64)
-        tensors["d2t"] = ids - torch.arange(len(ids))
+        tensors["d2t"] = _offsets(drafter)
     embed = None if facts.own_embedding else _lent(target, EMBED_NAMES, "embed_tokens")
     head = None if facts.own_head else _lent(target, HEAD_NAMES, "lm_head")
     return DrafterModel.from_tensors(facts, tensors, embed=embed, head=head, dtype=dtype)
 
 
 def to_torch(ref: TensorRef) -> Tensor:
-    """A tensor of the file, in its own dtype and shape, in memory of its own."""
+    """A float tensor of the file, in its own dtype and shape, in memory of its own.
+
+    Raises:
+        BadCheckpoint: it holds no F64, F32, F16 or BF16.
+    """
+    if ref.dtype not in TORCH_DTYPES:
+        raise BadCheckpoint(
+            f"{show(ref.name)} is {ref.dtype}; the reference forward reads {', '.join(TORCH_DTYPES)}",
+            why="a weight in another dtype needs scales that no config declares",
+            cure="export it again unquantized",
+        )
+    if not ref.nbytes:
+        return torch.empty(ref.shape, dtype=TORCH_DTYPES[ref.dtype])  # frombuffer takes no empty buffer
     return torch.frombuffer(bytearray(ref.read()), dtype=TORCH_DTYPES[ref.dtype]).reshape(ref.shape)
+
+
+def _offsets(drafter: Drafter) -> Tensor:
+    """d2t as the reader understood it, whatever dtype holds it in the file: int64 [Vd]."""
+    if drafter.maps is None or drafter.maps.map is None:
+        raise Refused(
+            "the vocabulary is reduced and its map is missing or not usable",
+            why="drafted rows of the head could not be told to be which tokens of the target",
+            cure="`draftconv inspect` says what is wrong with d2t and what mends it",
+        )
+    ids = torch.tensor(drafter.maps.map.ids, dtype=torch.int64)
+    return ids - torch.arange(len(ids))
 
 
 def _lent(target: Target | None, names: tuple[str, ...], what: str) -> Tensor:
@@ -63,5 +87,9 @@ def _lent(target: Target | None, names: tuple[str, ...], what: str) -> Tensor:
         )
     table = target_table(target, names)
     if table is None:
-        raise UsageError(f"the target {target.name} stores no {what} under a name draftconv knows")
+        raise UsageError(
+            f"the target {target.name} stores no {what} under a name draftconv knows",
+            why=f"looked for: {', '.join(names)}",
+            cure="give the target's own repository, whose tensors have these names",
+        )
     return to_torch(table)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +18,29 @@ from draftconv.drafter.facts import Rope
 from draftconv.errors import Undecided, UsageError
 
 Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """The rotary embedding of one attention: radians per position [F] in float64, and what its tables are scaled by."""
+
+    frequency_F: Tensor
+    multiplier: float
+    pairs: Literal["halves", "interleaved"]
+
+    @classmethod
+    def of(cls, rope: Rope, dim: int, *, latent: bool) -> Self:
+        """For heads of which `dim` elements turn; `latent` as in `table_multiplier`.
+
+        Raises:
+            UsageError, Undecided: see `inverse_frequencies`.
+        """
+        return cls(inverse_frequencies(rope, dim), table_multiplier(rope, latent=latent), rope.pairs)
+
+    def __call__(self, x_BTND: Tensor, position_T: Tensor) -> Tensor:
+        """The same rows, each turned by its position."""
+        frequency_F = self.frequency_F.to(x_BTND.device)
+        return rotate(x_BTND, position_T, frequency_F, pairs=self.pairs, multiplier=self.multiplier)
 
 
 def inverse_frequencies(rope: Rope, dim: int) -> Tensor:

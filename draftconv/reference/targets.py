@@ -7,20 +7,23 @@ It gives what a drafter needs: logits, and the residual stream at any boundary.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from draftconv.drafter.facts import Gqa, Mla, Rope
-from draftconv.errors import BadCheckpoint, Refused
+from draftconv.checkpoint import open_checkpoint
+from draftconv.drafter.config import Config
+from draftconv.drafter.facts import DEFAULT_EPS, Gqa, Mla, Rope
+from draftconv.drafter.rope import read_rope
+from draftconv.errors import Refused
 from draftconv.reference.attention import Cache, LayerCache, Span, build_attention
-from draftconv.reference.blocks import Mlp, RmsNorm
+from draftconv.reference.blocks import Mlp, RmsNorm, check_tensors
+from draftconv.reference.load import to_torch
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class TargetShape:
 
 @dataclass(frozen=True, slots=True)
 class TargetOutput:
-    """Logits [B, T, V], boundary states [B, T, A, W] and the normed last state [B, T, W]."""
+    """Logits [B, T, V], boundary states [B, T, A, W] and the normed last state [B, T, W], in the weights' dtype."""
 
     logits: Tensor
     states: Tensor
@@ -108,83 +111,91 @@ class TargetModel(nn.Module):
 
 
 def load_target(directory: Path, dtype: torch.dtype = torch.float32) -> TargetModel:
-    """Load a transformers-style directory (config.json and safetensors, sharded or not).
+    """Load a transformers-style directory (config.json and weights, sharded or not).
 
     Raises:
-        BadCheckpoint: files or tensors are missing or superfluous.
+        BadCheckpoint: files, keys or tensors are missing, superfluous or of another shape.
         Refused: an architecture or an option that this forward does not compute.
     """
-    shape = target_shape(json.loads((directory / "config.json").read_text()))
-    tensors: dict[str, Tensor] = {}
-    for file in sorted(directory.glob("*.safetensors")):
-        tensors.update(load_file(file))
-    if shape.tied:
-        tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
+    checkpoint = open_checkpoint(directory)
+    shape = target_shape(checkpoint.config)
+    tensors = {name: to_torch(ref) for name, ref in checkpoint.tensors.items()}
+    if shape.tied and EMBEDDING in tensors:
+        tensors.setdefault(HEAD, tensors[EMBEDDING])
     model = TargetModel(shape).to(dtype)
-    problem = model.load_state_dict(tensors, strict=False)
-    if problem.missing_keys or problem.unexpected_keys:
-        raise BadCheckpoint(
-            f"{directory.name}: missing tensors {problem.missing_keys[:3]}, "
-            f"unexpected tensors {problem.unexpected_keys[:3]}",
-            why="the target's greedy text would not be the real one",
-        )
+    check_tensors(tensors, model.state_dict(), f"the target {checkpoint.name}")
+    model.load_state_dict(tensors)
     return model.eval().requires_grad_(False)
 
 
-def target_shape(config: Mapping[str, Any]) -> TargetShape:
+def target_shape(data: Mapping[str, object]) -> TargetShape:
     """Read a transformers config.json of either family.
 
     Raises:
+        BadCheckpoint: a size is missing, or a key has the wrong type.
         Refused: another architecture, scaled rotary embedding, biases or routed experts.
     """
-    family = config.get("model_type")
-    if family == "llama":
-        attention: Gqa | Mla = _llama_attention(config)
-    elif family in {"deepseek_v3", "kimi_k2"}:
-        attention = _latent_attention(config)
-    else:
-        raise Refused(f"no reference forward for target model_type {family!r}", cure="llama or deepseek_v3")
+    config = Config(data, "target: config.json")
+    family = config.text("model_type")
+    match family:
+        case "llama":
+            attention: Gqa | Mla = _llama_attention(config)
+        case "deepseek_v3" | "kimi_k2":
+            attention = _latent_attention(config)
+        case _:
+            raise _refused(f"model_type {family}")
+    eps = config.number("rms_norm_eps")
     return TargetShape(
         attention=attention,
-        layers=config["num_hidden_layers"],
-        hidden=config["hidden_size"],
-        intermediate=config["intermediate_size"],
-        vocab=config["vocab_size"],
-        rope=_plain_rope(config, "halves" if family == "llama" else "interleaved"),
-        eps=config["rms_norm_eps"],
-        tied=bool(config.get("tie_word_embeddings", False)),
+        layers=config.required("num_hidden_layers"),
+        hidden=config.required("hidden_size"),
+        intermediate=config.required("intermediate_size"),
+        vocab=config.required("vocab_size"),
+        rope=_plain_rope(config, mla=isinstance(attention, Mla)),
+        eps=DEFAULT_EPS if eps is None else eps,
+        tied=bool(config.flag("tie_word_embeddings")),
     )
 
 
-def _llama_attention(config: Mapping[str, Any]) -> Gqa:
-    if config.get("attention_bias") or config.get("mlp_bias"):
-        raise Refused("the reference target forward has no biases")
-    heads = config["num_attention_heads"]
+def _llama_attention(config: Config) -> Gqa:
+    if config.flag("attention_bias") or config.flag("mlp_bias"):
+        raise _refused("biases")
+    heads = config.required("num_attention_heads")
     return Gqa(
         heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        kv_heads=config.size("num_key_value_heads") or heads,
+        head_dim=config.size("head_dim") or config.required("hidden_size") // heads,
     )
 
 
-def _latent_attention(config: Mapping[str, Any]) -> Mla:
-    if config.get("first_k_dense_replace", 0) < config["num_hidden_layers"]:
-        raise Refused("the reference target forward has no routed experts", cure="a target with dense layers only")
+def _latent_attention(config: Config) -> Mla:
+    if (config.integer("first_k_dense_replace") or 0) < config.required("num_hidden_layers"):
+        raise _refused("routed experts")
     return Mla(
-        heads=config["num_attention_heads"],
-        q_lora=config.get("q_lora_rank"),
-        kv_lora=config["kv_lora_rank"],
-        nope=config["qk_nope_head_dim"],
-        rope=config["qk_rope_head_dim"],
-        v=config["v_head_dim"],
+        heads=config.required("num_attention_heads"),
+        q_lora=config.size("q_lora_rank"),
+        kv_lora=config.required("kv_lora_rank"),
+        nope=config.required("qk_nope_head_dim"),
+        rope=config.required("qk_rope_head_dim"),
+        v=config.required("v_head_dim"),
     )
 
 
-def _plain_rope(config: Mapping[str, Any], pairs: Any) -> Rope:
-    parameters = config.get("rope_parameters") or {}
-    if config.get("rope_scaling") or parameters.get("rope_type", "default") != "default":
-        raise Refused("the reference target forward has plain rotary embeddings only")
-    return Rope(theta=float(parameters.get("rope_theta", config.get("rope_theta", 10000.0))), pairs=pairs)
+def _plain_rope(config: Config, *, mla: bool) -> Rope:
+    rope, _, contradictions = read_rope(config, mla=mla)
+    if contradictions:
+        raise _refused(f"rotary embedding that is spelled in two ways ({'; '.join(contradictions)})")
+    if rope.kind != "default":
+        raise _refused(f"scaled rotary embedding ({rope.kind})")
+    return rope
+
+
+def _refused(what: str) -> Refused:
+    return Refused(
+        f"the reference target forward has no {what}",
+        why="its text and states would not be those of the real target",
+        cure="take a dense target of model_type llama or deepseek_v3",
+    )
 
 
 class TargetSession:

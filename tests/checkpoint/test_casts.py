@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from draftconv.checkpoint.casts import FLOAT, LAYOUT, cast
+from draftconv.checkpoint.casts import FLOAT_BITS, cast
+from draftconv.checkpoint.dtypes import FLOATS
 from draftconv.errors import Refused
 
 TORCH = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
@@ -14,22 +15,24 @@ SIGNED = {"F16": torch.int16, "BF16": torch.int16, "F32": torch.int32, "F64": to
 
 def by_torch(bits: NDArray[np.uint64], source: str, target: str) -> NDArray[np.uint64]:
     tensor = torch.from_numpy(bits.view(f"i{bits.dtype.itemsize}")).view(TORCH[source])
-    return tensor.to(TORCH[target]).view(SIGNED[target]).numpy().view(LAYOUT[target][0])
+    return tensor.to(TORCH[target]).view(SIGNED[target]).numpy().view(FLOAT_BITS[target].kind)
 
 
 def is_nan(bits: NDArray[np.uint64], dtype: str) -> NDArray[np.bool_]:
-    _, exponent, _, magnitude = LAYOUT[dtype]
-    found: NDArray[np.bool_] = (bits & bits.dtype.type(magnitude)) > exponent
+    form = FLOAT_BITS[dtype]
+    found: NDArray[np.bool_] = (bits & form.magnitude) > form.exponent
+    return found
+
+
+def is_infinite(bits: NDArray[np.uint64], dtype: str) -> NDArray[np.bool_]:
+    form = FLOAT_BITS[dtype]
+    found: NDArray[np.bool_] = (bits & form.magnitude) == form.exponent
     return found
 
 
 def fits(bits: NDArray[np.uint64], source: str, target: str) -> NDArray[np.bool_]:
     """Which values do not overflow, so that `cast` may be asked for them."""
-    _, exponent, _, magnitude = LAYOUT[target]
-    out = by_torch(bits, source, target)
-    _, own, _, own_magnitude = LAYOUT[source]
-    infinite = (bits & bits.dtype.type(own_magnitude)) == own
-    fine: NDArray[np.bool_] = ((out & out.dtype.type(magnitude)) != exponent) | infinite
+    fine: NDArray[np.bool_] = ~is_infinite(by_torch(bits, source, target), target) | is_infinite(bits, source)
     return fine
 
 
@@ -41,7 +44,7 @@ def test_all_16_bit_patterns_as_torch_casts_them(source: str, target: str) -> No
     found = cast(bits, source, target, "x")
     wanted = by_torch(bits, source, target)
     nan = is_nan(bits, source)
-    assert found.dtype == np.dtype(LAYOUT[target][0])
+    assert found.dtype == np.dtype(FLOAT_BITS[target].kind)
     assert (found[~nan] == wanted[~nan]).all()
     assert (is_nan(found, target) == nan).all()
 
@@ -62,7 +65,7 @@ def test_float32_as_torch_casts_it(target: str) -> None:
 
 def grid(target: str) -> tuple[NDArray[np.float64], NDArray[np.uint16]]:
     """Every finite non-negative value of a 16-bit float and its bits, ascending, as float64."""
-    bits = np.arange(LAYOUT[target][1], dtype="<u2")
+    bits = np.arange(FLOAT_BITS[target].exponent, dtype="<u2")
     return cast(bits, target, "F64", "x").view("<f8"), bits
 
 
@@ -119,9 +122,9 @@ def test_overflow_is_refused_by_name(source: str, target: str, value: float, sig
 def test_nan_keeps_its_sign_and_is_quiet(target: str) -> None:
     bits = np.array([0x7FF0_0000_0000_0001, 0xFFFF_FFFF_FFFF_FFFF], dtype="<u8")
     found = cast(bits, "F64", target, "x")
-    _, exponent, quiet, magnitude = LAYOUT[target]
-    assert (found & (exponent | quiet) == exponent | quiet).all()
-    assert [int(value) > magnitude for value in found] == [False, True]
+    form = FLOAT_BITS[target]
+    assert (found & (form.exponent | form.quiet) == form.exponent | form.quiet).all()
+    assert [int(value) > form.magnitude for value in found] == [False, True]
 
 
 def test_same_dtype_is_the_same_array() -> None:
@@ -129,5 +132,9 @@ def test_same_dtype_is_the_same_array() -> None:
     assert cast(bits, "BF16", "BF16", "x") is bits
 
 
-def test_tables_agree() -> None:
-    assert set(FLOAT) | {"BF16"} == set(LAYOUT)
+def test_every_float_has_its_bits() -> None:
+    assert FLOAT_BITS.keys() == FLOATS
+    for dtype, form in FLOAT_BITS.items():
+        values = torch.tensor([np.inf, -0.0, np.nan], dtype=TORCH[dtype]).view(SIGNED[dtype]).numpy().view(form.kind)
+        infinity, zero, nan = (int(value) & form.magnitude for value in values)
+        assert (infinity, zero, nan & form.quiet) == (form.exponent, 0, form.quiet)

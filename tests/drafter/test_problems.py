@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftconv.drafter.checks import check_drafter
+from draftconv.drafter.checks import check_drafter, deep_bytes
 from draftconv.drafter.problems import KINDS, LEVELS, Level, Severity
 from draftconv.drafter.targets import Target, find_target
 from tests import tiny
@@ -175,6 +175,11 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
         Case(flip_t2d, variant="reduced"),
         Case(put("t2d", tiny.Tensor("BOOL", (tiny.VOCAB,), bytes(tiny.VOCAB))), variant="reduced"),
         Case(put("t2d", tiny.Tensor("BOOL", (8,), bytes(8))), variant="reduced"),
+    )),
+    "d2t-zeros": ("warning", "maps", (
+        Case(zeros("d2t"), "quark-native", "reduced"),
+        Case(zeros("d2t"), "modelopt-layers", "frequency"),
+        Case(lambda s: (zeros("d2t")(s), zeros("t2d")(s)), variant="reduced"),
     )),
     "d2t-missing": ("error", "config", (
         Case(remove("d2t"), variant="reduced"),
@@ -404,6 +409,7 @@ def test_the_bf16_cast_is_told_by_both_its_marks(tmp_path: Path) -> None:
     ("level", "target", "not_made"),
     [
         ("config", None, {"sizes against the target (needs --target)",
+                          "d2t of zeros (needs --deep)",
                           "lm_head rows against d2t (needs --deep)",
                           "NaN, infinity and all-zero tensors (needs --deep)",
                           "embed_tokens against the target's (needs --deep)"}),
@@ -418,6 +424,23 @@ def test_checks_that_were_not_made_are_listed(
 ) -> None:
     path = spell("llama", "torchspec-native").write(tmp_path / "x")
     assert set(findings(path, level, target=target).not_made) == not_made
+
+
+def test_deep_checks_tell_how_far_they_have_come(tmp_path: Path) -> None:
+    drafter = read(spell("reduced", "torchspec-native").write(tmp_path / "x"))
+    target = find_target(str(same_target(tmp_path / "t")), None)
+    told: list[int] = []
+    found = check_drafter(drafter, target, level="deep", progress=told.append)
+    assert not found.problems
+    maps = drafter.tensors["d2t"].nbytes + drafter.tensors["t2d"].nbytes
+    values = sum(ref.nbytes for ref in drafter.tensors.values()) - maps
+    tables = 2 * drafter.tensors[EMBEDDING].nbytes
+    assert (deep_bytes(drafter, None), deep_bytes(drafter, target)) == (values, values + tables)
+    assert told == sorted(set(told))
+    assert told[-1] == values + tables
+    told.clear()
+    check_drafter(drafter, target, level="sample", progress=told.append)
+    assert told == []
 
 
 def test_a_target_without_tables_is_no_difference(tmp_path: Path) -> None:

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftconv.checkpoint import TensorRef
+from draftconv.checkpoint import SIZES, MemoryFile, TensorRef
 from draftconv.drafter.vocabulary import VocabMap, offset_twins, read_maps
 
-SIZES = {"I64": 8, "I32": 4, "BOOL": 1, "U8": 1, "F16": 2, "BF16": 2, "F32": 4, "F64": 8}
-
-
-@dataclass
-class Memory:
-    """A data file that is only bytes."""
-
-    data: bytes
-    name: str = "memory"
-
-    @property
-    def size(self) -> int:
-        return len(self.data)
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self.data[offset : offset + length]
-
-
 def ref(dtype: str, data: bytes, name: str = "d2t") -> TensorRef:
-    return TensorRef(name, dtype, (len(data) // SIZES[dtype],), Memory(data), 0, len(data))  # type: ignore[arg-type]
+    return TensorRef(name, dtype, (len(data) * 8 // SIZES[dtype],), MemoryFile("x.safetensors", data), 0, len(data))
 
 
 def offsets(*values: int) -> TensorRef:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from draftconv.drafter.facts import Facts
-from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.reference import attention
 from draftconv.reference.drafter import DrafterModel
 from tests.reference import twin
@@ -168,6 +168,13 @@ def test_wrong_tensors_are_named(change: dict[str, Tensor | None], said: str) ->
     changed = {**random_tensors(LLAMA), **change}
     with pytest.raises(BadCheckpoint, match=re.escape(said)):
         DrafterModel.from_tensors(LLAMA, {name: t for name, t in changed.items() if t is not None})
+
+
+def test_two_norms_before_fc_are_refused() -> None:
+    """Engines disagree on what they compute, so there is no one forward to be a reference."""
+    facts = replace(LLAMA, fusion="both")
+    with pytest.raises(Refused, match="fc_norm and norm_before_fc at once"):
+        DrafterModel.from_tensors(facts, random_tensors(LLAMA))
 
 
 def test_shared_tables_come_from_the_target() -> None:

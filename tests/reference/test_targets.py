@@ -118,15 +118,24 @@ def test_shapes_from_config() -> None:
 
 def test_rope_base_from_either_spelling() -> None:
     new = {"rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}}
-    assert target_shape(LLAMA_CONFIG | new).rope == replace(LLAMA.rope, theta=5000.0)
+    old = {key: value for key, value in LLAMA_CONFIG.items() if key != "rope_theta"}
+    assert target_shape(old | new).rope == replace(LLAMA.rope, theta=5000.0)
+    with pytest.raises(Refused, match="spelled in two ways"):
+        target_shape(LLAMA_CONFIG | new)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads"])
+def test_a_missing_size_is_named(key: str) -> None:
+    with pytest.raises(BadCheckpoint, match=f"has no {key}"):
+        target_shape({name: value for name, value in LLAMA_CONFIG.items() if name != key})
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (LLAMA_CONFIG | {"model_type": "mamba"}, "model_type 'mamba'"),
+        (LLAMA_CONFIG | {"model_type": "mamba"}, "no model_type mamba"),
         (LLAMA_CONFIG | {"attention_bias": True}, "no biases"),
-        (LLAMA_CONFIG | {"rope_scaling": {"type": "yarn"}}, "plain rotary"),
+        (LLAMA_CONFIG | {"rope_scaling": {"type": "yarn"}}, r"no scaled rotary embedding \(yarn\)"),
         (MLA_CONFIG | {"first_k_dense_replace": 1}, "no routed experts"),
     ],
 )
@@ -152,5 +161,5 @@ def test_incomplete_directory_is_refused(tmp_path: Path) -> None:
     del state["model.norm.weight"]
     save_file(state, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_CONFIG))
-    with pytest.raises(BadCheckpoint, match=r"missing tensors \['model.norm.weight'\]"):
+    with pytest.raises(BadCheckpoint, match=r"1 missing: model\.norm\.weight"):
         load_target(tmp_path)
