@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
