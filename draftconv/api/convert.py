@@ -10,39 +10,34 @@ whole result, and a refused conversion has written nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
-import draftconv
 from draftconv.api import passes
 from draftconv.api.hints import hints
-from draftconv.api.provenance import FILE, FORMAT, Provenance, Way, output_digest, read_provenance
+from draftconv.api.planned import judge, spell_config
+from draftconv.api.provenance import FILE, Way, read_provenance
+from draftconv.api.record import make_record
 from draftconv.api.repairs import repair
-from draftconv.api.work import MAPS, Change, Work, content_hash, facts_json, start
+from draftconv.api.work import Change, Work, start
 from draftconv.checkpoint import (
     FLOATS,
     Checkpoint,
     Copy,
-    Literal,
-    MemoryFile,
     Plan,
     PlannedTensor,
-    TensorRef,
     local_path,
     open_checkpoint,
 )
 from draftconv.checkpoint.staging import refuse_same
 from draftconv.drafter.checks import VALUES, Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Taps
 from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target, find_target
-from draftconv.engines import ENGINES, Verdict, parse_engine
+from draftconv.engines import Verdict
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts import MARK, layout, writable
-from draftconv.layouts.base import Hints, Layout, Writer, Writing
-from draftconv.layouts.emit import NEUTRAL_KEYS, TORCH_DTYPES
+from draftconv.layouts.base import Layout, Writer
 from draftconv.layouts.reading import read_drafter
 from draftconv.layouts.spelling import spell
 
@@ -176,9 +171,9 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, op
     work = _pass(work, writer, options, target, returning)
 
     names = {name: spell(name, writer.spelling, work.facts.layers) for name in work.tensors}
-    spelled = _config(work, found, writer, target, names, returning)
+    spelled = spell_config(work, found, writer, target, names, returning)
     config, metadata = spelled.config, spelled.metadata
-    verdicts = _judge(work, writer, names, config, metadata, target)
+    verdicts = judge(work, writer, names, config, metadata, target)
     work = _declare_config(work, checkpoint.config, config)
     tensors = tuple(
         PlannedTensor(names[name], t.dtype, t.shape, t.operation) for name, t in sorted(work.tensors.items())
@@ -195,7 +190,7 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, op
         not_made=_not_made(findings, tensors),
         reads=_reads(checkpoint, target, options),
     )
-    record = _record(conversion, options, target, provenance)
+    record = make_record(conversion, options, target, provenance)
     card = {"README.md": _card(record, work, target)} if options.card else {}
     plan = replace(conversion.plan, json_files={"config.json": config, FILE: record}, text_files=card)
     return replace(conversion, plan=plan)
@@ -279,122 +274,6 @@ def _pass(work: Work, writer: Writer, options: ConvertOptions, target: Target | 
     return passes.positions(work, options.max_positions, target)
 
 
-@dataclass(frozen=True, slots=True)
-class _Spelled:
-    """The config of an output, the metadata of its weights, and the codes of the problems it still has."""
-
-    config: dict[str, object]
-    metadata: Mapping[str, str]
-    left: frozenset[str]
-
-
-def _config(
-    work: Work, found: Layout, writer: Writer, target: Target | None, names: Mapping[str, str], returning: Way | None
-) -> _Spelled:
-    """The layout's config.json and metadata; the recorded original ones where they still say the same."""
-    if returning is not None and not _cast_since(work, returning):
-        original = cast(dict[str, object], _without_code(returning.origin.config))
-        metadata = {key: str(value) for key, value in returning.origin.source.section("metadata").data.items()}
-        if (left := _problems_left(work, names, original, metadata, target)) is not None:
-            return _Spelled(original, metadata, left)
-    boundaries = work.facts.boundaries
-    writing = Writing(
-        facts=work.facts,
-        boundaries=None if isinstance(boundaries, Taps) else boundaries,
-        target=target,
-        kept={key: work.drafter.config[key] for key in NEUTRAL_KEYS if _is_plain(work.drafter.config.get(key))},
-        dtype=TORCH_DTYPES[passes.main_dtype(work)],
-    )
-    config = writer.config(writing) | {MARK: found.id}
-    left = _problems_left(work, names, config, writer.metadata, target)
-    if left is None:
-        raise Refused(
-            f"the {found.title} spelling of this drafter does not read back as the same drafter",
-            why="a fact would be lost; this is a fault of draftconv",
-            cure="please report it with the output of `draftconv inspect --format json`",
-        )
-    return _Spelled(config, writer.metadata, left)
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, (bool, int, float, str)) or (isinstance(value, list) and all(map(_is_plain, value)))
-
-
-def _cast_since(work: Work, returning: Way) -> bool:
-    """Whether dtypes changed on the way, which config.json names and the facts do not hold."""
-    return any(change.kind == "cast" and change.what not in MAPS for change in (*work.changes, *returning.changes))
-
-
-def _without_code(value: object) -> object:
-    """A recorded config without `auto_map` at any depth: it is never written, wherever it came from."""
-    match value:
-        case Mapping():
-            return {key: _without_code(item) for key, item in value.items() if key != "auto_map"}
-        case list():
-            return [_without_code(item) for item in value]
-        case _:
-            return value
-
-
-def _problems_left(
-    work: Work, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, str],
-    target: Target | None,
-) -> frozenset[str] | None:  # fmt: skip
-    """Problems of the planned directory, read as anybody's; None when one is an error or a fact has changed."""
-    read = read_drafter(planned_checkpoint(work, names, config, metadata), Hints(target=target))
-    findings = check_drafter(read, target, level="maps")
-    if read.facts != work.facts or any(problem.severity == "error" for problem in findings.problems):
-        return None
-    return frozenset(problem.code for problem in findings.problems)
-
-
-def planned_checkpoint(
-    work: Work, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, str]
-) -> Checkpoint:
-    """The output as a checkpoint, before it exists; computed tensors have their bytes, cast ones a header only."""
-    tensors = {names[name]: _planned_ref(names[name], tensor) for name, tensor in work.tensors.items()}
-    return Checkpoint("planned", None, config, "", tensors, metadata, {}, ())
-
-
-def _planned_ref(name: str, tensor: PlannedTensor) -> TensorRef:
-    match tensor.operation:
-        case Copy(ref):
-            file, offset = ref.file, ref.offset
-        case Literal(data):
-            file, offset = MemoryFile(name, data), 0
-        case _:
-            file, offset = MemoryFile(name, b"\1" * min(tensor.nbytes, 1 << 16)), 0
-    return TensorRef(name, tensor.dtype, tensor.shape, file, offset, tensor.nbytes)
-
-
-def _judge(
-    work: Work, writer: Writer, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, str],
-    target: Target | None,
-) -> tuple[Verdict, ...]:  # fmt: skip
-    """What the engines this layout is for will make of it.
-
-    Raises:
-        Refused: one of them would refuse or mis-read it, or cannot be judged without --target.
-    """
-    planned = planned_checkpoint(work, names, config, metadata)
-    verdicts: list[Verdict] = []
-    for name in writer.serves:
-        spec = parse_engine(name)
-        verdict = ENGINES[name].check(planned, work.facts, target, spec)
-        if verdict.status != "loads":
-            line = next(line for line in verdict.lines if line.rule.effect == verdict.status)
-            raise Refused(
-                f"{ENGINES[name].title} would not serve this drafter as it was trained ({verdict.status})",
-                why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
-                cure="give --target" if verdict.status == "undecided" else f"see `draftconv inspect --for {name}`",
-            )
-        verdicts.append(verdict)
-    return tuple(verdicts)
-
-
-# ── record ─────────────────────────────────────────────────────────────────────────
-
-
 def _declare_config(work: Work, source: Mapping[str, object], config: Mapping[str, object], path: str = "") -> Work:
     """Declare every key of the source's config, at any depth, that the output does not have."""
     for key, value in source.items():
@@ -404,79 +283,3 @@ def _declare_config(work: Work, source: Mapping[str, object], config: Mapping[st
         elif isinstance(value, Mapping) and isinstance(kept, Mapping):
             work = _declare_config(work, value, kept, f"{path}{key}.")
     return work
-
-
-def _record(
-    conversion: Conversion, options: ConvertOptions, target: Target | None, provenance: Provenance | None
-) -> dict[str, object]:
-    drafter, work, found = conversion.drafter, conversion.work, conversion.layout
-    checkpoint, tensors = drafter.checkpoint, conversion.plan.tensors
-    chosen = {key: value for key, value in asdict(options).items() if value not in (None, ()) and key != "target"}
-    renamed: dict[str, list[str]] = {}
-    for name in sorted(drafter.names.keys() & conversion.names.keys()):
-        renamed.setdefault(drafter.names[name], []).append(conversion.names[name])
-    record: dict[str, object] = {
-        "draftconv": draftconv.__version__,
-        "format": FORMAT,
-        "layout": found.id,
-        "source": {
-            "name": checkpoint.name,
-            "revision": checkpoint.revision,
-            "layout": drafter.detection.layout,
-            "confidence": drafter.detection.confidence,
-            "reasons": list(drafter.detection.reasons),
-            "aux_convention": options.aux_convention,
-            "files": _files(checkpoint, hashed=options.hash),
-            "metadata": dict(checkpoint.metadata),
-            "config": dict(checkpoint.config),
-        },
-        "target": {"name": target.name, "layers": target.layers, "family": target.family, "hidden": target.hidden}
-        if target
-        else None,
-        "options": {key: _base_names(value) for key, value in chosen.items()},
-        "facts": facts_json(work.facts),
-        "reasons": dict(drafter.reasons),
-        "renamed": {old: ", ".join(new) for old, new in sorted(renamed.items()) if [old] != new},
-        "changes": [asdict(change) for change in work.changes],
-        "made": _made(work, provenance),
-        "lm_head_order": list(work.order) if work.order is not None else None,
-        "earlier": provenance.handed_on() if provenance else [],
-        "warnings": [{"code": p.code, "detail": p.detail} for p in conversion.warnings],
-        "not_checked": list(conversion.not_made),
-    }
-    return record | {"output": output_digest({tensor.name: tensor for tensor in tensors}, conversion.config, record)}
-
-
-def _made(work: Work, provenance: Provenance | None) -> dict[str, str]:
-    """Hashes of the tensors that `verify` cannot compute from the source: attached, repaired, added."""
-    declared = {change.what for change in work.changes if change.kind in ("added", "replaced", "repaired")}
-    earlier = provenance.made if provenance else {}
-    made = {}
-    for name, tensor in sorted(work.tensors.items()):
-        if name in earlier and isinstance(tensor.operation, Copy) and name not in declared:
-            made[name] = earlier[name]
-        elif name in declared or name in earlier:
-            made[name] = content_hash(tensor)
-    return made
-
-
-def _files(checkpoint: Checkpoint, *, hashed: bool) -> list[dict[str, object]]:
-    from draftconv.checkpoint.hashing import sha256
-
-    rows: list[dict[str, object]] = []
-    used = {ref.file.name: ref.file for ref in checkpoint.tensors.values()}
-    for info in checkpoint.files:
-        row: dict[str, object] = {"name": info.name, "size": info.size}
-        if info.sha256:
-            row["sha256"] = info.sha256
-        elif hashed and info.name in used:
-            row["sha256"] = sha256(used[info.name])
-        rows.append(row)
-    return rows
-
-
-def _base_names(value: object) -> object:
-    """Paths in options by base name only: outputs must not tell where they were made."""
-    if isinstance(value, (tuple, list)):
-        return [f"{code}={Path(path).name}" if path else code for code, _, path in (v.partition("=") for v in value)]
-    return value

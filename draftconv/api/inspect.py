@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.api.hints import hints
 from draftconv.checkpoint import open_checkpoint
-from draftconv.drafter.checks import Findings, check_drafter
+from draftconv.drafter.checks import Findings, check_drafter, deep_bytes
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target, find_target
@@ -41,12 +41,14 @@ def inspect(
     layout: str | None = None,
     aux_convention: str | None = None,
     deep: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Inspection:
     """Read a drafter's headers, config and vocabulary maps (with `deep`, every byte) and judge it.
 
     Args:
         source: directory, weights file or Hub id; on the Hub a few MB are read by range.
         engines: as `ENGINE[@VERSION][:HARDWARE]`; all engines at their newest when empty.
+        progress: called with the bytes that `deep` has read so far and in all.
 
     Raises:
         BadCheckpoint, NotADrafter, NeedsExport: it is not a readable drafter.
@@ -55,7 +57,13 @@ def inspect(
     specs = [parse_engine(text) for text in engines or ENGINES]
     found = find_target(target, target_layers)
     drafter = read_drafter(open_checkpoint(source), hints(layout, aux_convention, found))
-    findings = check_drafter(drafter, found, level="deep" if deep else "sample")
+    total = deep_bytes(drafter, found) if deep and progress else 0
+    findings = check_drafter(
+        drafter,
+        found,
+        level="deep" if deep else "sample",
+        progress=(lambda done: progress(done, total)) if progress else None,
+    )
     known = frozenset(problem.code for problem in findings.problems)
     verdicts = tuple(ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, found, spec, known) for spec in specs)
     return Inspection(drafter, found, findings.problems, findings.not_made, verdicts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,15 +53,17 @@ def command(
     from draftconv.cli import output
     from draftconv.cli.describe import identity, inspection_json
 
-    found = inspect(
-        checkpoint,
-        engines,
-        target=target,
-        target_layers=target_layers,
-        layout=layout,
-        aux_convention=aux_convention,
-        deep=deep,
-    )
+    with output.progress("reading") if deep else nullcontext(None) as report:
+        found = inspect(
+            checkpoint,
+            engines,
+            target=target,
+            target_layers=target_layers,
+            layout=layout,
+            aux_convention=aux_convention,
+            deep=deep,
+            progress=report,
+        )
     match form:
         case "json":
             output.print_json(inspection_json(found))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from draftconv.checkpoint import SIZES, MemoryFile, TensorRef
 from draftconv.drafter.vocabulary import VocabMap, offset_twins, read_maps
 
+
 def ref(dtype: str, data: bytes, name: str = "d2t") -> TensorRef:
     return TensorRef(name, dtype, (len(data) * 8 // SIZES[dtype],), MemoryFile("x.safetensors", data), 0, len(data))
 

@@ -1,0 +1,93 @@
+"""What `draftconv.json` says of an output; `provenance` reads it back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import draftconv
+from draftconv.api.provenance import FORMAT, Provenance, output_digest
+from draftconv.api.work import Work, content_hash, facts_json
+from draftconv.checkpoint import Checkpoint, Copy
+from draftconv.drafter.targets import Target
+
+if TYPE_CHECKING:
+    from draftconv.api.convert import Conversion, ConvertOptions
+
+
+def make_record(
+    conversion: Conversion, options: ConvertOptions, target: Target | None, provenance: Provenance | None
+) -> dict[str, object]:
+    """The record of a conversion: no times, hosts or absolute paths, so equal inputs give equal bytes."""
+    drafter, work, found = conversion.drafter, conversion.work, conversion.layout
+    checkpoint, tensors = drafter.checkpoint, conversion.plan.tensors
+    chosen = {key: value for key, value in asdict(options).items() if value not in (None, ()) and key != "target"}
+    renamed: dict[str, list[str]] = {}
+    for name in sorted(drafter.names.keys() & conversion.names.keys()):
+        renamed.setdefault(drafter.names[name], []).append(conversion.names[name])
+    record: dict[str, object] = {
+        "draftconv": draftconv.__version__,
+        "format": FORMAT,
+        "layout": found.id,
+        "source": {
+            "name": checkpoint.name,
+            "revision": checkpoint.revision,
+            "layout": drafter.detection.layout,
+            "confidence": drafter.detection.confidence,
+            "reasons": list(drafter.detection.reasons),
+            "aux_convention": options.aux_convention,
+            "files": _files(checkpoint, hashed=options.hash),
+            "metadata": dict(checkpoint.metadata),
+            "config": dict(checkpoint.config),
+        },
+        "target": {"name": target.name, "layers": target.layers, "family": target.family, "hidden": target.hidden}
+        if target
+        else None,
+        "options": {key: _base_names(value) for key, value in chosen.items()},
+        "facts": facts_json(work.facts),
+        "reasons": dict(drafter.reasons),
+        "renamed": {old: ", ".join(new) for old, new in sorted(renamed.items()) if [old] != new},
+        "changes": [asdict(change) for change in work.changes],
+        "made": _made(work, provenance),
+        "lm_head_order": list(work.order) if work.order is not None else None,
+        "earlier": provenance.handed_on() if provenance else [],
+        "warnings": [{"code": p.code, "detail": p.detail} for p in conversion.warnings],
+        "not_checked": list(conversion.not_made),
+    }
+    return record | {"output": output_digest({tensor.name: tensor for tensor in tensors}, conversion.config, record)}
+
+
+def _made(work: Work, provenance: Provenance | None) -> dict[str, str]:
+    """Hashes of the tensors that `verify` cannot compute from the source: attached, repaired, added."""
+    declared = {change.what for change in work.changes if change.kind in ("added", "replaced", "repaired")}
+    earlier = provenance.made if provenance else {}
+    made = {}
+    for name, tensor in sorted(work.tensors.items()):
+        if name in earlier and isinstance(tensor.operation, Copy) and name not in declared:
+            made[name] = earlier[name]
+        elif name in declared or name in earlier:
+            made[name] = content_hash(tensor)
+    return made
+
+
+def _files(checkpoint: Checkpoint, *, hashed: bool) -> list[dict[str, object]]:
+    from draftconv.checkpoint.hashing import sha256
+
+    rows: list[dict[str, object]] = []
+    used = {ref.file.name: ref.file for ref in checkpoint.tensors.values()}
+    for info in checkpoint.files:
+        row: dict[str, object] = {"name": info.name, "size": info.size}
+        if info.sha256:
+            row["sha256"] = info.sha256
+        elif hashed and info.name in used:
+            row["sha256"] = sha256(used[info.name])
+        rows.append(row)
+    return rows
+
+
+def _base_names(value: object) -> object:
+    """Paths in options by base name only: outputs must not tell where they were made."""
+    if isinstance(value, (tuple, list)):
+        return [f"{code}={Path(path).name}" if path else code for code, _, path in (v.partition("=") for v in value)]
+    return value
