@@ -8,6 +8,8 @@ shows them puts them together as it likes, and a command that ends a cure can be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class DraftconvError(Exception):
     """Base class: something a person can act on.
@@ -59,3 +61,11 @@ class CheckFailed(DraftconvError):
     """A verification found a difference."""
 
     exit_code = 1
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The cure for a name that nobody knows: the closest of `known`, or `otherwise` when none is close."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else otherwise

@@ -7,11 +7,10 @@ Nothing here knows what a drafter is. Importing it loads neither numpy nor huggi
 """
 
 from draftconv.checkpoint.casts import cast_bytes
-from draftconv.checkpoint.checkpoint import Checkpoint, FileInfo, local_path, open_checkpoint, read_config
-from draftconv.checkpoint.compare import Scan, first_difference, scan
+from draftconv.checkpoint.checkpoint import Checkpoint, local_path, open_checkpoint, read_config
+from draftconv.checkpoint.compare import first_difference, scan
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
-from draftconv.checkpoint.files import DataFile, LocalFile
-from draftconv.checkpoint.headers import Header, encode_header, read_header
+from draftconv.checkpoint.headers import encode_header
 from draftconv.checkpoint.memory import MemoryFile
 from draftconv.checkpoint.plan import (
     Cast,
@@ -21,8 +20,6 @@ from draftconv.checkpoint.plan import (
     Plan,
     PlannedTensor,
     Rows,
-    Shard,
-    encode_json,
 )
 from draftconv.checkpoint.progress import Progress, Tally
 from draftconv.checkpoint.tensors import TensorRef, as_float32, row_blocks
@@ -34,31 +31,23 @@ __all__ = [
     "Cast",
     "Checkpoint",
     "Copy",
-    "DataFile",
-    "FileInfo",
-    "Header",
     "Literal",
-    "LocalFile",
     "MemoryFile",
     "Operation",
     "Plan",
     "PlannedTensor",
     "Progress",
     "Rows",
-    "Scan",
-    "Shard",
     "Tally",
     "TensorRef",
     "as_float32",
     "cast_bytes",
     "encode_header",
-    "encode_json",
     "first_difference",
     "local_path",
     "nbytes",
     "open_checkpoint",
     "read_config",
-    "read_header",
     "row_blocks",
     "scan",
     "show",

@@ -16,6 +16,7 @@ class MemoryFile:
 
     @property
     def size(self) -> int:
+        """Bytes in all."""
         return len(self.data)
 
     def read(self, offset: int, length: int) -> bytes:

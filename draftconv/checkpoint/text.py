@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 
 from draftconv.errors import BadCheckpoint
@@ -40,8 +41,7 @@ def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            seen: set[str] = set()
-            twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
             raise BadCheckpoint(
                 f"{where} has the key {show(twice)} twice",
                 why="readers disagree on which of the two counts",

@@ -47,10 +47,12 @@ class Problem:
 
     @property
     def kind(self) -> Kind:
+        """What is known of every problem with this code."""
         return KINDS[self.code]
 
     @property
     def severity(self) -> Severity:
+        """How much it matters; see `Severity`."""
         return self.kind.severity
 
 

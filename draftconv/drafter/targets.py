@@ -7,7 +7,6 @@ attaches the target's own `embed_tokens` / `lm_head`.
 
 from __future__ import annotations
 
-import difflib
 import importlib.resources
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Literal
 
 from draftconv.checkpoint import Checkpoint, open_checkpoint, read_config
 from draftconv.drafter.config import Config
-from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.errors import BadCheckpoint, UsageError, did_you_mean
 
 Family = Literal["llama", "deepseek", "gpt-oss", "minimax-m3-vl"]
 
@@ -117,11 +116,10 @@ def _resolve(spec: str) -> Target:
         return known[spec]
     if "/" in spec:
         return _from_config(spec, read_config(spec), None)
-    close = difflib.get_close_matches(spec, known, n=1)
     raise UsageError(
         f"--target {spec}: no such directory, Hub id or known target",
         why=f"known targets: {', '.join(known)}",
-        cure=f"did you mean {close[0]}?" if close else "give a directory with a config.json",
+        cure=did_you_mean(spec, known, "give a directory with a config.json"),
     )
 
 

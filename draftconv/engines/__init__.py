@@ -5,14 +5,13 @@ An engine is a module of this package that defines `ENGINE`; nothing else names 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Mapping
 
 from draftconv.engines.base import Engine, EngineSpec, Verdict
 from draftconv.engines.serving import ServeCommand, Start
-from draftconv.errors import UsageError
+from draftconv.errors import UsageError, did_you_mean
 
 __all__ = ["ENGINES", "Engine", "EngineSpec", "ServeCommand", "Start", "Verdict", "parse_engine"]
 
@@ -35,11 +34,10 @@ def parse_engine(text: str) -> EngineSpec:
     rest, _, hardware = text.partition(":")
     name, _, version = rest.partition("@")
     if name not in ENGINES:
-        close = difflib.get_close_matches(name, ENGINES, n=1)
         raise UsageError(
             f"unknown engine {name}",
             why=f"known: {', '.join(ENGINES)}, written ENGINE[@VERSION][:HARDWARE]",
-            cure=f"did you mean {close[0]}?" if close else "",
+            cure=did_you_mean(name, ENGINES),
         )
     engine = ENGINES[name]
     if version and not version.replace(".", "").isdigit():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import pkgutil
 
-from draftconv.errors import UsageError
+from draftconv.errors import UsageError, did_you_mean
 from draftconv.layouts.base import Layout
 
 MARK = "_draftconv_layout"
@@ -31,12 +30,7 @@ def layout(name: str) -> Layout:
     known = layouts() | {found.alias: found for found in layouts().values() if found.alias}
     if name in known:
         return known[name]
-    close = difflib.get_close_matches(name, known, n=1)
-    raise UsageError(
-        f"unknown layout {name}",
-        why=f"known: {', '.join(known)}",
-        cure=f"did you mean {close[0]}?" if close else "",
-    )
+    raise UsageError(f"unknown layout {name}", why=f"known: {', '.join(known)}", cure=did_you_mean(name, known))
 
 
 def writable() -> dict[str, Layout]:

@@ -13,16 +13,20 @@ BOTH_MAPS = Clue("d2t and t2d are stored", lambda e: e.has("d2t") and e.has("t2d
 
 
 def architecture(*names: str) -> Clue:
+    """architectures[0] is one of `names`."""
     return Clue(f"architectures says {' or '.join(names)}", lambda e: e.architecture in names)
 
 
 def key(name: str) -> Clue:
+    """The key is at the top level of config.json, even as null."""
     return Clue(f"config.json has {name}", lambda e: e.config.has(name))
 
 
 def no_key(name: str) -> Clue:
+    """The key is not at the top level of config.json."""
     return Clue(f"config.json has no {name}", lambda e: not e.config.has(name))
 
 
 def eagle_key(name: str) -> Clue:
+    """The key is in eagle_config, even as null."""
     return Clue(f"eagle_config has {name}", lambda e: e.eagle.has(name))

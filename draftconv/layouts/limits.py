@@ -1,4 +1,8 @@
-"""What readers cannot express, as rows that several layouts share."""
+"""What readers cannot express, as rows that several layouts share.
+
+Each function gives the row for one reader; `cure` says which other one can. Where a reader
+knows a thing in one combination only, the refused one is called `lone`.
+"""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ class TapReader:
 
     @property
     def eagle(self) -> Config:
+        """Its eagle_config; empty when absent."""
         return self.config.section("eagle_config")
 
     def read(self, aux: int) -> tuple[int, ...] | Taps:
