@@ -59,6 +59,7 @@ class ConvertOptions:
         shard_size: most bytes of tensors per file.
         hash: record SHA-256 of the source's weight files.
         card: write README.md.
+        deep: read every byte before anything is written, and refuse NaN, infinities and all-zero tensors.
     """
 
     to: str = "portable"
@@ -74,6 +75,7 @@ class ConvertOptions:
     shard_size: int | None = None
     hash: bool = False
     card: bool = True
+    deep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class Conversion:
     def changes(self) -> tuple[Change, ...]:
         return self.work.changes
 
-    def write(self, out: Path, *, overwrite: bool = False, progress: Progress | None = None) -> None:
+    def write(self, out: str | Path, *, overwrite: bool = False, progress: Progress | None = None) -> None:
         """Write the directory `out`, which appears whole or not at all.
 
         Raises:
@@ -108,13 +110,13 @@ class Conversion:
         from draftconv.checkpoint.execute import execute
 
         for path in self.reads:
-            refuse_same(path, out)
-        execute(self.plan, out, overwrite=overwrite, progress=progress, deep=True)
+            refuse_same(path, Path(out))
+        execute(self.plan, Path(out), overwrite=overwrite, progress=progress, deep=True)
 
 
 def convert(
     source: str | Path,
-    out: Path,
+    out: str | Path,
     options: ConvertOptions | None = None,
     *,
     overwrite: bool = False,
@@ -153,7 +155,8 @@ def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = Non
     options = options or ConvertOptions()
     target = find_target(options.target, options.target_layers)
     drafter = read_drafter(checkpoint, hints(options.source, options.aux_convention, target))
-    return plan_drafter(drafter, check_drafter(drafter, target), target, options)
+    findings = check_drafter(drafter, target, level="deep" if options.deep else "sample")
+    return plan_drafter(drafter, findings, target, options)
 
 
 def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, options: ConvertOptions) -> Conversion:
@@ -187,7 +190,7 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, op
         names=names,
         verdicts=verdicts,
         warnings=_warnings(findings, spelled.left | STILL_THERE),
-        not_made=_not_made(findings, tensors),
+        not_made=findings.not_made if options.deep else _not_made(findings, tensors),
         reads=_reads(checkpoint, target, options),
     )
     record = make_record(conversion, options, target, provenance)
@@ -267,7 +270,7 @@ def _refuse_limits(work: Work, writer: Writer) -> None:
 
 def _pass(work: Work, writer: Writer, options: ConvertOptions, target: Target | None, returning: Way | None) -> Work:
     work = passes.embedding(work, options.embed, target, force=options.force)
-    work = passes.leave_embedding(work, writer.spelling, options.embed)
+    work = passes.leave_embedding(work, writer.spelling, options.embed, target, force=options.force)
     work = passes.vocabulary(work, writer.spelling, returning.order if returning else None)
     work = passes.o_bias(work, writer.spelling)
     work = passes.dtype(work, options.dtype)

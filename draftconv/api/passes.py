@@ -79,11 +79,11 @@ def _attach_embedding(work: Work, target: Target | None) -> Work:
     return work.put(copy_of(EMBEDDING, table)).declare(kind, EMBEDDING, why).with_facts(why, own_embedding=True)
 
 
-def leave_embedding(work: Work, spelling: Spelling, policy: Embed) -> Work:
-    """For layouts that never store the embedding.
+def leave_embedding(work: Work, spelling: Spelling, policy: Embed, target: Target | None, *, force: bool) -> Work:
+    """For layouts that never store the embedding: proven equal where the target's weights are at hand.
 
     Raises:
-        Refused: the target's table was asked for and has no place.
+        Refused: the target's table was asked for and has no place, or it differs from the drafter's.
     """
     if spelling.embedding == "keep" or EMBEDDING not in work.tensors:
         return work
@@ -93,7 +93,9 @@ def leave_embedding(work: Work, spelling: Spelling, policy: Embed) -> Work:
             why="its trainer and the engines take the target's own",
             cure="leave out --embed from-target",
         )
-    why = "this layout never stores it; its trainer and the engines take the target's"
+    if target is not None and target.path is not None and target_table(target, EMBED_NAMES) is not None:
+        return _drop_embedding(work, target, force=force)
+    why = "this layout never stores it; its trainer and the engines take the target's (not compared)"
     return work.without(EMBEDDING).declare("dropped", EMBEDDING, why).with_facts(why, own_embedding=False)
 
 

@@ -20,8 +20,10 @@ from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, Tensor
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import Facts, Taps
 from draftconv.drafter.names import canonical_name
-from draftconv.drafter.targets import find_target
+from draftconv.drafter.targets import Target, find_target
 from draftconv.drafter.vocabulary import VocabMap
+from draftconv.engines import ENGINES, parse_engine
+from draftconv.layouts import layouts
 from draftconv.layouts.reading import read_drafter
 
 Outcome = Literal["equal", "declared", "different"]
@@ -43,6 +45,8 @@ class Verification:
 
     tensors: tuple[Comparison, ...]
     facts: tuple[Comparison, ...]
+    directory: tuple[Comparison, ...]
+    """What readers would make of the output as a whole: its record, its files, the engines it was written for."""
     record: Record
     """Whether a draftconv.json belongs to the output and names this source; only then it declares anything."""
     layout: str
@@ -50,7 +54,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        return all(row.outcome != "different" for row in (*self.tensors, *self.facts))
+        return all(row.outcome != "different" for row in (*self.tensors, *self.facts, *self.directory))
 
 
 def verify(
@@ -89,6 +93,7 @@ def verify(
     return Verification(
         tuple(_tensors(result, source, declared, progress or (lambda _, __: None))),
         (*_facts(result.facts, source.facts, declared), *_faults(result, source)),
+        tuple(_directory(result, goal, edited=not way and record == "not believed")),
         "believed" if way else record,
         result.detection.layout,
     )
@@ -265,6 +270,23 @@ def _faults(out: Drafter, source: Drafter) -> Iterator[Comparison]:
     for problem in out.problems:
         if problem.severity == "error" and problem.code not in known:
             yield Comparison(problem.code, "different", f"{problem.kind.title}: {problem.detail}")
+
+
+def _directory(out: Drafter, target: Target | None, *, edited: bool) -> Iterator[Comparison]:
+    """Faults that no tensor and no fact shows: a changed record or config, a stray file, an engine that stumbles."""
+    if edited:
+        told = "does not belong to this config.json and these tensors: one of them was changed after it was written"
+        yield Comparison(FILE, "different", told)
+    for file in out.checkpoint.files:
+        if file.unused:
+            yield Comparison(file.name, "different", "a weights file that is not part of the output")
+    writer = layouts()[out.detection.layout].writer
+    for name in writer.serves if writer else ():
+        verdict = ENGINES[name].check(out.checkpoint, out.facts, target, parse_engine(name))
+        line = next((line for line in verdict.lines if line.rule.effect == verdict.status), None)
+        bad = verdict.status in ("refused", "mis-read")
+        how = f"{verdict.status}: {line.rule.says}: {line.detail} [{line.rule.code}]" if line else ""
+        yield Comparison(str(verdict.spec), "different" if bad else "equal", how)
 
 
 def _follows(name: str, ours: object, theirs: object) -> str | None:

@@ -49,6 +49,7 @@ def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int 
 @click.option("--dtype", type=click.Choice(["bf16", "f16", "f32"]), help="Cast every float tensor.")
 @click.option("--max-positions", type=click.IntRange(1), metavar="N", help="max_position_embeddings to write.")
 @click.option("--shard-size", callback=parse_size, metavar="SIZE", help="Most bytes of tensors per file, e.g. 5GB.")
+@click.option("--deep", is_flag=True, help="Read every byte first; refuse NaN, infinities and all-zero tensors.")
 @click.option("--dry-run", is_flag=True, help="Show the whole plan and write nothing.")
 @click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
 @click.option("--no-card", is_flag=True, help="Write no README.md.")
@@ -69,6 +70,7 @@ def command(
     dtype: str | None,
     max_positions: int | None,
     shard_size: int | None,
+    deep: bool,
     dry_run: bool,
     hashed: bool,
     no_card: bool,
@@ -99,6 +101,7 @@ def command(
         repairs=repairs,
         shard_size=shard_size,
         hash=hashed,
+        deep=deep,
         card=not no_card,
     )
     conversion = prepare(source, options, download=not dry_run)
@@ -175,6 +178,8 @@ def _show(conversion: Conversion, out: Path) -> None:
     checked = f" ({readers})" if readers else ""
     written = f"Wrote {out}: {_amount(conversion)} for {conversion.layout.title}{_files(conversion.plan)}{checked}"
     output.write(output.safe(written))
+    if conversion.not_made:
+        output.write(output.safe(f"Not checked: {'; '.join(conversion.not_made)}."))
 
 
 def _show_changes(conversion: Conversion) -> None:

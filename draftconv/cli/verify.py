@@ -62,7 +62,7 @@ def command(
 
 RECORDS = {
     "absent": "There is no draftconv.json, so nothing is declared.",
-    "not believed": "The draftconv.json was edited or is another directory's, so what it declares does not count.",
+    "not believed": "The draftconv.json is another directory's or something was edited, so it declares nothing.",
     "of another source": "The draftconv.json names another source, so what it declares does not count.",
 }
 
@@ -73,13 +73,15 @@ def _show(found: Verification) -> None:
     screen = output.console()
     rows = [
         (output.styled(row.outcome), output.text(row.what), output.text(row.how))
-        for row in (*found.tensors, *found.facts)
+        for row in (*found.tensors, *found.facts, *found.directory)
         if row.outcome != "equal"
     ]
     if rows:
         screen.print(output.table("Differences", ("", "what", "how"), rows))
     tensors = f"{_equal(found.tensors)} of {len(found.tensors)} tensors equal in every bit"
     screen.print(f"{tensors}, {_equal(found.facts)} of {len(found.facts)} facts equal.")
+    if readers := [row.what for row in found.directory if row.outcome == "equal"]:
+        screen.print(output.text(f"Read rightly by {', '.join(readers)}."))
     if found.record in RECORDS:
         screen.print(RECORDS[found.record])
     screen.print(output.text("Verified: ").append(output.styled("pass" if found.passed else "fail")))
@@ -95,6 +97,7 @@ def _json(found: Verification) -> dict[str, object]:
         "record": found.record,
         "tensors": [_row(row) for row in found.tensors],
         "facts": [_row(row) for row in found.facts],
+        "directory": [_row(row) for row in found.directory],
     }
 
 

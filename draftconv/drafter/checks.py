@@ -344,6 +344,13 @@ def _some(items: list[str]) -> str:
     return show_some(items, 4)
 
 
+def _stray_weights(subject: Subject) -> Iterator[Problem]:
+    """Unread safetensors; a .bin beside them is usual and no engine prefers it."""
+    files = subject.drafter.checkpoint.files
+    if stray := [file.name for file in files if file.unused and file.name.endswith(".safetensors")]:
+        yield Problem("weights-stray", show_some(stray))
+
+
 CHECKS: Mapping[Level, Mapping[str, Check]] = {
     "config": {
         "tensor set": _tensor_set,
@@ -351,6 +358,7 @@ CHECKS: Mapping[Level, Mapping[str, Check]] = {
         "dtypes": _dtypes,
         "leftovers": _stale,
         "prefixes": _prefixes,
+        "weight files": _stray_weights,
         "nulls": _nulls,
         "flags": _flags,
         "rope": _rope,

@@ -159,6 +159,10 @@ KINDS: Mapping[str, Kind] = {
         "warning", "config", "leftovers of training",
         "vLLM stops on verifier_* tensors; nothing reads them",
         "convert drops and records them"),
+    "weights-stray": Kind(
+        "warning", "config", "weight files beside the ones that were read",
+        "engines load every *.safetensors of a directory without an index, so a second file overwrites tensors",
+        "remove the file, or write the index; convert writes what was read"),
     "tensor-shape": Kind(
         "error", "config", "a tensor's shape contradicts the others or config.json",
         "engines build the module from config.json and stop, or slice the wrong rows",

@@ -170,11 +170,7 @@ def _several_mla(reading: Reading) -> str | None:
 
 
 def _context(reading: Reading) -> str | None:
-    """The drafter's context as SGLang derives it, below the target's.
-
-    Its get_context_length multiplies by the rope factor, unless the scaling names its
-    original length.
-    """
+    """The drafter's context as SGLang derives it (positions times rope factor), below the target's."""
     target = reading.target
     if target is None or not target.max_positions:
         return None
@@ -186,10 +182,8 @@ def _context(reading: Reading) -> str | None:
 
 def _derived_context(reading: Reading) -> tuple[int, str]:
     limit, absent = checks.positions(reading)
-    rope = reading.built.rope
-    factor = rope.scaling.get("factor", 1)
-    scaled = "original_max_position_embeddings" not in rope.scaling and rope.kind not in ("llama3", "default")
-    return (int(limit * factor) if scaled and isinstance(factor, int | float) else limit), absent
+    factor = reading.built.rope.scaling.get("factor", 1)
+    return (int(limit * factor) if isinstance(factor, int | float) else limit), absent
 
 
 def _quark_int4(reading: Reading) -> str | None:
@@ -338,7 +332,7 @@ RULES: tuple[Rule, ...] = (
          _CAPTURE, "inferred", _count),
     Rule("sglang-context", "refused", "a drafter with a shorter context than the target's stops the start, unless "
          "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 is set",
-         _CONFIG, "inferred", _context),
+         _CONFIG, "read", _context),
     Rule("sglang-quark-int4", "refused", "Quark INT4 has no scheme for dense layers",
          f"{_QUANT}/quark/quark.py, 0.5.23", "run", _quark_int4),
     Rule("sglang-modelopt", "refused", "of ModelOpt's algorithms only FP8 and NVFP4 kinds are known, no INT4",

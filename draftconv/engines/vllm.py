@@ -170,6 +170,12 @@ def _window(config: Config, kind: Kind) -> int | None:
 # ── checks: what stops the load ────────────────────────────────────────────────────
 
 
+def _untyped(reading: Reading) -> str | None:
+    data = reading.view.config
+    legacy = data.get("model_type") == "eagle" and Config(data).section("model").data
+    return None if legacy or _speculators(data) else checks.unresolved_type(reading)
+
+
 def _unregistered(reading: Reading) -> str | None:
     data = reading.view.config
     if _flatten(data)[1] is not None:
@@ -356,6 +362,8 @@ RULES: tuple[Rule, ...] = (
          "model_executor/models/registry.py, 0.33.0", "run", _unregistered),
     Rule("vllm-class", "refused", "the architecture decides between the Llama and the MLA class",
          "model_executor/models/registry.py, 0.33.0", "run", _wrong_class),
+    Rule("vllm-model-type", "refused", "transformers must know the model_type, unless the config is speculators'",
+         "transformers_utils/config.py, 0.33.0", "read", _untyped),
     Rule("vllm-mtp", "refused", "this model_type is rewritten to a multi-token-prediction class",
          _SPEC, "run", _mtp),
     Rule("vllm-null", "refused", "transformers 5 rejects a null here",
@@ -443,6 +451,8 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-vocab", "mis-read", "a vocab_size other than the target's loads and breaks at run time",
          _LOADERS, "run", checks.wrong_vocab),
     # ── cannot be told, or worth knowing ───────────────────────────────────────────
+    Rule("vllm-model-type-unknown", "undecided", "transformers must know the model_type",
+         "transformers_utils/config.py, 0.33.0", "inferred", checks.unknown_type("kimi_k2", "deepseek_v32")),
     Rule("vllm-taps-undecided", "undecided", "which layers are captured depends on the target",
          _SPEC, "read", _undecided_taps),
     Rule("vllm-taps-fallback", "note", "should the server fall back to Model Runner V1, it captures other layers",

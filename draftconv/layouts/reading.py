@@ -28,6 +28,16 @@ from draftconv.layouts.taps import DEFAULT_COUNT, TapReader
 MOST_CAPTURED = 64
 """More captured states than any drafter has; an fc as wide as that has another fault."""
 
+
+def _share(width: int | None, heads: int) -> int | None:
+    """What each head has of a width; None when it does not divide."""
+    return width // heads if width and width % heads == 0 else None
+
+
+def _rest(whole: int | None, part: int | None) -> int | None:
+    return whole - part if whole and part and whole > part else None
+
+
 _LATER_LAYER = re.compile(r"layers\.([1-9][0-9]{0,3})\.")
 _ONE_PER_ELEMENT = FLOATS | {"F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8"}
 """Dtypes that hold one value per element, so that a quantized weight's shape is the weight's own."""
@@ -258,13 +268,19 @@ class _Reader:
             self.notes.problem(
                 "tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise"
             )
+        heads = self.config.required("num_attention_heads")
+        latent = self._rows(f"{stem}.kv_a_layernorm.weight")
+        # o_proj reads heads x v, kv_b_proj writes heads x (nope + v), kv_a_proj_with_mqa latent + rope.
+        v = _share(self._columns(f"{stem}.o_proj.weight"), heads)
+        both = _share(self._rows(f"{stem}.kv_b_proj.weight"), heads)
+        joined = self._rows(f"{stem}.kv_a_proj_with_mqa.weight")
         return Mla(
-            heads=self.config.required("num_attention_heads"),
+            heads=heads,
             q_lora=self._agree("q_lora_rank", self._rows(f"{stem}.q_a_layernorm.weight")) if compressed else None,
-            kv_lora=self._agree("kv_lora_rank", self._rows(f"{stem}.kv_a_layernorm.weight")),
-            nope=self.config.required("qk_nope_head_dim"),
-            rope=self.config.required("qk_rope_head_dim"),
-            v=self.config.required("v_head_dim"),
+            kv_lora=self._agree("kv_lora_rank", latent),
+            nope=self._agree("qk_nope_head_dim", _rest(both, v)),
+            rope=self._agree("qk_rope_head_dim", _rest(joined, latent)),
+            v=self._agree("v_head_dim", v),
         )
 
     def _vocab(self) -> int:
@@ -298,9 +314,12 @@ class _Reader:
     def _order(self, maps: MapReading, facts: Facts) -> VocabOrder:
         if maps.map is None:
             return "unordered"
-        if maps.map.order == "full" and facts.draft_vocab == facts.vocab:
-            self.notes.problem("d2t-on-full-vocab", "d2t is all zeros over the whole vocabulary")
-            return "full"
+        if facts.draft_vocab == facts.vocab:
+            identity = maps.map.order == "full"
+            told = "is all zeros over" if identity else "permutes"
+            self.notes.problem("d2t-on-full-vocab", f"d2t {told} the whole vocabulary")
+            if identity:
+                return "full"
         return "ascending" if maps.map.order != "unordered" else "unordered"
 
     def _eps(self) -> float:

@@ -306,7 +306,7 @@ def test_verify_json_and_exit_codes(run: Run, drafter: Path) -> None:
     result = run("verify", "out", "--against", drafter, "--format", "json")
     found = json.loads(result.stdout)
     assert result.exit_code == 0
-    assert list(found) == ["passed", "record", "tensors", "facts"]
+    assert list(found) == ["passed", "record", "tensors", "facts", "directory"]
     assert (found["passed"], found["record"]) == (True, "believed")
     assert {row["outcome"] for row in found["tensors"]} == {"equal", "declared"}
     assert list(found["facts"][0]) == ["what", "outcome", "how"]

@@ -287,6 +287,7 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
         Case(lambda s: s.wrap("eagle_module."), "modelopt-midlayer"),
         Case(lambda s: s.wrap("draft_model.")),
     )),
+    "weights-stray": ("warning", "config", (Case(lambda s: s.extra.update({"other.safetensors": "unread"})),)),
     "dtype-mixed": ("note", "config", (Case(put("norm.weight", floats("norm.weight", (64,), "F32"))),)),
     "not-finite": ("error", "deep", (
         Case(poke("fc.weight", float("nan"))),

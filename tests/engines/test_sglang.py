@@ -248,12 +248,12 @@ class TestContext:
         ("scaling", "broken"),
         [
             ({"rope_type": "linear", "factor": 4.0}, {"sglang-rope"}),
-            ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
+            ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}, {"sglang-rope"}),
+            ({"rope_type": "yarn", "factor": 1.5, "original_max_position_embeddings": 2048},
              {"sglang-rope", "sglang-context"}),
-            ({"rope_type": "llama3", "factor": 4.0}, {"sglang-rope", "sglang-context"}),
         ],
     )  # fmt: skip
-    def test_the_rope_factor_counts_unless_the_original_length_is_named(
+    def test_the_rope_factor_stretches_the_context(
         self, scaling: dict[str, object], broken: set[str]
     ) -> None:
         view = GOOD.unset("rope_parameters").set(rope_scaling=scaling, max_position_embeddings=2048)

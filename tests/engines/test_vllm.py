@@ -44,6 +44,8 @@ CASES = {
     "vllm-architecture": Case("DeepSeekForCausalLMEagle3",
                               lambda v: v.set(architectures=["DeepSeekForCausalLMEagle3"])),
     "vllm-class": Case("builds Llama-style", lambda v: v.set(architectures=["LlamaForCausalLMEagle3"]), MLA),
+    "vllm-model-type": Case("no model_type", lambda v: v.unset("model_type")),
+    "vllm-model-type-unknown": Case("model_type: foo", lambda v: v.set(model_type="foo")),
     "vllm-mtp": Case("deepseek_v3", lambda v: v.set(model_type="deepseek_v3"), MLA),
     "vllm-null": Case("n_routed_experts", lambda v: v.set(n_routed_experts=None), MLA),
     "vllm-activation": Case("gelu", lambda v: v.set(hidden_act="gelu")),

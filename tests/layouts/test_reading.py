@@ -273,12 +273,21 @@ def test_another_target_is_told_whatever_its_width_divides(tmp_path: Path) -> No
 
 
 def test_missing_sizes_name_the_key(tmp_path: Path) -> None:
-    for name, key in (("llama", "num_attention_heads"), ("mla", "qk_nope_head_dim"), ("mla", "v_head_dim")):
+    for name, key in (("llama", "num_attention_heads"), ("mla", "num_attention_heads")):
         spelled = spell(name, "torchspec-native")
         del spelled.config[key]
         with pytest.raises(BadCheckpoint, match=f"no {key}") as caught:
-            read(spelled.write(tmp_path / key))
+            read(spelled.write(tmp_path / name))
         assert key in caught.value.cure
+
+
+@pytest.mark.parametrize("key", ["qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"])
+def test_latent_widths_follow_from_the_tensors(key: str, tmp_path: Path) -> None:
+    spelled = spell("mla", "torchspec-native")
+    wrong = spelled.config.pop(key) + 8
+    assert read(spelled.write(tmp_path / "absent")).facts == spelled.facts
+    spelled.config[key] = wrong
+    assert "tensor-shape" in codes(spelled.write(tmp_path / "wrong"))
 
 
 def test_layers_of_both_kinds_of_attention_are_refused(tmp_path: Path) -> None:
