@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Write a full-size checkpoint with seeded random values from a header spec.
 
     python scripts/make_synthetic.py scripts/specs/kimi-k2.5-eagle3.json OUT [--sparse] [--seed N]
@@ -11,6 +12,8 @@ The spec is a JSON file:
       "tensors":  {"fc.weight": {"dtype": "BF16", "shape": [7168, 21504]}, ...},
       "files":    {"model-00001-of-00002.safetensors": ["fc.weight", ...], ...}   optional shard map
     }
+
+A bare header, {name: {"dtype", "shape"}, ...}, will do too; --config then gives the config.json.
 
 Every value depends on the seed, the tensor's name and its place in the tensor, and on nothing else.
 Weights are normal with standard deviation 0.02, norms lie near 1, scales are positive, packed integers
@@ -226,6 +229,16 @@ def write_checkpoint(spec: Spec, out: Path, *, seed: int = 0, sparse: bool = Fal
     return data_bytes
 
 
+def read_spec(path: Path, config: Path | None = None) -> Spec:
+    """Read a spec, or a bare header as one, with another config.json if one is given."""
+    spec: Spec = json.loads(path.read_text())
+    bare = all(isinstance(row, dict) and row.keys() >= {"dtype", "shape"} for row in spec.values())
+    if not bare and "tensors" not in spec:
+        raise SpecError("neither a spec with tensors nor a header {name: {dtype, shape}}")
+    whole: Spec = {"config": {}, "tensors": spec} if bare else {"config": {}, **spec}
+    return whole | {"config": json.loads(config.read_text())} if config else whole
+
+
 def write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
 
@@ -240,12 +253,13 @@ def main() -> None:
         action="store_true",
         help="real header and vocabulary maps, a hole of zeros for the weights",
     )
+    parser.add_argument("--config", type=Path, help="config.json to use instead of the spec's own")
     parser.add_argument("--threads", type=int, help="default: one per core; changes no byte")
     options = parser.parse_args()
     started = time.monotonic()
     try:
         data_bytes = write_checkpoint(
-            json.loads(options.spec.read_text()),
+            read_spec(options.spec, options.config),
             options.out,
             seed=options.seed,
             sparse=options.sparse,

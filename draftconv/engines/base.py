@@ -244,7 +244,8 @@ class Engine:
 
     Attributes:
         order: engines are listed in this order.
-        version: the one that is meant when none is given. `hardware`: what it may be asked about.
+        version: the one that is meant when none is given. `oldest`: of the rules known; before it nothing
+            is known. `hardware`: what it may be asked about.
         command: what starts it with a target and a drafter; raises Refused or Undecided when the
             captured layers must be named and have no name there.
     """
@@ -253,6 +254,7 @@ class Engine:
     title: str
     order: int
     version: str
+    oldest: str
     hardware: tuple[str, ...]
     rules: tuple[Rule, ...]
     read: Callable[[View, Facts, Target | None, EngineSpec], Reading]
@@ -274,4 +276,15 @@ class Engine:
         reading = replace(self.read(view, truth, target, spec), known=known)
         rules = tuple(rule for rule in self.rules if rule.applies(spec))
         lines = tuple(Line(rule, detail) for rule in rules if (detail := rule.check(reading)))
-        return Verdict(spec, lines, rules)
+        return Verdict(spec, (*lines, *self._unread(spec)), rules)
+
+    def _unread(self, spec: EngineSpec) -> tuple[Line, ...]:
+        """A version older than any whose rules are known cannot be said to load anything."""
+        floor = EngineSpec(self.name, self.oldest).numbers
+        if spec.numbers >= floor[: len(spec.numbers)]:
+            return ()
+        says = f"nothing is known of versions before {self.oldest}"
+        rule = Rule(
+            f"{self.name}-version", "undecided", says, f"{self.title} {self.oldest}", "inferred", lambda _: None
+        )
+        return (Line(rule, f"{spec} was asked for"),)

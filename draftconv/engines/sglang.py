@@ -463,4 +463,6 @@ def _notes(start: Start) -> list[str]:
     return notes
 
 
-ENGINE = Engine("sglang", "SGLang", 20, "0.5.23", ("h100", "h200", "b200", "mi300x", "mi325x"), RULES, _read, _command)
+ENGINE = Engine(
+    "sglang", "SGLang", 20, "0.5.23", "0.5.23", ("h100", "h200", "b200", "mi300x", "mi325x"), RULES, _read, _command
+)

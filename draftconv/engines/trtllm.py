@@ -536,4 +536,4 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
     return notes
 
 
-ENGINE = Engine("trtllm", "TensorRT-LLM", 30, "1.3", ("h100", "h200", "b200"), RULES, _read, _command)
+ENGINE = Engine("trtllm", "TensorRT-LLM", 30, "1.3", "1.2", ("h100", "h200", "b200"), RULES, _read, _command)

@@ -503,5 +503,5 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
 
 
 ENGINE = Engine(
-    "vllm", "vLLM", 10, "0.33.0", ("cpu", "h100", "h200", "b200", "mi300x", "mi325x"), RULES, _read, _command
+    "vllm", "vLLM", 10, "0.33.0", "0.11", ("cpu", "h100", "h200", "b200", "mi300x", "mi325x"), RULES, _read, _command
 )

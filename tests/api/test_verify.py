@@ -57,7 +57,7 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None], name: str = "conf
 
 
 def different(found: Verification) -> set[str]:
-    return {row.what for row in (*found.tensors, *found.facts) if row.outcome == "different"}
+    return {row.what for row in (*found.tensors, *found.facts, *found.directory) if row.outcome == "different"}
 
 
 # ── bits ───────────────────────────────────────────────────────────────────────────
@@ -190,7 +190,7 @@ def test_an_undeclared_cast_fails(source: Source, tmp_path: Path) -> None:
     wide = tiny.to_torch(norm).float().numpy().tobytes()
     rewrite(out, tensors | {"norm.weight": Tensor("F32", norm.shape, wide)})
     found = verify(out, path)
-    assert different(found) == {"norm.weight"}
+    assert different(found) == {"norm.weight", "draftconv.json"}
     assert found.record == "not believed"
 
 
@@ -295,7 +295,7 @@ def test_an_edited_record_declares_nothing(source: Source, tmp_path: Path) -> No
     edit(out, lambda record: record["changes"].append({"kind": "fact", "what": "rope", "why": "x"}), "draftconv.json")
     found = verify(out, path)
     assert found.record == "not believed"
-    assert different(found) == {"embed_tokens.weight", "own_embedding"}
+    assert different(found) == {"embed_tokens.weight", "own_embedding", "draftconv.json"}
 
 
 def test_another_directorys_record_declares_nothing(source: Source, tmp_path: Path) -> None:
@@ -368,3 +368,38 @@ def test_progress_ends_at_the_total(source: Source, tmp_path: Path) -> None:
     verify(out, path, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] == sum(len(tensor.data) for tensor in on_disk(out).values())
     assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize(
+    ("to", "change", "what"),
+    [
+        ("vllm", top(architectures=["Foo"]), "vllm@0.33.0"),
+        ("vllm", top(model_type="deepseek_v3"), "vllm@0.33.0"),
+        ("vllm", top(num_hidden_layers=2), "vllm@0.33.0"),
+        ("sglang", lambda config: config["eagle_config"].update({KEY: config[KEY]}), "sglang@0.5.23"),
+        ("trtllm", top(tie_word_embeddings=True), "trtllm@1.3"),
+    ],
+    ids=["architecture", "model type", "layers", "nested ids", "tied head"],
+)
+@pytest.mark.parametrize("record", ["kept", "deleted"])
+def test_an_engine_that_would_stumble_fails(
+    to: str, change: Callable[[dict[str, Any]], None], what: str, record: str, tmp_path: Path
+) -> None:
+    source = tiny.spell("llama", "torchspec-native").write(tmp_path / "source")
+    out, target = tmp_path / "out", str(tiny.write_target(tmp_path / "target"))
+    convert(source, out, ConvertOptions(to=to, target=target))
+    assert verify(out, source, target=target).passed
+    if record == "deleted":
+        (out / "draftconv.json").unlink()
+    edit(out, change)
+    found = verify(out, source, target=target)
+    assert not found.passed
+    assert different(found) & {what, "boundaries", "aux-contradiction"}
+    assert ("draftconv.json" in different(found)) == (record == "kept")
+
+
+def test_a_stray_weights_file_fails(tmp_path: Path) -> None:
+    source = tiny.spell("llama", "torchspec-native").write(tmp_path / "source")
+    convert(source, tmp_path / "out", ConvertOptions(to="vllm"))
+    shutil.copy(source / "model.safetensors", tmp_path / "out" / "other.safetensors")
+    assert different(verify(tmp_path / "out", source)) == {"other.safetensors"}

@@ -253,9 +253,7 @@ class TestContext:
              {"sglang-rope", "sglang-context"}),
         ],
     )  # fmt: skip
-    def test_the_rope_factor_stretches_the_context(
-        self, scaling: dict[str, object], broken: set[str]
-    ) -> None:
+    def test_the_rope_factor_stretches_the_context(self, scaling: dict[str, object], broken: set[str]) -> None:
         view = GOOD.unset("rope_parameters").set(rope_scaling=scaling, max_position_embeddings=2048)
         assert codes(view) == broken
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make_synthetic import ITEM_BYTES, SpecError, plan_files, write_checkpoint
+from make_synthetic import ITEM_BYTES, SpecError, plan_files, read_spec, write_checkpoint
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
@@ -220,3 +220,15 @@ def test_specs_agree_with_the_shared_reference_data(name: str) -> None:
     if not folder.is_dir():
         pytest.skip("the shared reference data is not beside this checkout (nor at DRAFTCONV_SHARED)")
     assert load_spec(name)["tensors"] == json.loads((folder / f"{SHARED_SPECS[name]}.json").read_text())
+
+
+def test_a_bare_header_is_a_spec(tmp_path: Path) -> None:
+    header = {"norm.weight": {"dtype": "BF16", "shape": [8]}}
+    (tmp_path / "header.json").write_text(json.dumps(header))
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    spec = read_spec(tmp_path / "header.json", tmp_path / "config.json")
+    assert spec == {"config": {"hidden_size": 8}, "tensors": header}
+    assert read_spec(tmp_path / "header.json") == {"config": {}, "tensors": header}
+    (tmp_path / "header.json").write_text('{"shape": 3}')
+    with pytest.raises(SpecError, match="neither a spec"):
+        read_spec(tmp_path / "header.json")
