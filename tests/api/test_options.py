@@ -612,3 +612,32 @@ def test_a_malformed_record_is_ignored(source: Source, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "again", ignore_errors=True)
         convert(tmp_path / "out", tmp_path / "again", ConvertOptions(to="torchspec"))
         assert document(tmp_path / "again", "draftconv.json")["earlier"] == []
+
+
+def test_deep_reads_what_would_be_copied(tmp_path: Path) -> None:
+    spelled = tiny.spell("llama", "torchspec-native")
+    healthy = spelled.write(tmp_path / "healthy")
+    conversion = plan_conversion(open_checkpoint(healthy), ConvertOptions(to="vllm", deep=True))
+    assert not any("copied as they are" in check for check in conversion.not_made)
+    stored = spelled.tensors[spelled.file("norm.weight")]
+    spelled.put("norm.weight", tiny.Tensor(stored.dtype, stored.shape, b"\xff" * len(stored.data)))
+    broken = spelled.write(tmp_path / "broken")
+    convert(broken, tmp_path / "unseen", ConvertOptions(to="vllm"))
+    with pytest.raises(Refused, match="not-finite"):
+        convert(broken, tmp_path / "out", ConvertOptions(to="vllm", deep=True))
+    assert not (tmp_path / "out").exists()
+
+
+def test_modelopt_does_not_drop_a_table_that_differs(tmp_path: Path) -> None:
+    spelled = tiny.spell("llama", "torchspec-native")
+    source = spelled.write(tmp_path / "source")
+    same = str(tiny.write_target(tmp_path / "same"))
+    proven = convert(source, tmp_path / "proven", ConvertOptions(to="modelopt", target=same))
+    assert any("bit-equal" in change.why for change in proven.changes)
+    stored = spelled.tensors[spelled.file("embed_tokens.weight")]
+    other = {"model.embed_tokens.weight": tiny.floats("other", stored.shape, stored.dtype)}
+    target = str(tiny.write_target(tmp_path / "target", tables=other))
+    with pytest.raises(Refused, match="not the target's"):
+        convert(source, tmp_path / "out", ConvertOptions(to="modelopt", target=target))
+    convert(source, tmp_path / "forced", ConvertOptions(to="modelopt", target=target, force=True))
+    convert(source, str(tmp_path / "unknown"), ConvertOptions(to="modelopt"))
