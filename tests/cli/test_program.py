@@ -168,7 +168,7 @@ def test_ctrl_c_in_the_middle(large: Path, tmp_path: Path) -> None:
     place.mkdir()
     for delay in (0.0, 0.02, 0.05):
         process = start("convert", str(large), "out", "--to", "vllm", "--dtype", "f32", cwd=place)
-        assert wait_for_work(process, place / ".out.draftconv")
+        assert wait_for_work(process, place / ".out.draftconv" / "new")
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
