@@ -31,7 +31,8 @@ def model_card(record: Mapping[str, object], facts: Facts, target: Target | None
         attention=describe_attention(facts),
         boundaries=describe_boundaries(facts),
         base_model=hub if re.fullmatch(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", hub) else None,
-        target=shlex.quote(code(hub or target.name)) if target and (hub or target.path) else "TARGET",
+        # A local path may not be told, and its base name alone would not work when pasted.
+        target=shlex.quote(code(hub)) if hub else "TARGET",
     )
 
 

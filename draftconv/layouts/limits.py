@@ -1,200 +1,135 @@
-"""What readers cannot express, as rows that several layouts share.
+"""What readers cannot express: one table, and the rows of it that a reader has.
 
-Each function gives the row for one reader; `cure` says which other one can. Where a reader
-knows a thing in one combination only, the refused one is called `lone`.
+`lone` marks what a reader knows in one combination only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from draftconv.drafter.facts import Facts, Gqa, Mla
+from draftconv.drafter.tensors import When
 from draftconv.layouts.base import Refusal
+
+DROPPED = "the tensors would be dropped without a message"
+DENOMINATORS = "fc_norm and norm_before_fc have different denominators and cannot be rewritten into each other"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One row: when a drafter needs it, what to say of a reader without it, why, and the cure if always the same."""
+
+    holds: When
+    what: str
+    why: str
+    cure: str = ""
 
 
 def _gqa(facts: Facts) -> Gqa | None:
     return facts.attention if isinstance(facts.attention, Gqa) else None
 
 
-def no_norm_before_residual(reader: str, cure: str) -> Refusal:
-    return Refusal(
+def _mla(facts: Facts) -> Mla | None:
+    return facts.attention if isinstance(facts.attention, Mla) else None
+
+
+LIMITS: Mapping[str, Limit] = {
+    "both-fusions": Limit(
+        lambda f: f.fusion == "both",
+        "fc_norm and norm_before_fc cannot be served together",
+        "vLLM and SGLang apply both in sequence, TensorRT-LLM only fc_norm",
+        "remove the one that was not trained"),
+    "activation": Limit(
+        lambda f: f.activation != "silu",
+        "drafter MLPs are silu(gate) * up in every engine",
+        "another hidden_act is not read or refused",
+        "retrain with hidden_act silu"),
+    "norm_before_residual": Limit(
         lambda f: f.norm_before_residual,
-        f"{reader} cannot add the normed state as residual (norm_before_residual: true)",
-        "it does not read the flag and always adds the raw state",
-        cure,
-    )
-
-
-def no_qkv_bias(reader: str, cure: str) -> Refusal:
-    return Refusal(
-        lambda f: (g := _gqa(f)) is not None and g.qkv_bias,
-        f"{reader} has no q/k/v biases in its drafter",
-        "the tensors would be dropped without a message",
-        cure,
-    )
-
-
-def no_o_bias(reader: str, cure: str) -> Refusal:
-    return Refusal(
-        lambda f: (g := _gqa(f)) is not None and g.o_bias,
-        f"{reader} has no bias on o_proj in its drafter",
-        "the tensor would be dropped without a message",
-        cure,
-    )
-
-
-def no_lone_o_bias(reader: str) -> Refusal:
-    return Refusal(
-        lambda f: (g := _gqa(f)) is not None and g.o_bias and not g.qkv_bias,
-        f"{reader} cannot have a bias on o_proj without biases on q, k and v",
-        "one flag, attention_bias, builds all four, and the missing three would be uninitialised",
-        "serve this drafter with SGLang, whose flag means o_proj alone",
-    )
-
-
-def no_qk_norm(reader: str, cure: str) -> Refusal:
-    return Refusal(
-        lambda f: (g := _gqa(f)) is not None and g.qk_norm,
-        f"{reader} has no q_norm and k_norm in its drafter",
-        "the tensors would be dropped without a message and attention would run unnormed",
-        cure,
-    )
-
-
-def no_mlp_bias(reader: str, cure: str) -> Refusal:
-    return Refusal(
-        lambda f: f.mlp_bias,
-        f"{reader} has no MLP biases in its drafter",
-        "the tensors would be dropped without a message",
-        cure,
-    )
-
-
-def no_fc_bias(reader: str, cure: str) -> Refusal:
-    return Refusal(
-        lambda f: f.fc_bias,
-        f"{reader} drops fc.bias",
-        "its fusion layer is built without a bias and the loader skips the tensor silently",
-        cure,
-    )
-
-
-def no_lone_fc_bias(reader: str) -> Refusal:
-    return Refusal(
-        lambda f: (g := _gqa(f)) is not None and f.fc_bias and not g.o_bias,
-        f"{reader} cannot have a bias on fc without one on o_proj in its Llama class",
-        "one flag, bias, builds both, and the missing one would be uninitialised",
-        "serve this drafter with TensorRT-LLM",
-    )
-
-
-def no_mla(reader: str, cure: str) -> Refusal:
-    return Refusal(
-        lambda f: isinstance(f.attention, Mla),
-        f"{reader} has no MLA drafter",
-        "its only EAGLE-3 models are Llama-style",
-        cure,
-    )
-
-
-def no_plain_q(reader: str) -> Refusal:
-    return Refusal(
-        lambda f: isinstance(f.attention, Mla) and f.attention.q_lora is None,
-        f"{reader} cannot load an MLA drafter with an uncompressed query (q_lora_rank null)",
-        "it fuses q_a_proj with kv_a_proj_with_mqa unconditionally",
-        "no engine loads it; retrain with q_lora_rank",
-    )
-
-
-def no_mla_norm_before_fc(reader: str) -> Refusal:
-    return Refusal(
-        lambda f: isinstance(f.attention, Mla) and f.fusion == "norm_before_fc",
-        f"{reader}'s MLA drafter has no norm_before_fc",
-        "the flag is not implemented in that class",
-        "retrain with fc_norm",
-    )
-
-
-def no_norm_before_fc(reader: str, cure: str) -> Refusal:
-    return Refusal(
+        "{reader} cannot add the normed state as residual (norm_before_residual: true)",
+        "it does not read the flag and always adds the raw state"),
+    "norm_before_fc": Limit(
         lambda f: f.fusion == "norm_before_fc",
-        f"{reader} has no single norm over the captured states (norm_before_fc, input_norm)",
-        "fc_norm and norm_before_fc have different denominators and cannot be rewritten into each other",
-        cure,
-    )
-
-
-def no_fc_norm(reader: str, cure: str) -> Refusal:
-    return Refusal(
+        "{reader} has no single norm over the captured states (norm_before_fc, input_norm)",
+        DENOMINATORS),
+    "fc_norm": Limit(
         lambda f: f.fusion == "fc_norm",
-        f"{reader} has no EAGLE-3.1 norms before fc",
-        "fc_norm and norm_before_fc have different denominators and cannot be rewritten into each other",
-        cure,
-    )
-
-
-def no_post_norm(reader: str, cure: str) -> Refusal:
-    return Refusal(
+        "{reader} has no EAGLE-3.1 norms before fc",
+        DENOMINATORS),
+    "post-norm": Limit(
         lambda f: f.feedback == "post-norm",
-        f"{reader} always feeds back the pre-norm state",
-        "losing the post-norm feedback costs a third of the acceptance (measured on vLLM 0.32.0)",
-        cure,
-    )
-
-
-def one_layer(reader: str, cure: str) -> Refusal:
-    return Refusal(
-        lambda f: f.layers > 1,
-        f"{reader} builds one layer only",
-        "the other layers would be dropped",
-        cure,
-    )
-
-
-def one_mla_layer(reader: str, cure: str) -> Refusal:
-    return Refusal(
-        lambda f: isinstance(f.attention, Mla) and f.layers > 1,
-        f"{reader}'s MLA drafter has one layer only",
-        "it raises `EAGLE3 currently only supports 1 layer`",
-        cure,
-    )
-
-
-def no_reduced_mla(reader: str, cure: str) -> Refusal:
-    return Refusal(
-        lambda f: isinstance(f.attention, Mla) and f.reduced_vocab,
-        f"{reader} cannot load a reduced vocabulary beside MLA",
-        "its DeepSeek weight loader walks into d2t and stops with a KeyError (read, not run)",
-        cure,
-    )
-
-
-def no_half_split_mla(reader: str) -> Refusal:
-    return Refusal(
-        lambda f: isinstance(f.attention, Mla) and f.rope.pairs == "halves",
-        f"{reader} rotates MLA in interleaved pairs only",
-        "rope_interleave: false is not read",
-        "serve this drafter with SGLang",
-    )
-
-
-def no_window(reader: str, cure: str) -> Refusal:
-    return Refusal(
+        "{reader} always feeds back the pre-norm state",
+        "losing the post-norm feedback costs a third of the acceptance (measured on vLLM 0.32.0)"),
+    "qkv-bias": Limit(
+        lambda f: bool((g := _gqa(f)) and g.qkv_bias),
+        "{reader} has no q/k/v biases in its drafter",
+        DROPPED),
+    "o-bias": Limit(
+        lambda f: bool((g := _gqa(f)) and g.o_bias),
+        "{reader} has no bias on o_proj in its drafter",
+        "the tensor would be dropped without a message"),
+    "lone-o-bias": Limit(
+        lambda f: bool((g := _gqa(f)) and g.o_bias and not g.qkv_bias),
+        "{reader} cannot have a bias on o_proj without biases on q, k and v",
+        "one flag, attention_bias, builds all four, and the missing three would be uninitialised",
+        "serve this drafter with SGLang, whose flag means o_proj alone"),
+    "qk-norm": Limit(
+        lambda f: bool((g := _gqa(f)) and g.qk_norm),
+        "{reader} has no q_norm and k_norm in its drafter",
+        "the tensors would be dropped without a message and attention would run unnormed"),
+    "mlp-bias": Limit(
+        lambda f: f.mlp_bias,
+        "{reader} has no MLP biases in its drafter",
+        DROPPED),
+    "fc-bias": Limit(
+        lambda f: f.fc_bias,
+        "{reader} drops fc.bias",
+        "its fusion layer is built without a bias and the loader skips the tensor silently"),
+    "lone-fc-bias": Limit(
+        lambda f: bool((g := _gqa(f)) and f.fc_bias and not g.o_bias),
+        "{reader} cannot have a bias on fc without one on o_proj in its Llama class",
+        "one flag, bias, builds both, and the missing one would be uninitialised",
+        "serve this drafter with TensorRT-LLM"),
+    "window": Limit(
         lambda f: f.window is not None,
-        f"{reader} has no sliding window in its drafter",
-        "it would attend to the whole context",
-        cure,
-    )
+        "{reader} has no sliding window in its drafter",
+        "it would attend to the whole context"),
+    "layers": Limit(
+        lambda f: f.layers > 1,
+        "{reader} builds one layer only",
+        "the other layers would be dropped"),
+    "mla": Limit(
+        lambda f: _mla(f) is not None,
+        "{reader} has no MLA drafter",
+        "its only EAGLE-3 models are Llama-style"),
+    "mla-layers": Limit(
+        lambda f: _mla(f) is not None and f.layers > 1,
+        "{reader}'s MLA drafter has one layer only",
+        "it raises `EAGLE3 currently only supports 1 layer`"),
+    "mla-plain-query": Limit(
+        lambda f: bool((m := _mla(f)) and m.q_lora is None),
+        "{reader} cannot load an MLA drafter with an uncompressed query (q_lora_rank null)",
+        "it fuses q_a_proj with kv_a_proj_with_mqa unconditionally",
+        "no engine loads it; retrain with q_lora_rank"),
+    "mla-norm_before_fc": Limit(
+        lambda f: _mla(f) is not None and f.fusion == "norm_before_fc",
+        "{reader}'s MLA drafter has no norm_before_fc",
+        "the flag is not implemented in that class",
+        "retrain with fc_norm"),
+    "mla-reduced": Limit(
+        lambda f: _mla(f) is not None and f.reduced_vocab,
+        "{reader} cannot load a reduced vocabulary beside MLA",
+        "its DeepSeek weight loader walks into d2t and stops with a KeyError (read, not run)"),
+    "mla-half-split": Limit(
+        lambda f: _mla(f) is not None and f.rope.pairs == "halves",
+        "{reader} rotates MLA in interleaved pairs only",
+        "rope_interleave: false is not read",
+        "serve this drafter with SGLang"),
+}  # fmt: skip
 
 
-NOT_BOTH_FUSIONS = Refusal(
-    lambda f: f.fusion == "both",
-    "fc_norm and norm_before_fc cannot be served together",
-    "vLLM and SGLang apply both in sequence, TensorRT-LLM only fc_norm",
-    "remove the one that was not trained",
-)
-
-SILU_ONLY = Refusal(
-    lambda f: f.activation != "silu",
-    "drafter MLPs are silu(gate) * up in every engine",
-    "another hidden_act is not read or refused",
-    "retrain with hidden_act silu",
-)
+def lacks(reader: str, cure: str, *names: str) -> tuple[Refusal, ...]:
+    """The rows that a reader has; `cure` says what to do instead where the row itself does not."""
+    rows = (LIMITS[name] for name in names)
+    return tuple(Refusal(row.holds, row.what.format(reader=reader), row.why, row.cure or cure) for row in rows)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 
 from draftconv.drafter.facts import Mla
-from draftconv.layouts import MARK, limits
+from draftconv.layouts import MARK
 from draftconv.layouts.base import Clue, Evidence, Layout, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0, MIDLAYER, NO_EMBEDDING, NO_T2D, eagle_key
 from draftconv.layouts.emit import SWITCHES, after_ids, double_norm_mark, explicit_config, without
+from draftconv.layouts.limits import lacks
 
 _SOURCE = "NVIDIA/Model-Optimizer tags 0.35.0-0.46.0rc2 and HEAD 2026-08-21; 0.47.0 run"
 _CURE = "convert to vllm or speculators"
@@ -90,15 +91,19 @@ LAYOUTS = (
             Spelling(first="layers.{i}.", embedding="never"),
             _config,
             (
-                limits.NOT_BOTH_FUSIONS,
-                limits.no_norm_before_residual("ModelOpt", _CURE),
-                limits.no_norm_before_fc("ModelOpt", _CURE),
-                limits.no_fc_norm("ModelOpt", _CURE),
-                limits.no_post_norm("ModelOpt", _CURE),
-                limits.no_qk_norm("ModelOpt", _CURE),
-                limits.no_mlp_bias("ModelOpt", _CURE),
-                limits.no_fc_bias("ModelOpt", _CURE),
-                limits.no_window("ModelOpt", _CURE),
+                *lacks(
+                    "ModelOpt",
+                    _CURE,
+                    "both-fusions",
+                    "norm_before_residual",
+                    "norm_before_fc",
+                    "fc_norm",
+                    "post-norm",
+                    "qk-norm",
+                    "mlp-bias",
+                    "fc-bias",
+                    "window",
+                ),
                 Refusal(
                     lambda f: isinstance(f.attention, Mla) and f.attention.q_lora is None,
                     "ModelOpt's Kimi drafter always compresses the query",

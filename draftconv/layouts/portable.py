@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from draftconv.drafter.boundaries import IDS, trtllm_ids, vllm_ids
 from draftconv.drafter.facts import Gqa
-from draftconv.layouts import limits
 from draftconv.layouts.base import Layout, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.emit import eagle_section, explicit_config, nested_ids, nested_ids_if_any, top_ids
+from draftconv.layouts.limits import lacks
 
 _VLLM = "serve this drafter with vLLM"
 _VLLM_OR_TRT = "serve this drafter with vLLM or TensorRT-LLM"
 
 VLLM_LIMITS: tuple[Refusal, ...] = (
-    limits.NOT_BOTH_FUSIONS,
-    limits.SILU_ONLY,
-    limits.no_plain_q("vLLM"),
-    limits.no_half_split_mla("vLLM"),
-    limits.no_mla_norm_before_fc("vLLM"),
-    limits.no_lone_o_bias("vLLM"),
-    limits.no_fc_bias("vLLM", "serve this drafter with SGLang or TensorRT-LLM"),
+    *lacks(
+        "vLLM",
+        "serve this drafter with SGLang or TensorRT-LLM",
+        "both-fusions",
+        "activation",
+        "mla-plain-query",
+        "mla-half-split",
+        "mla-norm_before_fc",
+        "lone-o-bias",
+        "fc-bias",
+    ),
     Refusal(
         lambda f: f.window is not None and not (isinstance(f.attention, Gqa) and f.attention.qk_norm),
         "vLLM has a sliding window only in its Qwen3 drafter",
@@ -27,29 +31,26 @@ VLLM_LIMITS: tuple[Refusal, ...] = (
     ),
 )
 SGLANG_LIMITS: tuple[Refusal, ...] = (
-    limits.NOT_BOTH_FUSIONS,
-    limits.SILU_ONLY,
-    limits.no_norm_before_residual("SGLang", _VLLM),
-    limits.no_lone_fc_bias("SGLang"),
-    limits.no_qkv_bias("SGLang", _VLLM_OR_TRT),
-    limits.no_qk_norm("SGLang", _VLLM),
-    limits.no_mlp_bias("SGLang", _VLLM_OR_TRT),
-    limits.no_plain_q("SGLang"),
-    limits.no_mla_norm_before_fc("SGLang"),
-    limits.one_mla_layer("SGLang", _VLLM),
-    limits.no_window("SGLang", "serve a Qwen3-style drafter with vLLM"),
+    *lacks("SGLang", _VLLM, "both-fusions", "activation", "norm_before_residual", "lone-fc-bias", "qk-norm"),
+    *lacks("SGLang", _VLLM, "mla-plain-query", "mla-norm_before_fc", "mla-layers"),
+    *lacks("SGLang", _VLLM_OR_TRT, "qkv-bias", "mlp-bias"),
+    *lacks("SGLang", "serve a Qwen3-style drafter with vLLM", "window"),
 )
 TRTLLM_LIMITS: tuple[Refusal, ...] = (
-    limits.NOT_BOTH_FUSIONS,
-    limits.SILU_ONLY,
-    limits.no_norm_before_residual("TensorRT-LLM", _VLLM),
-    limits.no_qk_norm("TensorRT-LLM", _VLLM),
-    limits.no_lone_o_bias("TensorRT-LLM"),
-    limits.no_plain_q("TensorRT-LLM"),
-    limits.no_half_split_mla("TensorRT-LLM"),
-    limits.no_mla_norm_before_fc("TensorRT-LLM"),
-    limits.no_reduced_mla("TensorRT-LLM", "serve this drafter with vLLM or SGLang"),
-    limits.no_window("TensorRT-LLM", "serve a Qwen3-style drafter with vLLM"),
+    *lacks(
+        "TensorRT-LLM",
+        _VLLM,
+        "both-fusions",
+        "activation",
+        "norm_before_residual",
+        "qk-norm",
+        "lone-o-bias",
+        "mla-plain-query",
+        "mla-half-split",
+        "mla-norm_before_fc",
+    ),
+    *lacks("TensorRT-LLM", "serve this drafter with vLLM or SGLang", "mla-reduced"),
+    *lacks("TensorRT-LLM", "serve a Qwen3-style drafter with vLLM", "window"),
 )
 
 

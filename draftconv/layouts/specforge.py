@@ -6,10 +6,10 @@ state fed back is always pre-norm; every engine reads the key the other way.
 
 from __future__ import annotations
 
-from draftconv.layouts import limits
 from draftconv.layouts.base import Layout, Spelling, Writer, Writing
 from draftconv.layouts.clues import BOTH_MAPS, EMBEDDING, MIDLAYER, NO_EMBEDDING, architecture
 from draftconv.layouts.emit import after_ids, double_norm_mark, explicit_config, without
+from draftconv.layouts.limits import lacks
 
 _SOURCE = "sgl-project/SpecForge 2026-08-08 (run)"
 _CURE = "convert to vllm or speculators"
@@ -38,18 +38,10 @@ LAYOUTS = (
             Spelling(t2d=True, maps="always", order="ascending"),
             _config,
             (
-                limits.NOT_BOTH_FUSIONS,
-                limits.no_mla("SpecForge", "convert to torchspec or modelopt"),
-                limits.one_layer("SpecForge", _CURE),
-                limits.no_norm_before_residual("SpecForge", _CURE),
-                limits.no_norm_before_fc("SpecForge", _CURE),
-                limits.no_post_norm("SpecForge", "convert to torchspec or speculators"),
-                limits.no_qkv_bias("SpecForge", _CURE),
-                limits.no_o_bias("SpecForge", _CURE),
-                limits.no_qk_norm("SpecForge", _CURE),
-                limits.no_mlp_bias("SpecForge", _CURE),
-                limits.no_fc_bias("SpecForge", _CURE),
-                limits.no_window("SpecForge", _CURE),
+                *lacks("SpecForge", "convert to torchspec or modelopt", "both-fusions", "mla"),
+                *lacks("SpecForge", _CURE, "layers", "norm_before_residual", "norm_before_fc"),
+                *lacks("SpecForge", "convert to torchspec or speculators", "post-norm"),
+                *lacks("SpecForge", _CURE, "qkv-bias", "o-bias", "qk-norm", "mlp-bias", "fc-bias", "window"),
             ),
         ),
     ),

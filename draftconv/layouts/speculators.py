@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Gqa
-from draftconv.layouts import limits
 from draftconv.layouts.base import Clue, Layout, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.emit import attention_keys, double_norm_mark, explicit_config, top_ids
+from draftconv.layouts.limits import lacks
 
 _CURE = "convert to vllm"
 _INNER = (
@@ -94,10 +94,8 @@ LAYOUTS = (
             Spelling(first="layers.{i}.", t2d=True, order="ascending", o_bias=True),
             _config,
             (
-                limits.NOT_BOTH_FUSIONS,
-                limits.no_mla("speculators", _CURE),
-                limits.no_lone_o_bias("speculators"),
-                limits.no_fc_bias("speculators", "convert to sglang or trtllm"),
+                *lacks("speculators", _CURE, "both-fusions", "mla", "lone-o-bias"),
+                *lacks("speculators", "convert to sglang or trtllm", "fc-bias"),
                 Refusal(
                     lambda f: isinstance(f.attention, Gqa) and f.attention.qk_norm and f.mlp_bias,
                     "speculators' Qwen3 layer has no MLP biases",

@@ -6,10 +6,10 @@ other model_type the ids stay in the native numbering (tools/convert_to_hf, 2026
 
 from __future__ import annotations
 
-from draftconv.layouts import limits
 from draftconv.layouts.base import Clue, Evidence, Layout, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0
 from draftconv.layouts.emit import SWITCHES, after_ids, double_norm_mark, explicit_config, without
+from draftconv.layouts.limits import lacks
 
 _SOURCE = "lightseekorg/TorchSpec 2026-04-28, later states through 2026-08-16 (run)"
 _CURE = "convert to vllm or speculators"
@@ -60,17 +60,21 @@ LAYOUTS = (
             Spelling(t2d=True, order="ascending"),
             _config,
             (
-                limits.NOT_BOTH_FUSIONS,
-                limits.one_layer("TorchSpec", _CURE),
-                limits.no_norm_before_residual("TorchSpec", _CURE),
-                limits.no_norm_before_fc("TorchSpec", _CURE),
-                limits.no_qkv_bias("TorchSpec", _CURE),
-                limits.no_o_bias("TorchSpec", _CURE),
-                limits.no_qk_norm("TorchSpec", _CURE),
-                limits.no_mlp_bias("TorchSpec", _CURE),
-                limits.no_fc_bias("TorchSpec", _CURE),
-                limits.no_half_split_mla("TorchSpec"),
-                limits.no_window("TorchSpec", _CURE),
+                *lacks(
+                    "TorchSpec",
+                    _CURE,
+                    "both-fusions",
+                    "layers",
+                    "norm_before_residual",
+                    "norm_before_fc",
+                    "qkv-bias",
+                    "o-bias",
+                    "qk-norm",
+                    "mlp-bias",
+                    "fc-bias",
+                    "mla-half-split",
+                    "window",
+                ),
             ),
             {"torchspec_version": "0.1.0"},
         ),
