@@ -36,7 +36,7 @@ from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import Verdict
 from draftconv.errors import Refused, UsageError
-from draftconv.layouts import MARK, layout, writable
+from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, Writer
 from draftconv.layouts.reading import read_drafter
 from draftconv.layouts.spelling import spell
@@ -170,7 +170,8 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, op
     _refuse_broken(findings.problems, repaired, source=checkpoint.name)
     _refuse_limits(work, writer)
     provenance = read_provenance(checkpoint)
-    returning = provenance.since_layout(found.id) if provenance else None
+    twins = (name for name, other in layouts().items() if other.twin == found.id)
+    returning = provenance.since_layout(found.id, *twins) if provenance else None
     work = _pass(work, writer, options, target, returning)
 
     names = {name: spell(name, writer.spelling, work.facts.layers) for name in work.tensors}

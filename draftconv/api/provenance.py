@@ -101,9 +101,9 @@ class Provenance:
         family: Family | None = next((f for f in get_args(Family) if f == row.text("family")), None)
         return Target(row.text("name") or "", layers, family, hidden=row.size("hidden"))
 
-    def since_layout(self, layout: str) -> Way | None:
-        """The way from the newest source that was in this layout."""
-        return self._since([origin.source.text("layout") == layout for origin in self.history])
+    def since_layout(self, *names: str) -> Way | None:
+        """The way from the newest source that was in one of these layouts."""
+        return self._since([origin.source.text("layout") in names for origin in self.history])
 
     def since(self, checkpoint: Checkpoint) -> Way | None:
         """The way from this checkpoint, known by its config.json; None when it is not in the history."""

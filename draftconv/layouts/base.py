@@ -152,6 +152,7 @@ class Layout:
         order: detection asks layouts in this order; the first whose clues all hold wins.
         clues: None when only draftconv's own mark or `--from` selects the layout.
         alias: the short name that `--to` accepts.
+        twin: the layout that writes this one's names, for a drafter that returns to it.
         norm_output: `final-norm` where the key means "apply the final norm" (SpecForge).
         ids: row of `boundaries.PRODUCERS`, or a function choosing one from the evidence.
         captures: who collected the states: SGLang numbers the ids of DeepSeek/Kimi targets by its
@@ -172,6 +173,7 @@ class Layout:
     flatten: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda config: config
     writer: Writer | None = None
     alias: str = ""
+    twin: str = ""
     captures: Literal["itself", "sglang", "either"] = "itself"
 
     def id_rule(self, evidence: Evidence) -> str:

@@ -55,5 +55,6 @@ LAYOUTS = (
         _SOURCE,
         norm_output="final-norm",
         captures="sglang",
+        twin="specforge-hf",
     ),
 )

@@ -145,3 +145,12 @@ def test_an_edited_record_brings_nothing_back(source: Source, tmp_path: Path) ->
     config = document(tmp_path / "c", "config.json")
     assert "evil" not in config
     assert config["_draftconv_layout"] == IDS.get("speculators", "speculators")
+
+
+def test_specforges_two_exports_return_as_they_were(tmp_path: Path) -> None:
+    """`--to specforge` writes the names of both, so the config of the one without an embedding comes back too."""
+    source = tiny.spell("reduced", "specforge-sglang").write(tmp_path / "source")
+    convert(source, tmp_path / "there", ConvertOptions(to="vllm"))
+    convert(tmp_path / "there", tmp_path / "back", ConvertOptions(to="specforge"))
+    assert document(tmp_path / "back") == document(source)
+    assert on_disk(tmp_path / "back") == on_disk(source)
