@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from enum import Enum
 from pathlib import Path
 
 from draftconv.api.hints import hints
+from draftconv.api.words import word
 from draftconv.checkpoint import FLOATS, TensorRef, first_difference, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
@@ -55,7 +54,7 @@ def _facts(a: Facts, b: Facts) -> Iterator[Difference]:
     for item in fields(Facts):
         left, right = getattr(a, item.name), getattr(b, item.name)
         if left != right:
-            yield Difference(item.name, _word(left), _word(right))
+            yield Difference(item.name, word(left), word(right))
 
 
 def _tensors(a: Drafter, b: Drafter) -> Iterator[Difference]:
@@ -83,28 +82,8 @@ def _config(a: Drafter, b: Drafter) -> Iterator[Difference]:
     left, right = a.checkpoint.config, b.checkpoint.config
     for key in dict.fromkeys((*left, *right)):
         if left.get(key) != right.get(key) or (key in left) != (key in right):
-            yield Difference(key, _word(left[key]) if key in left else "", _word(right[key]) if key in right else "")
+            yield Difference(key, word(left[key]) if key in left else "", word(right[key]) if key in right else "")
 
 
 def _header(ref: TensorRef | None) -> str:
     return f"{ref.dtype} {list(ref.shape)}" if ref else ""
-
-
-def _word(value: object) -> str:
-    """JSON as it stands in a file, except that text stands alone."""
-    match value:
-        case Enum():
-            return str(value.value)
-        case str():
-            return value
-        case Mapping():
-            return json.dumps(dict(value), ensure_ascii=False)
-        case None | bool() | int() | float() | list() | tuple():
-            return json.dumps(value, ensure_ascii=False)
-        case _:
-            return describe(value)
-
-
-def describe(value: object) -> str:
-    """A fact with parts: rope, attention."""
-    return ", ".join(f"{f.name} {_word(getattr(value, f.name))}" for f in fields(value))  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ def _drop_embedding(work: Work, target: Target | None, *, force: bool) -> Work:
         )
     if force:
         why = "dropped without proof (--force)"
-    elif target is None or target.path is None:
+    elif target is None or not target.has_weights:
         raise UsageError(
             "--embed drop needs the target's weights, to prove that both tables are equal",
             why="engines then use the target's table; a different one of the drafter would be lost",
@@ -61,6 +61,10 @@ def _drop_embedding(work: Work, target: Target | None, *, force: bool) -> Work:
         )
     else:
         why = f"bit-equal to the table of {target.name}"
+    return _without_embedding(work, why)
+
+
+def _without_embedding(work: Work, why: str) -> Work:
     return work.without(EMBEDDING).declare("dropped", EMBEDDING, why).with_facts(why, own_embedding=False)
 
 
@@ -93,10 +97,11 @@ def leave_embedding(work: Work, spelling: Spelling, policy: Embed, target: Targe
             why="its trainer and the engines take the target's own",
             cure="leave out --embed from-target",
         )
-    if target is not None and target.path is not None and target_table(target, EMBED_NAMES) is not None:
+    if target is not None and target.has_weights and target_table(target, EMBED_NAMES) is not None:
         return _drop_embedding(work, target, force=force)
-    why = "this layout never stores it; its trainer and the engines take the target's (not compared)"
-    return work.without(EMBEDDING).declare("dropped", EMBEDDING, why).with_facts(why, own_embedding=False)
+    return _without_embedding(
+        work, "this layout never stores it; its trainer and the engines take the target's (not compared)"
+    )
 
 
 def vocabulary(work: Work, spelling: Spelling, recorded: tuple[int, ...] | None) -> Work:

@@ -127,8 +127,7 @@ def judge(
     for name in writer.serves:
         spec = parse_engine(name)
         verdict = ENGINES[name].check(planned, work.facts, target, spec)
-        if verdict.status != "loads":
-            line = next(line for line in verdict.lines if line.rule.effect == verdict.status)
+        if line := verdict.reason:
             raise Refused(
                 f"{ENGINES[name].title} would not serve this drafter as it was trained ({verdict.status})",
                 why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",

@@ -42,8 +42,7 @@ def serve(
     drafter = read_drafter(open_checkpoint(source), hints(layout, aux_convention, goal))
     known = frozenset(problem.code for problem in check_drafter(drafter, goal).problems)
     verdict = ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, goal, spec, known)
-    if verdict.status != "loads":
-        line = next(line for line in verdict.lines if line.rule.effect == verdict.status)
+    if line := verdict.reason:
         out = f"{Path(drafter.checkpoint.name).name}-{spec.name}"
         remedy = ["draftconv", "convert", str(source), out, "--to", spec.name, "--target", target]
         raise CheckFailed(

@@ -15,6 +15,7 @@ from typing import Literal
 
 from draftconv.api.hints import hints
 from draftconv.api.provenance import FILE, Provenance, Way, read_provenance
+from draftconv.api.words import word
 from draftconv.api.work import MAPS, content_hash, copy_of, output_blocks
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
@@ -23,10 +24,17 @@ from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import Target, find_target
 from draftconv.drafter.vocabulary import VocabMap
 from draftconv.engines import ENGINES, parse_engine
+from draftconv.engines.base import Status
 from draftconv.layouts import layouts
 from draftconv.layouts.reading import read_drafter
 
 Outcome = Literal["equal", "declared", "different"]
+READ: Mapping[Status, Outcome] = {
+    "loads": "equal",
+    "undecided": "declared",  # passes and is listed: nobody can say it without the target
+    "mis-read": "different",
+    "refused": "different",
+}
 Record = Literal["believed", "absent", "not believed", "of another source"]
 
 
@@ -259,7 +267,7 @@ def _facts(out: Facts, source: Facts, declared: _Declared) -> Iterator[Compariso
         elif why := declared.find("fact", item.name) or _follows(item.name, ours, theirs):
             yield Comparison(item.name, "declared", why)
         else:
-            how = f"{_word(ours)} in the output, {_word(theirs)} in the source"
+            how = f"{word(ours)} in the output, {word(theirs)} in the source"
             told = "; give --target to compare them" if isinstance(ours, Taps) or isinstance(theirs, Taps) else ""
             yield Comparison(item.name, "different", how + told)
 
@@ -283,10 +291,9 @@ def _directory(out: Drafter, target: Target | None, *, edited: bool) -> Iterator
     writer = layouts()[out.detection.layout].writer
     for name in writer.serves if writer else ():
         verdict = ENGINES[name].check(out.checkpoint, out.facts, target, parse_engine(name))
-        line = next((line for line in verdict.lines if line.rule.effect == verdict.status), None)
-        bad = verdict.status in ("refused", "mis-read")
+        line = verdict.reason
         how = f"{verdict.status}: {line.rule.says}: {line.detail} [{line.rule.code}]" if line else ""
-        yield Comparison(str(verdict.spec), "different" if bad else "equal", how)
+        yield Comparison(str(verdict.spec), READ[verdict.status], how)
 
 
 def _follows(name: str, ours: object, theirs: object) -> str | None:
@@ -295,7 +302,3 @@ def _follows(name: str, ours: object, theirs: object) -> str | None:
         case "vocab_order", "ascending" | "unordered", "ascending" | "unordered":
             return "the rows of lm_head and its map were permuted together"
     return None
-
-
-def _word(value: object) -> str:
-    return str(getattr(value, "value", value))

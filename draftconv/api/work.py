@@ -8,16 +8,15 @@ the facts as they will be and every change declared so far. A pass is a function
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Literal as OneOf
 
+from draftconv.api.words import word
 from draftconv.checkpoint import Cast, Copy, Literal, PlannedTensor, Rows, TensorRef, nbytes, row_blocks
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Facts, Gqa, Mla, Rope
+from draftconv.drafter.facts import Facts
 from draftconv.drafter.vocabulary import VocabMap
 
 BLOCK = 8 * 1024 * 1024
@@ -65,7 +64,9 @@ class Work:
         """Change facts and declare each change."""
         facts = replace(self.facts, **values)  # type: ignore[arg-type]
         changes = tuple(
-            Change("fact", name, f"{_word(getattr(self.facts, name))} → {_word(value)}: {why}")
+            Change(
+                "fact", name, f"{word(getattr(self.facts, name), none='absent')} → {word(value, none='absent')}: {why}"
+            )
             for name, value in values.items()
             if getattr(self.facts, name) != value
         )
@@ -176,23 +177,3 @@ def facts_json(facts: Facts) -> dict[str, object]:
             case _:
                 found[item.name] = value.value if isinstance(value, Enum) else value
     return found
-
-
-def elements(tensors: Iterable[PlannedTensor | TensorRef]) -> int:
-    return sum(math.prod(tensor.shape) for tensor in tensors)
-
-
-def _word(value: object) -> str:
-    match value:
-        case Enum():
-            return str(value.value)
-        case None:
-            return "absent"
-        case str():
-            return value
-        case Gqa() | Mla() | Rope():
-            return ", ".join(f"{f.name} {_word(getattr(value, f.name))}" for f in fields(value))
-        case Mapping():
-            return json.dumps(dict(value))
-        case _:
-            return json.dumps(value)

@@ -41,11 +41,10 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the closest command when one is mistyped."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            import difflib
+            from draftconv.errors import did_you_mean
 
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean {close[0]}?" if close else f" Commands: {', '.join(COMMANDS)}."
-            raise click.UsageError(f"No command {args[0]!r}.{hint}")
+            hint = did_you_mean(args[0], COMMANDS, f"commands: {', '.join(COMMANDS)}.")
+            raise click.UsageError(f"No command {args[0]!r}. {hint[0].upper()}{hint[1:]}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:

@@ -15,6 +15,7 @@ from draftconv.checkpoint import FLOATS, Progress, Tally, TensorRef, show, show_
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import UNDECLARED, Mla
+from draftconv.drafter.names import PREFIXES
 from draftconv.drafter.problems import LEVELS, Level, Problem
 from draftconv.drafter.targets import EMBED_NAMES, Target
 from draftconv.drafter.tensors import OPTIONAL, Expected, expected
@@ -85,7 +86,7 @@ def check_drafter(
                 not_made.append(f"{title} (needs --deep)")
             elif title in NEED_TARGET and target is None:
                 not_made.append(f"{title} (needs --target)")
-            elif title in NEED_TARGET_WEIGHTS and not _has_weights(target):
+            elif title in NEED_TARGET_WEIGHTS and not (target and target.has_weights):
                 not_made.append(f"{title} (needs --target with a directory that holds the target's weights)")
             else:
                 for found in check(subject):
@@ -103,16 +104,8 @@ def deep_bytes(drafter: Drafter, target: Target | None) -> int:
     """Bytes that the checks of level `deep` read at most: less where two tables differ early."""
     values = sum(ref.nbytes for _, ref in _floats(drafter))
     mine = _replaceable_embedding(drafter)
-    theirs = target_table(target, EMBED_NAMES) if mine and target and _has_weights(target) else None
+    theirs = target_table(target, EMBED_NAMES) if mine and target and target.has_weights else None
     return values + (mine.nbytes + theirs.nbytes if mine and theirs and mine.shape == theirs.shape else 0)
-
-
-def _has_weights(target: Target | None) -> bool:
-    return (
-        target is not None
-        and target.path is not None
-        and any(file.suffix in (".safetensors", ".bin") for file in target.path.iterdir())
-    )
 
 
 # ── tensors ────────────────────────────────────────────────────────────────────────
@@ -175,9 +168,16 @@ def _stale(subject: Subject) -> Iterator[Problem]:
 
 def _prefixes(subject: Subject) -> Iterator[Problem]:
     drafter = subject.drafter
-    prefixed = [name for name in drafter.names.values() if name.startswith(("model.", "eagle_module.", "draft_model."))]
+    prefixed = [name for name in drafter.names.values() if name.startswith(PREFIXES)]
     if prefixed and drafter.detection.layout != "automodel":
         yield Problem("name-prefix", _some(prefixed))
+
+
+def _stray_weights(subject: Subject) -> Iterator[Problem]:
+    """Unread safetensors; a .bin beside them is usual and no engine prefers it."""
+    files = subject.drafter.checkpoint.files
+    if stray := [file.name for file in files if file.unused and file.name.endswith(".safetensors")]:
+        yield Problem("weights-stray", show_some(stray))
 
 
 def _packed(drafter: Drafter, name: str) -> bool:
@@ -342,13 +342,6 @@ def _row(ref: TensorRef, index: int) -> bytes:
 
 def _some(items: list[str]) -> str:
     return show_some(items, 4)
-
-
-def _stray_weights(subject: Subject) -> Iterator[Problem]:
-    """Unread safetensors; a .bin beside them is usual and no engine prefers it."""
-    files = subject.drafter.checkpoint.files
-    if stray := [file.name for file in files if file.unused and file.name.endswith(".safetensors")]:
-        yield Problem("weights-stray", show_some(stray))
 
 
 CHECKS: Mapping[Level, Mapping[str, Check]] = {

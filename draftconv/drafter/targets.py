@@ -63,6 +63,11 @@ class Target:
     remote_code: bool = False
     path: Path | None = None
 
+    @property
+    def has_weights(self) -> bool:
+        """True when its weights are at hand, not its config alone."""
+        return self.path is not None and any(file.suffix in (".safetensors", ".bin") for file in self.path.iterdir())
+
     def open(self) -> Checkpoint:
         """Open the target's weights, for its embedding or head table.
 

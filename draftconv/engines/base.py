@@ -237,6 +237,11 @@ class Verdict:
                 return status
         return "loads"
 
+    @property
+    def reason(self) -> Line | None:
+        """The first line that makes the status what it is; None when it loads."""
+        return next((line for line in self.lines if line.rule.effect == self.status), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:

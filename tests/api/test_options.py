@@ -641,3 +641,13 @@ def test_modelopt_does_not_drop_a_table_that_differs(tmp_path: Path) -> None:
         convert(source, tmp_path / "out", ConvertOptions(to="modelopt", target=target))
     convert(source, tmp_path / "forced", ConvertOptions(to="modelopt", target=target, force=True))
     convert(source, str(tmp_path / "unknown"), ConvertOptions(to="modelopt"))
+
+
+def test_a_targets_config_is_enough_where_no_table_is_compared(tmp_path: Path) -> None:
+    source = tiny.spell("llama", "torchspec-native").write(tmp_path / "source")
+    target = tiny.write_target(tmp_path / "target")
+    (target / "model.safetensors").unlink()
+    found = convert(source, tmp_path / "out", ConvertOptions(to="modelopt", target=str(target)))
+    assert any("not compared" in change.why for change in found.changes)
+    with pytest.raises(UsageError, match="needs the target's weights"):
+        convert(source, tmp_path / "other", ConvertOptions(to="vllm", embed="drop", target=str(target)))

@@ -403,3 +403,13 @@ def test_a_stray_weights_file_fails(tmp_path: Path) -> None:
     convert(source, tmp_path / "out", ConvertOptions(to="vllm"))
     shutil.copy(source / "model.safetensors", tmp_path / "out" / "other.safetensors")
     assert different(verify(tmp_path / "out", source)) == {"other.safetensors"}
+
+
+def test_an_engine_that_cannot_be_judged_is_listed_not_praised(tmp_path: Path) -> None:
+    source = tiny.spell("llama", "torchspec-native").write(tmp_path / "source")
+    target = str(tiny.write_target(tmp_path / "target"))
+    convert(source, tmp_path / "out", ConvertOptions(to="trtllm", target=target))
+    (tmp_path / "out/draftconv.json").unlink()
+    edit(tmp_path / "out", top(draft_vocab_size=None))
+    rows = verify(tmp_path / "out", source, target=target).directory
+    assert [(row.what, row.outcome, row.how.split(":")[0]) for row in rows] == [("trtllm@1.3", "declared", "undecided")]

@@ -1,0 +1,31 @@
+"""Facts and config values in words, for records, messages and tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import Enum
+
+from draftconv.drafter.facts import Gqa, Mla, Rope
+
+
+def word(value: object, *, none: str = "null") -> str:
+    """A value as it would stand in JSON, except that text stands alone and facts with parts list them.
+
+    Args:
+        none: what to say for None.
+    """
+    match value:
+        case Enum():
+            return str(value.value)
+        case None:
+            return none
+        case str():
+            return value
+        case Gqa() | Mla() | Rope():
+            return ", ".join(f"{f.name} {word(getattr(value, f.name), none=none)}" for f in fields(value))
+        case Mapping():
+            return json.dumps(dict(value), ensure_ascii=False)
+        case _:
+            return json.dumps(value, ensure_ascii=False)
