@@ -40,9 +40,10 @@ from draftconv.drafter.facts import Facts, Gqa, Mla, Rope, Taps
 from draftconv.drafter.targets import find_target
 from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
+from draftconv.reference.counts import Counts
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter
-from draftconv.reference.speculate import Decoded, accept_length, speculate
+from draftconv.reference.speculate import Decoded, speculate
 from draftconv.reference.targets import (
     TargetModel,
     TargetSession,
@@ -665,12 +666,13 @@ def measure() -> None:
     drafters: dict[str, Any] = {}
     for name, recipe in RECIPES.items():
         requests = decode(name, prompts)
+        pooled = Counts.pooled(request.counts for request in requests)
         drafters[name] = {
-            "accept_length": round(accept_length(requests), 4),
-            "accepted": [request.accepted for request in requests],
+            "accept_length": round(pooled.accept_length, 4),
+            "accepted": [request.counts.accepted for request in requests],
             "distinct_fourgrams": round(distinct_fourgrams([request.tokens for request in requests]), 4),
-            "histogram": [sum(column) for column in zip(*(r.histogram for r in requests), strict=True)],
-            "steps": [request.steps for request in requests],
+            "histogram": list(pooled.histogram),
+            "steps": [request.counts.steps for request in requests],
             "target": recipe.target,
         }
         say(f"{name}: {drafters[name]['accept_length']} {drafters[name]['distinct_fourgrams']}")

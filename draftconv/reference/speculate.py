@@ -8,7 +8,6 @@ its context never holds its own guesses (vLLM, SGLang and TensorRT-LLM alike).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from draftconv.errors import UsageError
 from draftconv.reference.attention import Cache
+from draftconv.reference.counts import Counts
 from draftconv.reference.drafter import DrafterModel
 
 
@@ -32,34 +32,10 @@ class LiveTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One request: its text and its counts.
-
-    `tokens` are the generated ids, `histogram[j]` the verify steps with exactly j accepted
-    draft tokens (j = 0...K). A step counts if it starts before the end of the text, and
-    then all its accepted tokens count.
-    """
+    """One request: the generated ids, and what its verify steps accepted."""
 
     tokens: tuple[int, ...]
-    histogram: tuple[int, ...]
-
-    @property
-    def steps(self) -> int:
-        """D: verify steps."""
-        return sum(self.histogram)
-
-    @property
-    def accepted(self) -> int:
-        """A: accepted draft tokens."""
-        return sum(j * count for j, count in enumerate(self.histogram))
-
-
-def accept_length(requests: Iterable[Decoded]) -> float:
-    """1 + ΣA / ΣD, pooled over requests (bonus token included)."""
-    counted = list(requests)
-    steps = sum(request.steps for request in counted)
-    if steps == 0:
-        raise UsageError("no verify step was counted", cure="give at least one request of two or more tokens")
-    return 1 + sum(request.accepted for request in counted) / steps
+    counts: Counts
 
 
 @torch.no_grad()
@@ -75,17 +51,17 @@ def speculate(drafter: DrafterModel, target: LiveTarget, prompt_T: Tensor, *, de
     known = torch.cat((prompt_T, logits_TV[-1:].argmax(-1)))
     end = len(prompt_T) + length
     cache = drafter.cache()
-    histogram = [0] * (depth + 1)
+    steps: list[int] = []
     while len(known) < end:
         guess_K = draft(drafter, cache, states_TAW, known[cache.rows + 1 :], depth)
         logits_TV, states_TAW = target.feed(torch.cat((known[-1:], guess_K)))
         choice_T = logits_TV.argmax(-1)
         accepted = int((choice_T[:-1] == guess_K).cumprod(0).sum())
-        histogram[accepted] += 1
+        steps.append(accepted)
         target.rewind(len(known) + accepted)
         states_TAW = states_TAW[: accepted + 1]
         known = torch.cat((known, choice_T[: accepted + 1]))
-    return Decoded(tuple(known[len(prompt_T) : end].tolist()), tuple(histogram))
+    return Decoded(tuple(known[len(prompt_T) : end].tolist()), Counts.of(steps, depth))
 
 
 @torch.no_grad()

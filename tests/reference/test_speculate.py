@@ -9,8 +9,9 @@ from torch import Tensor
 from draftconv.drafter.facts import Facts
 from draftconv.errors import UsageError
 from draftconv.reference.attention import Cache
+from draftconv.reference.counts import Counts
 from draftconv.reference.drafter import DrafterModel
-from draftconv.reference.speculate import Decoded, accept_length, speculate
+from draftconv.reference.speculate import Decoded, speculate
 from draftconv.reference.targets import TargetSession, continue_greedily
 from tests.reference.test_targets import random_target
 from tests.reference.variants import LLAMA, MLA, random_tensors
@@ -76,22 +77,12 @@ def run_oracle(right: int, length: int, depth: int = 3) -> Decoded:
     ],
 )
 def test_counts(right: int, length: int, histogram: tuple[int, ...]) -> None:
-    decoded = run_oracle(right, length)
-    assert decoded.histogram == histogram
-    assert decoded.steps == sum(histogram)
-    assert decoded.accepted == sum(j * count for j, count in enumerate(histogram))
+    assert run_oracle(right, length).counts == Counts(histogram)
 
 
 def test_depth_is_the_number_of_drafted_tokens() -> None:
-    assert run_oracle(9, 13, depth=5).histogram == (0, 0, 0, 0, 0, 2)
-    assert run_oracle(9, 5, depth=1).histogram == (0, 2)
-
-
-def test_accept_length_is_pooled() -> None:
-    requests = [Decoded((), (1, 0, 0, 1)), Decoded((), (8, 0, 0, 0))]
-    assert accept_length(requests) == 1 + 3 / 10
-    with pytest.raises(UsageError, match="no verify step"):
-        accept_length([Decoded((), (0, 0))])
+    assert run_oracle(9, 13, depth=5).counts == Counts((0, 0, 0, 0, 0, 2))
+    assert run_oracle(9, 5, depth=1).counts == Counts((0, 2))
 
 
 @pytest.mark.parametrize("base", [LLAMA, MLA], ids=["llama", "mla"])
