@@ -38,7 +38,7 @@ class Weights(_Part):
     grid: GridName
     per: Per
     group: int | None = None
-    scale: RuleName
+    scale_rule: RuleName
     scale_dtype: ScaleDtype
 
 
@@ -83,7 +83,9 @@ def parse(text: str, name: str, where: str) -> Recipe:
             f"{where} is not YAML: {_where(error)}", cure="see recipes/w4a16.yaml for one that is"
         ) from error
     except ValidationError as error:
-        first, *more = (_told(details) for details in error.errors(include_url=False))
+        # A misspelled key is also a missing one: the spelling is told first.
+        faults = sorted(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
+        first, *more = (_told(details) for details in faults)
         raise UsageError(
             f"{where}: {'; '.join([first[0], *(what for what, _ in more)])}",
             why="a key that is misread would quantize something else than was meant",
@@ -104,7 +106,7 @@ def parse(text: str, name: str, where: str) -> Recipe:
 
 
 def _weights(part: Weights) -> WeightScheme:
-    return WeightScheme(part.grid, part.per, part.scale, part.scale_dtype, part.group)
+    return WeightScheme(part.grid, part.per, part.scale_rule, part.scale_dtype, part.group)
 
 
 def _inputs(part: Activations | None) -> InputScheme | None:
