@@ -71,6 +71,14 @@ def test_a_recipe_of_one_s_own(tmp_path: Path) -> None:
     assert recipe.exclude == ("embed", "norms", "layers.*.mlp.*")
 
 
+def test_the_recipe_in_the_docs(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/recipes.md").read_text(encoding="utf-8")
+    recipe = find_recipe(own(tmp_path, text.partition("```yaml\n")[2].partition("```")[0]))
+    assert recipe.scheme.weights == WeightScheme("int4", "group", "mse", "weight", 64)
+    assert recipe.scheme.inputs == InputScheme("int8", "token", True)
+    assert recipe.exclude == (*ALL[:-1], "layers.*.self_attn.*")
+
+
 @pytest.mark.parametrize(
     ("change", "what", "cure"),
     [

@@ -92,14 +92,6 @@ def test_modelopt(name: str, scheme: WeightScheme) -> None:
     assert torch.equal(found.scale.flatten(), scale.flatten()[: found.scale.numel()])
 
 
-@pytest.mark.parametrize("name", ["INT4_AWQ_CFG", "W4A8_AWQ_BETA_CFG"])
-def test_modelopt_awq_is_the_same_rule_on_smoothed_weights(name: str) -> None:
-    row = vector(f"modelopt_{name}")
-    scales = torch.tensor(row["weight_scale"])
-    exact = torch.tensor(row["q"]) * scales.repeat_interleave(32, 1) * torch.tensor(row["pre_quant_scale"])
-    assert torch.allclose(exact, torch.tensor(row["dequantized"]), rtol=1e-6)
-
-
 def test_a_wrong_rule_is_seen() -> None:
     row = vector("quark_0.13_int4_pc__quark_reorder")
     found = quantize(bfloat(row["weight_bf16_as_float"]), WeightScheme("int4", "channel", "max/7", "weight"))
