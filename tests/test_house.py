@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "layouts": {"errors", "checkpoint", "drafter"},
     "engines": {"errors", "checkpoint", "drafter"},
     "reference": {"errors", "checkpoint", "drafter"},
-    "api": {"errors", "checkpoint", "drafter", "layouts", "engines"},
+    "parity": {"errors", "checkpoint", "drafter", "layouts", "quantization", "reference"},
+    "api": {"errors", "checkpoint", "drafter", "layouts", "engines", "parity"},
     "cli": {"errors", "checkpoint", "drafter", "layouts", "engines", "api"},
 }
 LATE = ("numpy", "huggingface_hub", "jinja2", "rich", "yaml")

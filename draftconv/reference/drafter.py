@@ -113,8 +113,6 @@ class DrafterModel(nn.Module):
         facts: Facts,
         tensors: Mapping[str, Tensor],
         *,
-        embed: Tensor | None = None,
-        head: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
         as_trained: bool = False,
     ) -> Self:
@@ -122,17 +120,12 @@ class DrafterModel(nn.Module):
 
         Args:
             tensors: canonical name -> tensor; floating tensors are cast to `dtype`.
-            embed: the target's embedding table [V, H], for a drafter that has none.
-            head: the target's head [V, H], for a drafter that has none.
             as_trained: see `FirstLayer`.
 
         Raises:
             BadCheckpoint: tensors are missing, superfluous or of another shape than the facts say.
         """
         given = {name: tensor for name, tensor in tensors.items() if name not in _UNREAD}
-        for name, shared in ((EMBEDDING, embed), (HEAD, head)):
-            if shared is not None:
-                given.setdefault(name, shared)
         with torch.device("meta"):
             model = cls(facts, as_trained=as_trained)
         absent = [name for name in (EMBEDDING, HEAD) if name not in given]
