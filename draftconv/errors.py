@@ -61,6 +61,10 @@ class WriteError(DraftconvError):
     """The output could not be written; nothing was left behind."""
 
 
+class BadPrompts(DraftconvError):
+    """A file of prompts that cannot be read, or a suite whose data set cannot be fetched."""
+
+
 class CheckFailed(DraftconvError):
     """A verification found a difference."""
 
