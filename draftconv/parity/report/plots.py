@@ -98,9 +98,7 @@ def per_request(pairs: Sequence[Pair]) -> str:
         axes = figure.subplots()
         axes.fill_between([low, high], [low, low], [low, high], color=WORSE, linewidth=0)
         axes.plot([low, high], [low, high], color=MUTED, linewidth=1)
-        axes.plot(
-            [x for x, _ in points], [y for _, y in points], "o", color=CANDIDATE, alpha=0.6, markersize=5, mew=0
-        )
+        axes.plot([x for x, _ in points], [y for _, y in points], "o", color=CANDIDATE, alpha=0.6, markersize=5, mew=0)
         axes.text(0.03, 0.97, f"better: {better}", transform=axes.transAxes, va="top", color=MUTED)
         axes.text(0.97, 0.03, f"worse: {worse}", transform=axes.transAxes, ha="right", color=MUTED)
         axes.set(xlim=(low, high), ylim=(low, high), xlabel="reference, tokens", ylabel="candidate, tokens")
