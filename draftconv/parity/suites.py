@@ -84,12 +84,12 @@ def suites() -> dict[str, Suite]:
     """The shipped suites, by name."""
     import yaml
 
-    files = sorted((recipes() / "suites").iterdir(), key=lambda file: file.name)
-    return {
+    found = {
         file.name.removesuffix(".yaml"): Suite.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
-        for file in files
+        for file in (recipes() / "suites").iterdir()
         if file.name.endswith(".yaml")
     }
+    return dict(sorted(found.items()))
 
 
 def fetch(name: str, suite: Suite, limit: int | None = None) -> PromptSet:
