@@ -44,25 +44,26 @@ class Table:
 
     Attributes:
         note: one or two sentences on how to read it.
-        columns: a title that starts with `>` belongs to a column of numbers; `heads` takes it away.
     """
 
     title: str
     note: str
-    columns: tuple[str, ...]
+    columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    @property
-    def heads(self) -> tuple[str, ...]:
-        return tuple(column.removeprefix(_figure("")) for column in self.columns)
 
-    @property
-    def numeric(self) -> tuple[bool, ...]:
-        return tuple(column.startswith(_figure("")) for column in self.columns)
+def _table(title: str, note: str, columns: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> Table:
+    heads = (column if isinstance(column, Column) else Column(column) for column in columns)
+    return Table(
+        title,
+        note,
+        tuple(head._replace(title=safe(head.title)) for head in heads),
+        tuple(tuple(safe(cell) for cell in row) for row in rows),
+    )
 
 
-def _table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    return Table(title, note, tuple(map(safe, columns)), tuple(tuple(safe(cell) for cell in row) for row in rows))
+def _figure(title: str) -> Column:
+    return Column(title, figures=True)
 
 
 def headline(report: Report) -> Table:
@@ -123,8 +124,8 @@ def categories(comparison: Comparison) -> Table:
         (
             "benchmark",
             _figure("prompts"),
-            _figure(f"{comparison.reference}"),
-            _figure(f"{comparison.candidate}"),
+            _figure(comparison.reference),
+            _figure(comparison.candidate),
             _figure("change"),
             _figure("95 % interval"),
             "",
@@ -155,8 +156,8 @@ def depths(comparison: Comparison) -> Table:
         "steps that accepted all earlier ones, how many accepted this one too. Differences are in percentage points.",
         (
             _figure("drafted token"),
-            _figure(f"{comparison.reference}"),
-            _figure(f"{comparison.candidate}"),
+            _figure(comparison.reference),
+            _figure(comparison.candidate),
             _figure("difference"),
             _figure("95 % interval"),
             _figure(f"{comparison.reference}, given the one before"),
@@ -217,8 +218,8 @@ def every_position(comparison: Comparison) -> Table:
         "As by depth, but from every position of the text.",
         (
             _figure("drafted token"),
-            _figure(f"{comparison.reference}"),
-            _figure(f"{comparison.candidate}"),
+            _figure(comparison.reference),
+            _figure(comparison.candidate),
             _figure("difference"),
         ),
         (
