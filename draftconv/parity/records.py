@@ -60,15 +60,17 @@ def lines(records: Iterable[Record]) -> Iterator[str]:
         yield json.dumps(document, ensure_ascii=True)
 
 
-def parse_line(line: bytes, where: str) -> Record:
-    """The record that a line holds.
-
-    Args:
-        where: what is read, for messages.
+def read_lines(data: bytes) -> Iterator[Record]:
+    """The records that records.jsonl holds.
 
     Raises:
-        BadReport: it is no record, or its figures contradict each other.
+        BadReport: a line is no record, or its figures contradict each other.
     """
+    for number, line in enumerate(data.splitlines(), 1):
+        yield _read(line, f"{FILE}, line {number}")
+
+
+def _read(line: bytes, where: str) -> Record:
     from draftconv.parity.report.schema import Line, parse
 
     found = parse(Line, line, where)

@@ -17,6 +17,8 @@ from draftconv.parity.report.model import (
     Place,
     Report,
 )
+from draftconv.parity.report.words import Decode
+from draftconv.parity.report.write import read_report, write_report
 
 __all__ = [
     "About",
@@ -24,6 +26,7 @@ __all__ = [
     "Attribution",
     "Comparison",
     "Control",
+    "Decode",
     "Diagnostics",
     "Divergence",
     "EveryPosition",
@@ -31,4 +34,6 @@ __all__ = [
     "Missed",
     "Place",
     "Report",
+    "read_report",
+    "write_report",
 ]

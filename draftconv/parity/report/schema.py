@@ -6,7 +6,7 @@ files have around them. It is imported where a report is written or read, not be
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,6 +14,8 @@ from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_object
 from draftconv.errors import BadCheckpoint, BadReport, UsageError
 from draftconv.parity.report.model import About, Arm, Comparison, Control
+
+FORMAT: Final = "draftconv-parity-report"
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -43,7 +45,7 @@ class Line(_Strict):
 class Document(_Strict):
     """report.json. `records_sha256` binds it to the records that it was computed from."""
 
-    format: Literal["draftconv-parity-report"] = "draftconv-parity-report"
+    format: Literal["draftconv-parity-report"] = FORMAT
     version: Literal[1] = 1
     about: About
     arms: tuple[Arm, ...]
