@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from draftconv.checkpoint.text import safe
+from draftconv.checkpoint.text import safe as safe
 from draftconv.errors import DraftconvError
 
 if TYPE_CHECKING:
