@@ -23,10 +23,11 @@ MAY_IMPORT = {
     "engines": {"errors", "checkpoint", "drafter"},
     "reference": {"errors", "checkpoint", "drafter"},
     "quantization": {"errors", "checkpoint", "drafter", "reference"},
-    "api": {"errors", "checkpoint", "drafter", "layouts", "engines"},
-    "cli": {"errors", "checkpoint", "drafter", "layouts", "engines", "api"},
+    "parity": {"errors", "checkpoint", "drafter", "layouts", "quantization", "reference"},
+    "api": {"errors", "checkpoint", "drafter", "layouts", "engines", "quantization", "parity"},
+    "cli": {"errors", "checkpoint", "drafter", "layouts", "engines", "quantization", "parity", "api"},
 }
-ARITHMETIC = {"reference", "quantization"}
+ARITHMETIC = {"reference", "quantization", "parity"}
 """Rooms that may import torch."""
 
 LATE = ("numpy", "huggingface_hub", "jinja2", "rich", "yaml", "pydantic")

@@ -71,7 +71,7 @@ def simulate(
             cure="take a recipe with dynamic activations, or one that leaves them in 16 bits",
         )
     selection = select(recipe, model.facts)
-    weights = {name: model.get_parameter(name) for name in selection.quantized}
+    weights = {name: model.get_parameter(name).detach() for name in selection.quantized}
     source = {name: weight.to((stored or {}).get(name, weight.dtype)) for name, weight in weights.items()}
     rounded: dict[str, Tensor] = {}
     for name in selection.quantized if only is None else chosen(selection, only):

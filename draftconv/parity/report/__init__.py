@@ -1,0 +1,39 @@
+"""The report of a parity run: records.jsonl, report.json, report.md, junit.xml and report.html.
+
+`model` is what a report says; `tables` turns it into the rows that every page shows.
+"""
+
+from draftconv.parity.report.model import (
+    About,
+    Arm,
+    Attribution,
+    Comparison,
+    Control,
+    Diagnostics,
+    Divergence,
+    EveryPosition,
+    Losses,
+    Missed,
+    Place,
+    Report,
+)
+from draftconv.parity.report.words import Decode
+from draftconv.parity.report.write import read_report, write_report
+
+__all__ = [
+    "About",
+    "Arm",
+    "Attribution",
+    "Comparison",
+    "Control",
+    "Decode",
+    "Diagnostics",
+    "Divergence",
+    "EveryPosition",
+    "Losses",
+    "Missed",
+    "Place",
+    "Report",
+    "read_report",
+    "write_report",
+]

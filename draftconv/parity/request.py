@@ -1,0 +1,28 @@
+"""One request of a trace in memory: what replay reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt and what the target made of it.
+
+    Attributes:
+        cluster: what is resampled as one: a prompt with all its turns.
+        tokens_N: int64 [n + 1]; the first `prompt` are the prompt, the next `counted` are
+            generated and count, the rest is kept so that the last counted step is not clipped.
+        states_TAW: [n, A, W]: row t is the residual stream at position t, one column per
+            boundary in ascending order.
+    """
+
+    id: str
+    cluster: str
+    category: str
+    prompt: int
+    counted: int
+    tokens_N: Tensor
+    states_TAW: Tensor
