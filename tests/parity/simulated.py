@@ -31,7 +31,33 @@ from draftconv.parity.verdict import Gate, How
 from draftconv.reference.counts import Counts
 
 RATES = (0.73, 0.71, 0.68)
-WORDS = ["the", "a", "of", "to", "and", "in", "is", "that", "for", "it", "on", "as", "with", "by", "at", "from", "this", "be", "or", "an", "if", "else", "return", "self", "def"]
+WORDS = [
+    "the",
+    "a",
+    "of",
+    "to",
+    "and",
+    "in",
+    "is",
+    "that",
+    "for",
+    "it",
+    "on",
+    "as",
+    "with",
+    "by",
+    "at",
+    "from",
+    "this",
+    "be",
+    "or",
+    "an",
+    "if",
+    "else",
+    "return",
+    "self",
+    "def",
+]
 
 
 def decode(tokens: Sequence[int]) -> str:
