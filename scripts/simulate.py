@@ -276,7 +276,7 @@ def table(head: Row, rows: Iterable[Row]) -> str:
 
 
 def percent(share: float, sign: str = "-") -> str:
-    return f"{100 * share:{sign}.1f} %"
+    return f"{round(100 * share, 1) + 0.0:{sign}.1f} %"  # + 0.0: never -0.0
 
 
 def coverage_table(cells: Cells) -> str:

@@ -143,3 +143,9 @@ def test_parts_go_to_their_places_on_the_page() -> None:
 def test_the_page_has_a_place_for_every_table() -> None:
     places = {match["name"] for match in simulate.PART.finditer(simulate.PAGE.read_text(encoding="utf-8"))}
     assert places == {"averages", "spread", "coverage", "decisions-1", "decisions-2"}
+
+
+def test_nothing_is_minus_zero() -> None:
+    assert simulate.percent(-0.0004, "+") == "+0.0 %"
+    assert simulate.percent(-0.0006, "+") == "-0.1 %"
+    assert simulate.percent(0.9501) == "95.0 %"
