@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from draftconv.parity.extension import Earlier, Sample, Terms
-from draftconv.parity.records import Record, paired
+from draftconv.parity.records import Record, paired, run_twice
 from draftconv.parity.statistics import Depth, Discordance, Pair, by_depth
 from draftconv.parity.verdict import Gate, How, Outcome, Verdict, judge
 
@@ -226,7 +226,7 @@ class Comparison:
     """A candidate against the reference: names of arms, what was found, and how it came about.
 
     Attributes:
-        again: the arm that is the reference run once more (A/A).
+        again: the arm that is the reference run once more (A/A), on all requests or some.
         errors: requests that an arm failed to answer; they have no records.
         extended: whether the sample is an inconclusive earlier one and its extension.
         depths: how each drafted token fares.
@@ -265,7 +265,7 @@ class Comparison:
         """
         records = tuple(records)
         pairs = paired(records, reference, candidate)
-        aa = None if again is None else paired(records, reference, again)
+        aa = None if again is None else run_twice(records, reference, again)
         verdict = judge(pairs, gate, how=how, aa=aa, errors=errors, extended=extended)
         counted = [pair for pair in pairs if pair.counted]
         depths = by_depth(counted) if counted else ()
@@ -323,7 +323,7 @@ class Report:
             ),
             self.pairs(comparison),
             {record.id: record.tokens for record in self.records if record.arm == reference},
-            None if again is None else paired(self.records, reference, again),
+            None if again is None else run_twice(self.records, reference, again),
             comparison.errors,
         )
 
