@@ -189,9 +189,9 @@ def diagnostics(comparison: Comparison) -> Table:
             for what, measured in (
                 ("only the reference is right", rate.lost),
                 ("only the candidate is right", rate.gained),
-                ("net loss", rate.net),
             ):
-                yield what, f"{points(measured.value)} points", points_interval(measured.interval)
+                yield what, share(measured.value), f"{share(measured.interval.low)} to {share(measured.interval.high)}"
+            yield "net loss", f"{points(rate.net.value)} points", points_interval(rate.net.interval)
         if kl := found.divergence:
             for what, value in (
                 ("KL of the first draft, mean", kl.mean),
