@@ -61,10 +61,20 @@ class WriteError(DraftconvError):
     """The output could not be written; nothing was left behind."""
 
 
+class BadPrompts(DraftconvError):
+    """A file of prompts that cannot be read, or a suite whose data set cannot be fetched."""
+
+
 class CheckFailed(DraftconvError):
     """A verification found a difference."""
 
     exit_code = 1
+
+
+class Void(DraftconvError):
+    """A measurement that is not to be trusted: states that are short, shifted or not numbers."""
+
+    exit_code = 4
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
