@@ -264,17 +264,19 @@ def controls(report: Report) -> Table:
 
 def arms(report: Report) -> Table:
     """What each drafter is."""
-    names = dict.fromkeys(name for arm in report.arms for name in arm.facts)
+    again = {comparison.again for comparison in report.comparisons}
+    arms = [arm for arm in report.arms if arm.name not in again]
+    names = dict.fromkeys(name for arm in arms for name in arm.facts)
 
     def rows() -> Iterator[Sequence[object]]:
-        yield "source", *(arm.source for arm in report.arms)
-        yield "layout", *(arm.layout for arm in report.arms)
-        yield "quantization", *(arm.quantization for arm in report.arms)
-        yield "content", *(arm.content for arm in report.arms)
+        yield "source", *(arm.source for arm in arms)
+        yield "layout", *(arm.layout for arm in arms)
+        yield "quantization", *(arm.quantization for arm in arms)
+        yield "content", *(arm.content for arm in arms)
         for name in names:
-            yield name, *(arm.facts.get(name, NONE) for arm in report.arms)
+            yield name, *(arm.facts.get(name, NONE) for arm in arms)
 
-    return _table("Drafters", "", ("", *(arm.name for arm in report.arms)), rows())
+    return _table("Drafters", "", ("", *(arm.name for arm in arms)), rows())
 
 
 def settings(report: Report) -> Table:
