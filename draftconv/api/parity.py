@@ -22,10 +22,12 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts.reading import read_drafter
+from draftconv.parity.extension import extend
 from draftconv.parity.records import Record, paired
+from draftconv.parity.report import read_report
 from draftconv.parity.report.model import About, Arm, Attribution, Comparison, Control, Report
 from draftconv.parity.trace import Entry, Trace, open_trace, tensor_hash
-from draftconv.parity.verdict import EXACT, GATES, Gate, Kind, judge
+from draftconv.parity.verdict import EXACT, EXIT_CODES, GATES, Gate, Kind, judge
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import Recipe, find_recipe
 from draftconv.quantization.scheme import GRIDS
@@ -58,6 +60,7 @@ class ParityOptions:
         attribute: measure the cost of each tensor that a candidate changed.
         self_test: replay the negative controls too.
         limit: only so many requests of the trace.
+        extend: an earlier, inconclusive report; its requests count too.
         layout, aux_convention: how to read the drafters, as `inspect` has them.
         command: argv for the report.
     """
@@ -71,6 +74,7 @@ class ParityOptions:
     attribute: bool = False
     self_test: bool = False
     limit: int | None = None
+    extend: Path | None = None
     layout: str | None = None
     aux_convention: str | None = None
     command: tuple[str, ...] = ()
@@ -100,9 +104,25 @@ def parity(
             "there is no candidate to compare with the reference",
             cure="name a second drafter, or add --fake-quant RECIPE or --self-test",
         )
+    earlier = read_report(options.extend) if options.extend else None
     opened = open_trace(trace)
     entries = opened.entries[: options.limit]
-    return _report(opened, entries, _arms(opened, reference, candidates, options), options, progress)
+    found = _report(opened, entries, _arms(opened, reference, candidates, options), options, progress)
+    return extended(earlier, found) if earlier else found
+
+
+def exit_code(report: Report) -> int:
+    """0 if every candidate passed and every control was caught, else what the worst of them asks for.
+
+    Void comes before a failure: where the measurement is not to be trusted, neither is the failure.
+    """
+    codes = {comparison.verdict.exit_code for comparison in report.comparisons}
+    if any(control.caught is False for control in report.controls):
+        codes.add(EXIT_CODES["fail"])
+    return next((code for code in _WORST_FIRST if code in codes), 0)
+
+
+_WORST_FIRST = tuple(EXIT_CODES[outcome] for outcome in ("void", "fail", "inconclusive"))
 
 
 # ── arms ───────────────────────────────────────────────────────────────────────────
@@ -128,6 +148,7 @@ class _Arms:
 
     reference: _Side
     candidates: tuple[_Side, ...]
+    again: replay.Arm
     twin: replay.Arm | None
     broken: tuple[tuple[controls.Fault, replay.Arm | str], ...]
 
@@ -135,7 +156,7 @@ class _Arms:
         """Arms of which only counts are wanted."""
         parts = [part for side in self.candidates for part in side.parts.values()]
         broken = [arm for _, arm in self.broken if not isinstance(arm, str)]
-        return [*parts, *([self.twin] if self.twin else []), *broken]
+        return [self.again, *parts, *([self.twin] if self.twin else []), *broken]
 
 
 def _arms(trace: Trace, reference: str | Path, candidates: Sequence[str | Path], options: ParityOptions) -> _Arms:
@@ -164,7 +185,8 @@ def _arms(trace: Trace, reference: str | Path, candidates: Sequence[str | Path],
         about = replace(sides[0].about, name=arm.name, quantization=f"simulated {recipe.name}: {recipe.scheme}")
         sides.append(_Side(about, arm, _gate(_kind(recipe), options), parts))
     twin, broken = _controls(first, trace) if options.self_test else (None, ())
-    return _Arms(sides[0], tuple(sides[1:]), twin, broken)
+    again = replace(first, name=f"{first.name} again")
+    return _Arms(sides[0], tuple(sides[1:]), again, twin, broken)
 
 
 def _read(spec: str | Path, trace: Trace, options: ParityOptions) -> Drafter:
@@ -234,6 +256,57 @@ def _gate(kind: Kind, options: ParityOptions) -> Gate:
             return Gate(margin)
 
 
+# ── extension ──────────────────────────────────────────────────────────────────────
+
+
+def extended(earlier: Report, new: Report) -> Report:
+    """Judge the requests of an earlier, inconclusive report and of a new one together.
+
+    `parity.extension` has the rules. Places and diagnostics are those of the new requests.
+
+    Raises:
+        UsageError: the two cannot be one sample.
+    """
+    if len(earlier.comparisons) != 1 or len(new.comparisons) != 1:
+        raise UsageError(
+            f"the report has {len(earlier.comparisons)} candidates, this run {len(new.comparisons)}",
+            why="an extension is about one candidate",
+            cure="name the one candidate of the report",
+        )
+    (old,), (now,) = earlier.comparisons, new.comparisons
+    sample = extend(earlier.earlier(old), new.sample(now))
+    names = {old.reference: now.reference, old.candidate: now.candidate}
+    if old.again and now.again:
+        names[old.again] = now.again
+    before = (replace(line, arm=names[line.arm]) for line in earlier.records if line.arm in names)
+    records = (*before, *new.records)
+    comparison = Comparison.of(
+        records,
+        now.reference,
+        now.candidate,
+        now.verdict.gate,
+        how=now.verdict.how,
+        again=now.again,
+        errors=sample.errors,
+        extended=True,
+        losses=now.losses,
+        diagnostics=now.diagnostics,
+    )
+    return replace(new, about=_joined(earlier.about, new.about), records=records, comparisons=(comparison,))
+
+
+def _joined(old: About, new: About) -> About:
+    def both(first: str | None, second: str | None) -> str:
+        return hashlib.sha256(f"{first} {second}".encode()).hexdigest()
+
+    return replace(
+        new,
+        prompts=f"{old.prompts} + {new.prompts}",
+        prompts_sha256=both(old.prompts_sha256, new.prompts_sha256),
+        trace=both(old.trace, new.trace),
+    )
+
+
 # ── the report ─────────────────────────────────────────────────────────────────────
 
 
@@ -259,18 +332,33 @@ def _report(
         trace, entries, reference, [side.arm for side in arms.candidates], arms.others(),
         depth=options.depth, progress=report,
     )  # fmt: skip
-    shown = {reference.name, *(side.arm.name for side in arms.candidates)}
-    comparisons = []
-    for side in arms.candidates:
-        tally = found.tallies[side.arm.name]
-        verdict = judge(paired(found.records, reference.name, side.arm.name), side.gate, how="replay", aa=found.aa)
-        diagnostics = replace(tally.diagnostics(), attribution=_attribution(found.records, reference, side))
-        comparisons.append(Comparison(reference.name, side.arm.name, verdict, tally.losses(), diagnostics))
+    comparisons = tuple(
+        Comparison.of(
+            found.records,
+            reference.name,
+            side.arm.name,
+            side.gate,
+            how="replay",
+            again=arms.again.name,
+            losses=found.tallies[side.arm.name].losses(),
+            diagnostics=replace(
+                found.tallies[side.arm.name].diagnostics(),
+                attribution=_attribution(found.records, reference, side),
+            ),
+        )
+        for side in arms.candidates
+    )
+    told = (
+        arms.reference.about,
+        replace(arms.reference.about, name=arms.again.name),
+        *(s.about for s in arms.candidates),
+    )
+    names = {arm.name for arm in told}
     return Report(
         about=_run_about(trace, entries, options),
-        arms=(arms.reference.about, *(side.about for side in arms.candidates)),
-        records=tuple(line for line in found.records if line.arm in shown),
-        comparisons=tuple(comparisons),
+        arms=told,
+        records=tuple(line for line in found.records if line.arm in names),
+        comparisons=comparisons,
         controls=tuple(_control(found.records, reference, arms.twin, *row) for row in arms.broken),
     )
 
@@ -336,7 +424,7 @@ def _run_about(trace: Trace, entries: Sequence[Entry], options: ParityOptions) -
     about = trace.about
     hashed = hashlib.sha256("".join(entry.tokens + entry.states for entry in entries).encode())
     return About(
-        method="replay",
+        how="replay",
         target=about.target + (f"@{about.revision}" if about.revision else ""),
         prompts=about.prompts,
         prompts_sha256=about.prompts_sha256,
@@ -351,5 +439,5 @@ def _run_about(trace: Trace, entries: Sequence[Entry], options: ParityOptions) -
             "replay": f"{options.dtype} on {options.device}",
             "tables": f"as {options.semantics} takes them",
         },
-        trace=f"sha256:{hashed.hexdigest()}",
+        trace=hashed.hexdigest(),
     )

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from draftconv.parity.records import Record
 from draftconv.parity.replay import Arm, replay
-from draftconv.parity.request import Request
-from draftconv.parity.statistics import Pair
 from draftconv.parity.tally import Tally, record
 from draftconv.parity.trace import Entry, Trace
-
-AA_REQUESTS = 8
-"""Requests on which the reference is replayed a second time. The same arithmetic on the same
-numbers must do the very same; if it does not, the device is not deterministic and no count is to
-be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +17,10 @@ class Replayed:
 
     Attributes:
         records: of every arm, request by request. `tallies`: of every candidate against the reference.
-        aa: the reference against itself, on the first requests.
     """
 
     records: tuple[Record, ...]
     tallies: Mapping[str, Tally]
-    aa: tuple[Pair, ...]
 
 
 def run(
@@ -54,19 +45,11 @@ def run(
     """
     arms = (reference, *candidates, *others)
     boundaries = sorted({boundary for arm in arms for boundary in arm.boundaries})
-
-    def requests(some: Sequence[Entry]) -> Iterator[Request]:
-        return (trace.read(entry, boundaries) for entry in some)
-
+    requests = (trace.read(entry, boundaries) for entry in entries)
     records: list[Record] = []
     tallies = {arm.name: Tally(depth) for arm in candidates}
-    for request, outcomes in replay(arms, requests(entries), boundaries, depth=depth, done=progress):
+    for request, outcomes in replay(arms, requests, boundaries, depth=depth, done=progress):
         records += (record(arm.name, request, outcome) for arm, outcome in zip(arms, outcomes, strict=True))
         for arm, outcome in zip(candidates, outcomes[1:], strict=False):
             tallies[arm.name].add(request, outcomes[0], outcome)
-    twice = (reference, Arm(f"{reference.name} again", reference.model, reference.boundaries))
-    aa = tuple(
-        Pair(request.id, request.cluster, request.category, first.counts, second.counts)
-        for request, (first, second) in replay(twice, requests(entries[:AA_REQUESTS]), boundaries, depth=depth)
-    )
-    return Replayed(tuple(records), tallies, aa)
+    return Replayed(tuple(records), tallies)

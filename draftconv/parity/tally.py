@@ -27,7 +27,7 @@ KEPT = 12
 
 def record(arm: str, request: Request, outcome: Outcome) -> Record:
     """The line of records.jsonl for one request and arm."""
-    text = request.tokens_N[request.prompt : request.prompt + request.counted].tolist()
+    text = request.tokens_N[: request.prompt + request.counted].tolist()
     return Record(
         arm=arm,
         id=request.id,
@@ -36,7 +36,7 @@ def record(arm: str, request: Request, outcome: Outcome) -> Record:
         prompt=request.prompt,
         counted=request.counted,
         counts=outcome.counts,
-        text=token_hash(text),
+        tokens=token_hash(text),
     )
 
 
