@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from draftconv.api.trace import Sizing, TraceOptions, trace
+from draftconv.checkpoint.text import safe
 from draftconv.cli.options import format_option
 from draftconv.parity.trace import DTYPES, PARTIAL, Trace
 
@@ -109,7 +110,7 @@ def command(target: str, prompts: str, out: Path, form: str, **options: object) 
     except KeyboardInterrupt:
         if not (out / PARTIAL).exists():
             raise
-        print(f"Interrupted: {output.safe(out)} keeps what was captured; the same command goes on.", file=sys.stderr)
+        print(f"Interrupted: {safe(out)} keeps what was captured; the same command goes on.", file=sys.stderr)
         sys.exit(130)
     match form:
         case "json":
