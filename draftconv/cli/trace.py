@@ -169,11 +169,9 @@ def _show(made: Trace, out: Path) -> None:
             (
                 ("target", f"{about.target}{revision}, {about.dtype}"),
                 ("prompts", f"{about.prompts}, {'chat template' if about.chat else 'as they are'}"),
-                ("requests", f"{len(made.entries)} of {len({entry.cluster for entry in made.entries})} prompts"),
-                (
-                    "tokens",
-                    f"{prompts} of prompts, {counted} counted, {about.depth} more each; {ended} texts ended early",
-                ),
+                ("requests", f"{len(made.entries)} from {len({e.cluster for e in made.entries})} prompts"),
+                ("tokens", f"{prompts} of prompts, {counted} counted, {about.depth} more per request"),
+                ("ended early", f"{ended} of {len(made.entries)} texts"),
                 ("boundaries", ", ".join(map(str, about.boundaries))),
                 ("tables", ", ".join(f"{n}{' (linked)' * t.linked}" for n, t in made.tables.items())),
             ),

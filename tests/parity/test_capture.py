@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -201,6 +201,68 @@ def test_tables_of_the_loaded_model(live: Fixture) -> None:
         bare.table("embed_tokens")
     with pytest.raises(Refused, match="computes in None"):
         _ = bare.dtype
+
+
+SMALL = {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+         "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 256}  # fmt: skip
+VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+          "image_size": 28, "patch_size": 14}  # fmt: skip
+KINDS: Mapping[str, Mapping[str, object]] = {
+    "gpt2": {"vocab_size": 128, "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 256},
+    "gpt_oss": {**SMALL, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "gemma2": {**SMALL, "head_dim": 8},
+    "deepseek_v3": {**SMALL, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 16, "q_lora_rank": 8, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
+                    "qk_rope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 1},
+    "llava": {"text_config": {"model_type": "llama", **SMALL},
+              "vision_config": {"model_type": "clip_vision_model", **VISION}},
+    "mamba": {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 4, "state_size": 4},
+}  # fmt: skip
+"""Learned positions; sinks and windows; two norms more; as many experts as layers; a vision tower; no attention."""
+
+
+def invented(kind: str, directory: Path) -> TransformersTarget:
+    """A small model of that kind with random weights, through its files."""
+    library = transformers()
+    config = library.AutoConfig.for_model(kind, **KINDS[kind])
+    torch.manual_seed(0)
+    auto = library.AutoModelForImageTextToText if kind == "llava" else library.AutoModelForCausalLM
+    auto.from_config(config).save_pretrained(directory)
+    model = load_model(directory, dtype="float32", device="cpu", trust_remote_code=False)
+    return TransformersTarget(model, find_layers(model, 4), (0, 2, 4), 6, 2, ())
+
+
+PROBE = [5, 9, 33, 70, 12, 90, 4, 8, 100, 3, 44, 21, 7, 6, 2, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mamba"])
+def test_models_of_other_kinds(kind: str, tmp_path: Path) -> None:
+    target = invented(kind, tmp_path)
+    target.check(PROBE, padded=True)
+    asked = [PROBE[:9], PROBE[:2]]
+    for prompt, together in zip(asked, captured(target, asked), strict=True):
+        (alone,) = captured(target, [prompt])
+        assert torch.equal(together.tokens_N, alone.tokens_N)
+        assert distance(together.states_TAW, alone.states_TAW) < 1e-4
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="is not what it calls its hidden states"):
+        invented("mamba", tmp_path).check(PROBE, padded=True)
+
+
+@pytest.mark.slow
+def test_positions_that_count_padding_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = invented("gpt2", tmp_path)
+    whole = target.model.forward
+    monkeypatch.setattr(
+        target.model, "forward", lambda **words: whole(**{k: v for k, v in words.items() if k != "position_ids"})
+    )
+    with pytest.raises(Refused, match="states change with padding"):
+        target.check(PROBE, padded=True)
+    target.check(PROBE, padded=False)
 
 
 @pytest.fixture
