@@ -63,6 +63,16 @@ class CheckFailed(DraftconvError):
     exit_code = 1
 
 
+class Void(DraftconvError):
+    """A measurement that is not to be trusted: states that are short, shifted or not numbers."""
+
+    exit_code = 4
+
+
+class EngineError(DraftconvError):
+    """An engine that is not installed, does not answer, or refuses what it is asked."""
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """The cure for a name that nobody knows: the closest of `known`, or `otherwise` when none is close."""
     import difflib
