@@ -7,7 +7,6 @@ ordinary memory, so one method is replaced by a plain write; everything else is 
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 

