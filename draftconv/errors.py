@@ -41,6 +41,10 @@ class NeedsExport(DraftconvError):
     """A trainer's runtime state: its own exporter has to run first."""
 
 
+class BadReport(DraftconvError):
+    """A parity report that cannot be read: cut short, edited, of another version."""
+
+
 class Undecided(DraftconvError):
     """The file cannot tell and draftconv will not guess; an option must decide."""
 
@@ -55,6 +59,10 @@ class UsageError(DraftconvError):
 
 class WriteError(DraftconvError):
     """The output could not be written; nothing was left behind."""
+
+
+class BadPrompts(DraftconvError):
+    """A file of prompts that cannot be read, or a suite whose data set cannot be fetched."""
 
 
 class CheckFailed(DraftconvError):

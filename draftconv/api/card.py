@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 import shlex
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, cast
 
+from draftconv.checkpoint.text import code, plain
 from draftconv.drafter.facts import Facts, Gqa, Taps
 from draftconv.drafter.targets import Target
 from draftconv.layouts import layouts
@@ -43,18 +43,6 @@ def _template() -> Template:
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.filters |= {"plain": plain, "code": code}
     return environment.from_string(files("draftconv.api").joinpath("card.md.j2").read_text(encoding="utf-8"))
-
-
-def code(value: object) -> str:
-    """Text for a code span or block: no control or invisible characters, no backticks, one line."""
-    return "".join(c if c.isprintable() and c != "`" else "?" for c in str(value))[:400]
-
-
-def plain(value: object) -> str:
-    """Text for prose: also every character that Markdown or HTML could act on is escaped."""
-    escaped = html.escape(re.sub(r"[\\*_\[\]#|!~$^{}]", r"\\\g<0>", code(value)), quote=False)
-    # GitHub and the Hub turn bare addresses into links
-    return re.sub(r"(?i)(://|www\.|@)", lambda found: f"{found[0][:-1]}\\{found[0][-1]}", escaped)
 
 
 def describe_attention(facts: Facts) -> str:

@@ -1,8 +1,10 @@
-"""Text from strangers: names shortened for messages, JSON read strictly."""
+"""Text from strangers: made harmless, shortened for messages, JSON read strictly."""
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -25,6 +27,23 @@ def show_some(names: Iterable[object], limit: int = 3) -> str:
     listed = list(names)
     text = ", ".join(show(name) for name in listed[:limit])
     return text if len(listed) <= limit else f"{text} and {len(listed) - limit} more"
+
+
+def safe(value: object) -> str:
+    """Text with control, bidirectional and other unprintable characters escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+
+
+def code(value: object) -> str:
+    """Text for a code span or block of Markdown: no control or invisible characters, no backticks, one line."""
+    return "".join(c if c.isprintable() and c != "`" else "?" for c in str(value))[:400]
+
+
+def plain(value: object) -> str:
+    """Text for prose in Markdown: also every character that Markdown or HTML could act on is escaped."""
+    escaped = html.escape(re.sub(r"[\\*_\[\]#|!~$^{}]", r"\\\g<0>", code(value)), quote=False)
+    # GitHub and the Hub turn bare addresses into links
+    return re.sub(r"(?i)(://|www\.|@)", lambda found: f"{found[0][:-1]}\\{found[0][-1]}", escaped)
 
 
 def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str, object]:

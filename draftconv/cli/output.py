@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from draftconv.checkpoint.text import safe
 from draftconv.errors import DraftconvError
 
 if TYPE_CHECKING:
@@ -39,11 +40,6 @@ STYLES: Mapping[str, str] = {
 
 NOTICEABLE = 64 << 20
 """Bytes below which no bar is shown."""
-
-
-def safe(value: object) -> str:
-    """Text with control, bidirectional and other unprintable characters escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
 
 
 def text(value: object, style: str = "") -> Text:

@@ -7,7 +7,6 @@ attaches the target's own `embed_tokens` / `lm_head`.
 
 from __future__ import annotations
 
-import importlib.resources
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Literal
 
 from draftconv.checkpoint import Checkpoint, open_checkpoint, read_config
 from draftconv.drafter.config import Config
+from draftconv.drafter.shipped import recipes
 from draftconv.errors import BadCheckpoint, UsageError, did_you_mean
 
 Family = Literal["llama", "deepseek", "gpt-oss", "minimax-m3-vl"]
@@ -107,7 +107,7 @@ def known_targets() -> dict[str, Target]:
     """The shipped table, by name."""
     import yaml
 
-    text = _recipes().joinpath("targets.yaml").read_text(encoding="utf-8")
+    text = recipes().joinpath("targets.yaml").read_text(encoding="utf-8")
     rows: dict[str, dict[str, object]] = yaml.safe_load(text)["targets"]
     return {name: _known(name, Config(row, f"recipes/targets.yaml: {name}")) for name, row in rows.items()}
 
@@ -169,8 +169,3 @@ def _from_config(spec: str, data: Mapping[str, object], path: Path | None) -> Ta
         outer.has("auto_map"),
         path,
     )
-
-
-def _recipes() -> importlib.resources.abc.Traversable:
-    packaged = importlib.resources.files("draftconv") / "recipes"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "recipes"

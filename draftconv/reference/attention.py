@@ -105,7 +105,8 @@ class Span:
         return torch.arange(self.first, self.first + self.rows, device=device) + self.step
 
 
-ROWS_AT_ONCE = 512  # queries per score matrix: bounds memory on long texts, changes no result
+SCORES_AT_ONCE = 1 << 24
+"""Elements of a score matrix, 64 MB in float32: bounds memory on long texts, changes no result."""
 
 
 def attend(query_BTND: Tensor, cache: LayerCache, span: Span, *, scale: float, window: int | None) -> Tensor:
@@ -122,8 +123,10 @@ def attend(query_BTND: Tensor, cache: LayerCache, span: Span, *, scale: float, w
         raise UsageError("attention over an empty context", cure="run step 0 first")
     own = cache.own if window is None else cache.own[-window:]
     parts = []
-    for at in range(0, span.rows, ROWS_AT_ONCE):
-        rows = slice(at, at + ROWS_AT_ONCE)
+    per_row = query_BTND.shape[0] * query_BTND.shape[2] * cache.context.key.shape[1]
+    step = max(1, SCORES_AT_ONCE // per_row)
+    for at in range(0, span.rows, step):
+        rows = slice(at, at + step)
         query = query_BTND[:, rows] * scale
         chains = [KeysValues(kv.key[:, rows], kv.value[:, rows]) for kv in own]
         part = Span(span.first + at, query.shape[1], span.step)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Self
 
 import torch
@@ -113,8 +114,6 @@ class DrafterModel(nn.Module):
         facts: Facts,
         tensors: Mapping[str, Tensor],
         *,
-        embed: Tensor | None = None,
-        head: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
         as_trained: bool = False,
     ) -> Self:
@@ -122,17 +121,12 @@ class DrafterModel(nn.Module):
 
         Args:
             tensors: canonical name -> tensor; floating tensors are cast to `dtype`.
-            embed: the target's embedding table [V, H], for a drafter that has none.
-            head: the target's head [V, H], for a drafter that has none.
             as_trained: see `FirstLayer`.
 
         Raises:
             BadCheckpoint: tensors are missing, superfluous or of another shape than the facts say.
         """
         given = {name: tensor for name, tensor in tensors.items() if name not in _UNREAD}
-        for name, shared in ((EMBEDDING, embed), (HEAD, head)):
-            if shared is not None:
-                given.setdefault(name, shared)
         with torch.device("meta"):
             model = cls(facts, as_trained=as_trained)
         absent = [name for name in (EMBEDDING, HEAD) if name not in given]
@@ -145,6 +139,17 @@ class DrafterModel(nn.Module):
         cast = {name: t.to(dtype) if t.is_floating_point() else t for name, t in given.items()}
         model.load_state_dict(cast, assign=True)
         return model.eval().requires_grad_(False)
+
+    def changed(self, facts: Facts | None = None, tensors: Mapping[str, Tensor] = MappingProxyType({})) -> Self:
+        """The same drafter under other facts or with other tensors; all the rest is shared.
+
+        Tensors that the new facts have no place for are left out.
+        """
+        facts = facts or self.facts
+        with torch.device("meta"):
+            places = type(self)(facts).state_dict()
+        kept = {name: tensor for name, tensor in self.state_dict().items() if name in places}
+        return self.from_tensors(facts, kept | dict(tensors), dtype=self.fc.weight.dtype)
 
     def cache(self) -> Cache:
         """An empty memory for one batch of equally long requests."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from draftconv.drafter.checks import target_table
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.reference.drafter import DrafterModel
+from draftconv.reference.drafter import EMBEDDING, HEAD, DrafterModel
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -22,11 +23,18 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
 }
 
 
-def load_drafter(drafter: Drafter, target: Target | None = None, *, dtype: torch.dtype = torch.float32) -> DrafterModel:
+def load_drafter(
+    drafter: Drafter,
+    target: Target | None = None,
+    *,
+    tables: Mapping[str, TensorRef] = MappingProxyType({}),
+    dtype: torch.dtype = torch.float32,
+) -> DrafterModel:
     """Load an opened drafter's weights into the reference forward.
 
     Args:
         target: where the embedding or head comes from that the drafter does not store.
+        tables: tables that stand in for the drafter's own and the target's, by canonical name.
         dtype: of every floating parameter.
 
     Raises:
@@ -41,12 +49,14 @@ def load_drafter(drafter: Drafter, target: Target | None = None, *, dtype: torch
             why="what its integers stand for is decided by the engine that they were packed for",
             cure="load the drafter that it was made from",
         )
-    tensors = {name: to_torch(ref) for name, ref in drafter.tensors.items() if name not in ("d2t", "t2d")}
+    refs = {name: ref for name, ref in drafter.tensors.items() if name not in ("d2t", "t2d")} | dict(tables)
+    for name, names in ((EMBEDDING, EMBED_NAMES), (HEAD, HEAD_NAMES)):
+        if name not in refs:
+            refs[name] = _lent(target, names, name.removesuffix(".weight"))
+    tensors = {name: to_torch(ref) for name, ref in refs.items()}
     if facts.reduced_vocab:
         tensors["d2t"] = _offsets(drafter)
-    embed = None if facts.own_embedding else _lent(target, EMBED_NAMES, "embed_tokens")
-    head = None if facts.own_head else _lent(target, HEAD_NAMES, "lm_head")
-    return DrafterModel.from_tensors(facts, tensors, embed=embed, head=head, dtype=dtype)
+    return DrafterModel.from_tensors(facts, tensors, dtype=dtype)
 
 
 def to_torch(ref: TensorRef) -> Tensor:
@@ -78,7 +88,7 @@ def _offsets(drafter: Drafter) -> Tensor:
     return ids - torch.arange(len(ids))
 
 
-def _lent(target: Target | None, names: tuple[str, ...], what: str) -> Tensor:
+def _lent(target: Target | None, names: tuple[str, ...], what: str) -> TensorRef:
     if target is None:
         raise UsageError(
             f"the drafter stores no {what}",
@@ -92,4 +102,4 @@ def _lent(target: Target | None, names: tuple[str, ...], what: str) -> Tensor:
             why=f"looked for: {', '.join(names)}",
             cure="give the target's own repository, whose tensors have these names",
         )
-    return to_torch(table)
+    return table

@@ -12,16 +12,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from draftconv.api.convert import ConvertOptions, convert
-from draftconv.checkpoint import MemoryFile, open_checkpoint
+from draftconv.checkpoint import MemoryFile, TensorRef, open_checkpoint
+from draftconv.drafter.checks import target_table
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Taps
-from draftconv.drafter.targets import Target, find_target
+from draftconv.drafter.targets import EMBED_NAMES, Target, find_target
 from draftconv.drafter.vocabulary import MapReading
 from draftconv.errors import BadCheckpoint, DraftconvError, Refused, UsageError
 from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
 from draftconv.reference.drafter import DrafterModel
-from draftconv.reference.load import load_drafter
+from draftconv.reference.load import load_drafter, to_torch
 from draftconv.reference.speculate import draft
 from draftconv.reference.targets import TargetModel, TargetSession, load_target
 from tests import tiny
@@ -167,3 +168,20 @@ def test_loading_needs_no_file_afterwards(tmp_path: Path) -> None:
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     (path / "model.safetensors").write_bytes(bytes((path / "model.safetensors").stat().st_size))
     assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
+
+
+def test_given_tables_stand_in_for_the_drafters_own() -> None:
+    """What SGLang and TensorRT-LLM do with the embedding of a drafter as wide as its target."""
+    name = "llama-eagle3"
+    drafter, table = read(DATA / "drafters" / name), target_table(target_of(name), EMBED_NAMES)
+    assert table is not None
+    changed = replace(drafter, tensors={**drafter.tensors, EMBEDDING: doubled(drafter.tensors[EMBEDDING])})
+    given = load_drafter(changed, tables={EMBEDDING: table})
+    assert torch.equal(given.embed_tokens.weight, load_drafter(drafter).embed_tokens.weight)
+    assert not torch.equal(load_drafter(changed).embed_tokens.weight, given.embed_tokens.weight)
+
+
+def doubled(ref: TensorRef) -> TensorRef:
+    """The same tensor, BF16, with every value doubled."""
+    data = bytes((to_torch(ref) * 2).view(torch.uint8).flatten().tolist())
+    return replace(ref, file=MemoryFile("doubled", data), offset=0)

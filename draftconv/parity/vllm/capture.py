@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class VllmTarget:
     eos: tuple[int, ...]
     patience: float = PATIENCE
 
-    def capture(self, prompts: Sequence[Sequence[int]], advance: Callable[[int], None]) -> Iterator[Captured]:
+    def capture(self, prompts: Sequence[Sequence[int]], advance: Callable[[int], None]) -> list[Captured]:
         """See `rounds.Capturer`.
 
         Raises:
@@ -55,10 +55,12 @@ class VllmTarget:
                 why="the text would end early and its last steps be clipped",
                 cure="raise the engine's --max-model-len, or lower --max-tokens",
             )
+        found = []
         for answer in self.complete([tuple(prompt) for prompt in prompts], length):
             states_TAW = take_states(answer, self.wanted, self.storage, patience=self.patience)
-            yield cut(answer, states_TAW, self.eos, self.max_tokens, self.depth)
+            found.append(cut(answer, states_TAW, self.eos, self.max_tokens, self.depth))
             advance(length)
+        return found
 
 
 def cut(answer: Answer, states_TAW: Tensor, eos: Sequence[int], max_tokens: int, depth: int) -> Captured:

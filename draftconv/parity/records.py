@@ -1,0 +1,86 @@
+"""records.jsonl: one line per request and arm, from which anyone can compute the verdict again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from draftconv.checkpoint import show
+from draftconv.errors import BadReport
+from draftconv.parity.statistics import Pair
+from draftconv.reference.counts import Counts
+
+FILE = "records.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one arm did on one request.
+
+    Attributes:
+        arm: name of the drafter. `id`: of the request, unique within an arm.
+        cluster: what is resampled as one: a prompt with all its turns.
+        prompt: prompt tokens. `counted`: generated tokens that count.
+        text: SHA-256 of the generated token ids as little-endian int64: equal texts, equal hashes.
+    """
+
+    arm: str
+    id: str
+    cluster: str
+    category: str
+    prompt: int
+    counted: int
+    counts: Counts
+    text: str
+
+    @property
+    def what(self) -> tuple[str, str, str]:
+        """The request, as both arms must name it: id, cluster, category."""
+        return self.id, self.cluster, self.category
+
+
+def lines(records: Iterable[Record]) -> Iterator[str]:
+    """The lines of records.jsonl, ASCII, without their ends."""
+    for record in records:
+        document = {
+            "arm": record.arm,
+            "id": record.id,
+            "cluster": record.cluster,
+            "category": record.category,
+            "prompt_tokens": record.prompt,
+            "counted_tokens": record.counted,
+            "depth": record.counts.depth,
+            "steps": record.counts.steps,
+            "accepted": record.counts.accepted,
+            "histogram": record.counts.histogram,
+            "text": record.text,
+        }
+        yield json.dumps(document, ensure_ascii=True)
+
+
+def paired(records: Iterable[Record], reference: str, candidate: str) -> tuple[Pair, ...]:
+    """Every request of the reference with the same request of the candidate, in the reference's order.
+
+    Raises:
+        BadReport: an arm has no records, one twice, or they are not of the same requests.
+    """
+    arms: Mapping[str, dict[str, Record]] = {reference: {}, candidate: {}}
+    for record in records:
+        if (arm := arms.get(record.arm)) is None:
+            continue
+        if record.id in arm:
+            raise BadReport(
+                f"{FILE} has request {show(record.id)} of {show(record.arm)} twice",
+                why="it would be counted twice",
+                cure="write the report again",
+            )
+        arm[record.id] = record
+    ours, theirs = arms[reference], arms[candidate]
+    if not ours or {r.what for r in ours.values()} != {r.what for r in theirs.values()}:
+        raise BadReport(
+            f"{FILE} does not hold the same requests of {show(reference)} and {show(candidate)}",
+            why="only the same requests on both arms can be compared",
+            cure="write the report again",
+        )
+    return tuple(Pair(id, r.cluster, r.category, r.counts, theirs[id].counts) for id, r in ours.items())

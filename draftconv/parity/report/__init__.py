@@ -1,0 +1,36 @@
+"""The report of a parity run: records.jsonl, report.json, report.md, junit.xml and report.html.
+
+`model` is what a report says; `tables` turns it into the rows that every page shows.
+"""
+
+from draftconv.parity.report.model import (
+    About,
+    Arm,
+    Attribution,
+    Comparison,
+    Control,
+    Diagnostics,
+    Divergence,
+    EveryPosition,
+    Losses,
+    Method,
+    Missed,
+    Place,
+    Report,
+)
+
+__all__ = [
+    "About",
+    "Arm",
+    "Attribution",
+    "Comparison",
+    "Control",
+    "Diagnostics",
+    "Divergence",
+    "EveryPosition",
+    "Losses",
+    "Method",
+    "Missed",
+    "Place",
+    "Report",
+]

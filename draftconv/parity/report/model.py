@@ -1,0 +1,256 @@
+"""What a report says, as data: filled by replay or by live runs, read by the tables and pages.
+
+Figures that follow from the records (accept lengths, intervals, rates by depth, the verdict)
+are not in here: `parity.verdict.judge` makes them, and a `Comparison` holds what it said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from draftconv.parity.records import Record, paired
+from draftconv.parity.statistics import Discordance, Pair
+from draftconv.parity.verdict import Outcome, Verdict
+
+Method = Literal["replay", "live"]
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What was run, the same for all arms.
+
+    Attributes:
+        target: name, with @revision where it has one.
+        prompts: name of the suite or file; `prompts_sha256`: of the prompts as they were rendered.
+        text: `trace sha256:…`, what every arm was replayed on; None in a live run.
+        depth: K, drafted tokens per step.
+        settings: everything else that the figures depend on, by name: dtype, device, lengths, sampling;
+            in a live run also the engine with version and flags, GPU, driver.
+        version: of draftconv. `command`: argv that makes this report again.
+    """
+
+    method: Method
+    target: str
+    prompts: str
+    prompts_sha256: str
+    depth: int
+    version: str
+    command: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One drafter in the run.
+
+    Attributes:
+        name: unique in the run; records name it.
+        source: base name of a directory or repo@revision, never a path.
+        quantization: in words (`none`, `INT4 weights per 128 channels, simulated`).
+        content: hash of its weights and config.
+        facts: what else it is, by name, in words.
+    """
+
+    name: str
+    source: str
+    layout: str
+    quantization: str
+    content: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One position where a step starts, and what both arms drafted there.
+
+    Attributes:
+        id: of the request. `position`: of the first drafted token in its text.
+        context: token ids before it, the last few dozen. `target`: the K ids that the target wrote.
+        reference, candidate: drafted ids, up to and including the first rejected one.
+        reference_accepted, candidate_accepted: how many of them the target agreed with.
+    """
+
+    id: str
+    position: int
+    context: tuple[int, ...]
+    target: tuple[int, ...]
+    reference: tuple[int, ...]
+    candidate: tuple[int, ...]
+    reference_accepted: int
+    candidate_accepted: int
+
+    @property
+    def lost(self) -> int:
+        """Tokens that the candidate accepted fewer than the reference; negative where it won."""
+        return self.reference_accepted - self.candidate_accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A token of the target that the candidate failed to draft where the reference did."""
+
+    token: int
+    places: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Where the two arms part, over all places that were looked at.
+
+    Attributes:
+        places: how many were looked at. `what`: which they are, in words.
+        worse, better: places where the candidate accepted fewer, or more, than the reference.
+        lost, gained: accepted tokens that these cost, or won.
+        tokens: the target's tokens that cost most. `largest`: the places that cost most.
+    """
+
+    places: int
+    what: str
+    worse: int
+    better: int
+    lost: int
+    gained: int
+    tokens: tuple[Missed, ...]
+    largest: tuple[Place, ...]
+
+    @classmethod
+    def of(cls, places: Iterable[Place], what: str, keep: int = 12) -> Losses:
+        """Sum up places; equal losses keep the order in which they came.
+
+        Args:
+            keep: how many of the costliest tokens and places are kept; memory is bounded by them.
+        """
+        looked = worse = better = lost = gained = 0
+        missed: dict[int, list[int]] = {}
+        largest: list[Place] = []
+        for place in places:
+            looked += 1
+            if place.lost > 0:
+                worse += 1
+                lost += place.lost
+                entry = missed.setdefault(place.target[place.candidate_accepted], [0, 0])
+                entry[0] += 1
+                entry[1] += place.lost
+                largest.append(place)
+                if len(largest) > 4 * keep:
+                    largest = _costliest(largest, keep)
+            elif place.lost < 0:
+                better += 1
+                gained -= place.lost
+        tokens = sorted((Missed(token, *sums) for token, sums in missed.items()), key=lambda m: (-m.lost, m.token))
+        return cls(looked, what, worse, better, lost, gained, tuple(tokens[:keep]), tuple(_costliest(largest, keep)))
+
+
+def _costliest(places: list[Place], keep: int) -> list[Place]:
+    return sorted(places, key=lambda place: -place.lost)[:keep]
+
+
+@dataclass(frozen=True, slots=True)
+class EveryPosition:
+    """Rates over every position, not only where a step starts; reported, never gated.
+
+    Attributes:
+        depth: j = 1…K. `reference`, `candidate`: share of all positions with at least j accepted.
+    """
+
+    depth: int
+    reference: float
+    candidate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """KL(reference ‖ candidate) of the first draft's distribution over the draft vocabulary, in nats."""
+
+    positions: int
+    mean: float
+    median: float
+    p90: float
+    p99: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The cost of one quantized tensor: the reference with only that tensor replaced.
+
+    Attributes:
+        change: of accept length against the reference, as a ratio - 1.
+    """
+
+    tensor: str
+    accept_length: float
+    change: float
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """What helps to find a loss; nothing in here decides.
+
+    Attributes:
+        agreement: share of all positions at which both arms draft the same first token.
+        discordance: first drafted tokens that only one arm got right.
+    """
+
+    agreement: float | None = None
+    discordance: Discordance | None = None
+    every_position: tuple[EveryPosition, ...] = ()
+    divergence: Divergence | None = None
+    attribution: tuple[Attribution, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A drafter broken on purpose: parity that lets it pass is broken itself.
+
+    Attributes:
+        name: short (`d2t zeroed`). `fault`: what was done to the reference.
+        accept_length: None where the fault does not apply to this drafter; `note` says why.
+        caught: by the conversion gate, which wants equal counts.
+        outcome: of the gate with a margin, which may well let a small fault pass.
+    """
+
+    name: str
+    fault: str
+    accept_length: float | None = None
+    caught: bool | None = None
+    outcome: Outcome | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A candidate against the reference: names of two arms, and what was found."""
+
+    reference: str
+    candidate: str
+    verdict: Verdict
+    losses: Losses | None = None
+    diagnostics: Diagnostics = Diagnostics()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run: several candidates can share the reference and the target side.
+
+    Attributes:
+        arms: the reference first. `controls`: of this run (`--self-test`).
+    """
+
+    about: About
+    arms: tuple[Arm, ...]
+    records: tuple[Record, ...]
+    comparisons: tuple[Comparison, ...]
+    controls: tuple[Control, ...] = ()
+
+    def arm(self, name: str) -> Arm:
+        """The arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def pairs(self, comparison: Comparison) -> tuple[Pair, ...]:
+        """What the verdict of a comparison was computed from."""
+        return paired(self.records, comparison.reference, comparison.candidate)

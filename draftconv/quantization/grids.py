@@ -1,0 +1,133 @@
+"""Rounding to a grid and back, in torch, on any device and in blocks of rows.
+
+Shapes: O output rows, I inputs, G scales of a row (1 per channel, I / group per group),
+g inputs under one scale. Arithmetic is float32 whatever the weight's dtype, as in Quark
+and ModelOpt; a result does not depend on how many rows are handed over at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.quantization.codes import decode, encode, nearest
+from draftconv.quantization.scales import FP8_MAX, Scaling, step
+from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, WeightScheme
+
+AT_ONCE = 1 << 18
+"""Elements of a block: a few float32 copies of it stay in a core's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A weight on its grid.
+
+    Attributes:
+        codes: [O, I]; int8 for int4 and int8, float8_e4m3fn for fp8, and for the FP4 grids
+            uint8 E2M1 codes 0...15, one to a byte, bit 3 the sign.
+        scale: [O, G], or [1, 1] per tensor, in its stored dtype; uint8 for mxfp4, the
+            exponent plus 127.
+        unit: float32 []: what `scale` is multiples of; nvfp4 stores it, on the other grids it is 1.
+    """
+
+    grid: GridName
+    codes: Tensor
+    scale: Tensor
+    unit: Tensor
+
+
+def peak(weight_OI: Tensor) -> Tensor:
+    """The largest magnitude of a tensor, float32 []: what a scale for a whole tensor follows from."""
+    return weight_OI.abs().amax().float()
+
+
+def quantize(
+    weight_OI: Tensor, scheme: WeightScheme, *, whole: Tensor | None = None, name: str = "the weight"
+) -> Quantized:
+    """Round a weight to the scheme's grid.
+
+    Args:
+        weight_OI: [O, I], floating; F64 is read as F32.
+        whole: the `peak` of the whole tensor where these rows are a part of it, or of all
+            tensors that share a scale. Only fp8 per tensor and nvfp4 look at it.
+        name: whose values they are, for the message.
+
+    Raises:
+        BadCheckpoint: the weight holds NaN or infinities.
+        UsageError: the inputs are no multiple of the group.
+    """
+    inputs = weight_OI.shape[1]
+    group = scheme.group or inputs
+    if inputs % group:
+        raise UsageError(f"{name} has {inputs} inputs, which is no multiple of the group of {group}")
+    largest = peak(weight_OI) if whole is None else whole.to(weight_OI.device, torch.float32)
+    scaling = Scaling.of(scheme, weight_OI.dtype, largest)
+    codes, scales = [], []
+    for rows_BI in _blocks(weight_OI):
+        wide_BGg = torch.unflatten(rows_BI.float(), 1, (-1, group))
+        top_BG = largest.expand(1, 1) if scheme.per == "tensor" else wide_BGg.abs().amax(-1)
+        if not top_BG.isfinite().all():
+            raise BadCheckpoint(
+                f"{name} holds NaN or infinite values",
+                why="no scale covers them, and every code beside them would be lost",
+                cure="`draftconv inspect --deep` names the tensors that are not finite",
+            )
+        divisor = scaling.rule.divisor
+        scale_BG = scaling.least_squares(wide_BGg, top_BG) if divisor is None else scaling.stored(top_BG, divisor)
+        codes.append(encode(scaling.values(wide_BGg, scale_BG), scheme.grid).flatten(1))
+        scales.append(scale_BG)
+    return Quantized(
+        scheme.grid, torch.cat(codes), scales[0] if scheme.per == "tensor" else torch.cat(scales), scaling.unit
+    )
+
+
+def dequantize(quantized: Quantized, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What the codes stand for: [O, I]; a float32 product, rounded once to `dtype`.
+
+    With int4 or int8 codes and a 16-bit scale the float32 product is exact.
+    """
+    codes_OI, step_OG = quantized.codes, step(quantized.grid, quantized.scale, quantized.unit)
+    step_OG = step_OG.expand(len(codes_OI), -1)
+    parts = [torch.empty(0, codes_OI.shape[1], dtype=dtype, device=codes_OI.device)]
+    at = 0
+    for codes_BI in _blocks(codes_OI):
+        step_BG = step_OG[at : at + len(codes_BI)]
+        values_BGg = torch.unflatten(decode(codes_BI, quantized.grid), 1, (step_BG.shape[1], -1))
+        parts.append((values_BGg * step_BG[..., None]).flatten(1).to(dtype))
+        at += len(codes_BI)
+    return torch.cat(parts)
+
+
+def round_trip(x: Tensor, scheme: InputScheme) -> Tensor:
+    """Activations after dynamic rounding per token, in the dtype they came in.
+
+    Args:
+        x: [..., features]; each row of features is a token.
+
+    Source: vLLM `csrc/quantization/compressed_tensors/int8_quant_kernels.cu` (scale max/127,
+    codes from x * (127 / max)) and `csrc/quantization/fp8/common.cu` (scale max/448 and at
+    least 1 / (448 * 512), codes from x * (1 / scale), saturated); read.
+
+    Raises:
+        UsageError: the scale is static.
+    """
+    if not scheme.dynamic:
+        raise UsageError(f"activations as {scheme} need scales", why="a static scale comes from calibration")
+    wide = x.float()
+    top = wide.abs().amax(-1, keepdim=True)
+    if scheme.grid == "int8":
+        high = GRIDS["int8"].high
+        values, scale = nearest(wide * torch.where(top > 0, high / top, 0), "int8"), top / high
+    else:
+        scale = (top / FP8_MAX).clamp_min(1 / (FP8_MAX * 512))
+        values = nearest(wide * scale.reciprocal(), "fp8")
+    return (values * scale).to(x.dtype)
+
+
+def _blocks(tensor_OI: Tensor) -> Iterator[Tensor]:
+    """The tensor in runs of rows of about `AT_ONCE` elements."""
+    return iter(torch.split(tensor_OI, max(1, AT_ONCE // max(1, tensor_OI.shape[1]))))

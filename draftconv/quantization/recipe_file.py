@@ -1,0 +1,146 @@
+"""The shape of a recipe file, and what is said of one that has another shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from draftconv.errors import UsageError, did_you_mean
+from draftconv.quantization.exclusions import ROLES, is_pattern
+from draftconv.quantization.recipes import Recipe
+from draftconv.quantization.scheme import (
+    GridName,
+    InputGrid,
+    InputPer,
+    InputScheme,
+    Per,
+    RuleName,
+    ScaleDtype,
+    Scheme,
+    WeightScheme,
+)
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Weights(_Part):
+    """`weights:` of a recipe."""
+
+    grid: GridName
+    per: Per
+    group: int | None = None
+    scale: RuleName
+    scale_dtype: ScaleDtype
+
+
+class Activations(_Part):
+    """`activations:` of a recipe; left out, they stay in 16 bits."""
+
+    grid: InputGrid
+    per: InputPer
+    scale: Literal["dynamic", "static"]
+
+
+class File(_Part):
+    """A whole recipe."""
+
+    about: Text
+    weights: Weights
+    activations: Activations | None = None
+    exclude: list[Text]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_mapping(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            raise ValueError("a recipe is a mapping")
+        return value
+
+
+def parse(text: str, name: str, where: str) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        name: what the recipe is called from now on.
+        where: the file, for messages.
+
+    Raises:
+        UsageError: it is no YAML or no recipe; the message names the key.
+    """
+    try:
+        file = File.model_validate(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise UsageError(
+            f"{where} is not YAML: {_where(error)}", cure="see recipes/w4a16.yaml for one that is"
+        ) from error
+    except ValidationError as error:
+        first, *more = (_told(details) for details in error.errors(include_url=False))
+        raise UsageError(
+            f"{where}: {'; '.join([first[0], *(what for what, _ in more)])}",
+            why="a key that is misread would quantize something else than was meant",
+            cure=first[1],
+        ) from error
+    try:
+        scheme = Scheme(_weights(file.weights), _inputs(file.activations))
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.what}", why=error.why, cure=error.cure) from error
+    for entry in file.exclude:
+        if entry not in ROLES and not is_pattern(entry):
+            raise UsageError(
+                f"{where}: exclude: {entry} is neither a role nor the pattern of a tensor name",
+                why=f"roles: {', '.join(ROLES)}; a pattern holds a . or a *, as in layers.0.mlp.*",
+                cure=did_you_mean(entry, ROLES),
+            )
+    return Recipe(name, file.about, scheme, tuple(file.exclude))
+
+
+def _weights(part: Weights) -> WeightScheme:
+    return WeightScheme(part.grid, part.per, part.scale, part.scale_dtype, part.group)
+
+
+def _inputs(part: Activations | None) -> InputScheme | None:
+    return InputScheme(part.grid, part.per, part.scale == "dynamic") if part else None
+
+
+def _told(details: ErrorDetails) -> tuple[str, str]:
+    """What is wrong with one key, and what to write instead."""
+    path = [str(step) for step in details["loc"]]
+    key = ".".join(path) or "the file"
+    match details["type"]:
+        case "extra_forbidden":
+            part = _PARTS.get(path[0], File) if len(path) > 1 else File
+            return f"{key} is no key of a recipe", did_you_mean(path[-1], part.model_fields, _keys(part))
+        case "missing":
+            return f"{key} is missing", f"add {key}"
+        case "literal_error":
+            known = re.findall(r"'([^']+)'", details.get("ctx", {}).get("expected", ""))
+            return f"{key}: {details['input']!r} is unknown", did_you_mean(
+                str(details["input"]), known, f"{key}: {' or '.join(known)}"
+            )
+        case "value_error":
+            return "it is no mapping of keys to values", _keys(File)
+        case _:
+            said = details["msg"]
+            return f"{key}: {said[:1].lower()}{said[1:]}", ""
+
+
+_PARTS: Mapping[str, type[_Part]] = {"weights": Weights, "activations": Activations}
+
+
+def _keys(part: type[_Part]) -> str:
+    return f"keys: {', '.join(part.model_fields)}"
+
+
+def _where(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return "it cannot be parsed"

@@ -1,0 +1,74 @@
+"""Recipes: a scheme and what it leaves alone, under a name or in a file of the user's own.
+
+Shipped recipes are `recipes/*.yaml`; a name that ends in .yaml or .yml is a path. The
+file's shape is `draftconv.quantization.recipe_file`, imported only when one is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftconv.drafter.shipped import recipes as shipped_directory
+from draftconv.errors import UsageError, did_you_mean
+from draftconv.quantization.scheme import Scheme
+
+SUFFIXES = (".yaml", ".yml")
+NO_RECIPES = frozenset({"targets.yaml"})
+"""Files beside the recipes that hold something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What to quantize, and how.
+
+    Attributes:
+        about: one line for a listing.
+        exclude: roles (`draftconv.quantization.exclusions.ROLES`) and patterns of tensor
+            names; every weight that none of them names is quantized.
+    """
+
+    name: str
+    about: str
+    scheme: Scheme
+    exclude: tuple[str, ...]
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The shipped recipes, in alphabetical order."""
+    files = (entry.name for entry in shipped_directory().iterdir())
+    return tuple(sorted(Path(name).stem for name in files if name.endswith(".yaml") and name not in NO_RECIPES))
+
+
+def find_recipe(spec: str) -> Recipe:
+    """The shipped recipe of this name, or the one in this .yaml file.
+
+    Raises:
+        UsageError: no such recipe or file, or the file is not a recipe; says which key and why.
+    """
+    if spec.endswith(SUFFIXES):
+        path = Path(spec)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"recipe {spec} cannot be read: {_reason(error)}") from error
+        return _parsed(text, path.stem, spec)
+    names = recipe_names()
+    if spec not in names:
+        raise UsageError(
+            f"no recipe is called {spec}",
+            why=f"shipped recipes: {', '.join(names)}",
+            cure=did_you_mean(spec, names, "a recipe of your own is given by its path, ending in .yaml"),
+        )
+    file = f"{spec}.yaml"
+    return _parsed(shipped_directory().joinpath(file).read_text(encoding="utf-8"), spec, f"recipes/{file}")
+
+
+def _parsed(text: str, name: str, where: str) -> Recipe:
+    from draftconv.quantization.recipe_file import parse
+
+    return parse(text, name, where)
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"

@@ -1,0 +1,115 @@
+"""Scales: how they are stored, what a code is multiplied by, and which one errs least.
+
+Shapes as in `draftconv.quantization.grids`: [O, G] scales over [O, G, g] weights. A
+*stored* scale has its dtype on disk; a *step* is what codes are multiplied by, float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from draftconv.quantization.codes import nearest
+from draftconv.quantization.scheme import GRIDS, RULES, GridName, Rule, WeightScheme
+
+FP8_MAX = GRIDS["fp8"].high
+_FP8_TINY = 2.0**-9  # the smallest magnitude that E4M3 has
+
+DIVISORS: Mapping[GridName, tuple[float, ...]] = {
+    "int4": (7, 7.5, *(7.5 / 0.9**k for k in range(1, 17))),
+    "int8": (127, *(127 / 0.95**k for k in range(1, 9))),
+    "nvfp4": (6, 4, 5, 7, 8),
+    "mxfp4": (3.5, 8, 4, 2),
+}
+"""What `mse` tries in place of a rule's divisor; the larger, the more is clipped."""
+
+REFINEMENTS: Mapping[GridName, int] = {"int4": 2, "int8": 1, "nvfp4": 1, "mxfp4": 0}
+"""How often `mse` then replaces a scale by the least-squares one of the codes it gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How the scales of one tensor are made.
+
+    Attributes:
+        dtype: of stored int4, int8 and fp8 scales.
+        unit: float32 []: what nvfp4 scales are multiples of; 1 on the other grids.
+    """
+
+    grid: GridName
+    rule: Rule
+    dtype: torch.dtype
+    unit: Tensor
+
+    @classmethod
+    def of(cls, scheme: WeightScheme, weight: torch.dtype, whole: Tensor) -> Scaling:
+        """For weights of one dtype and largest magnitude (float32 [])."""
+        dtype = weight if scheme.scale_dtype == "weight" and weight != torch.float64 else torch.float32
+        unit = torch.ones_like(whole)
+        if scheme.grid == "nvfp4":
+            unit = torch.where(whole > 0, whole / (GRIDS["nvfp4"].high * FP8_MAX), unit)
+        return cls(scheme.grid, RULES[scheme.rule], dtype, unit)
+
+    def stored(self, top_OG: Tensor, divisor: float) -> Tensor:
+        """top / divisor, rounded to what a file holds."""
+        match self.grid:
+            case "nvfp4":
+                # Source: nvidia-modelopt 0.47 torch/quantization/qtensor/nvfp4_tensor.py.
+                ratio_OG = top_OG / (divisor * self.unit)
+                ratio_OG = torch.where(ratio_OG > 0, ratio_OG, 1)
+                return ratio_OG.clamp_(_FP8_TINY, FP8_MAX).to(torch.float8_e4m3fn)
+            case "mxfp4":
+                ratio_OG = top_OG / divisor
+                exponent_OG = torch.frexp(torch.where(ratio_OG > 0, ratio_OG, 1)).exponent - 1
+                return (exponent_OG.clamp_(-127, 127) + 127).to(torch.uint8)
+            case _:
+                scale_OG = (top_OG / divisor).to(self.dtype)
+                if self.rule.floor is None:
+                    return torch.where(scale_OG > 0, scale_OG, 1)
+                return scale_OG.clamp_min(self.rule.floor)
+
+    def step(self, stored_OG: Tensor) -> Tensor:
+        """What codes under a stored scale are multiplied by."""
+        return step(self.grid, stored_OG, self.unit)
+
+    def values(self, wide_OGg: Tensor, stored_OG: Tensor) -> Tensor:
+        """The grid's nearest values under stored scales, in units of the scale: [O, G, g]."""
+        step_OG1 = self.step(stored_OG)[..., None]
+        units = wide_OGg * step_OG1.reciprocal() if self.rule.reciprocal else wide_OGg / step_OG1
+        return nearest(units, self.grid)
+
+    def least_squares(self, wide_OGg: Tensor, top_OG: Tensor) -> Tensor:
+        """The stored scales of least squared error among `DIVISORS` and their refinements."""
+        if top_OG.numel() == 1:
+            # A sum with one result may be split among threads; with two it never is, and bits stay.
+            return self.least_squares(wide_OGg.expand(2, -1, -1).contiguous(), top_OG.expand(2, -1))[:1]
+        first, *others = DIVISORS[self.grid]
+        best = self.stored(top_OG, first)
+        error_OG = self._error(wide_OGg, best)
+        for divisor in others:
+            best, error_OG = self._better(wide_OGg, self.stored(top_OG, divisor), best, error_OG)
+        for _ in range(REFINEMENTS[self.grid]):
+            values = self.values(wide_OGg, best)
+            fitted_OG = (wide_OGg * values).sum(-1) / values.square().sum(-1).clamp_min(1)
+            best, error_OG = self._better(wide_OGg, self.stored(fitted_OG, 1), best, error_OG)
+        return best
+
+    def _better(self, wide_OGg: Tensor, stored: Tensor, best: Tensor, error_OG: Tensor) -> tuple[Tensor, Tensor]:
+        now_OG = self._error(wide_OGg, stored)
+        bits = torch.uint8 if best.dtype == torch.float8_e4m3fn else best.dtype  # no `where` of E4M3 in torch 2.6
+        chosen = torch.where(now_OG < error_OG, stored.view(bits), best.view(bits)).view(best.dtype)
+        return chosen, torch.minimum(now_OG, error_OG)
+
+    def _error(self, wide_OGg: Tensor, stored_OG: Tensor) -> Tensor:
+        off = self.values(wide_OGg, stored_OG).mul_(self.step(stored_OG)[..., None]).sub_(wide_OGg)
+        return off.square_().sum(-1)
+
+
+def step(grid: GridName, stored: Tensor, unit: Tensor) -> Tensor:
+    """What codes are multiplied by, float32, from scales as they are stored."""
+    if grid == "mxfp4":
+        return torch.exp2(stored.float() - 127)
+    return stored.float() * unit

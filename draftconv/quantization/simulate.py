@@ -1,0 +1,110 @@
+"""A drafter as a recipe would leave it, without writing anything.
+
+Quantized weights are rounded to their grid and back; where the scheme has activations,
+the inputs of those weights are rounded per token and back. What is not quantized is
+shared with the given drafter.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from draftconv.drafter.drafter import Drafter
+from draftconv.errors import Refused
+from draftconv.quantization.exclusions import WEIGHT, chosen, fused_with, select
+from draftconv.quantization.grids import dequantize, peak, quantize, round_trip
+from draftconv.quantization.recipes import Recipe
+from draftconv.quantization.scheme import InputScheme
+from draftconv.reference.drafter import DrafterModel
+from draftconv.reference.load import TORCH_DTYPES
+
+
+class RoundedLinear(nn.Linear):
+    """A Linear whose input is rounded per token first."""
+
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, inputs: InputScheme) -> None:
+        with torch.device("meta"):
+            super().__init__(weight_OI.shape[1], weight_OI.shape[0], bias=False)
+        self.weight = nn.Parameter(weight_OI, requires_grad=False)
+        if bias_O is not None:
+            self.bias = nn.Parameter(bias_O, requires_grad=False)
+        self.inputs = inputs
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.linear(round_trip(input, self.inputs), self.weight, self.bias)
+
+
+def simulate(
+    model: DrafterModel,
+    recipe: Recipe,
+    *,
+    only: Iterable[str] | None = None,
+    stored: Mapping[str, torch.dtype] | None = None,
+) -> DrafterModel:
+    """A new drafter that computes what the recipe's output would.
+
+    Args:
+        only: canonical names of the weights to quantize, out of those the recipe quantizes;
+            all of them by default. The scales are those of the whole recipe.
+        stored: canonical name -> dtype of the tensor in its file (`stored_dtypes`), when the
+            model was loaded in another one: scales follow the dtype that would be quantized.
+
+    Returns:
+        A drafter in the model's dtype. Tensors that are not quantized share their storage
+        with `model`, which stays as it is.
+
+    Raises:
+        Refused: activations have static scales, or a group does not fit.
+        UsageError: the recipe does not fit the drafter, or `only` names no quantized weight.
+        BadCheckpoint: a weight holds NaN or infinities.
+    """
+    inputs = recipe.scheme.inputs
+    if inputs is not None and not inputs.dynamic:
+        raise Refused(
+            f"recipe {recipe.name} cannot be simulated: its activations are {inputs}",
+            why="a static scale is measured on the drafter's own inputs (calibration); nothing measured it here",
+            cure="take a recipe with dynamic activations, or one that leaves them in 16 bits",
+        )
+    selection = select(recipe, model.facts)
+    weights = {name: model.get_parameter(name) for name in selection.quantized}
+    source = {name: weight.to((stored or {}).get(name, weight.dtype)) for name, weight in weights.items()}
+    rounded: dict[str, Tensor] = {}
+    for name in selection.quantized if only is None else chosen(selection, only):
+        whole = torch.stack([peak(source[other]) for other in fused_with(name, source)]).amax()
+        quantized = quantize(source[name], recipe.scheme.weights, whole=whole, name=name)
+        rounded[name] = dequantize(quantized, weights[name].dtype)
+    return replaced(model, rounded, inputs)
+
+
+def replaced(model: DrafterModel, weights: Mapping[str, Tensor], inputs: InputScheme | None = None) -> DrafterModel:
+    """The drafter with other weights in some of its Linears, sharing all the rest.
+
+    Args:
+        weights: canonical name -> [O, I], in the model's dtype.
+        inputs: how the inputs of these Linears are rounded, if at all.
+    """
+    # Parameters of its own over shared storage: moving the new drafter must not move the given one.
+    shared: dict[int, object] = {id(model.facts): model.facts}
+    shared |= {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in model.parameters()}
+    shared |= {id(buffer): buffer.detach() for buffer in model.buffers()}
+    new = copy.deepcopy(model, shared)
+    for name, weight_OI in weights.items():
+        path = name.removesuffix(WEIGHT)
+        linear = new.get_submodule(path)
+        if inputs is None:
+            linear.weight = nn.Parameter(weight_OI, requires_grad=False)
+        else:
+            parent, _, leaf = path.rpartition(".")
+            bias_O = linear.bias if isinstance(linear.bias, Tensor) else None
+            setattr(new.get_submodule(parent), leaf, RoundedLinear(weight_OI, bias_O, inputs))
+    return new
+
+
+def stored_dtypes(drafter: Drafter) -> dict[str, torch.dtype]:
+    """In which dtype each floating tensor of an opened drafter lies in its file, by canonical name."""
+    return {name: TORCH_DTYPES[ref.dtype] for name, ref in drafter.tensors.items() if ref.dtype in TORCH_DTYPES}

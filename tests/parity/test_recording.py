@@ -1,0 +1,174 @@
+"""Writing traces: whole or not at all, resumable, never over anything else."""
+
+from __future__ import annotations
+
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftconv.errors import BadCheckpoint, UsageError, Void, WriteError
+from draftconv.parity.recording import Captured, Slot
+from draftconv.parity.trace import Trace
+from tests.parity import made
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_stopped_run_goes_on_and_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    whole = made.trace(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt), made.writer(tmp_path / "cut") as writer:
+        writer.write(0, made.captured(0))
+        raise KeyboardInterrupt
+    # what a kill in the middle of a file leaves
+    (tmp_path / "cut/requests/.000001.safetensors.new").write_bytes(b"half")
+    assert not (tmp_path / "cut/trace.json").exists()
+    with made.writer(tmp_path / "cut") as writer:
+        held = writer.held(0)
+        assert held is not None
+        assert torch.equal(held.tokens_N, made.captured(0).tokens_N)
+        assert (held.prompt, held.counted) == (2, 1)
+        assert writer.held(1) is None
+        writer.write(1, made.captured(1))
+        writer.write(2, made.captured(2))
+        found = writer.finish()
+    assert found.entries == whole.entries
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_a_missing_request_keeps_the_trace_incomplete(tmp_path: Path) -> None:
+    with made.writer(tmp_path / "cut") as writer:
+        writer.write(0, made.captured(0))
+        with pytest.raises(UsageError, match="2 of 3 requests are missing, first a/2"):
+            writer.finish()
+    assert not (tmp_path / "cut/trace.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"depth": 4}, "has depth 3, this command 4"),
+        ({"boundaries": (2, 4)}, r"has boundaries \[2, 4, 5\], this command \[2, 4\]"),
+        ({"prompts_sha256": "1" * 64}, "has prompts_sha256 0000"),
+        ({"revision": "main"}, "has revision None, this command main"),
+    ],
+)
+def test_other_settings_do_not_go_on_with_it(tmp_path: Path, changed: dict[str, object], said: str) -> None:
+    with made.writer(tmp_path / "cut"):
+        pass
+    with pytest.raises(UsageError, match=said), made.writer(tmp_path / "cut", replace(made.ABOUT, **changed)):  # type: ignore[arg-type]
+        pass
+
+
+def test_other_requests_or_tables_do_not_go_on_with_it(tmp_path: Path) -> None:
+    with made.writer(tmp_path / "cut"):
+        pass
+    others = (*made.SLOTS[:2], Slot("c", "c", "code"))
+    with pytest.raises(UsageError, match="lists other requests"), made.writer(tmp_path / "cut", slots=others):
+        pass
+    with pytest.raises(UsageError, match="has tables"), made.writer(tmp_path / "cut", tables={}):
+        pass
+
+
+def test_a_request_in_anothers_place_is_noticed(tmp_path: Path) -> None:
+    with made.writer(tmp_path / "cut") as writer:
+        writer.write(1, made.captured(1))
+        (tmp_path / "cut/requests/000001.safetensors").rename(tmp_path / "cut/requests/000000.safetensors")
+        with pytest.raises(BadCheckpoint, match="is request a/2, not a/1"):
+            writer.held(0)
+
+
+def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
+    made.trace(tmp_path / "done")
+    before = contents(tmp_path / "done")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    for name, said in (
+        ("done", "done holds a complete trace"),
+        ("mine", "mine exists and holds no incomplete trace"),
+        ("file", "file exists and is not a directory"),
+        ("link", "link exists and is not a directory"),
+        ("no/where", "does not exist"),
+    ):
+        with pytest.raises(WriteError, match=said), made.writer(tmp_path / name):
+            pass
+    assert contents(tmp_path / "done") == before
+    assert list(contents(tmp_path / "mine")) == ["thesis.tex"]
+    (tmp_path / "empty").mkdir()
+    with made.writer(tmp_path / "empty"):
+        pass
+
+
+def test_two_runs_do_not_write_one_trace(tmp_path: Path) -> None:
+    with (
+        made.writer(tmp_path / "out"),
+        pytest.raises(WriteError, match="another run is writing out right now"),
+        made.writer(tmp_path / "out"),
+    ):
+        pass
+    with made.writer(tmp_path / "out"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"prompt": 0}, "0 prompt tokens"),
+        ({"counted": 5}, "5 counted ones, 1 to 4 may be"),
+        ({"counted": 3}, r"\[8\] tokens of torch.int64, 9 of int64"),
+        ({"tokens_N": made.captured(1).tokens_N[:-1]}, r"\[7\] tokens"),
+        ({"tokens_N": made.captured(1).tokens_N.int()}, "tokens of torch.int32"),
+        ({"tokens_N": made.captured(1).tokens_N + 50}, "outside the vocabulary of 50"),
+        ({"states_TAW": made.captured(1).states_TAW[1:]}, r"states \[6, 3, 6\], bfloat16 \[7, 3, 6\]"),
+        ({"states_TAW": made.captured(1).states_TAW[:, 1:]}, r"states \[7, 2, 6\]"),
+        ({"states_TAW": made.captured(1).states_TAW.float()}, "torch.float32 states"),
+        ({"states_TAW": made.captured(1).states_TAW * torch.inf}, "not finite"),
+    ],
+)
+def test_what_does_not_fit_is_void(tmp_path: Path, changed: dict[str, object], said: str) -> None:
+    with made.writer(tmp_path / "out") as writer:
+        with pytest.raises(Void, match=said) as caught:
+            writer.write(1, replace(made.captured(1), **changed))  # type: ignore[arg-type]
+        assert caught.value.exit_code == 4
+        assert writer.held(1) is None
+        writer.write(1, made.captured(1))
+
+
+def test_a_full_disk_leaves_what_was_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with made.writer(tmp_path / "out") as writer:
+        writer.write(0, made.captured(0))
+
+        def full(_: int) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+        monkeypatch.setattr("os.fsync", full)
+        with pytest.raises(WriteError, match="no room left") as caught:
+            writer.write(1, made.captured(1))
+        assert caught.value.why == "what was captured so far is kept"
+        monkeypatch.undo()
+        assert writer.held(0) is not None
+        assert writer.held(1) is None
+
+
+def test_a_table_in_memory_cannot_be_linked(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--link-tables"), made.writer(tmp_path / "out", link=True):
+        pass
+
+
+def test_states_of_every_dtype_come_back(tmp_path: Path) -> None:
+    for dtype in ("float64", "float32", "float16", "bfloat16"):
+        about = replace(made.ABOUT, dtype=dtype)
+        given = made.captured(2, about)
+        with made.writer(tmp_path / dtype, about, made.SLOTS[2:], {}, tokenizer=None) as writer:
+            writer.write(0, Captured(given.prompt, given.counted, given.tokens_N, given.states_TAW))
+            trace: Trace = writer.finish()
+        assert torch.equal(trace.read(trace.entries[0], (2, 4, 5)).states_TAW, given.states_TAW)
+        assert trace.tokenizer is None
+        assert json.loads((tmp_path / dtype / "trace.json").read_text())["tables"] == {}
