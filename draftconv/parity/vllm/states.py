@@ -84,8 +84,8 @@ def take_states(answer: Answer, wanted: Wanted, storage: Path, *, patience: floa
 
 def _inside(file: str, storage: Path) -> Path:
     """The file, if it lies directly in the directory, links followed."""
-    path = Path(os.path.realpath(file))
-    if path.parent != Path(os.path.realpath(storage)) or path.suffix != ".safetensors":
+    path = None if "\0" in file else Path(os.path.realpath(file))
+    if path is None or path.parent != Path(os.path.realpath(storage)) or path.suffix != ".safetensors":
         raise EngineError(
             f"the server wrote hidden states to {show(file)}, which is no safetensors file in {show(storage)}",
             why="a server could point at any file of yours, so only that directory is read",
