@@ -21,21 +21,35 @@ if TYPE_CHECKING:
     from draftconv.api.inspect import inspect
     from draftconv.api.push import push
     from draftconv.api.serve import serve
+    from draftconv.api.trace import TraceOptions, trace
     from draftconv.api.verify import verify
     from draftconv.errors import DraftconvError
 
 _HOMES = {
     "ConvertOptions": "draftconv.api.convert",
     "DraftconvError": "draftconv.errors",
+    "TraceOptions": "draftconv.api.trace",
     "convert": "draftconv.api.convert",
     "diff": "draftconv.api.diff",
     "inspect": "draftconv.api.inspect",
     "push": "draftconv.api.push",
     "serve": "draftconv.api.serve",
+    "trace": "draftconv.api.trace",
     "verify": "draftconv.api.verify",
 }
 
-__all__ = ["ConvertOptions", "DraftconvError", "convert", "diff", "inspect", "push", "serve", "verify"]
+__all__ = [
+    "ConvertOptions",
+    "DraftconvError",
+    "TraceOptions",
+    "convert",
+    "diff",
+    "inspect",
+    "push",
+    "serve",
+    "trace",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> object:

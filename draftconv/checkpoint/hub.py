@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 
+FOREIGN_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "original/*")
+"""Weights that transformers does not load where safetensors files lie beside them."""
+
+
 @dataclass(frozen=True, slots=True)
 class HubDirectory:
     """The top level of a repository at one commit; see `weights.Directory`."""
@@ -70,6 +74,22 @@ def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) 
             endpoint=endpoint(),
         )
     return replace(open_local(Path(path)), name=remote.name, revision=remote.revision, files=remote.files)
+
+
+def fetch_model(repo: str, revision: str | None = None, token: str | None = None) -> tuple[Path, str]:
+    """Download what it takes to run a model into the Hub cache: its directory there, and the commit.
+
+    Weights come as safetensors where the repository has them; copies in other formats are left out.
+    """
+    from huggingface_hub import snapshot_download
+
+    listing = hub_directory(repo, revision, token)
+    others = FOREIGN_WEIGHTS if any(name.endswith(".safetensors") for name in listing.files) else FOREIGN_WEIGHTS[1:]
+    with network_errors(repo):
+        path = snapshot_download(
+            repo, revision=listing.revision, ignore_patterns=list(others), token=token, endpoint=endpoint()
+        )
+    return Path(path), listing.revision
 
 
 def push(

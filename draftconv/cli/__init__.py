@@ -18,6 +18,7 @@ COMMANDS = {
     "verify": "prove that an output is its source, to the bit",
     "diff": "what differs between two drafters",
     "serve": "print the server command for a drafter",
+    "trace": "run a target once and keep its tokens and hidden states",
     "push": "upload an output to the Hub",
 }
 """Command → one line; the modules of the same names are imported only when they run."""

@@ -8,6 +8,7 @@ what generation_config.json says (repetition penalties, sampling, forbidden toke
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from draftconv.checkpoint import show, show_some
+from draftconv.checkpoint import MemoryFile, TensorRef, show, show_some
 from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.parity.recording import Captured
+from draftconv.parity.trace import DTYPES
 
 TOLERANCE: Mapping[torch.dtype, float] = {
     torch.float64: 1e-3,  # transformers computes norms and rotation in float32
@@ -48,17 +50,20 @@ def transformers() -> Any:
     return library
 
 
-def load_model(directory: Path, *, dtype: str | None, device: str, trust_remote_code: bool) -> nn.Module:
+def load_model(directory: Path, *, dtype: str | None, device: str | None, trust_remote_code: bool) -> nn.Module:
     """A causal LM from a local directory, with every weight from its files.
 
     Args:
         dtype: `float32` …; None means the checkpoint's own.
+        device: None takes a GPU when there is one.
 
     Raises:
         BadCheckpoint: transformers cannot load it, or weights are missing, which it would invent.
         UsageError: it needs code of its own. Refused: it has no text model.
     """
     library = transformers()
+    if not sys.stderr.isatty():
+        library.utils.logging.disable_progress_bar()
     options = {
         "dtype": dtype or "auto",
         "trust_remote_code": trust_remote_code,
@@ -88,7 +93,7 @@ def load_model(directory: Path, *, dtype: str | None, device: str, trust_remote_
             cure="download the target again, or pass one that its transformers class fits",
         )
     try:
-        model.to(device)
+        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     except (RuntimeError, AssertionError) as error:
         raise UsageError(
             f"--device {device}: {show(error)}", cure="name a device that torch has and the target fits on"
@@ -103,7 +108,7 @@ def find_layers(model: nn.Module, count: int) -> list[nn.Module]:
     Raises:
         Refused: no list of `count` modules, or several, could be the layers.
     """
-    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+    decoder: nn.Module = getattr(model, "get_decoder", lambda: model)()
     lists = {
         name: list(module)
         for name, module in decoder.named_modules()
@@ -142,7 +147,42 @@ class TransformersTarget:
 
     @property
     def device(self) -> torch.device:
+        """Where it runs."""
         return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What its states come in.
+
+        Raises:
+            Refused: no dtype that a trace holds.
+        """
+        dtype = getattr(self.model, "dtype", None)
+        if not isinstance(dtype, torch.dtype) or dtype not in TOLERANCE:
+            raise Refused(
+                f"{type(self.model).__name__} computes in {dtype}",
+                why=f"a trace holds {', '.join(DTYPES)}",
+                cure=f"pass --dtype with one of {', '.join(DTYPES)}",
+            )
+        return dtype
+
+    def table(self, name: str) -> TensorRef:
+        """`embed_tokens` or `lm_head` as it was loaded, [V, W].
+
+        Raises:
+            Refused: the model does not say which of its tensors that is.
+        """
+        getter = {"embed_tokens": "get_input_embeddings", "lm_head": "get_output_embeddings"}[name]
+        weight = getattr(getattr(self.model, getter, lambda: None)(), "weight", None)
+        if not isinstance(weight, Tensor) or weight.dtype not in TOLERANCE:
+            raise Refused(
+                f"{type(self.model).__name__} does not say where its {name} is",
+                why="drafters that ship none are replayed with it",
+                cure="make the trace with an engine that knows the model",
+            )
+        data = weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        dtype = DTYPES[str(weight.dtype).removeprefix("torch.")]
+        return TensorRef(f"{name}.weight", dtype, tuple(weight.shape), MemoryFile(name, data), 0, len(data))
 
     @torch.no_grad()
     def capture(self, prompts: Sequence[Sequence[int]], advance: Callable[[int], None]) -> list[Captured]:
@@ -196,7 +236,7 @@ class TransformersTarget:
             error_TA = (found_TAW - wanted_TAW).norm(dim=-1) / wanted_TAW.norm(dim=-1).clamp(min=1e-30)
             for rows, what in ((error_TA[:-2], "padding"), (error_TA[-2:], "the key/value cache")):
                 worst = float(rows.median(dim=0).values.max())
-                if not worst <= TOLERANCE[wanted_dtype(self.model)]:
+                if not worst <= TOLERANCE[self.dtype]:
                     raise Refused(
                         f"{type(self.model).__name__}: states change with {what}, by {worst:.2g} of their size",
                         why="requests would not be what the target does on its own",
@@ -302,22 +342,6 @@ def outputs(layers: Sequence[nn.Module], numbers: Sequence[int], into: dict[int,
     finally:
         for handle in handles:
             handle.remove()
-
-
-def wanted_dtype(model: nn.Module) -> torch.dtype:
-    """What the model's states come in.
-
-    Raises:
-        Refused: no dtype that a trace holds.
-    """
-    dtype = getattr(model, "dtype", None)
-    if not isinstance(dtype, torch.dtype) or dtype not in TOLERANCE:
-        raise Refused(
-            f"{type(model).__name__} computes in {dtype}",
-            why=f"a trace holds {', '.join(str(known).removeprefix('torch.') for known in TOLERANCE)}",
-            cure="pass --dtype",
-        )
-    return dtype
 
 
 def _copied(state_BTW: Tensor) -> Tensor:

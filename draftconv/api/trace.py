@@ -1,0 +1,292 @@
+"""Run a target once and keep what it did: tokens and hidden states, for any number of replays."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import draftconv
+from draftconv.api.hints import hints
+from draftconv.checkpoint import FLOATS, SIZES, Checkpoint, TensorRef, open_checkpoint, show
+from draftconv.drafter.boundaries import default_triple
+from draftconv.drafter.facts import Taps
+from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target, find_target
+from draftconv.errors import Undecided, UsageError, WriteError
+from draftconv.layouts.reading import read_drafter
+from draftconv.parity.dialogue import Dialogue, end_tokens, open_dialogue, prompts_hash
+from draftconv.parity.prompts import Prompt, load_prompts
+from draftconv.parity.trace import DTYPES, TOKENIZER, About, Trace
+
+if TYPE_CHECKING:
+    from draftconv.parity.capture import TransformersTarget
+    from draftconv.parity.rounds import Progress
+
+MAX_TOKENS = 256
+"""Counted tokens per request where neither a suite nor an option says otherwise."""
+
+GENERATION = "generation_config.json"
+
+_TABLES: Mapping[str, tuple[str, ...]] = {"embed_tokens": EMBED_NAMES, "lm_head": HEAD_NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """How a trace is made.
+
+    Attributes:
+        boundaries: which residual-stream boundaries to keep; empty means those of `drafters`, and
+            without drafters the target's default triple.
+        drafters: checkpoints whose boundaries are kept, all of them together.
+        aux_convention: what the drafters' layer ids mean, where their files do not tell.
+        revision: branch, tag or commit of a target on the Hub.
+        device: where torch runs the target; None takes a GPU when there is one.
+        dtype: what it computes in; None means the checkpoint's own.
+        batch: prompts that run together.
+        chat: apply the chat template; None does so when the tokenizer has one.
+        max_tokens: counted tokens per request; None means the suite's, else 256.
+        depth: tokens kept beyond the counted end: the longest draft that can be replayed.
+        limit: only the first so many prompts.
+        ignore_eos: count all `max_tokens`, whatever the target says.
+        lm_head: keep the target's head beside its embedding.
+        link_tables: record where the target's tables lie instead of copying them.
+        trust_remote_code: run Python code that comes with the target.
+    """
+
+    boundaries: tuple[int, ...] = ()
+    drafters: tuple[str | Path, ...] = ()
+    aux_convention: str | None = None
+    revision: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    batch: int = 8
+    chat: bool | None = None
+    max_tokens: int | None = None
+    depth: int = 8
+    limit: int | None = None
+    ignore_eos: bool = False
+    lm_head: bool = False
+    link_tables: bool = False
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """What is about to be made; no text has been generated yet.
+
+    Attributes:
+        boundaries, reason: which, and why these.
+        dtype, device: what the target computes in, and where.
+        tokens: prompt and generated tokens of all requests, at most.
+        states, tables: bytes on disk, at most.
+    """
+
+    boundaries: tuple[int, ...]
+    reason: str
+    dtype: str
+    device: str
+    requests: int
+    tokens: int
+    states: int
+    tables: int
+
+
+def trace(
+    target: str | Path,
+    prompts: str | Path,
+    out: Path,
+    options: TraceOptions = TraceOptions(),
+    *,
+    announce: Callable[[Sizing], None] | None = None,
+    progress: Progress | None = None,
+) -> Trace:
+    """Run a transformers target greedily over prompts and store its tokens and states in `out`.
+
+    A run that was stopped goes on where it was when called again with the same arguments;
+    `device` and `batch` may differ.
+
+    Args:
+        target: a directory, a Hub id or a known name. `prompts`: a suite's name, or a .jsonl, .json or .txt file.
+        announce: called once, before anything is generated. `progress`: see `rounds.Progress`.
+
+    Raises:
+        UsageError: options that do not fit, boundaries or prompts the target does not have, transformers missing.
+        Undecided: a drafter whose boundaries its files do not tell.
+        BadCheckpoint: target, tokenizer or drafter cannot be read.
+        Refused: the states of this model cannot be taken for sure.
+        WriteError: `out` holds something else, or the file system has no room.
+        Void: the target gave states that are not finite.
+    """
+    from draftconv.parity.capture import TransformersTarget, find_layers, load_model, transformers
+    from draftconv.parity.recording import TraceWriter, refuse_occupied
+    from draftconv.parity.rounds import record, slots
+
+    _check_numbers(options)
+    goal = _goal(str(target), options.revision)
+    boundaries, reason = _boundaries(goal, options)
+    refuse_occupied(out)
+    asked = load_prompts(str(prompts), options.limit)
+    requests = slots(asked.prompts)
+    directory, checkpoint = _files(goal)
+    eos = () if options.ignore_eos else end_tokens(checkpoint.config, checkpoint.sidecars.get(GENERATION, {}))
+    trusted = options.trust_remote_code
+    dialogue = open_dialogue(directory, asked.prompts, eos, chat=options.chat, trust_remote_code=trusted)
+    first = _first_turns(dialogue, asked.prompts, goal)
+    max_tokens = options.max_tokens or asked.max_tokens or MAX_TOKENS
+    model = load_model(directory, dtype=options.dtype, device=options.device, trust_remote_code=trusted)
+    layers = find_layers(model, goal.layers)
+    runner = TransformersTarget(model, layers, boundaries, max_tokens, options.depth, eos)
+    tables = {name: _table(checkpoint, runner, name) for name in _TABLES if name == "embed_tokens" or options.lm_head}
+    about = About(
+        target=checkpoint.name,
+        revision=checkpoint.revision,
+        layers=goal.layers,
+        hidden=goal.hidden or 0,
+        vocab=goal.vocab or 0,
+        boundaries=boundaries,
+        depth=options.depth,
+        max_tokens=max_tokens,
+        dtype=str(runner.dtype).removeprefix("torch."),
+        made_by=f"draftconv {draftconv.__version__}, transformers {transformers().__version__}",
+        prompts=asked.name,
+        prompts_sha256=prompts_hash(asked.prompts, first),
+        chat=dialogue.chat,
+        eos=eos,
+    )
+    tokens = sum(
+        _most_tokens(prompt, ids, dialogue, max_tokens + options.depth)
+        for prompt, ids in zip(asked.prompts, first, strict=True)
+    )
+    sizing = Sizing(
+        boundaries=boundaries,
+        reason=reason,
+        dtype=about.dtype,
+        device=str(runner.device),
+        requests=len(requests),
+        tokens=tokens,
+        states=tokens * len(boundaries) * about.hidden * SIZES[DTYPES[about.dtype]] // 8,
+        tables=0 if options.link_tables else sum(ref.nbytes for ref in tables.values()),
+    )
+    _check_room(out, sizing)
+    if announce is not None:
+        announce(sizing)
+    runner.check(max(first, key=len), padded=options.batch > 1)
+    tokenizer = directory / TOKENIZER
+    text = tokenizer.read_bytes() if tokenizer.is_file() else None
+    with TraceWriter(out, about, requests, tables=tables, link=options.link_tables, tokenizer=text) as writer:
+        return record(writer, asked.prompts, dialogue, runner, batch=options.batch, progress=progress)
+
+
+def _check_numbers(options: TraceOptions) -> None:
+    for name, value in (("batch", options.batch), ("depth", options.depth), ("max-tokens", options.max_tokens)):
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} {value}: too small", cure="give a number from 1")
+    if options.dtype is not None and options.dtype not in DTYPES:
+        raise UsageError(f"--dtype {show(options.dtype)}: unknown", cure=f"one of {', '.join(DTYPES)}")
+
+
+def _goal(spec: str, revision: str | None) -> Target:
+    goal = find_target(spec, None)
+    if goal is None or not (goal.path or goal.repo):
+        raise UsageError(f"--target {show(spec)} names no model that could be run", cure="give a directory or a Hub id")
+    if revision is not None:
+        if goal.path or "@" in goal.repo:
+            raise UsageError(f"--revision {show(revision)}: {show(spec)} is no bare Hub id", cure="drop --revision")
+        return _goal(f"hf://{goal.repo}@{revision}", None)
+    if goal.hidden is None or goal.vocab is None:
+        raise UsageError(
+            f"the config.json of {show(goal.name)} has no {'hidden_size' if goal.hidden is None else 'vocab_size'}",
+            why="nobody could check the states against it",
+            cure="add it as the model was trained",
+        )
+    return goal
+
+
+def _boundaries(goal: Target, options: TraceOptions) -> tuple[tuple[int, ...], str]:
+    """Which boundaries to keep, ascending, and why these."""
+    if options.boundaries and options.drafters:
+        raise UsageError("--boundaries and --drafter both say what to keep", cure="give one of the two")
+    if options.boundaries:
+        found, reason = set(options.boundaries), "as given"
+    elif options.drafters:
+        found = {b for drafter in options.drafters for b in _boundaries_of(drafter, goal, options.aux_convention)}
+        reason = "as the drafter reads" if len(options.drafters) == 1 else "as the drafters read, together"
+    else:
+        found, reason = set(default_triple(goal.layers, goal.family)), "the triple that every engine takes by default"
+    if min(found) < 0 or max(found) > goal.layers:
+        raise UsageError(
+            f"boundaries {', '.join(map(str, sorted(found)))}: {goal.name} has 0 to {goal.layers}",
+            cure="name the boundaries with --boundaries, or the right target with --target",
+        )
+    return tuple(sorted(found)), reason
+
+
+def _boundaries_of(spec: str | Path, goal: Target, convention: str | None) -> tuple[int, ...]:
+    drafter = read_drafter(open_checkpoint(spec), hints(None, convention, goal))
+    found = drafter.facts.boundaries
+    if isinstance(found, Taps):
+        raise Undecided(
+            f"which layers {show(spec)} reads is not told by its files",
+            why="a drafter is replayed on the very states that it was trained on",
+            cure="say what its layer ids mean with --aux-convention before|after, or name them with --boundaries",
+        )
+    return found
+
+
+def _files(goal: Target) -> tuple[Path, Checkpoint]:
+    """The target's files on this machine, downloaded if they are on the Hub."""
+    if goal.path is not None:
+        return goal.path, open_checkpoint(goal.path)
+    from draftconv.checkpoint.checkpoint import hub_name
+    from draftconv.checkpoint.hub import fetch_model
+
+    repository, revision = hub_name(goal.repo)
+    path, commit = fetch_model(repository, revision)
+    return path, replace(open_checkpoint(path), name=repository, revision=commit)
+
+
+def _first_turns(dialogue: Dialogue, prompts: Sequence[Prompt], goal: Target) -> list[list[int]]:
+    """What the target is asked first, as its token ids."""
+    first = [dialogue.render(prompt, ()) for prompt in prompts]
+    for prompt, ids in zip(prompts, first, strict=True):
+        if max(ids) >= (goal.vocab or 0):
+            raise UsageError(
+                f"prompt {show(prompt.id)} holds token {max(ids)}; {goal.name} has {goal.vocab} tokens",
+                why="the prompts were tokenized for another target",
+                cure="give prompts as text, or the token ids of this target",
+            )
+    return first
+
+
+def _table(checkpoint: Checkpoint, runner: TransformersTarget, name: str) -> TensorRef:
+    """The bytes of the target's own files; what the loaded model holds where they keep it in another form."""
+    tied = checkpoint.config.get("tie_word_embeddings") is True
+    for spelled in (*_TABLES[name], *(EMBED_NAMES if tied else ())):
+        ref = checkpoint.tensors.get(spelled)
+        if ref is not None and ref.dtype in FLOATS:
+            return ref
+    return runner.table(name)
+
+
+def _most_tokens(prompt: Prompt, first: Sequence[int], dialogue: Dialogue, generated: int) -> int:
+    """Tokens of all turns of a prompt together, at most; what a chat template adds to later turns is left out."""
+    length = total = len(first) + generated
+    for turn in prompt.turns[1:]:
+        asked = dialogue.tokenizer.encode(turn, add_special_tokens=False) if dialogue.tokenizer else []
+        length += len(asked) + generated
+        total += length
+    return total
+
+
+def _check_room(out: Path, sizing: Sizing) -> None:
+    written = sum(path.stat().st_size for path in out.rglob("*.safetensors")) if out.is_dir() else 0
+    needed = sizing.states + sizing.tables - written
+    free = shutil.disk_usage(out if out.is_dir() else out.parent).free
+    if needed > free:
+        raise WriteError(
+            f"{show(out.name)} needs up to {needed / 1e9:.1f} GB, its file system has {free / 1e9:.1f} GB left",
+            why="a run of hours would stop in the middle",
+            cure="free some space, choose another file system, or take fewer prompts (--limit) or --link-tables",
+        )
