@@ -39,6 +39,15 @@ class VllmTarget:
     eos: tuple[int, ...]
     patience: float = PATIENCE
 
+    def check(self, prompt: Sequence[int]) -> None:
+        """Ask for two tokens, so that an engine which extracts nothing is found before a trace is begun.
+
+        Raises: see `capture`.
+        """
+        self._fits(len(prompt))
+        for answer in self.complete([tuple(prompt)], 2):
+            take_states(answer, self.wanted, self.storage, patience=self.patience)
+
     def capture(self, prompts: Sequence[Sequence[int]], advance: Callable[[int], None]) -> list[Captured]:
         """See `rounds.Capturer`.
 
@@ -46,21 +55,23 @@ class VllmTarget:
             UsageError: a prompt leaves no room for its text.
             EngineError: vLLM failed. Void: a check of an answer or its file failed.
         """
+        self._fits(max(map(len, prompts)))
         length = self.max_tokens + self.depth
-        longest = max(map(len, prompts))
-        if self.room is not None and longest + length > self.room:
-            raise UsageError(
-                f"a prompt of {longest} tokens and a text of {self.max_tokens} + {self.depth} do not fit into "
-                f"the engine's {self.room}",
-                why="the text would end early and its last steps be clipped",
-                cure="raise the engine's --max-model-len, or lower --max-tokens",
-            )
         found = []
         for answer in self.complete([tuple(prompt) for prompt in prompts], length):
             states_TAW = take_states(answer, self.wanted, self.storage, patience=self.patience)
             found.append(cut(answer, states_TAW, self.eos, self.max_tokens, self.depth))
             advance(length)
         return found
+
+    def _fits(self, longest: int) -> None:
+        if self.room is not None and longest + self.max_tokens + self.depth > self.room:
+            raise UsageError(
+                f"a prompt of {longest} tokens and a text of {self.max_tokens} + {self.depth} do not fit into "
+                f"the engine's {self.room}",
+                why="the text would end early and its last steps be clipped",
+                cure="start the server with a larger --max-model-len, or lower --max-tokens",
+            )
 
 
 def cut(answer: Answer, states_TAW: Tensor, eos: Sequence[int], max_tokens: int, depth: int) -> Captured:

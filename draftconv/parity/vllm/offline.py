@@ -35,13 +35,12 @@ class Engine:
 
     Args:
         extraction: on a machine without a GPU the connector for CPUs is chosen, whatever it says.
-        room: tokens of the longest prompt and its answer together.
 
     Raises:
         EngineError: vLLM is not installed here, or cannot load the target so.
     """
 
-    def __init__(self, extraction: Extraction, room: int) -> None:
+    def __init__(self, extraction: Extraction) -> None:
         if importlib.util.find_spec("vllm") is None:
             raise EngineError(
                 "vLLM is not installed in this environment",
@@ -56,11 +55,11 @@ class Engine:
         from vllm import envs
         from vllm.platforms import current_platform
 
-        self.version = f"vllm {vllm.__version__}"
+        self.version: str = vllm.__version__
         extraction = replace(extraction, cpu=current_platform.is_cpu())
         self._in_process = not envs.VLLM_ENABLE_V1_MULTIPROCESSING
         try:
-            self._llm = vllm.LLM(**extraction.arguments(), max_model_len=room, skip_tokenizer_init=True)
+            self._llm = vllm.LLM(**extraction.arguments(), skip_tokenizer_init=True)
         except Exception as error:  # vLLM raises whatever its configs, workers and kernels raise
             raise EngineError(
                 f"vLLM cannot load {extraction.model}: {type(error).__name__}: {error}",

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+DTYPES = ("bfloat16", "float16", "float32")
+"""What vLLM computes in."""
+
 GPU_CONNECTOR = "ExampleHiddenStatesConnector"
 CPU_CONNECTOR, CPU_MODULE = "CpuHiddenStatesConnector", "draftconv.parity.vllm.connector"
 
@@ -28,7 +31,9 @@ class Extraction:
         model: directory or Hub id that vLLM opens.
         boundaries: ascending; vLLM takes them as they are and writes the columns in this order.
         storage: directory that vLLM writes to and draftconv reads from.
-        dtype: `auto`, or what the target is to compute in: `bfloat16`, `float16`, `float32`.
+        dtype: what the target computes in, one of `DTYPES`: `auto` would make bfloat16 of float32.
+        room: tokens of the longest prompt and its text. Without chunked prefill vLLM reserves states for as
+            many tokens at once: with Kimi-K2's 262144 and three boundaries 11 GB.
         tensor_parallel: devices that hold the target.
         remote_code: let the target's repository run its own Python code.
         cpu: through draftconv's connector, because the shipped one needs a GPU.
@@ -37,7 +42,8 @@ class Extraction:
     model: str
     boundaries: tuple[int, ...]
     storage: Path
-    dtype: str = "auto"
+    dtype: str
+    room: int
     tensor_parallel: int = 1
     remote_code: bool = False
     cpu: bool = False
@@ -70,6 +76,7 @@ class Extraction:
         return {
             "model": self.model,
             "dtype": self.dtype,
+            "max_model_len": self.room,
             "tensor_parallel_size": self.tensor_parallel,
             "trust_remote_code": self.remote_code,
             "enable_prefix_caching": False,
@@ -88,7 +95,8 @@ class Extraction:
         return (
             *start,
             self.model,
-            *("--host", "127.0.0.1", "--port", str(port), "--dtype", self.dtype),
+            *("--host", "127.0.0.1", "--port", str(port)),
+            *("--dtype", self.dtype, "--max-model-len", str(self.room)),
             *(("--tensor-parallel-size", str(self.tensor_parallel)) if self.tensor_parallel > 1 else ()),
             *(("--trust-remote-code",) if self.remote_code else ()),
             "--no-enable-prefix-caching",

@@ -11,7 +11,7 @@ import pytest
 
 from draftconv.parity.vllm.start import Extraction
 
-KIMI = Extraction("moonshotai/Kimi-K2.6", (2, 30, 58), Path("/shared/states"), "bfloat16", 8, remote_code=True)
+KIMI = Extraction("moonshotai/Kimi-K2.6", (2, 30, 58), Path("/shared/states"), "bfloat16", 4096, 8, remote_code=True)
 
 
 def option(argv: list[str], name: str) -> str:
@@ -33,7 +33,7 @@ def test_a_server_on_gpus() -> None:
     }
     assert {"--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--trust-remote-code"} <= set(argv)
     assert (option(argv, "--host"), option(argv, "--tensor-parallel-size")) == ("127.0.0.1", "8")
-    assert option(argv, "--dtype") == "bfloat16"
+    assert (option(argv, "--dtype"), option(argv, "--max-model-len")) == ("bfloat16", "4096")
 
 
 def test_a_server_on_a_cpu() -> None:
