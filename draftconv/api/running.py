@@ -103,6 +103,8 @@ def _check_options(options: TraceOptions) -> None:
     if wrong := [name for name, is_misplaced in misplaced.items() if is_misplaced]:
         engine = "a server (--url)" if served and vllm else f"--engine {options.engine}"
         raise UsageError(f"{', '.join(wrong)} has no meaning for {engine}", cure="leave it out")
+    if vllm and options.dtype is not None and options.dtype not in DTYPES:
+        raise UsageError(f"--dtype {options.dtype}: vLLM computes in {', '.join(DTYPES)}", cure="give one of them")
     if served and options.hidden_states_dir is None:
         raise UsageError(
             "--url needs --hidden-states-dir",
@@ -180,7 +182,7 @@ def _vllm(
     from draftconv.parity.vllm.capture import VllmTarget
     from draftconv.parity.vllm.states import Wanted
 
-    wanted = Wanted(job.boundaries, job.target.hidden or 0, extraction.dtype)
+    wanted = Wanted(job.boundaries, job.target.hidden or 0, extraction.dtype, extraction.shell())
     target = VllmTarget(complete, wanted, extraction.storage, room, job.max_tokens, job.depth, job.eos)
     return Runner(
         target,

@@ -6,8 +6,10 @@ import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol, cast
 
+from draftconv.checkpoint import show
 from draftconv.errors import EngineError
 from draftconv.parity.vllm.server import check_answer
 from draftconv.parity.vllm.start import Extraction
@@ -41,12 +43,12 @@ class Engine:
     """
 
     def __init__(self, extraction: Extraction) -> None:
+        served = f"--url and --hidden-states-dir DIR of a server started with: {_shell(extraction)}"
         if importlib.util.find_spec("vllm") is None:
             raise EngineError(
                 "vLLM is not installed in this environment",
                 why="--engine vllm without --url loads the target in this process",
-                cure="run draftconv in vLLM's environment, or give --url of a server that was started with: "
-                f"{extraction.shell()}",
+                cure=f"run draftconv in vLLM's environment, or give {served}",
             )
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # stdout carries data
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -62,9 +64,9 @@ class Engine:
             self._llm = vllm.LLM(**extraction.arguments(), skip_tokenizer_init=True)
         except Exception as error:  # vLLM raises whatever its configs, workers and kernels raise
             raise EngineError(
-                f"vLLM cannot load {extraction.model}: {type(error).__name__}: {error}",
+                f"vLLM cannot load {show(extraction.model)}: {type(error).__name__}: {show(error)}",
                 why="its log above says more",
-                cure=f"try the server, which takes more options: {extraction.shell()}",
+                cure=f"a server takes more options: give {served}",
             ) from error
         self._sampling = vllm.SamplingParams
 
@@ -99,3 +101,8 @@ class Engine:
     def close(self) -> None:
         """Give the target's memory back."""
         self._llm.llm_engine.engine_core.shutdown()
+
+
+def _shell(extraction: Extraction) -> str:
+    """What would start a server instead, with a directory of the user's choice."""
+    return replace(extraction, storage=Path("DIR")).shell()

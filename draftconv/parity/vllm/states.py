@@ -48,11 +48,13 @@ class Wanted:
 
     Attributes:
         dtype: a key of `DTYPES`.
+        start: the command that makes vLLM write such files, for messages.
     """
 
     boundaries: tuple[int, ...]
     hidden: int
     dtype: str
+    start: str
 
 
 def take_states(answer: Answer, wanted: Wanted, storage: Path, *, patience: float = PATIENCE) -> Tensor:
@@ -71,12 +73,15 @@ def take_states(answer: Answer, wanted: Wanted, storage: Path, *, patience: floa
     """
     path = _inside(answer.file, storage)
     lock = path.with_name(f"{path.name}.lock")
-    with _written(path, lock, patience):
-        try:
-            with LocalFile(path) as file:
-                states_TAW = _read(answer, wanted, file)
-        except BadCheckpoint as error:
-            raise _void(path, error.what) from error
+    try:
+        with _written(path, lock, patience), LocalFile(path) as file:
+            states_TAW = _read(answer, wanted, file)
+    except BadCheckpoint as error:
+        raise Void(
+            error.what,
+            why="a short or shifted file of hidden states measures nothing and cannot be repaired",
+            cure=f"the file is kept at {show(path)}; compare how vLLM was started with: {wanted.start}",
+        ) from error
     path.unlink()
     lock.unlink()
     return states_TAW
@@ -109,7 +114,7 @@ def _written(path: Path, lock: Path, patience: float) -> Iterator[None]:
         deadline = time.monotonic() + patience
         while not _shared(descriptor):
             if time.monotonic() > deadline:
-                raise _void(path, f"{show(path.name)} was still being written after {patience:g} s")
+                raise BadCheckpoint(f"{show(path.name)} was still being written after {patience:g} s")
             time.sleep(_POLL)
         yield
     finally:
@@ -125,44 +130,37 @@ def _shared(descriptor: int) -> bool:
 
 
 def _read(answer: Answer, wanted: Wanted, file: LocalFile) -> Tensor:
-    """Every check of what is in the file, cheapest first."""
-    tensors = read_header(file).tensors
+    """Every check of what is in the file, cheapest first; BadCheckpoint when one fails."""
+    name, tensors = show(file.name), read_header(file).tensors
     states, ids = tensors.get("hidden_states"), tensors.get("token_ids")
     if states is None or ids is None:
-        raise _void(file.path, f"{show(file.name)} holds no {'token_ids' if states else 'hidden_states'}")
-    tokens = (*answer.prompt, *answer.generated)
+        raise BadCheckpoint(f"{name} holds no {'token_ids' if states else 'hidden_states'}")
+    prompt, tokens = len(answer.prompt), (*answer.prompt, *answer.generated)
     rows = len(tokens) - 1
-    if ids.dtype != "I64" or ids.shape != (rows,):
-        short = ids.shape == (len(answer.prompt),) and rows != len(answer.prompt)
-        raise _void(
-            file.path,
-            f"{show(file.name)} has token_ids {ids.dtype} {list(ids.shape)}; {len(answer.prompt)} prompt and "
-            f"{len(answer.generated)} generated tokens make I64 [{rows}]"
-            + (": the prompt alone, include_output_tokens was ignored" if short else ""),
+    if (ids.dtype, ids.shape) != ("I64", (rows,)):
+        cut = ids.shape == (prompt,) != (rows,)
+        raise BadCheckpoint(
+            f"{name} has token_ids {ids.dtype} {list(ids.shape)}; {prompt} prompt and {len(answer.generated)} "
+            f"generated tokens make I64 [{rows}]{': include_output_tokens was ignored' if cut else ''}"
         )
     shape = (rows, len(wanted.boundaries), wanted.hidden)
     if (states.dtype, states.shape) != (DTYPES[wanted.dtype], shape):
-        raise _void(
-            file.path,
-            f"{show(file.name)} has hidden_states {states.dtype} {list(states.shape)}; {rows} rows, boundaries "
-            f"{list(wanted.boundaries)} and width {wanted.hidden} make {DTYPES[wanted.dtype]} {list(shape)}",
+        raise BadCheckpoint(
+            f"{name} has hidden_states {states.dtype} {list(states.shape)}; {rows} rows, boundaries "
+            f"{list(wanted.boundaries)} and width {wanted.hidden} make {DTYPES[wanted.dtype]} {list(shape)}"
         )
     held = struct.unpack(f"<{rows}q", ids.read())
-    if held != tokens[:rows]:
-        first = next(i for i, (ours, theirs) in enumerate(zip(tokens, held, strict=False)) if ours != theirs)
-        raise _void(
-            file.path,
-            f"{show(file.name)} holds token {held[first]} at position {first}, the answer {tokens[first]}",
-        )
+    for position, (mine, theirs) in enumerate(zip(tokens[:rows], held, strict=True)):
+        if mine != theirs:
+            raise BadCheckpoint(f"{name} holds token {theirs} at position {position}, the answer {mine}")
     states_TAW = _tensor(states, wanted.dtype)
     if not bool(states_TAW.isfinite().all()):
-        raise _void(file.path, f"{show(file.name)} holds states that are not finite")
-    empty_T = (states_TAW == 0).flatten(1).all(1)
-    if bool(empty_T.any()):
-        raise _void(
-            file.path,
-            f"{show(file.name)}: the states at {int(empty_T.sum())} of {rows} positions are all zero, "
-            f"first at {int(empty_T.nonzero()[0])}: they were never written",
+        raise BadCheckpoint(f"{name} holds states that are not finite")
+    empty = (states_TAW == 0).flatten(1).all(1).nonzero().flatten().tolist()
+    if empty:
+        raise BadCheckpoint(
+            f"{name}: the states at {len(empty)} of {rows} positions are all zero, first at {empty[0]}: "
+            "they were never written"
         )
     return states_TAW
 
@@ -172,12 +170,3 @@ def _tensor(ref: TensorRef, dtype: str) -> Tensor:
     ref.file.readinto(ref.offset, memoryview(raw))
     kind: torch.dtype = getattr(torch, dtype)
     return torch.frombuffer(raw, dtype=kind).reshape(ref.shape)
-
-
-def _void(path: Path, what: str) -> Void:
-    return Void(
-        what,
-        why="a short or shifted file of hidden states measures nothing and cannot be repaired",
-        cure="start the server as `draftconv trace` prints it (no prefix caching, no chunked prefill); "
-        f"the file is kept: {show(path)}",
-    )

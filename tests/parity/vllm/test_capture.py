@@ -14,7 +14,7 @@ from draftconv.parity.vllm.states import Answer, Wanted
 
 from .stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
 
-WANTED = Wanted(BOUNDARIES, WIDTH, "bfloat16")
+WANTED = Wanted(BOUNDARIES, WIDTH, "bfloat16", "vllm serve tiny")
 
 
 def target(stub: Stub, **changes: object) -> VllmTarget:

@@ -17,7 +17,7 @@ from draftconv.parity.vllm.states import Answer, Wanted, take_states
 
 from .stub import BOUNDARIES, WIDTH, Change, states, write
 
-WANTED = Wanted(BOUNDARIES, WIDTH, "bfloat16")
+WANTED = Wanted(BOUNDARIES, WIDTH, "bfloat16", "vllm serve tiny")
 PROMPT, GENERATED = (3, 1, 4, 1, 5), (9, 2, 6)
 TOKENS = (*PROMPT, *GENERATED)
 
@@ -89,6 +89,7 @@ def test_a_broken_file_is_void_and_kept(tmp_path: Path, name: str) -> None:
     with pytest.raises(Void, match=told) as caught:
         take_states(answer(tmp_path, change), WANTED, tmp_path)
     assert caught.value.exit_code == 4
+    assert caught.value.cure.endswith("compare how vLLM was started with: vllm serve tiny")
     assert len(list(tmp_path.iterdir())) == 2
 
 
