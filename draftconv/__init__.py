@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from draftconv.api.convert import ConvertOptions, convert
     from draftconv.api.diff import diff
     from draftconv.api.inspect import inspect
+    from draftconv.api.parity import ParityOptions, parity
     from draftconv.api.push import push
     from draftconv.api.serve import serve
     from draftconv.api.trace import TraceOptions, trace
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "ConvertOptions": "draftconv.api.convert",
     "DraftconvError": "draftconv.errors",
+    "ParityOptions": "draftconv.api.parity",
     "TraceOptions": "draftconv.api.trace",
     "convert": "draftconv.api.convert",
     "diff": "draftconv.api.diff",
     "inspect": "draftconv.api.inspect",
+    "parity": "draftconv.api.parity",
     "push": "draftconv.api.push",
     "serve": "draftconv.api.serve",
     "trace": "draftconv.api.trace",
@@ -41,10 +44,12 @@ _HOMES = {
 __all__ = [
     "ConvertOptions",
     "DraftconvError",
+    "ParityOptions",
     "TraceOptions",
     "convert",
     "diff",
     "inspect",
+    "parity",
     "push",
     "serve",
     "trace",

@@ -19,6 +19,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.kernel import exchange
@@ -26,12 +27,28 @@ from draftconv.checkpoint.text import parse_object, show
 from draftconv.errors import BadCheckpoint, UsageError, WriteError
 
 PROVENANCE = "draftconv.json"
-"""The file that marks a directory as ours to overwrite."""
+
+
+class Mark(NamedTuple):
+    """The file that marks a directory as ours to overwrite.
+
+    Attributes:
+        format: what its key `format` must say, where other programs have files of that name.
+    """
+
+    file: str
+    format: str | None = None
+
+
+CHECKPOINT = Mark(PROVENANCE)
 
 
 @contextmanager
-def staging(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def staging(out: Path, *, overwrite: bool = False, mark: Mark = CHECKPOINT) -> Iterator[Path]:
     """A fresh directory that becomes `out` when the block ends without an exception.
+
+    Args:
+        overwrite: replace an `out` that is empty or has the mark.
 
     Raises:
         UsageError: `out` is not a directory name.
@@ -41,11 +58,11 @@ def staging(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
     out = Path(os.path.abspath(out))  # noqa: PTH100  (resolve() would follow a link at `out` itself)
     if not out.name:
         raise UsageError("the output directory has no name", cure="name a directory that does not exist yet")
-    _refuse_target(out, overwrite=overwrite)
+    _refuse_target(out, mark, overwrite=overwrite)
     try:
         with _claimed(out.with_name(f".{out.name}.draftconv")) as room:
             _clear(room, out)
-            _refuse_target(out, overwrite=overwrite)
+            _refuse_target(out, mark, overwrite=overwrite)
             new = room / "new"
             try:
                 new.mkdir()
@@ -105,7 +122,7 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _refuse_target(out: Path, *, overwrite: bool) -> None:
+def _refuse_target(out: Path, mark: Mark, *, overwrite: bool) -> None:
     name = show(out.name)
     if not out.parent.is_dir():
         raise WriteError(f"the directory that {name} would stand in does not exist", cure="create it first")
@@ -119,23 +136,24 @@ def _refuse_target(out: Path, *, overwrite: bool) -> None:
             why="its contents would be lost",
             cure="choose another output name, or pass --overwrite if draftconv wrote it",
         )
-    if any(out.iterdir()) and not _is_ours(out / PROVENANCE):
+    if any(out.iterdir()) and not _is_ours(out, mark):
         raise WriteError(
-            f"{name} was not written by draftconv: it holds no {PROVENANCE}",
+            f"{name} was not written by draftconv: it holds no {mark.file} of ours",
             why="--overwrite replaces only directories that draftconv wrote",
             cure="choose another output name, or remove the directory yourself",
         )
 
 
-def _is_ours(path: Path) -> bool:
+def _is_ours(out: Path, mark: Mark) -> bool:
+    path = out / mark.file
     if path.is_symlink() or not path.is_file():
         return False
     try:
         with LocalFile(path) as file:
-            parse_object(file.read(0, file.size), PROVENANCE)
+            found = parse_object(file.read(0, file.size), mark.file)
     except BadCheckpoint:
         return False
-    return True
+    return mark.format in (None, found.get("format"))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ COMMANDS = {
     "diff": "what differs between two drafters",
     "serve": "print the server command for a drafter",
     "trace": "run a target once and keep its tokens and hidden states",
+    "parity": "is a candidate as good as its reference? accept length, replayed on a trace",
     "push": "upload an output to the Hub",
 }
 """Command → one line; the modules of the same names are imported only when they run."""
@@ -115,7 +116,7 @@ def _finish_stdout() -> None:
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 130 interrupted.",
+    epilog="Exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 3 inconclusive, 4 void, 130 interrupted.",
 )
 @click.version_option(draftconv.__version__, prog_name="draftconv")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")

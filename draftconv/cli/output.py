@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from draftconv.checkpoint.text import safe
+from draftconv.checkpoint.text import safe as safe
 from draftconv.errors import DraftconvError
 
 if TYPE_CHECKING:
@@ -163,6 +163,36 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
         value /= 1000
     return f"{count} B"
+
+
+@contextmanager
+def counting(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with units/s and ETA on stderr, for work that is not bytes; silent when stderr is not a terminal.
+
+    What it yields is called with the units done and the units in all.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _, __: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    class Pace(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return text(f"{task.speed or 0:.0f} {unit}/s")
+
+    columns = (TextColumn(safe(label)), BarColumn(), MofNCompleteColumn(), Pace(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

@@ -104,6 +104,6 @@ def _lent(name: str, table: str, how: Loading) -> TensorRef:
         raise UsageError(
             f"{name} needs the target's {short}, and the trace does not hold it",
             why=f"{how.semantics} replaces the drafter's own" if replaced else f"the drafter stores no {short}",
-            cure=f"make the trace with --tables {short}",
+            cure="make the trace with --lm-head" if table == HEAD else "make the trace again with `draftconv trace`",
         )
     return found

@@ -68,8 +68,8 @@ def extend(earlier: Earlier, new: Sample) -> Sample:
         )
     if earlier.outcome != "inconclusive":
         raise UsageError(
-            f"the report is settled: {earlier.outcome}",
-            why="only an inconclusive result can be extended, else one would add prompts until the answer pleases",
+            f"the report is {earlier.outcome}, not inconclusive",
+            why="one could add prompts until the answer pleases",
             cure="run parity without --extend",
         )
     old = earlier.sample

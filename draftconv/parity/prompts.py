@@ -60,7 +60,7 @@ class PromptSet:
 
     Attributes:
         name: of the suite, or of the file without its directory.
-        source: where they came from: the file's name, or data set, commit, configs and split.
+        source: where they came from: the file's name, or data set, commit and split.
         max_tokens: the length that the suite is run at; None when the prompts came from a file.
     """
 
@@ -102,7 +102,16 @@ def load_prompts(spec: str, limit: int | None = None) -> PromptSet:
         return PromptSet(path.name, prompts, path.name)
     if path.suffix in _READERS:
         raise UsageError(f"{show(spec)}: no such file", cure="check the path")
-    raise UsageError(f"{show(spec)} is neither a file nor a suite", cure=did_you_mean(spec, ()))
+    from draftconv.parity.suites import fetch, suites
+
+    known = suites()
+    if spec not in known:
+        raise UsageError(
+            f"{show(spec)} is neither a file of prompts nor a suite",
+            why=f"suites: {', '.join(known)}",
+            cure=did_you_mean(spec, known, f"give a {', '.join(_READERS)} file or a suite"),
+        )
+    return fetch(spec, known[spec], limit)
 
 
 def collected(entries: Iterable[tuple[str, Prompt]], source: str, limit: int | None) -> tuple[Prompt, ...]:

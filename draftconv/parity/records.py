@@ -22,7 +22,7 @@ class Record:
         arm: name of the drafter. `id`: of the request, unique within an arm.
         cluster: what is resampled as one: a prompt with all its turns.
         prompt: prompt tokens. `counted`: generated tokens that count.
-        text: SHA-256 of the generated token ids as little-endian int64: equal texts, equal hashes.
+        tokens: SHA-256 of its token ids, prompt and text, as little-endian int64: the same text has the same hash.
     """
 
     arm: str
@@ -32,7 +32,7 @@ class Record:
     prompt: int
     counted: int
     counts: Counts
-    text: str
+    tokens: str
 
     @property
     def what(self) -> tuple[str, str, str]:
@@ -43,6 +43,7 @@ class Record:
 def lines(records: Iterable[Record]) -> Iterator[str]:
     """The lines of records.jsonl, ASCII, without their ends."""
     for record in records:
+        counts = record.counts
         document = {
             "arm": record.arm,
             "id": record.id,
@@ -50,13 +51,46 @@ def lines(records: Iterable[Record]) -> Iterator[str]:
             "category": record.category,
             "prompt_tokens": record.prompt,
             "counted_tokens": record.counted,
-            "depth": record.counts.depth,
-            "steps": record.counts.steps,
-            "accepted": record.counts.accepted,
-            "histogram": record.counts.histogram,
-            "text": record.text,
+            "depth": counts.depth,
+            "steps": counts.steps,
+            "accepted": counts.accepted,
+            "histogram": counts.histogram,
+            "tokens": record.tokens,
         }
         yield json.dumps(document, ensure_ascii=True)
+
+
+def read_lines(data: bytes) -> Iterator[Record]:
+    """The records that records.jsonl holds.
+
+    Raises:
+        BadReport: a line is no record, or its figures contradict each other.
+    """
+    for number, line in enumerate(data.splitlines(), 1):
+        yield _read(line, f"{FILE}, line {number}")
+
+
+def _read(line: bytes, where: str) -> Record:
+    from draftconv.parity.report.schema import Line, parse
+
+    found = parse(Line, line, where)
+    counts = Counts(found.histogram)
+    if (found.depth, found.steps, found.accepted) != (counts.depth, counts.steps, counts.accepted):
+        raise BadReport(
+            f"{where}: depth, steps or accepted contradict the histogram",
+            why="nobody could say which of them was measured",
+            cure="write the report again",
+        )
+    return Record(
+        found.arm,
+        found.id,
+        found.cluster,
+        found.category,
+        found.prompt_tokens,
+        found.counted_tokens,
+        counts,
+        found.tokens,
+    )
 
 
 def paired(records: Iterable[Record], reference: str, candidate: str) -> tuple[Pair, ...]:

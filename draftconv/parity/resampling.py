@@ -103,12 +103,23 @@ def reach(psi: Floats) -> Floats:
     return t_quantile(TAIL, clusters - 1) / math.sqrt(clusters) * spread(psi)
 
 
+def log_influence(accepted: Floats, steps: Floats) -> tuple[Floats, Floats]:
+    """AL_Q / AL_R […] and each cluster's influence on its logarithm [C, …].
+
+    ψ = (A_Q - a_Q D_Q) / (mean D_Q · AL_Q) - (A_R - a_R D_R) / (mean D_R · AL_R), a = ΣA / ΣD.
+
+    Args:
+        accepted: A of [C, 2, …], reference and candidate; `steps`: D alike.
+    """
+    length = 1 + accepted.sum(0) / steps.sum(0)
+    psi_C2 = influence(accepted, steps) / length
+    return length[1] / length[0], psi_C2[:, 1] - psi_C2[:, 0]
+
+
 def bounds(accepted: Floats, steps: Floats, accepted_draws: Floats, steps_draws: Floats) -> Bounds:
     """The ratio of pooled accept lengths with its intervals.
 
-    ψ = (A_Q - a_Q D_Q) / (mean D_Q · AL_Q) - (A_R - a_R D_R) / (mean D_R · AL_R) is the influence of
-    a cluster on log(AL_Q / AL_R), so the delta interval is ratio · exp(± t · sd(ψ) / √n): it stays
-    positive, and swapping the arms inverts it.
+    The delta interval is ratio · exp(± t · sd(ψ) / √n): it stays positive, and swapping the arms inverts it.
 
     Args:
         accepted: A of [C, 2, …], reference and candidate; `steps`: D alike.
@@ -116,13 +127,10 @@ def bounds(accepted: Floats, steps: Floats, accepted_draws: Floats, steps_draws:
     """
     import numpy as np
 
-    length = 1 + accepted.sum(0) / steps.sum(0)
-    ratio = length[1] / length[0]
-    psi_C2 = influence(accepted, steps) / length
-    psi_C = psi_C2[:, 1] - psi_C2[:, 0]
+    ratio, psi_C = log_influence(accepted, steps)
+    factor = np.exp(reach(psi_C))
     lengths_B2 = 1 + accepted_draws / steps_draws
     low, high = percentiles(lengths_B2[:, 1] / lengths_B2[:, 0])
-    factor = np.exp(reach(psi_C))
     return Bounds(
         ratio,
         spread(psi_C),

@@ -277,7 +277,7 @@ def more_prompts(found: Estimate, margin: float) -> int | None:
     gap = abs(math.log(found.ratio) - math.log(1 - margin))
     t = t_quantile(TAIL, max(found.clusters, FEWEST_CLUSTERS) - 1)
     wanted = (t + NormalDist().inv_cdf(POWER)) * found.spread
-    if wanted > gap * math.sqrt(MOST_PROMPTS):
+    if wanted >= gap * math.sqrt(MOST_PROMPTS):
         return None
     enough = math.ceil((wanted / gap) ** 2) if wanted else 0
     return max(enough, FEWEST_CLUSTERS, found.clusters + 1) - found.clusters

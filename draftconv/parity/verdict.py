@@ -216,7 +216,7 @@ def _counts(pair: Pair) -> str:
 
 
 def _inferiority(basis: Verdict, found: Estimate, margin: float, *, extended: bool) -> Verdict:
-    floor = min(CATEGORY_FLOOR, 1 - margin)
+    floor = category_floor(margin)
     failed = [name for name, part in basis.categories.items() if part.interval.high < floor]
     thin = [name for name, part in basis.categories.items() if part.interval.low <= floor <= part.interval.high]
     low, high = found.interval.low, found.interval.high
@@ -255,6 +255,11 @@ def _outlook(found: Estimate, margin: float, more: int | None, *, extended: bool
         return "this cannot be settled by more prompts at this ratio: it sits on the margin"
     way = "pass" if found.ratio > 1 - margin else "fail"
     return f"about {more} more prompts would settle it, as a {way} if the ratio stays what it is"
+
+
+def category_floor(margin: float) -> float:
+    """What a category must keep of its accept length."""
+    return min(CATEGORY_FLOOR, 1 - margin)
 
 
 def _doubts(found: Estimate) -> Iterator[str]:

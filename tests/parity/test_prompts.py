@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftconv.errors import BadPrompts, UsageError
@@ -112,6 +112,7 @@ def test_the_hash_sees_every_difference(other: Prompt) -> None:
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text.strip() != "")
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(TEXT, min_size=1, max_size=3), min_size=1, max_size=4))
 def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, conversations: list[list[str]]) -> None:
     spec = jsonl(tmp_path_factory.mktemp("p") / "p.jsonl", *({"turns": turns} for turns in conversations))
@@ -209,5 +210,5 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("a", encoding="utf-8")
     with pytest.raises(UsageError, match=r"p\.csv is not a file of prompts"):
         load_prompts(str(tmp_path / "p.csv"))
-    with pytest.raises(UsageError, match="neither a file nor a suite"):
+    with pytest.raises(UsageError, match="neither a file of prompts nor a suite"):
         load_prompts("What is the capital of France? " * 200)

@@ -13,11 +13,12 @@ from draftconv.parity.report.model import (
     Divergence,
     EveryPosition,
     Losses,
-    Method,
     Missed,
     Place,
     Report,
 )
+from draftconv.parity.report.words import Decode
+from draftconv.parity.report.write import read_report, write_report
 
 __all__ = [
     "About",
@@ -25,12 +26,14 @@ __all__ = [
     "Attribution",
     "Comparison",
     "Control",
+    "Decode",
     "Diagnostics",
     "Divergence",
     "EveryPosition",
     "Losses",
-    "Method",
     "Missed",
     "Place",
     "Report",
+    "read_report",
+    "write_report",
 ]

@@ -6,15 +6,14 @@ are not in here: `parity.verdict.judge` makes them, and a `Comparison` holds wha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
+from draftconv.parity.extension import Earlier, Sample, Terms
 from draftconv.parity.records import Record, paired
-from draftconv.parity.statistics import Discordance, Pair
-from draftconv.parity.verdict import Outcome, Verdict
-
-Method = Literal["replay", "live"]
+from draftconv.parity.statistics import Depth, Discordance, Pair, by_depth
+from draftconv.parity.verdict import Gate, How, Outcome, Verdict, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +23,14 @@ class About:
     Attributes:
         target: name, with @revision where it has one.
         prompts: name of the suite or file; `prompts_sha256`: of the prompts as they were rendered.
-        text: `trace sha256:…`, what every arm was replayed on; None in a live run.
+        trace: hash of the trace that every arm was replayed on; None in a live run.
         depth: K, drafted tokens per step.
         settings: everything else that the figures depend on, by name: dtype, device, lengths, sampling;
             in a live run also the engine with version and flags, GPU, driver.
         version: of draftconv. `command`: argv that makes this report again.
     """
 
-    method: Method
+    how: How
     target: str
     prompts: str
     prompts_sha256: str
@@ -224,13 +223,53 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A candidate against the reference: names of two arms, and what was found."""
+    """A candidate against the reference: names of arms, what was found, and how it came about.
+
+    Attributes:
+        again: the arm that is the reference run once more (A/A).
+        errors: requests that an arm failed to answer; they have no records.
+        extended: whether the sample is an inconclusive earlier one and its extension.
+        depths: how each drafted token fares.
+    """
 
     reference: str
     candidate: str
     verdict: Verdict
+    depths: tuple[Depth, ...]
+    again: str | None = None
+    errors: int = 0
+    extended: bool = False
     losses: Losses | None = None
     diagnostics: Diagnostics = Diagnostics()
+
+    @classmethod
+    def of(
+        cls,
+        records: Iterable[Record],
+        reference: str,
+        candidate: str,
+        gate: Gate,
+        *,
+        how: How,
+        again: str | None = None,
+        errors: int = 0,
+        extended: bool = False,
+        losses: Losses | None = None,
+        diagnostics: Diagnostics = Diagnostics(),
+    ) -> Comparison:
+        """Judge the candidate by what the records hold of both arms.
+
+        Raises:
+            BadReport: they do not hold the same requests of both.
+            UsageError: as `judge`.
+        """
+        records = tuple(records)
+        pairs = paired(records, reference, candidate)
+        aa = None if again is None else paired(records, reference, again)
+        verdict = judge(pairs, gate, how=how, aa=aa, errors=errors, extended=extended)
+        counted = [pair for pair in pairs if pair.counted]
+        depths = by_depth(counted) if counted else ()
+        return cls(reference, candidate, verdict, depths, again, errors, extended, losses, diagnostics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,5 +291,42 @@ class Report:
         return next(arm for arm in self.arms if arm.name == name)
 
     def pairs(self, comparison: Comparison) -> tuple[Pair, ...]:
-        """What the verdict of a comparison was computed from."""
+        """The requests of a comparison, both arms of each.
+
+        Raises:
+            BadReport: the records do not hold the same requests of both.
+        """
         return paired(self.records, comparison.reference, comparison.candidate)
+
+    def identical(self, comparison: Comparison) -> int:
+        """Requests of which both arms' texts are the same."""
+        arms = (comparison.reference, comparison.candidate)
+        seen = Counter((record.id, record.tokens) for record in self.records if record.arm in arms)
+        return sum(times == 2 for times in seen.values())
+
+    def sample(self, comparison: Comparison) -> Sample:
+        """What the verdict of a comparison was computed from.
+
+        Raises:
+            BadReport: as `pairs`.
+        """
+        reference, candidate, again = comparison.reference, comparison.candidate, comparison.again
+        verdict, about = comparison.verdict, self.about
+        return Sample(
+            Terms(
+                self.arm(reference).content,
+                self.arm(candidate).content,
+                about.target,
+                about.depth,
+                verdict.gate,
+                verdict.how,
+            ),
+            self.pairs(comparison),
+            {record.id: record.tokens for record in self.records if record.arm == reference},
+            None if again is None else paired(self.records, reference, again),
+            comparison.errors,
+        )
+
+    def earlier(self, comparison: Comparison) -> Earlier:
+        """A comparison as the one that is to be extended."""
+        return Earlier(self.sample(comparison), comparison.verdict.outcome, comparison.extended)

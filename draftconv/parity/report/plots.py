@@ -29,7 +29,7 @@ VARIABLES: Mapping[str, str] = {
     CANDIDATE: "var(--candidate)",
     WORSE: "var(--worse)",
 }
-STYLE: Mapping[str, Any] = {
+STYLE: Mapping[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "draftconv",
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same widths everywhere
@@ -58,8 +58,12 @@ WIDTH = 4.8
 """Inches of 72 px: narrow enough that labels stay readable when a phone scales the drawing down."""
 
 
-def acceptance_by_depth(depths: Sequence[Depth]) -> str:
-    """p_j of both arms as bars, and their difference with 95 % intervals below."""
+def acceptance_by_depth(name: str, depths: Sequence[Depth]) -> str:
+    """p_j of both arms as bars, and their difference with 95 % intervals below.
+
+    Args:
+        name: of the drawing, unique on its page.
+    """
     with _figure(4.3) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(5, 3))
         places = [depth.depth for depth in depths]
@@ -79,15 +83,15 @@ def acceptance_by_depth(depths: Sequence[Depth]) -> str:
         figure.align_ylabels((above, below))
         return _svg(
             figure,
-            "depth",
+            name,
             "Acceptance by depth",
             "Bars: share of steps that accepted at least so many drafted tokens, for both arms. Below: "
             "candidate minus reference with 95 % intervals. The table beside it has the same figures.",
         )
 
 
-def per_request(pairs: Sequence[Pair]) -> str:
-    """Accept length of every request: reference across, candidate up."""
+def per_request(name: str, pairs: Sequence[Pair]) -> str:
+    """Accept length of every request: reference across, candidate up; at least one pair must count."""
     points = [(p.reference.accept_length, p.candidate.accept_length) for p in pairs if p.counted]
     worse = sum(candidate < reference for reference, candidate in points)
     better = sum(candidate > reference for reference, candidate in points)
@@ -105,7 +109,7 @@ def per_request(pairs: Sequence[Pair]) -> str:
         axes.set_aspect("equal")
         return _svg(
             figure,
-            "requests",
+            name,
             "Accept length of every request",
             f"{len(points)} requests, one point each: the candidate is worse on {worse}, better on {better}, "
             f"and equal on {len(points) - worse - better}.",
@@ -135,7 +139,7 @@ def _svg(figure: Figure, name: str, title: str, description: str) -> str:
     figure.savefig(out, format="svg", metadata={"Date": None})
     drawing = out.getvalue()
     drawing = drawing[drawing.index("<svg ") :]
-    drawing = re.sub(r"<metadata>.*?</metadata>\s*", "", drawing, flags=re.DOTALL)
+    drawing = re.sub(r"<metadata>.*?</metadata>\s*|<defs>\s*<style.*?</defs>\s*", "", drawing, flags=re.DOTALL)
     drawing = re.sub("|".join(VARIABLES), lambda found: VARIABLES[found[0]], drawing)
     drawing = re.sub(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)', f"{name}-", drawing)
     words = f'role="img" aria-labelledby="{name}-title {name}-desc"'

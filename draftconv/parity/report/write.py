@@ -1,0 +1,113 @@
+"""Reports as files: a directory that appears whole, and reading one back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.staging import Mark, staging
+from draftconv.errors import BadCheckpoint, BadReport
+from draftconv.parity import records
+from draftconv.parity.report.junit import junit
+from draftconv.parity.report.markdown import markdown
+from draftconv.parity.report.model import Comparison, Report
+from draftconv.parity.report.page import page
+from draftconv.parity.report.words import Decode
+
+FILE = "report.json"
+
+
+def write_report(report: Report, out: Path, *, decode: Decode | None = None, overwrite: bool = False) -> None:
+    """Write records.jsonl, report.json, report.md, junit.xml and report.html; the same report gives the same bytes.
+
+    Args:
+        decode: token ids to text, for the pages; they show ids without it.
+        overwrite: replace a directory that holds a report.
+
+    Raises:
+        UsageError, WriteError: as `staging`.
+        BadReport: the report does not come back as it was: it contradicts itself.
+    """
+    from draftconv.parity.report.schema import FORMAT, Document
+
+    lines = "".join(f"{line}\n" for line in records.lines(report.records)).encode()
+    document = Document(
+        about=report.about,
+        arms=report.arms,
+        comparisons=report.comparisons,
+        controls=report.controls,
+        records_sha256=hashlib.sha256(lines).hexdigest(),
+    )
+    with staging(out, overwrite=overwrite, mark=Mark(FILE, FORMAT)) as directory:
+        _write(directory / records.FILE, lines)
+        _write(directory / FILE, document.model_dump_json(indent=2, ensure_ascii=True).encode() + b"\n")
+        _write(directory / "report.md", markdown(report, decode).encode())
+        _write(directory / "junit.xml", junit(report).encode())
+        _write(directory / "report.html", page(report, decode).encode())
+        read_report(directory)
+
+
+def read_report(directory: Path) -> Report:
+    """A report that `write_report` wrote.
+
+    Raises:
+        BadReport: a file is missing or was changed, or the verdict does not follow from the records.
+    """
+    from draftconv.parity.report.schema import Document, parse
+
+    document = parse(Document, _read(directory / FILE), FILE)
+    lines = _read(directory / records.FILE)
+    if hashlib.sha256(lines).hexdigest() != document.records_sha256:
+        raise BadReport(
+            f"{records.FILE} is not the one that {FILE} was written with",
+            why="the figures would not be those of the records",
+            cure="write the report again",
+        )
+    report = Report(
+        document.about, document.arms, tuple(records.read_lines(lines)), document.comparisons, document.controls
+    )
+    names = {arm.name for arm in report.arms}
+    for comparison in report.comparisons:
+        used = {comparison.reference, comparison.candidate, *filter(None, [comparison.again])}
+        if unknown := sorted(used - names):
+            raise BadReport(f"{FILE} compares {unknown[0]}, which is none of its arms", cure="write the report again")
+        _check(report, comparison)
+    return report
+
+
+def _check(report: Report, comparison: Comparison) -> None:
+    """Refuse a verdict that its own records do not give."""
+    told = comparison.verdict
+    found = Comparison.of(
+        report.records,
+        comparison.reference,
+        comparison.candidate,
+        told.gate,
+        how=told.how,
+        again=comparison.again,
+        errors=comparison.errors,
+        extended=comparison.extended,
+    ).verdict
+    if found.outcome != told.outcome:
+        raise BadReport(
+            f"{FILE} says {told.outcome} of {comparison.candidate}, its records say {found.outcome}",
+            why="it was edited, or another version of draftconv judged it",
+            cure="write the report again",
+        )
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with LocalFile(path) as file:
+            return file.read(0, file.size)
+    except BadCheckpoint as error:
+        raise BadReport(error.what, why=error.why, cure=error.cure or "name a directory that --report wrote") from error

@@ -1,0 +1,135 @@
+"""What a replay adds up while it runs: records for the verdict, and what helps to find a loss.
+
+Requests come one by one and are let go; what stays is a few numbers per request, and per
+comparison the places that cost most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from draftconv.parity.records import Record
+from draftconv.parity.replay import NOTHING, Outcome
+from draftconv.parity.report.model import Diagnostics, Divergence, EveryPosition, Losses, Place
+from draftconv.parity.request import Request
+from draftconv.parity.statistics import Discordant, discordance
+from draftconv.parity.trace import token_hash
+
+CONTEXT = 48
+"""Tokens before a loss that the report shows."""
+KEPT = 12
+"""Costliest places that are kept."""
+
+
+def record(arm: str, request: Request, outcome: Outcome) -> Record:
+    """The line of records.jsonl for one request and arm."""
+    text = request.tokens_N[: request.prompt + request.counted].tolist()
+    return Record(
+        arm=arm,
+        id=request.id,
+        cluster=request.cluster,
+        category=request.category,
+        prompt=request.prompt,
+        counted=request.counted,
+        counts=outcome.counts,
+        tokens=token_hash(text),
+    )
+
+
+@dataclass(slots=True)
+class Tally:
+    """One candidate beside the reference, request after request; K is `depth`."""
+
+    depth: int
+    agreed: int = 0
+    positions: int = 0
+    discordant: list[Discordant] = field(default_factory=list)
+    reached_2K: Tensor = field(default_factory=lambda: torch.zeros(0))
+    nats: list[Tensor] = field(default_factory=list)
+    looked: int = 0
+    parted: list[Place] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.reached_2K = torch.zeros(2, self.depth, dtype=torch.int64)
+
+    def add(self, request: Request, reference: Outcome, candidate: Outcome) -> None:
+        """Take in one request."""
+        first_r, first_c = reference.drafts_RK[:, 0], candidate.drafts_RK[:, 0]
+        right_r, right_c = reference.accepted_R > 0, candidate.accepted_R > 0
+        self.positions += len(first_r)
+        self.agreed += int((first_r == first_c).sum())
+        self.discordant.append(
+            Discordant(
+                cluster=request.cluster,
+                category=request.category,
+                positions=len(first_r),
+                lost=int((right_r & ~right_c).sum()),
+                gained=int((right_c & ~right_r).sum()),
+            )
+        )
+        for arm, outcome in enumerate((reference, candidate)):
+            for j in range(self.depth):
+                self.reached_2K[arm, j] += (outcome.accepted_R > j).sum()
+        if candidate.divergence_R is not None:
+            self.nats.append(candidate.divergence_R)
+        for place in places(request, reference, candidate, self.depth):
+            self.looked += 1
+            if place.lost:
+                self.parted.append(place)
+
+    def diagnostics(self) -> Diagnostics:
+        """Everything but the attribution."""
+        if not self.positions:
+            return Diagnostics()
+        rates_2K = (self.reached_2K.double() / self.positions).tolist()
+        return Diagnostics(
+            agreement=self.agreed / self.positions,
+            discordance=discordance(self.discordant),
+            every_position=tuple(
+                EveryPosition(j, reference, candidate)
+                for j, (reference, candidate) in enumerate(zip(*rates_2K, strict=True), start=1)
+            ),
+            divergence=_divergence(self.nats),
+        )
+
+    def losses(self) -> Losses:
+        """Where the candidate lost against the reference."""
+        parted = Losses.of(self.parted, "places where a step of the reference starts", KEPT)
+        return replace(parted, places=self.looked)
+
+
+def places(request: Request, reference: Outcome, candidate: Outcome, depth: int) -> Iterator[Place]:
+    """The roots at which a step of the reference starts, and what both arms drafted there."""
+    tokens = request.tokens_N.tolist()
+    accepted_r, accepted_c = reference.accepted_R.tolist(), candidate.accepted_R.tolist()
+    drafts_r, drafts_c = reference.drafts_RK.tolist(), candidate.drafts_RK.tolist()
+    for root in reference.starts():
+        at = request.prompt + 1 + root
+        yield Place(
+            id=request.id,
+            position=at,
+            context=tuple(tokens[max(0, at - CONTEXT) : at]),
+            target=tuple(tokens[at : at + depth]),
+            reference=_drafted(drafts_r[root]),
+            candidate=_drafted(drafts_c[root]),
+            reference_accepted=accepted_r[root],
+            candidate_accepted=accepted_c[root],
+        )
+
+
+def _drafted(row: Sequence[int]) -> tuple[int, ...]:
+    return tuple(token for token in row if token != NOTHING)
+
+
+def _divergence(parts: Sequence[Tensor]) -> Divergence | None:
+    """Mean and order statistics (nearest rank) of KL over positions, in nats; None where none was computed."""
+    nats = torch.cat(list(parts)) if parts else torch.empty(0)
+    if not len(nats):
+        return None
+    ordered = nats.double().sort().values
+    median, p90, p99 = (float(ordered[min(len(nats) - 1, int(share * len(nats)))]) for share in (0.5, 0.9, 0.99))
+    return Divergence(len(nats), float(ordered.mean()), median, p90, p99, float(ordered[-1]))

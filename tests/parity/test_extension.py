@@ -1,0 +1,86 @@
+"""An inconclusive sample is extended once, by other prompts, with everything else as it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftconv.errors import UsageError
+from draftconv.parity.extension import Earlier, Sample, Terms, extend
+from draftconv.parity.verdict import EXACT, Gate, Outcome, judge
+from tests.parity.counted import pairs
+
+TERMS = Terms("ref@1", "cand@1", "target@1", depth=1, gate=Gate(0.02), how="replay")
+
+
+def sample(number: int, start: int, *, prefix: str = "") -> Sample:
+    rows = tuple(pairs(number, (72, 84), start=start))
+    return Sample(TERMS, rows, {row.id: f"{prefix}{row.id}-hash" for row in rows})
+
+
+OLD = Earlier(sample(40, 0), "inconclusive", extended=False)
+NEW = sample(60, 40)
+
+
+def test_both_are_judged_as_one() -> None:
+    both = extend(OLD, NEW)
+    assert both.pairs == (*OLD.sample.pairs, *NEW.pairs)
+    assert set(both.tokens) == {*OLD.sample.tokens, *NEW.tokens}
+    assert both.aa is None
+    assert judge(OLD.sample.pairs, TERMS.gate, how="replay").outcome == "inconclusive"
+    found = judge(both.pairs, TERMS.gate, how="replay", extended=True)
+    assert found == judge(pairs(100, (72, 84)), TERMS.gate, how="replay", extended=True)
+
+
+def test_errors_and_second_runs_of_the_reference_add_up() -> None:
+    aa = tuple(pairs(40, 80)), tuple(pairs(60, 80, start=40))
+    old = replace(OLD, sample=replace(OLD.sample, aa=aa[0], errors=1))
+    assert extend(old, replace(NEW, aa=aa[1], errors=2)).aa == (*aa[0], *aa[1])
+    assert extend(old, replace(NEW, aa=aa[1], errors=2)).errors == 3
+    assert extend(old, NEW).aa is None
+
+
+def test_a_second_extension_is_refused() -> None:
+    with pytest.raises(UsageError, match="extended before"):
+        extend(replace(OLD, extended=True), NEW)
+
+
+@pytest.mark.parametrize("outcome", ["pass", "equivalent", "fail", "void"])
+def test_only_an_inconclusive_report_is_extended(outcome: Outcome) -> None:
+    with pytest.raises(UsageError, match=f"is {outcome}, not inconclusive"):
+        extend(replace(OLD, outcome=outcome), NEW)
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        ({"reference": "ref@2"}, "the report has reference ref@1, this run has ref@2"),
+        ({"candidate": "cand@2"}, "candidate cand@1"),
+        ({"target": "target@2"}, "target target@1"),
+        ({"depth": 3}, "depth 1, this run has 3"),
+        ({"gate": Gate(0.01)}, "gate a loss below 2 %, this run has a loss below 1 %"),
+        ({"gate": EXACT}, "this run has equal counts"),
+        ({"how": "live"}, "how replay, this run has live"),
+    ],
+)
+def test_nothing_else_may_change(other: dict[str, object], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        extend(OLD, replace(NEW, terms=replace(TERMS, **other)))  # type: ignore[arg-type]
+
+
+def test_the_same_request_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="request all-38 is in the report already, and 1 more are"):
+        extend(OLD, sample(60, 38, prefix="other-"))
+
+
+def test_the_same_prompt_under_another_request_is_refused() -> None:
+    rows = (replace(NEW.pairs[0], cluster="all-7"), *NEW.pairs[1:])
+    with pytest.raises(UsageError, match="prompt all-7 is in the report already"):
+        extend(OLD, replace(NEW, pairs=rows))
+
+
+def test_the_same_text_under_another_name_is_refused() -> None:
+    tokens = {**NEW.tokens, "all-50": OLD.sample.tokens["all-3"]}
+    with pytest.raises(UsageError, match="the text of request all-50 is in the report already"):
+        extend(OLD, replace(NEW, tokens=tokens))

@@ -1,0 +1,88 @@
+"""Traces of the trained fixtures, made with the reference targets: quick, and without transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from draftconv.drafter.targets import EMBED_NAMES, Target, find_target
+from draftconv.parity.recording import Captured, Slot, TraceWriter
+from draftconv.parity.request import Request
+from draftconv.parity.trace import About, Trace
+from draftconv.reference.targets import TargetModel, continue_greedily, load_target
+from tests.reference.test_fixtures import DATA, train_tiny
+
+DEPTH = 4
+LENGTH = 64
+NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+@cache
+def prompts() -> list[Tensor]:
+    found: list[Tensor] = train_tiny().read_prompts()
+    return found
+
+
+@cache
+def target_model(name: str, dtype: torch.dtype) -> TargetModel:
+    return load_target(DATA / "targets" / name, dtype)
+
+
+def described(name: str) -> Target:
+    found = find_target(str(DATA / "targets" / name), None)
+    assert found is not None
+    return found
+
+
+def requests(
+    name: str, boundaries: Sequence[int], *, dtype: torch.dtype = torch.float32, count: int = 8, length: int = LENGTH
+) -> Iterator[Request]:
+    """The first held-out prompts, continued greedily by a fixture target."""
+    target = target_model(name, dtype)
+    chosen = torch.stack(prompts()[:count])
+    texts = torch.cat((chosen, continue_greedily(target, chosen, length + DEPTH)), dim=1)
+    with torch.no_grad():
+        states = target(texts[:, :-1], None, tuple(boundaries)).states
+    for i, (text, state) in enumerate(zip(texts, states, strict=True)):
+        yield Request(f"{i:02}/1", f"{i:02}", f"kind {i % 2}", chosen.shape[1], length, text, state)
+
+
+def make_trace(
+    out: Path,
+    name: str,
+    boundaries: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    count: int = 8,
+    length: int = LENGTH,
+    tables: bool = True,
+) -> Trace:
+    """The same as a trace on disk, with the target's embedding unless told otherwise."""
+    target = described(name)
+    made = list(requests(name, boundaries, dtype=dtype, count=count, length=length))
+    about = About(
+        target=name,
+        revision=None,
+        layers=target.layers,
+        hidden=target.hidden or 0,
+        vocab=target.vocab or 0,
+        boundaries=tuple(boundaries),
+        depth=DEPTH,
+        max_tokens=length,
+        dtype=NAMES[dtype],
+        made_by="reference target",
+        prompts="held-out",
+        prompts_sha256="0" * 64,
+        chat=False,
+    )
+    slots = [Slot(request.id, request.cluster, request.category) for request in made]
+    held = target.open().tensors
+    embedding = {"embed_tokens": held[EMBED_NAMES[0]]} if tables else {}
+    with TraceWriter(out, about, slots, tables=embedding) as writer:
+        for i, request in enumerate(made):
+            writer.write(i, Captured(request.prompt, request.counted, request.tokens_N, request.states_TAW))
+        return writer.finish()
