@@ -13,6 +13,7 @@ import click
 
 from draftconv.api.running import ENGINES
 from draftconv.api.trace import Sizing, TraceOptions, trace
+from draftconv.checkpoint.text import safe
 from draftconv.cli.options import format_option
 from draftconv.parity.trace import DTYPES, PARTIAL, Trace
 
@@ -139,7 +140,7 @@ def command(target: str, prompts: str, out: Path, form: str, **options: object) 
     except KeyboardInterrupt:
         if not (out / PARTIAL).exists():
             raise
-        print(f"Interrupted: {output.safe(out)} keeps what was captured; the same command goes on.", file=sys.stderr)
+        print(f"Interrupted: {safe(out)} keeps what was captured; the same command goes on.", file=sys.stderr)
         sys.exit(130)
     match form:
         case "json":
@@ -198,11 +199,9 @@ def _show(made: Trace, out: Path) -> None:
             (
                 ("target", f"{about.target}{revision}, {about.dtype}"),
                 ("prompts", f"{about.prompts}, {'chat template' if about.chat else 'as they are'}"),
-                ("requests", f"{len(made.entries)} of {len({entry.cluster for entry in made.entries})} prompts"),
-                (
-                    "tokens",
-                    f"{prompts} of prompts, {counted} counted, {about.depth} more each; {ended} texts ended early",
-                ),
+                ("requests", f"{len(made.entries)} from {len({e.cluster for e in made.entries})} prompts"),
+                ("tokens", f"{prompts} of prompts, {counted} counted, {about.depth} more per request"),
+                ("ended early", f"{ended} of {len(made.entries)} texts"),
                 ("boundaries", ", ".join(map(str, about.boundaries))),
                 ("tables", ", ".join(f"{n}{' (linked)' * t.linked}" for n, t in made.tables.items())),
             ),

@@ -10,7 +10,7 @@ from safetensors.torch import save
 
 from draftconv.checkpoint import hub as hub_module
 from draftconv.checkpoint import open_checkpoint
-from draftconv.checkpoint.hub import push
+from draftconv.checkpoint.hub import fetch_model, push
 from draftconv.checkpoint.ranges import MAX_SKIP, origin
 from draftconv.errors import BadCheckpoint, WriteError
 from tests.checkpoint.made import directory, tensor_bytes, tensors
@@ -248,6 +248,21 @@ def test_download_keeps_the_name(hub: Hub, tmp_path: Path) -> None:
         name: tensor_bytes(tensor) for name, tensor in tensors().items()
     }
     assert opened.files == open_checkpoint(SPEC).files
+
+
+def test_a_model_comes_with_all_it_takes_to_run_it(hub: Hub, tmp_path: Path) -> None:
+    hub.files |= {"pytorch_model.bin": b"unused", "tokenizer.json": b"{}", "own.py": b"", "original/x.pth": b"unused"}
+    path, commit = fetch_model(REPO)
+    assert commit == SHA
+    assert path.is_relative_to(tmp_path / "cache")
+    names = ["config.json", "model.safetensors", "own.py", "tokenizer.json"]
+    assert sorted(item.name for item in path.iterdir()) == names
+
+
+def test_a_model_of_an_older_day_comes_as_bin(hub: Hub) -> None:
+    hub.files = {"config.json": b"{}", "pytorch_model.bin": b"weights", "model.onnx": b"unused"}
+    path, _ = fetch_model(REPO)
+    assert sorted(item.name for item in path.iterdir()) == ["config.json", "pytorch_model.bin"]
 
 
 def test_a_full_disk_is_not_the_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
