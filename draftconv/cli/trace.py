@@ -21,8 +21,7 @@ EPILOG = """\b
 Examples:
   draftconv trace --target Qwen/Qwen3-8B --prompts mt-bench --out qwen3-mt-bench
   draftconv trace --target target --prompts mine.jsonl --out trace --drafter drafter --device cuda
-  draftconv trace --target Kimi-K2.6 --prompts mt-bench --out kimi --engine vllm \\
-      --url http://127.0.0.1:8000 --hidden-states-dir /shared/states
+  draftconv trace --target Kimi-K2.6 --prompts mt-bench --out kimi --engine vllm --tensor-parallel 8
 """
 
 
