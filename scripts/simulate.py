@@ -246,7 +246,7 @@ def simulate(
                 first, added = (population.samples(number, repeats, random) for _ in range(2))
                 second = judged(np.concatenate((first, added))) if loss in MARGINS else None
                 cells[kind, loss, number] = Cell(population.ratio, judged(first), second)
-            progress(f"{kind}, loss {loss:.1%}")
+            progress(f"{kind}, loss {percent(loss)}")
     return cells
 
 
@@ -275,13 +275,17 @@ def table(head: Row, rows: Iterable[Row]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
 
 
+def percent(share: float, sign: str = "-") -> str:
+    return f"{round(100 * share, 1) + 0.0:{sign}.1f} %"  # + 0.0: never -0.0
+
+
 def coverage_table(cells: Cells) -> str:
     def row(kind: Kind, number: int) -> Row:
         shown = [cells[kind, loss, number] for loss in SHOWN]
-        return (kind, number, *(f"{cell.covered(method):.1%}" for cell in shown for method in METHODS.values()))
+        return (kind, number, *(percent(cell.covered(method)) for cell in shown for method in METHODS.values()))
 
     return table(
-        ("candidate", "prompts", *(f"{name}, loss {loss:.0%}" for loss in SHOWN for name in METHODS)),
+        ("candidate", "prompts", *(f"{name}, loss {percent(loss)}" for loss in SHOWN for name in METHODS)),
         (row(kind, number) for kind in get_args(Kind) for number in SAMPLES),
     )
 
@@ -295,18 +299,18 @@ def decision_table(cells: Cells, margin: float) -> str:
             *(edge.passes(truth), edge.passes_in_two(truth)),
             *(good.fails(margin), bad.fails(margin)),
         )
-        return (kind, number, *(f"{share:.1%}" for share in shares))
+        return (kind, number, *(percent(share) for share in shares))
 
     return table(
         (
             "candidate",
             "prompts",
             "no loss: passes",
-            f"loss {margin / 2:.1%}: passes",
-            f"loss {margin:.0%}: passes",
+            f"loss {percent(margin / 2)}: passes",
+            f"loss {percent(margin)}: passes",
             "… with one extension",
             "no loss: fails",
-            f"loss {2 * margin:.0%}: fails",
+            f"loss {percent(2 * margin)}: fails",
         ),
         (row(kind, number) for kind in get_args(Kind) for number in SAMPLES),
     )
@@ -314,9 +318,9 @@ def decision_table(cells: Cells, margin: float) -> str:
 
 def spread_table(cells: Cells) -> str:
     return table(
-        ("candidate", *(f"loss {loss:.1%}" for loss in LOSSES)),
+        ("candidate", *(f"loss {percent(loss)}" for loss in LOSSES)),
         (
-            (kind, *(f"{cells[kind, loss, SAMPLES[-1]].first.bounds.spread.mean():.1%}" for loss in LOSSES))
+            (kind, *(percent(cells[kind, loss, SAMPLES[-1]].first.bounds.spread.mean()) for loss in LOSSES))
             for kind in get_args(Kind)
         ),
     )
@@ -327,7 +331,7 @@ def average_table(requests: int) -> str:
     names = columns[LENGTHS[0]]
     return table(
         ("average", *(f"{tokens} tokens" for tokens in LENGTHS)),
-        ((name, *(f"{columns[tokens][name]:+.1%}" for tokens in LENGTHS)) for name in names),
+        ((name, *(percent(columns[tokens][name], "+") for tokens in LENGTHS)) for name in names),
     )
 
 
@@ -348,10 +352,10 @@ def filled(page: str, parts: Mapping[str, str]) -> str:
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="scripts/simulate",
-        description="Test the parity statistics on drafters whose true loss is known; takes about ten minutes.",
+        description="Test the parity statistics on drafters whose true loss is known; takes some minutes.",
     )
     parser.add_argument("--write", action="store_true", help="put the tables into docs/statistics.md")
-    parser.add_argument("--repeats", type=int, default=2000, help="samples per figure (default: 2000)")
+    parser.add_argument("--repeats", type=int, default=4000, help="samples per figure (default: 4000)")
     options = parser.parse_args(argv)
     cells = simulate(get_args(Kind), LOSSES, SAMPLES, repeats=options.repeats, requests=REQUESTS)
     parts = {

@@ -24,8 +24,8 @@ MAY_IMPORT = {
     "reference": {"errors", "checkpoint", "drafter"},
     "quantization": {"errors", "checkpoint", "drafter", "reference"},
     "parity": {"errors", "checkpoint", "drafter", "layouts", "quantization", "reference"},
-    "api": {"errors", "checkpoint", "drafter", "layouts", "engines", "quantization", "parity"},
-    "cli": {"errors", "checkpoint", "drafter", "layouts", "engines", "quantization", "parity", "api"},
+    "api": {"errors", "checkpoint", "drafter", "layouts", "engines", "reference", "quantization", "parity"},
+    "cli": {"errors", "checkpoint", "drafter", "layouts", "engines", "reference", "quantization", "parity", "api"},
 }
 ARITHMETIC = {"reference", "quantization", "parity"}
 """Rooms that may import torch."""

@@ -15,6 +15,7 @@ from draftconv.api.running import ENGINES
 from draftconv.api.trace import Sizing, TraceOptions, trace
 from draftconv.checkpoint.text import safe
 from draftconv.cli.options import format_option
+from draftconv.parity.prompts import DEFAULT_SUITE
 from draftconv.parity.trace import DTYPES, PARTIAL, Trace
 
 EPILOG = """\b
@@ -43,7 +44,13 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--target", required=True, metavar="TARGET", help="The model to run: a directory, a Hub id or a known name."
 )
-@click.option("--prompts", required=True, metavar="SUITE|FILE", help="A prompt suite, or a .jsonl, .json or .txt file.")
+@click.option(
+    "--prompts",
+    default=DEFAULT_SUITE,
+    show_default=True,
+    metavar="SUITE|FILE",
+    help="A prompt suite, or a .jsonl, .json or .txt file.",
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The directory to write.")
 @click.option(
     "--drafter",

@@ -118,3 +118,14 @@ def paired(records: Iterable[Record], reference: str, candidate: str) -> tuple[P
             cure="write the report again",
         )
     return tuple(Pair(id, r.cluster, r.category, r.counts, theirs[id].counts) for id, r in ours.items())
+
+
+def run_twice(records: Iterable[Record], reference: str, name: str) -> tuple[Pair, ...]:
+    """The reference with itself: the requests that arm `name`, the reference run once more, has answered.
+
+    Raises:
+        BadReport: as `paired`.
+    """
+    records = tuple(records)
+    asked = {record.id for record in records if record.arm == name}
+    return paired((r for r in records if r.arm != reference or r.id in asked), reference, name)

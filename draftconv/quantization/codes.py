@@ -13,21 +13,26 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Magnitudes of codes 0...7; codes 8...15 are their negatives. Source: OCP Microscaling Formats v1.0."""
 
 
+STORED: Mapping[GridName, torch.dtype] = {
+    "int4": torch.int8,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+    "nvfp4": torch.uint8,
+    "mxfp4": torch.uint8,
+}
+"""What holds one code."""
+
+
 def nearest(x: Tensor, grid: GridName) -> Tensor:
     """The nearest value of the grid, ties to even; float32, any shape. Overwrites `x`."""
     return _NEAREST[grid](x)
 
 
 def encode(values: Tensor, grid: GridName) -> Tensor:
-    """Values of the grid as they are stored: int8, float8_e4m3fn, or uint8 E2M1 codes."""
-    match grid:
-        case "int4" | "int8":
-            return values.to(torch.int8)
-        case "fp8":
-            return values.to(torch.float8_e4m3fn)
-        case "nvfp4" | "mxfp4":
-            magnitude = torch.bucketize(values.abs(), values.new_tensor(E2M1), out_int32=True)
-            return (magnitude + 8 * values.signbit()).to(torch.uint8)
+    """Values of the grid as they are stored, one to an element of `STORED`."""
+    if grid in ("nvfp4", "mxfp4"):
+        values = torch.bucketize(values.abs(), values.new_tensor(E2M1), out_int32=True) + 8 * values.signbit()
+    return values.to(STORED[grid])
 
 
 def decode(codes: Tensor, grid: GridName) -> Tensor:

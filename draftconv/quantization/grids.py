@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from draftconv.errors import BadCheckpoint, UsageError
-from draftconv.quantization.codes import decode, encode, nearest
+from draftconv.quantization.codes import STORED, decode, encode, nearest
 from draftconv.quantization.scales import FP8_MAX, Scaling, step
 from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, WeightScheme
 
@@ -53,36 +53,36 @@ def quantize(
     Args:
         weight_OI: [O, I], floating; F64 is read as F32.
         whole: the `peak` of the whole tensor where these rows are a part of it, or of all
-            tensors that share a scale. Only fp8 per tensor and nvfp4 look at it.
+            tensors that share a scale, on the weight's device. Only `scheme.whole` schemes look at it.
         name: whose values they are, for the message.
 
     Raises:
         BadCheckpoint: the weight holds NaN or infinities.
         UsageError: the inputs are no multiple of the group.
     """
-    inputs = weight_OI.shape[1]
+    rows, inputs = weight_OI.shape
     group = scheme.group or inputs
     if inputs % group:
         raise UsageError(f"{name} has {inputs} inputs, which is no multiple of the group of {group}")
-    largest = peak(weight_OI) if whole is None else whole.to(weight_OI.device, torch.float32)
-    scaling = Scaling.of(scheme, weight_OI.dtype, largest)
-    codes, scales = [], []
-    for rows_BI in _blocks(weight_OI):
+    if whole is None:
+        whole = peak(weight_OI) if scheme.whole else torch.ones((), device=weight_OI.device)
+    scaling = Scaling.of(scheme, weight_OI.dtype, whole)
+    codes_OI = torch.empty(rows, inputs, dtype=STORED[scheme.grid], device=weight_OI.device)
+    shape = (1, 1) if scheme.per == "tensor" else (rows, inputs // group)
+    scale_OG = torch.empty(shape, dtype=scaling.dtype, device=weight_OI.device)
+    for at, rows_BI in _blocks(weight_OI):
         wide_BGg = torch.unflatten(rows_BI.float(), 1, (-1, group))
-        top_BG = largest.expand(1, 1) if scheme.per == "tensor" else wide_BGg.abs().amax(-1)
+        top_BG = wide_BGg.abs().amax(-1)
         if not top_BG.isfinite().all():
             raise BadCheckpoint(
                 f"{name} holds NaN or infinite values",
                 why="no scale covers them, and every code beside them would be lost",
                 cure="`draftconv inspect --deep` names the tensors that are not finite",
             )
-        divisor = scaling.rule.divisor
-        scale_BG = scaling.least_squares(wide_BGg, top_BG) if divisor is None else scaling.stored(top_BG, divisor)
-        codes.append(encode(scaling.values(wide_BGg, scale_BG), scheme.grid).flatten(1))
-        scales.append(scale_BG)
-    return Quantized(
-        scheme.grid, torch.cat(codes), scales[0] if scheme.per == "tensor" else torch.cat(scales), scaling.unit
-    )
+        stored_BG = scaling.fit(wide_BGg, whole.expand(1, 1) if scheme.per == "tensor" else top_BG)
+        scale_OG[slice(1) if scheme.per == "tensor" else at] = stored_BG
+        codes_OI[at] = encode(scaling.values(wide_BGg, stored_BG), scheme.grid).flatten(1)
+    return Quantized(scheme.grid, codes_OI, scale_OG, scaling.unit)
 
 
 def dequantize(quantized: Quantized, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -92,14 +92,11 @@ def dequantize(quantized: Quantized, dtype: torch.dtype = torch.float32) -> Tens
     """
     codes_OI, step_OG = quantized.codes, step(quantized.grid, quantized.scale, quantized.unit)
     step_OG = step_OG.expand(len(codes_OI), -1)
-    parts = [torch.empty(0, codes_OI.shape[1], dtype=dtype, device=codes_OI.device)]
-    at = 0
-    for codes_BI in _blocks(codes_OI):
-        step_BG = step_OG[at : at + len(codes_BI)]
-        values_BGg = torch.unflatten(decode(codes_BI, quantized.grid), 1, (step_BG.shape[1], -1))
-        parts.append((values_BGg * step_BG[..., None]).flatten(1).to(dtype))
-        at += len(codes_BI)
-    return torch.cat(parts)
+    weight_OI = torch.empty(codes_OI.shape, dtype=dtype, device=codes_OI.device)
+    for at, codes_BI in _blocks(codes_OI):
+        values_BGg = torch.unflatten(decode(codes_BI, quantized.grid), 1, (step_OG.shape[1], -1))
+        weight_OI[at] = (values_BGg * step_OG[at, :, None]).flatten(1).to(dtype)
+    return weight_OI
 
 
 def round_trip(x: Tensor, scheme: InputScheme) -> Tensor:
@@ -128,6 +125,10 @@ def round_trip(x: Tensor, scheme: InputScheme) -> Tensor:
     return (values * scale).to(x.dtype)
 
 
-def _blocks(tensor_OI: Tensor) -> Iterator[Tensor]:
+def _blocks(tensor_OI: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """The tensor in runs of rows of about `AT_ONCE` elements."""
-    return iter(torch.split(tensor_OI, max(1, AT_ONCE // max(1, tensor_OI.shape[1]))))
+    rows, inputs = tensor_OI.shape
+    height = max(1, AT_ONCE // max(1, inputs))
+    for first in range(0, rows, height):
+        at = slice(first, min(first + height, rows))
+        yield at, tensor_OI[at]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from draftconv.errors import UsageError, did_you_mean
@@ -38,7 +38,7 @@ class Weights(_Part):
     grid: GridName
     per: Per
     group: int | None = None
-    scale: RuleName
+    scale_rule: RuleName
     scale_dtype: ScaleDtype
 
 
@@ -58,13 +58,6 @@ class File(_Part):
     activations: Activations | None = None
     exclude: list[Text]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _is_mapping(cls, value: object) -> object:
-        if not isinstance(value, dict):
-            raise ValueError("a recipe is a mapping")
-        return value
-
 
 def parse(text: str, name: str, where: str) -> Recipe:
     """Read a recipe.
@@ -77,13 +70,17 @@ def parse(text: str, name: str, where: str) -> Recipe:
         UsageError: it is no YAML or no recipe; the message names the key.
     """
     try:
-        file = File.model_validate(yaml.safe_load(text))
+        data = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UsageError(
-            f"{where} is not YAML: {_where(error)}", cure="see recipes/w4a16.yaml for one that is"
-        ) from error
+        raise UsageError(f"{where} is not YAML: {_where(error)}", cure="recipes/w4a16.yaml is an example") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{where} is no mapping of keys to values", cure=_keys(File))
+    try:
+        file = File.model_validate(data)
     except ValidationError as error:
-        first, *more = (_told(details) for details in error.errors(include_url=False))
+        # A misspelled key is also a missing one: the spelling is told first.
+        faults = sorted(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
+        first, *more = (_told(details) for details in faults)
         raise UsageError(
             f"{where}: {'; '.join([first[0], *(what for what, _ in more)])}",
             why="a key that is misread would quantize something else than was meant",
@@ -104,7 +101,7 @@ def parse(text: str, name: str, where: str) -> Recipe:
 
 
 def _weights(part: Weights) -> WeightScheme:
-    return WeightScheme(part.grid, part.per, part.scale, part.scale_dtype, part.group)
+    return WeightScheme(part.grid, part.per, part.scale_rule, part.scale_dtype, part.group)
 
 
 def _inputs(part: Activations | None) -> InputScheme | None:
@@ -114,7 +111,7 @@ def _inputs(part: Activations | None) -> InputScheme | None:
 def _told(details: ErrorDetails) -> tuple[str, str]:
     """What is wrong with one key, and what to write instead."""
     path = [str(step) for step in details["loc"]]
-    key = ".".join(path) or "the file"
+    key = ".".join(path)
     match details["type"]:
         case "extra_forbidden":
             part = _PARTS.get(path[0], File) if len(path) > 1 else File
@@ -126,8 +123,6 @@ def _told(details: ErrorDetails) -> tuple[str, str]:
             return f"{key}: {details['input']!r} is unknown", did_you_mean(
                 str(details["input"]), known, f"{key}: {' or '.join(known)}"
             )
-        case "value_error":
-            return "it is no mapping of keys to values", _keys(File)
         case _:
             said = details["msg"]
             return f"{key}: {said[:1].lower()}{said[1:]}", ""

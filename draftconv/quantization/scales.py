@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from draftconv.quantization.codes import nearest
-from draftconv.quantization.scheme import GRIDS, RULES, GridName, Rule, WeightScheme
+from draftconv.quantization.scheme import GRIDS, RULES, GridName, Rule, ScaleDtype, WeightScheme
 
 FP8_MAX = GRIDS["fp8"].high
 _FP8_TINY = 2.0**-9  # the smallest magnitude that E4M3 has
@@ -30,12 +30,19 @@ REFINEMENTS: Mapping[GridName, int] = {"int4": 2, "int8": 1, "nvfp4": 1, "mxfp4"
 """How often `mse` then replaces a scale by the least-squares one of the codes it gave."""
 
 
+_DTYPES: Mapping[ScaleDtype, torch.dtype] = {
+    "F32": torch.float32,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "E8M0": torch.uint8,  # the exponent plus 127; torch 2.6 has no E8M0
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Scaling:
     """How the scales of one tensor are made.
 
     Attributes:
-        dtype: of stored int4, int8 and fp8 scales.
+        dtype: of stored scales.
         unit: float32 []: what nvfp4 scales are multiples of; 1 on the other grids.
     """
 
@@ -47,11 +54,17 @@ class Scaling:
     @classmethod
     def of(cls, scheme: WeightScheme, weight: torch.dtype, whole: Tensor) -> Scaling:
         """For weights of one dtype and largest magnitude (float32 [])."""
-        dtype = weight if scheme.scale_dtype == "weight" and weight != torch.float64 else torch.float32
+        dtype = _DTYPES.get(scheme.scale_dtype, torch.float32 if weight == torch.float64 else weight)
         unit = torch.ones_like(whole)
         if scheme.grid == "nvfp4":
             unit = torch.where(whole > 0, whole / (GRIDS["nvfp4"].high * FP8_MAX), unit)
-        return cls(scheme.grid, RULES[scheme.rule], dtype, unit)
+        return cls(scheme.grid, RULES[scheme.scale_rule], dtype, unit)
+
+    def fit(self, wide_OGg: Tensor, top_OG: Tensor) -> Tensor:
+        """The stored scales of weights whose largest magnitudes are `top_OG`, by the scheme's rule."""
+        if self.rule.divisor is None:
+            return self._least_squares(wide_OGg, top_OG)
+        return self.stored(top_OG, self.rule.divisor)
 
     def stored(self, top_OG: Tensor, divisor: float) -> Tensor:
         """top / divisor, rounded to what a file holds."""
@@ -60,11 +73,11 @@ class Scaling:
                 # Source: nvidia-modelopt 0.47 torch/quantization/qtensor/nvfp4_tensor.py.
                 ratio_OG = top_OG / (divisor * self.unit)
                 ratio_OG = torch.where(ratio_OG > 0, ratio_OG, 1)
-                return ratio_OG.clamp_(_FP8_TINY, FP8_MAX).to(torch.float8_e4m3fn)
+                return ratio_OG.clamp_(_FP8_TINY, FP8_MAX).to(self.dtype)
             case "mxfp4":
                 ratio_OG = top_OG / divisor
                 exponent_OG = torch.frexp(torch.where(ratio_OG > 0, ratio_OG, 1)).exponent - 1
-                return (exponent_OG.clamp_(-127, 127) + 127).to(torch.uint8)
+                return (exponent_OG.clamp_(-127, 127) + 127).to(self.dtype)
             case _:
                 scale_OG = (top_OG / divisor).to(self.dtype)
                 if self.rule.floor is None:
@@ -81,11 +94,10 @@ class Scaling:
         units = wide_OGg * step_OG1.reciprocal() if self.rule.reciprocal else wide_OGg / step_OG1
         return nearest(units, self.grid)
 
-    def least_squares(self, wide_OGg: Tensor, top_OG: Tensor) -> Tensor:
-        """The stored scales of least squared error among `DIVISORS` and their refinements."""
+    def _least_squares(self, wide_OGg: Tensor, top_OG: Tensor) -> Tensor:
         if top_OG.numel() == 1:
             # A sum with one result may be split among threads; with two it never is, and bits stay.
-            return self.least_squares(wide_OGg.expand(2, -1, -1).contiguous(), top_OG.expand(2, -1))[:1]
+            return self._least_squares(wide_OGg.expand(2, -1, -1).contiguous(), top_OG.expand(2, -1))[:1]
         first, *others = DIVISORS[self.grid]
         best = self.stored(top_OG, first)
         error_OG = self._error(wide_OGg, best)
@@ -93,7 +105,7 @@ class Scaling:
             best, error_OG = self._better(wide_OGg, self.stored(top_OG, divisor), best, error_OG)
         for _ in range(REFINEMENTS[self.grid]):
             values = self.values(wide_OGg, best)
-            fitted_OG = (wide_OGg * values).sum(-1) / values.square().sum(-1).clamp_min(1)
+            fitted_OG = (wide_OGg * values).sum(-1) / values.square().sum(-1).clamp_min(0.25)
             best, error_OG = self._better(wide_OGg, self.stored(fitted_OG, 1), best, error_OG)
         return best
 

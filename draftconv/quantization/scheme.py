@@ -29,7 +29,7 @@ class Grid:
     Attributes:
         low, high: smallest and largest code.
         per: what may share a scale.
-        rules: scale rules; the first is what a max rule would be, and what `mse` starts from.
+        rules: how a scale may be found, see `RULES`.
         scales: dtypes that a scale may be stored in; `weight` is the dtype of the weight itself.
         group: the only group size, where the format fixes it.
     """
@@ -88,7 +88,7 @@ RULES: Mapping[RuleName, Rule] = {
     "max/6": Rule(6, False, None, "nothing is clipped but by rounding the scale itself to E4M3",
                   "nvidia-modelopt 0.47 torch/quantization/qtensor/nvfp4_tensor.py, run"),
     "max/3.5": Rule(3.5, False, None, "largest power of two not above max/3.5: magnitudes above 6 scales are clipped",
-                    "amd-quark 0.13 torch/quantization/utils.py even_round, read"),
+                    "amd-quark 0.13 torch/quantization/utils.py even_round, run"),
     "mse": Rule(None, True, _EPS, "the scale of least squared error among a few, never worse than the max rule",
                 "draftconv"),
 }  # fmt: skip
@@ -108,7 +108,7 @@ class WeightScheme:
 
     grid: GridName
     per: Per
-    rule: RuleName
+    scale_rule: RuleName
     scale_dtype: ScaleDtype
     group: int | None = None
 
@@ -116,16 +116,18 @@ class WeightScheme:
         grid = GRIDS[self.grid]
         for key, value, known in (
             ("per", self.per, grid.per),
-            ("rule", self.rule, grid.rules),
+            ("scale_rule", self.scale_rule, grid.rules),
             ("scale_dtype", self.scale_dtype, grid.scales),
         ):
             if value not in known:
                 raise UsageError(f"{key}: {grid.title} weights know no {value}", cure=f"{key}: {' or '.join(known)}")
-        if (self.per == "group") != (self.group is not None):
+        if self.per == "group" and self.group is None:
+            raise UsageError("per: group lacks the size of a group", cure=f"add group: {grid.group or 128}")
+        if self.per != "group" and self.group is not None:
             raise UsageError(
                 f"group: {self.group} beside per: {self.per}",
-                why="a group size belongs to scales per group, and to nothing else",
-                cure="per: group with group: 128, or per: channel without",
+                why="only scales per group have a group size",
+                cure="write per: group, or leave group out",
             )
         if self.group is not None and (self.group < 1 or grid.group not in (None, self.group)):
             raise UsageError(
@@ -133,9 +135,14 @@ class WeightScheme:
                 cure=f"group: {grid.group or 128}",
             )
 
+    @property
+    def whole(self) -> bool:
+        """True when a scale belongs to the whole tensor, alone or over the scales of groups."""
+        return self.per == "tensor" or self.grid == "nvfp4"
+
     def __str__(self) -> str:
         per = f"group {self.group}" if self.per == "group" else self.per
-        return f"{GRIDS[self.grid].title} per {per}, {self.rule}"
+        return f"{GRIDS[self.grid].title} per {per}, {self.scale_rule}"
 
 
 _INPUTS: Mapping[tuple[InputGrid, InputPer, bool], str] = {

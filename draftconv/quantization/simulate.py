@@ -71,11 +71,12 @@ def simulate(
             cure="take a recipe with dynamic activations, or one that leaves them in 16 bits",
         )
     selection = select(recipe, model.facts)
-    weights = {name: model.get_parameter(name) for name in selection.quantized}
+    weights = {name: model.get_parameter(name).detach() for name in selection.quantized}
     source = {name: weight.to((stored or {}).get(name, weight.dtype)) for name, weight in weights.items()}
     rounded: dict[str, Tensor] = {}
     for name in selection.quantized if only is None else chosen(selection, only):
-        whole = torch.stack([peak(source[other]) for other in fused_with(name, source)]).amax()
+        together = fused_with(name, source) if recipe.scheme.weights.whole else ()
+        whole = torch.stack([peak(source[other]) for other in together]).amax() if together else None
         quantized = quantize(source[name], recipe.scheme.weights, whole=whole, name=name)
         rounded[name] = dequantize(quantized, weights[name].dtype)
     return replaced(model, rounded, inputs)
@@ -101,7 +102,8 @@ def replaced(model: DrafterModel, weights: Mapping[str, Tensor], inputs: InputSc
         else:
             parent, _, leaf = path.rpartition(".")
             bias_O = linear.bias if isinstance(linear.bias, Tensor) else None
-            setattr(new.get_submodule(parent), leaf, RoundedLinear(weight_OI, bias_O, inputs))
+            rounded = RoundedLinear(weight_OI, bias_O, inputs).train(linear.training)
+            setattr(new.get_submodule(parent), leaf, rounded)
     return new
 
 

@@ -31,33 +31,8 @@ from draftconv.parity.verdict import Gate, How
 from draftconv.reference.counts import Counts
 
 RATES = (0.73, 0.71, 0.68)
-WORDS = [
-    "the",
-    "a",
-    "of",
-    "to",
-    "and",
-    "in",
-    "is",
-    "that",
-    "for",
-    "it",
-    "on",
-    "as",
-    "with",
-    "by",
-    "at",
-    "from",
-    "this",
-    "be",
-    "or",
-    "an",
-    "if",
-    "else",
-    "return",
-    "self",
-    "def",
-]
+WORDS = ("the", "a", "of", "to", "in", "is", "that", "for", "with", "if", "else", "return", "self", "def")
+MARGIN = Gate(0.02)
 
 
 def decode(tokens: Sequence[int]) -> str:
@@ -97,19 +72,24 @@ def make(
     tokens: int = 256,
     loss: float = 0.0,
     gain: float = 0.0,
-    gate: Gate = Gate(0.02),
+    gate: Gate = MARGIN,
     how: How = "replay",
     losses: bool = True,
     details: bool = True,
     names: Sequence[str] = ("bf16", "int4-g128"),
     seed: int = 7,
+    first: int = 0,
 ) -> Report:
-    """A report of one reference and a candidate for each further name; each further one loses twice as much."""
+    """A report of one reference and a candidate for each further name; each further one loses twice as much.
+
+    Args:
+        first: number of the first prompt.
+    """
     rng = random.Random(seed)
     records: list[Record] = []
     places: dict[str, list[Place]] = {name: [] for name in names[1:]}
     discordants: dict[str, list[Discordant]] = {name: [] for name in names[1:]}
-    for n in range(prompts):
+    for n in range(first, first + prompts):
         id, category = f"{n:03d}", categories[n % len(categories)]
         state = rng.getstate()
         for k, name in enumerate(names[1:]):

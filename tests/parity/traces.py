@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from tests.reference.test_fixtures import DATA, train_tiny
 
 DEPTH = 4
 LENGTH = 64
-NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16"}
+HELD = tuple(range(9))
+"""Every boundary of the fixtures' targets."""
 
 
 @cache
@@ -38,32 +39,35 @@ def described(name: str) -> Target:
     return found
 
 
+@cache
 def requests(
-    name: str, boundaries: Sequence[int], *, dtype: torch.dtype = torch.float32, count: int = 8, length: int = LENGTH
-) -> Iterator[Request]:
-    """The first held-out prompts, continued greedily by a fixture target."""
+    name: str, *, dtype: torch.dtype = torch.float32, count: int = 8, length: int = LENGTH
+) -> tuple[Request, ...]:
+    """The first held-out prompts, continued greedily by a fixture target; states of every boundary in `HELD`."""
     target = target_model(name, dtype)
     chosen = torch.stack(prompts()[:count])
     texts = torch.cat((chosen, continue_greedily(target, chosen, length + DEPTH)), dim=1)
     with torch.no_grad():
-        states = target(texts[:, :-1], None, tuple(boundaries)).states
-    for i, (text, state) in enumerate(zip(texts, states, strict=True)):
-        yield Request(f"{i:02}/1", f"{i:02}", f"kind {i % 2}", chosen.shape[1], length, text, state)
+        states = target(texts[:, :-1], None, HELD).states
+    return tuple(
+        Request(f"{i:02}/1", f"{i:02}", f"kind {i % 2}", chosen.shape[1], length, text, state)
+        for i, (text, state) in enumerate(zip(texts, states, strict=True))
+    )
 
 
 def make_trace(
     out: Path,
     name: str,
-    boundaries: Sequence[int],
+    boundaries: Sequence[int] = HELD,
     *,
-    dtype: torch.dtype = torch.float32,
+    first: int = 0,
     count: int = 8,
     length: int = LENGTH,
-    tables: bool = True,
+    embedding: bool = True,
 ) -> Trace:
-    """The same as a trace on disk, with the target's embedding unless told otherwise."""
+    """Requests `first` to `first + count` as a trace on disk, in float32, with the target's embedding."""
     target = described(name)
-    made = list(requests(name, boundaries, dtype=dtype, count=count, length=length))
+    made = requests(name, count=first + count, length=length)[first:]
     about = About(
         target=name,
         revision=None,
@@ -73,16 +77,16 @@ def make_trace(
         boundaries=tuple(boundaries),
         depth=DEPTH,
         max_tokens=length,
-        dtype=NAMES[dtype],
+        dtype="float32",
         made_by="reference target",
         prompts="held-out",
         prompts_sha256="0" * 64,
         chat=False,
     )
     slots = [Slot(request.id, request.cluster, request.category) for request in made]
-    held = target.open().tensors
-    embedding = {"embed_tokens": held[EMBED_NAMES[0]]} if tables else {}
-    with TraceWriter(out, about, slots, tables=embedding) as writer:
+    tables = {"embed_tokens": target.open().tensors[EMBED_NAMES[0]]} if embedding else {}
+    with TraceWriter(out, about, slots, tables=tables) as writer:
         for i, request in enumerate(made):
-            writer.write(i, Captured(request.prompt, request.counted, request.tokens_N, request.states_TAW))
+            states = request.states_TAW[:, list(boundaries)]
+            writer.write(i, Captured(request.prompt, request.counted, request.tokens_N, states))
         return writer.finish()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from draftconv.parity.extension import Earlier, Sample, Terms
-from draftconv.parity.records import Record, paired
+from draftconv.parity.records import Record, paired, run_twice
 from draftconv.parity.statistics import Depth, Discordance, Pair, by_depth
 from draftconv.parity.verdict import Gate, How, Outcome, Verdict, judge
 
@@ -27,6 +27,7 @@ class About:
         depth: K, drafted tokens per step.
         settings: everything else that the figures depend on, by name: dtype, device, lengths, sampling;
             in a live run also the engine with version and flags, GPU, driver.
+        how: every drafter on one stored text, or by an engine that runs each of them.
         version: of draftconv. `command`: argv that makes this report again.
     """
 
@@ -47,6 +48,7 @@ class Arm:
 
     Attributes:
         name: unique in the run; records name it.
+        layout: how it is spelled on disk.
         source: base name of a directory or repo@revision, never a path.
         quantization: in words (`none`, `INT4 weights per 128 channels, simulated`).
         content: hash of its weights and config.
@@ -89,7 +91,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A token of the target that the candidate failed to draft where the reference did."""
+    """A token of the target that the candidate failed to draft where the reference did.
+
+    Attributes:
+        token: its id. `places`: where that happened. `lost`: accepted tokens that it cost.
+    """
 
     token: int
     places: int
@@ -178,6 +184,7 @@ class Attribution:
     """The cost of one quantized tensor: the reference with only that tensor replaced.
 
     Attributes:
+        tensor: canonical name. `accept_length`: with it replaced.
         change: of accept length against the reference, as a ratio - 1.
     """
 
@@ -193,6 +200,8 @@ class Diagnostics:
     Attributes:
         agreement: share of all positions at which both arms draft the same first token.
         discordance: first drafted tokens that only one arm got right.
+        every_position: acceptance by depth. `divergence`: of the first draft.
+        attribution: what each tensor costs (`--attribute`).
     """
 
     agreement: float | None = None
@@ -226,10 +235,13 @@ class Comparison:
     """A candidate against the reference: names of arms, what was found, and how it came about.
 
     Attributes:
-        again: the arm that is the reference run once more (A/A).
+        reference, candidate: names of two arms.
+        verdict: what `judge` makes of the records.
+        again: the arm that is the reference run once more (A/A), on all requests or some.
         errors: requests that an arm failed to answer; they have no records.
         extended: whether the sample is an inconclusive earlier one and its extension.
         depths: how each drafted token fares.
+        losses: where the two arms part. `diagnostics`: what helps to find out why.
     """
 
     reference: str
@@ -265,7 +277,7 @@ class Comparison:
         """
         records = tuple(records)
         pairs = paired(records, reference, candidate)
-        aa = None if again is None else paired(records, reference, again)
+        aa = None if again is None else run_twice(records, reference, again)
         verdict = judge(pairs, gate, how=how, aa=aa, errors=errors, extended=extended)
         counted = [pair for pair in pairs if pair.counted]
         depths = by_depth(counted) if counted else ()
@@ -323,7 +335,7 @@ class Report:
             ),
             self.pairs(comparison),
             {record.id: record.tokens for record in self.records if record.arm == reference},
-            None if again is None else paired(self.records, reference, again),
+            None if again is None else run_twice(self.records, reference, again),
             comparison.errors,
         )
 

@@ -133,6 +133,11 @@ def page(report: Report, decode: Decode | None = None) -> str:
     )
 
 
+def _together(text: str) -> str:
+    """No line break between a figure and its unit."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
 @cache
 def _template() -> Template:
     from jinja2 import Environment, StrictUndefined
@@ -152,6 +157,7 @@ def _template() -> Template:
         "change": change,
         "change_interval": change_interval,
         "percent": percent,
+        "together": _together,
     }
     environment.filters |= filters
     return environment.from_string(source("report.html.j2"))

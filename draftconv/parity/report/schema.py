@@ -27,7 +27,17 @@ class _Strict(BaseModel):
 
 
 class Line(_Strict):
-    """One line of records.jsonl."""
+    """One line of records.jsonl: what one drafter did on one request.
+
+    Attributes:
+        arm: name of the drafter. `id`: of the request, unique within an arm.
+        cluster: the prompt that the request belongs to, with all its turns; prompts are resampled.
+        category: of the prompt.
+        prompt_tokens: before the text. `counted_tokens`: generated tokens that count.
+        depth: K, drafted tokens per step. `steps`: verify steps D. `accepted`: draft tokens A; AL is 1 + A / D.
+        histogram: steps that accepted exactly 0, 1 … K tokens.
+        tokens: SHA-256 of prompt and text as token ids, little-endian int64; equal texts have equal hashes.
+    """
 
     arm: str
     id: str
@@ -43,7 +53,14 @@ class Line(_Strict):
 
 
 class Document(_Strict):
-    """report.json. `records_sha256` binds it to the records that it was computed from."""
+    """report.json.
+
+    Attributes:
+        format, version: of the file.
+        about: what all arms share. `arms`: the drafters, the reference first.
+        comparisons: every candidate with its verdict. `controls`: drafters broken on purpose (`--self-test`).
+        records_sha256: of the records.jsonl that it was computed from.
+    """
 
     format: Literal["draftconv-parity-report"] = FORMAT
     version: Literal[1] = 1

@@ -91,7 +91,9 @@ def gate_axis(verdict: Verdict) -> Axis:
 
 
 def category_axis(verdict: Verdict) -> Axis:
-    """The common axis of the categories, with the floor that none may lie below."""
+    """The common axis of the categories, with the floor that none may lie below where one comes near it."""
     margin = verdict.gate.margin
     intervals = [found.interval for found in verdict.categories.values()]
-    return Axis.of(intervals, None if margin is None else category_floor(margin))
+    floor = 0.0 if margin is None else category_floor(margin)
+    near = min((found.low for found in intervals), default=1.0) < (1 + floor) / 2
+    return Axis.of(intervals, floor if near and margin is not None else None)

@@ -189,9 +189,9 @@ def diagnostics(comparison: Comparison) -> Table:
             for what, measured in (
                 ("only the reference is right", rate.lost),
                 ("only the candidate is right", rate.gained),
-                ("net loss", rate.net),
             ):
-                yield what, f"{points(measured.value)} points", points_interval(measured.interval)
+                yield what, share(measured.value), f"{share(measured.interval.low)} to {share(measured.interval.high)}"
+            yield "net loss", f"{points(rate.net.value)} points", points_interval(rate.net.interval)
         if kl := found.divergence:
             for what, value in (
                 ("KL of the first draft, mean", kl.mean),
@@ -264,17 +264,19 @@ def controls(report: Report) -> Table:
 
 def arms(report: Report) -> Table:
     """What each drafter is."""
-    names = dict.fromkeys(name for arm in report.arms for name in arm.facts)
+    again = {comparison.again for comparison in report.comparisons}
+    arms = [arm for arm in report.arms if arm.name not in again]
+    names = dict.fromkeys(name for arm in arms for name in arm.facts)
 
     def rows() -> Iterator[Sequence[object]]:
-        yield "source", *(arm.source for arm in report.arms)
-        yield "layout", *(arm.layout for arm in report.arms)
-        yield "quantization", *(arm.quantization for arm in report.arms)
-        yield "content", *(arm.content for arm in report.arms)
+        yield "source", *(arm.source for arm in arms)
+        yield "layout", *(arm.layout for arm in arms)
+        yield "quantization", *(arm.quantization for arm in arms)
+        yield "content", *(arm.content for arm in arms)
         for name in names:
-            yield name, *(arm.facts.get(name, NONE) for arm in report.arms)
+            yield name, *(arm.facts.get(name, NONE) for arm in arms)
 
-    return _table("Drafters", "", ("", *(arm.name for arm in report.arms)), rows())
+    return _table("Drafters", "", ("", *(arm.name for arm in arms)), rows())
 
 
 def settings(report: Report) -> Table:

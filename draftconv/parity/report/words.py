@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from draftconv.checkpoint.text import safe
 from draftconv.parity.report.model import Comparison
-from draftconv.parity.statistics import Interval
+from draftconv.parity.statistics import FEWEST_CLUSTERS, Interval
 from draftconv.parity.verdict import Outcome
 
 Decode = Callable[[Sequence[int]], str]
@@ -93,8 +93,10 @@ def sentence(comparison: Comparison) -> str:
             return f"{keeps}: it loses more than the {lost} allowed."
         case "fail":
             return f"{keeps}, but {verdict.reasons[0]}."
+        case _ if found.clusters < FEWEST_CLUSTERS:
+            return f"{keeps}, but {found.clusters} prompts are too few to judge by."
         case _:
-            return f"{keeps}: too wide an interval to tell a loss of {lost} from none."
+            return f"{keeps}: a loss of {lost} is neither shown nor ruled out."
 
 
 def token(decode: Decode | None, number: int) -> str:

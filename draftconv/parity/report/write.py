@@ -6,6 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from draftconv.checkpoint import show
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.staging import Mark, staging
 from draftconv.errors import BadCheckpoint, BadReport
@@ -46,7 +47,12 @@ def write_report(report: Report, out: Path, *, decode: Decode | None = None, ove
         _write(directory / "report.md", markdown(report, decode).encode())
         _write(directory / "junit.xml", junit(report).encode())
         _write(directory / "report.html", page(report, decode).encode())
-        read_report(directory)
+        if read_report(directory) != report:
+            raise BadReport(
+                "the report does not come back as it was written",
+                why="a figure in it is no number",
+                cure="leave out what was not measured",
+            )
 
 
 def read_report(directory: Path) -> Report:
@@ -72,7 +78,9 @@ def read_report(directory: Path) -> Report:
     for comparison in report.comparisons:
         used = {comparison.reference, comparison.candidate, *filter(None, [comparison.again])}
         if unknown := sorted(used - names):
-            raise BadReport(f"{FILE} compares {unknown[0]}, which is none of its arms", cure="write the report again")
+            raise BadReport(
+                f"{FILE} compares {show(unknown[0])}, which is none of its arms", cure="write the report again"
+            )
         _check(report, comparison)
     return report
 
@@ -90,9 +98,10 @@ def _check(report: Report, comparison: Comparison) -> None:
         errors=comparison.errors,
         extended=comparison.extended,
     ).verdict
-    if found.outcome != told.outcome:
+    if (found.outcome, found.reasons) != (told.outcome, told.reasons):
         raise BadReport(
-            f"{FILE} says {told.outcome} of {comparison.candidate}, its records say {found.outcome}",
+            f"{FILE} says {told.outcome} of {show(comparison.candidate)}: {'; '.join(told.reasons)}, "
+            f"its records say {found.outcome}: {'; '.join(found.reasons)}",
             why="it was edited, or another version of draftconv judged it",
             cure="write the report again",
         )

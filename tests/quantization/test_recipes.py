@@ -1,0 +1,135 @@
+"""Recipe files: the shipped ones, a user's own, and what is said of a broken one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from draftconv.errors import UsageError
+from draftconv.quantization.recipes import find_recipe, recipe_names
+from draftconv.quantization.scheme import InputScheme, Scheme, WeightScheme
+
+ALL = ("embed", "lm_head", "fc", "norms", "kv_b", "a_projections")
+CHANNEL = WeightScheme("int4", "channel", "mse", "weight")
+GROUP = WeightScheme("int4", "group", "mse", "weight", 128)
+AWQ = WeightScheme("int4", "group", "mse", "F32", 128)
+STATIC = InputScheme("fp8", "tensor", False)
+
+SHIPPED = {
+    "fp8": Scheme(WeightScheme("fp8", "channel", "max/448", "F32"), InputScheme("fp8", "token", True)),
+    "fp8-tensor": Scheme(WeightScheme("fp8", "tensor", "max/448", "F32"), STATIC),
+    "mxfp4": Scheme(WeightScheme("mxfp4", "group", "mse", "E8M0", 32), STATIC),
+    "nvfp4": Scheme(WeightScheme("nvfp4", "group", "mse", "F8_E4M3", 16), InputScheme("nvfp4", "tensor", False)),
+    "quark-w4a8": Scheme(WeightScheme("int4", "channel", "max/7.5", "weight")),
+    "w4a16": Scheme(CHANNEL),
+    "w4a16-awq": Scheme(AWQ),
+    "w4a16-g128": Scheme(GROUP),
+    "w4a8": Scheme(CHANNEL, InputScheme("int8", "token", True)),
+    "w4a8-awq": Scheme(AWQ, STATIC),
+    "w4a8-fp8": Scheme(GROUP, InputScheme("fp8", "token", True)),
+}
+
+GOOD = """\
+about: mine
+weights:
+  grid: int4
+  per: group
+  group: 32
+  scale_rule: max/7
+  scale_dtype: F32
+activations:
+  grid: fp8
+  per: token
+  scale: dynamic
+exclude: [embed, norms, layers.*.mlp.*]
+"""
+
+
+def own(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_what_is_shipped() -> None:
+    assert recipe_names() == tuple(SHIPPED)
+    for name, scheme in SHIPPED.items():
+        recipe = find_recipe(name)
+        assert (recipe.name, recipe.scheme) == (name, scheme)
+        assert recipe.exclude == (ALL if name != "fp8" else ALL[:-1])
+        assert recipe.about
+        assert len(recipe.about) < 110
+        assert not recipe.about.endswith(".")
+
+
+def test_a_recipe_of_one_s_own(tmp_path: Path) -> None:
+    recipe = find_recipe(own(tmp_path, GOOD))
+    assert recipe.name == "mine"
+    assert recipe.scheme.weights == WeightScheme("int4", "group", "max/7", "F32", 32)
+    assert recipe.scheme.inputs == InputScheme("fp8", "token", True)
+    assert recipe.exclude == ("embed", "norms", "layers.*.mlp.*")
+
+
+def test_the_recipe_in_the_docs(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/recipes.md").read_text(encoding="utf-8")
+    recipe = find_recipe(own(tmp_path, text.partition("```yaml\n")[2].partition("```")[0]))
+    assert recipe.scheme.weights == WeightScheme("int4", "group", "mse", "weight", 64)
+    assert recipe.scheme.inputs == InputScheme("int8", "token", True)
+    assert recipe.exclude == (*ALL[:-1], "layers.*.self_attn.*")
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "cure"),
+    [
+        (("weights:", "wieghts:"), "wieghts is no key of a recipe", "did you mean weights?"),
+        (("  grid: int4", "  gird: int4"), "weights.gird is no key", "did you mean grid?"),
+        (("  grid: int4\n", ""), "weights.grid is missing", "add weights.grid"),
+        (("grid: int4", "grid: int3"), "weights.grid: 'int3' is unknown", "did you mean int"),
+        (("max/7\n", "max/8\n"), "weights.scale_rule: 'max/8' is unknown", "did you mean max/"),
+        (("scale: dynamic", "scale: 3"), "activations.scale: 3 is unknown", "dynamic or static"),
+        (("group: 32", "group: '32'"), "weights.group: input should be a valid integer", ""),
+        (("  group: 32\n", ""), "per: group lacks the size", "add group: 128"),
+        (("grid: fp8", "grid: int8\n  zero: 1"), "activations.zero is no key", "keys: grid, per, scale"),
+        (("per: token", "per: tensor"), "no engine has fp8 per tensor, dynamic", "FP8 E4M3 per token, dynamic"),
+        (("norms", "norm"), "norm is neither a role nor the pattern", "did you mean norms?"),
+        (("[embed, norms, layers.*.mlp.*]", "embed"), "exclude: input should be a valid list", ""),
+        (("about: mine", "about: ''"), "about: string should have at least 1 character", ""),
+        (("about: mine", "about: a: b"), "is not YAML: line 1", "recipes/w4a16.yaml"),
+        ((GOOD, "- a\n- b\n"), "no mapping", "keys: about, weights, activations, exclude"),
+        ((GOOD, ""), "no mapping", "keys: about"),
+    ],
+)
+def test_a_broken_recipe_says_where(tmp_path: Path, change: tuple[str, str], what: str, cure: str) -> None:
+    assert change[0] in GOOD
+    path = own(tmp_path, GOOD.replace(*change))
+    with pytest.raises(UsageError) as caught:
+        find_recipe(path)
+    assert caught.value.what.startswith(path)
+    assert what in caught.value.what
+    assert cure in caught.value.cure
+
+
+def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_recipe(own(tmp_path, GOOD.replace("int4", "int5").replace("about", "abuot")))
+    assert all(key in caught.value.what for key in ("weights.grid", "about is missing", "abuot is no key"))
+
+
+def test_names_and_paths_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no recipe is called w4a6") as caught:
+        find_recipe("w4a6")
+    assert caught.value.cure == "did you mean w4a16?"
+    assert "quark-w4a8" in caught.value.why
+    with pytest.raises(UsageError, match="its path, ending in"):
+        find_recipe("zzz")
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        find_recipe(str(tmp_path / "w4a16.yaml"))
+    (tmp_path / "b.yml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="cannot be read: it is not UTF-8 text"):
+        find_recipe(str(tmp_path / "b.yml"))
+
+
+def test_the_table_of_targets_is_no_recipe() -> None:
+    with pytest.raises(UsageError, match="no recipe is called targets"):
+        find_recipe("targets")
