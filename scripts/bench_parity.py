@@ -132,15 +132,14 @@ def against_live(bench: Bench, name: str, drafter: str, traced: Run) -> Iterator
     found, _ = bench.child(
         "against-live", bench.work / name, bench.runs, DATA / "targets" / name, original(drafter), copy
     )
-    ratios = [live / replayed for live, replayed in zip(found["live"], found["replay"], strict=True)]
-    ratio, wanted = statistics.median(ratios), bench.size.times_faster
+    faster, wanted = ratios(found["live"], found["replay"]), bench.size.times_faster
     yield Row(f"{name}: two arms decoded with the live target", spread(found["live"]))
     yield Row(f"{name}: the same two replayed from the trace", spread(found["replay"]))
     yield Row(
         f"{name}: live : replay, round by round",
-        f"{ratio:.1f} x ({min(ratios):.1f} to {max(ratios):.1f})",
+        times(faster),
         f"at least {wanted} x" if wanted else "",
-        ratio >= wanted if wanted else None,
+        statistics.median(faster) >= wanted if wanted else None,
     )
     cases = found["requests"] * found["arms"]
     yield Row(f"{name}: requests with equal counts, live and replayed", f"{cases} of {cases}", "all", True)
@@ -190,8 +189,8 @@ def full_size(bench: Bench, device: str) -> Iterator[Row]:
             f"{head * reads / floor:.3g} GB/s",
         )
         yield Row(
-            f"{where}: replay : floor, medians",
-            f"{statistics.median(found['replay']) / floor:.2f} x; all products with weights are "
+            f"{where}: replay : floor, round by round",
+            f"{times(ratios(found['replay'], found['floor']))}; all products with weights are "
             f"{found['flop'] / flop:.2f} x the head's FLOPs",
         )
         on_device = f", {found['device_bytes'] / 1e9:.2f} GB on the device" if "device_bytes" in found else ""
@@ -210,6 +209,16 @@ def rate(positions: int, seconds: Sequence[float]) -> str:
     return f"{per_second:,.{0 if per_second >= 100 else 1}f} positions/s; {positions:,} in {spread(seconds)}"
 
 
+def ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    """a : b, round by round: what slows the machine down for a while slows both."""
+    return [x / y for x, y in zip(a, b, strict=True)]
+
+
+def times(factors: Sequence[float]) -> str:
+    """Median, least and largest."""
+    return f"{statistics.median(factors):.3g} x ({min(factors):.3g} to {max(factors):.3g})"
+
+
 def about(bench: Bench, load: float) -> str:
     """What was measured, how, and on what."""
     size = bench.size
@@ -224,6 +233,7 @@ def about(bench: Bench, load: float) -> str:
         "alternation; counts that differ in one request end the benchmark with an error. Rows that name a command are "
         f"whole processes. One that does nothing would read as {least_memory():.0f} MB of peak memory.\n\n"
         "Full size: random weights and states in bfloat16, texts of up to 512 positions that accept every draft, so "
-        "that no step is skipped. The floor is the product of as many rows with the head alone, once per draft.\n\n"
+        "that no step is skipped. The floor is the product of as many rows with the head alone, once per draft; replay "
+        "and floor alternate.\n\n"
         f"Machine: {machine()}. Load average before the first run: {load:.1f}."
     )

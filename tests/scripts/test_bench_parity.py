@@ -110,7 +110,7 @@ def test_a_missed_target_shows(told: Tell, live: float, met: bool) -> None:
     bench = told(live=[live, 2 * live, live], replay=[1.0, 2.0, 1.0], requests=32, arms=2)
     row = named(list(bench_parity.against_live(bench, "llama", "llama-eagle3", Run(8.0, 1))), "round by round")
     assert (row.met, row.target) == (met, "at least 20 x")
-    assert row.measured == f"{live:.1f} x ({live:.1f} to {live:.1f})"
+    assert row.measured == f"{live:.3g} x ({live:.3g} to {live:.3g})"
     assert QUICK.times_faster is None
 
 
@@ -174,6 +174,6 @@ def test_a_gpu_is_named(told: Tell) -> None:
     assert len(rows) == 4 * len(WHOLE.specs)
     assert rows[0].measured == "500 positions/s; 1,000 in 2.00 s (2.00 to 2.00)"
     assert rows[1].measured.endswith("7 GFLOP per position, 7 TFLOP/s; 2 GB read 6 times, 12 GB/s")
-    assert rows[2].measured == "2.00 x; all products with weights are 1.43 x the head's FLOPs"
+    assert rows[2].measured == "2 x (2 to 2); all products with weights are 1.43 x the head's FLOPs"
     assert rows[3].measured == "0.50 GB, 7.00 GB on the device; the weights take 6 GB"
     assert all("on A GPU:" in row.what for row in rows)
