@@ -141,7 +141,7 @@ def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
 def _beside(comparison: Comparison) -> Iterator[str]:
     """What the verdict's sentence leaves out."""
     verdict = comparison.verdict
-    if verdict.gate.margin is None and verdict.outcome != "void":
+    if verdict.gate.margin is None and verdict.outcome == "fail":
         yield from verdict.reasons
     elif verdict.outcome == "inconclusive":
         yield from verdict.reasons[1:]
