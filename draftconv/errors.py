@@ -77,6 +77,10 @@ class Void(DraftconvError):
     exit_code = 4
 
 
+class EngineError(DraftconvError):
+    """An engine that is not installed, does not answer, or refuses what it is asked."""
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """The cure for a name that nobody knows: the closest of `known`, or `otherwise` when none is close."""
     import difflib

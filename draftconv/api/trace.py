@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import draftconv
 from draftconv.api.hints import hints
+from draftconv.api.running import Job, Runner, running
 from draftconv.checkpoint import FLOATS, SIZES, Checkpoint, TensorRef, open_checkpoint, show
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.facts import Taps
@@ -21,7 +22,6 @@ from draftconv.parity.prompts import Prompt, load_prompts
 from draftconv.parity.trace import DTYPES, TOKENIZER, About, Trace
 
 if TYPE_CHECKING:
-    from draftconv.parity.capture import TransformersTarget
     from draftconv.parity.rounds import Progress
 
 MAX_TOKENS = 256
@@ -53,6 +53,10 @@ class TraceOptions:
         lm_head: keep the target's head beside its embedding.
         link_tables: record where the target's tables lie instead of copying them.
         trust_remote_code: run Python code that comes with the target.
+        engine: `transformers`, or `vllm` for targets that only an engine can hold.
+        url: of a running vLLM server that extracts hidden states; None loads the target in this process.
+        hidden_states_dir: where that server writes them (its shared_storage_path).
+        tensor_parallel: devices that vLLM in this process puts the target on.
     """
 
     boundaries: tuple[int, ...] = ()
@@ -70,6 +74,10 @@ class TraceOptions:
     lm_head: bool = False
     link_tables: bool = False
     trust_remote_code: bool = False
+    engine: str = "transformers"
+    url: str | None = None
+    hidden_states_dir: Path | None = None
+    tensor_parallel: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ class Sizing:
 
     Attributes:
         boundaries, reason: which, and why these.
-        dtype, device: what the target computes in, and where.
+        dtype, device: what the target computes in, and where: a device, or vLLM.
         tokens: prompt and generated tokens of all requests, at most.
         states, tables: bytes on disk, at most.
     """
@@ -102,10 +110,10 @@ def trace(
     announce: Callable[[Sizing], None] | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """Run a transformers target greedily over prompts and store its tokens and states in `out`.
+    """Run a target greedily over prompts and store its tokens and states in `out`.
 
     A run that was stopped goes on where it was when called again with the same arguments;
-    `device` and `batch` may differ.
+    `device`, `url` and `batch` may differ.
 
     Args:
         target: a directory, a Hub id or a known name. `prompts`: a suite's name, or a .jsonl, .json or .txt file.
@@ -117,9 +125,9 @@ def trace(
         BadCheckpoint: target, tokenizer or drafter cannot be read.
         Refused: the states of this model cannot be taken for sure.
         WriteError: `out` holds something else, or the file system has no room.
-        Void: the target gave states that are not finite.
+        EngineError: vLLM is not there, does not answer, or extracts no states.
+        Void: the target gave states that are short, shifted or not finite.
     """
-    from draftconv.parity.capture import TransformersTarget, find_layers, load_model, transformers
     from draftconv.parity.recording import TraceWriter, refuse_occupied
     from draftconv.parity.rounds import record, slots
 
@@ -135,48 +143,51 @@ def trace(
     dialogue = open_dialogue(directory, asked.prompts, eos, chat=options.chat, trust_remote_code=trusted)
     first = _first_turns(dialogue, asked.prompts, goal)
     max_tokens = options.max_tokens or asked.max_tokens or MAX_TOKENS
-    model = load_model(directory, dtype=options.dtype, device=options.device, trust_remote_code=trusted)
-    layers = find_layers(model, goal.layers)
-    runner = TransformersTarget(model, layers, boundaries, max_tokens, options.depth, eos)
-    tables = {name: _table(checkpoint, runner, name) for name in _TABLES if name == "embed_tokens" or options.lm_head}
-    about = About(
-        target=checkpoint.name,
-        revision=checkpoint.revision,
-        layers=goal.layers,
-        hidden=goal.hidden or 0,
-        vocab=goal.vocab or 0,
-        boundaries=boundaries,
-        depth=options.depth,
-        max_tokens=max_tokens,
-        dtype=str(runner.dtype).removeprefix("torch."),
-        made_by=f"draftconv {draftconv.__version__}, transformers {transformers().__version__}",
-        prompts=asked.name,
-        prompts_sha256=prompts_hash(asked.prompts, first),
-        chat=dialogue.chat,
-        eos=eos,
-    )
-    tokens = sum(
-        _most_tokens(prompt, ids, dialogue, max_tokens + options.depth)
+    lengths = [
+        _lengths(prompt, ids, dialogue, max_tokens + options.depth)
         for prompt, ids in zip(asked.prompts, first, strict=True)
-    )
-    sizing = Sizing(
-        boundaries=boundaries,
-        reason=reason,
-        dtype=about.dtype,
-        device=str(runner.device),
-        requests=len(requests),
-        tokens=tokens,
-        states=tokens * len(boundaries) * about.hidden * SIZES[DTYPES[about.dtype]] // 8,
-        tables=0 if options.link_tables else sum(ref.nbytes for ref in tables.values()),
-    )
-    _check_room(out, sizing)
-    if announce is not None:
-        announce(sizing)
-    runner.check(max(first, key=len), padded=options.batch > 1)
-    tokenizer = directory / TOKENIZER
-    text = tokenizer.read_bytes() if tokenizer.is_file() else None
-    with TraceWriter(out, about, requests, tables=tables, link=options.link_tables, tokenizer=text) as writer:
-        return record(writer, asked.prompts, dialogue, runner, batch=options.batch, progress=progress)
+    ]
+    longest = max(map(max, lengths))
+    job = Job(goal, directory, checkpoint, boundaries, max_tokens, options.depth, eos, longest, out)
+    with running(job, options) as runner:
+        tables = {
+            name: _table(checkpoint, runner, name) for name in _TABLES if name == "embed_tokens" or options.lm_head
+        }
+        about = About(
+            target=checkpoint.name,
+            revision=checkpoint.revision,
+            layers=goal.layers,
+            hidden=goal.hidden or 0,
+            vocab=goal.vocab or 0,
+            boundaries=boundaries,
+            depth=options.depth,
+            max_tokens=max_tokens,
+            dtype=runner.dtype,
+            made_by=f"draftconv {draftconv.__version__}, {runner.made_by}",
+            prompts=asked.name,
+            prompts_sha256=prompts_hash(asked.prompts, first),
+            chat=dialogue.chat,
+            eos=eos,
+        )
+        tokens = sum(map(sum, lengths))
+        sizing = Sizing(
+            boundaries=boundaries,
+            reason=reason,
+            dtype=about.dtype,
+            device=runner.where,
+            requests=len(requests),
+            tokens=tokens,
+            states=tokens * len(boundaries) * about.hidden * SIZES[DTYPES[about.dtype]] // 8,
+            tables=0 if options.link_tables else sum(ref.nbytes for ref in tables.values()),
+        )
+        _check_room(out, sizing)
+        if announce is not None:
+            announce(sizing)
+        runner.check(max(first, key=len))
+        tokenizer = directory / TOKENIZER
+        text = tokenizer.read_bytes() if tokenizer.is_file() else None
+        with TraceWriter(out, about, requests, tables=tables, link=options.link_tables, tokenizer=text) as writer:
+            return record(writer, asked.prompts, dialogue, runner.capturer, batch=options.batch, progress=progress)
 
 
 def _check_numbers(options: TraceOptions) -> None:
@@ -260,7 +271,7 @@ def _first_turns(dialogue: Dialogue, prompts: Sequence[Prompt], goal: Target) ->
     return first
 
 
-def _table(checkpoint: Checkpoint, runner: TransformersTarget, name: str) -> TensorRef:
+def _table(checkpoint: Checkpoint, runner: Runner, name: str) -> TensorRef:
     """The bytes of the target's own files; what the loaded model holds where they keep it in another form."""
     tied = checkpoint.config.get("tie_word_embeddings") is True
     for spelled in (*_TABLES[name], *(EMBED_NAMES if tied else ())):
@@ -270,14 +281,13 @@ def _table(checkpoint: Checkpoint, runner: TransformersTarget, name: str) -> Ten
     return runner.table(name)
 
 
-def _most_tokens(prompt: Prompt, first: Sequence[int], dialogue: Dialogue, generated: int) -> int:
-    """Tokens of all turns of a prompt together, at most; what a chat template adds to later turns is left out."""
-    length = total = len(first) + generated
+def _lengths(prompt: Prompt, first: Sequence[int], dialogue: Dialogue, generated: int) -> list[int]:
+    """Tokens of each turn and its text, at most; what a chat template adds to later turns is left out."""
+    found = [len(first) + generated]
     for turn in prompt.turns[1:]:
         asked = dialogue.tokenizer.encode(turn, add_special_tokens=False) if dialogue.tokenizer else []
-        length += len(asked) + generated
-        total += length
-    return total
+        found.append(found[-1] + len(asked) + generated)
+    return found
 
 
 def _check_room(out: Path, sizing: Sizing) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from draftconv.api.running import ENGINES
 from draftconv.api.trace import Sizing, TraceOptions, trace
 from draftconv.checkpoint.text import safe
 from draftconv.cli.options import format_option
@@ -21,6 +22,7 @@ EPILOG = """\b
 Examples:
   draftconv trace --target Qwen/Qwen3-8B --prompts mt-bench --out qwen3-mt-bench
   draftconv trace --target target --prompts mine.jsonl --out trace --drafter drafter --device cuda
+  draftconv trace --target Kimi-K2.6 --prompts mt-bench --out kimi --engine vllm --tensor-parallel 8
 """
 
 
@@ -102,6 +104,33 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--revision", metavar="REV", help="Branch, tag or commit of a target on the Hub.")
 @click.option("--trust-remote-code", is_flag=True, help="Run the Python code that comes with the target.")
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="transformers",
+    show_default=True,
+    help="What runs the target: transformers, or vLLM for one that only an engine can hold.",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="A running vLLM server that extracts hidden states; a wrong one is told how to start.  "
+    "[default: vLLM in this process]",
+)
+@click.option(
+    "--hidden-states-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where that server writes hidden states (its shared_storage_path); they are removed once read.",
+)
+@click.option(
+    "--tensor-parallel",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Devices that vLLM in this process puts the target on.",
+)
 @format_option
 def command(target: str, prompts: str, out: Path, form: str, **options: object) -> None:
     """Run a target once and keep what it did: tokens and hidden states, to replay drafters on.

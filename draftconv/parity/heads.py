@@ -6,7 +6,7 @@ tenth of the head itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -127,18 +127,28 @@ def best_tokens(head: Head, normed_RH: Tensor) -> Tensor:
     return best.tokens()
 
 
-def compared_tokens(reference: Head, normed_RH: Tensor, head: Head, other_RH: Tensor) -> tuple[Tensor, Tensor]:
-    """What `head` drafts from `other_RH` [R], and how far it is from what `reference` makes of `normed_RH`.
+def compared_tokens(
+    reference: Head, normed_RH: Tensor, others: Sequence[tuple[Head, Tensor]]
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """What several heads draft at the same roots, and how far each is from the first, in one pass.
+
+    Args:
+        others: heads that draft like the reference, and what each of them reads [R, H].
 
     Returns:
-        As `best_tokens`, and KL(reference ‖ head) in nats [R]. The heads must draft alike.
+        What the reference drafts, and for each other what it drafts and KL(reference ‖ other) in
+        nats; all [R], drafts as `best_tokens`.
     """
-    best, divergence = Best(other_RH), Divergence(other_RH)
-    for first, last in _vocabulary_blocks(head, other_RH):
-        logits_RV = head.logits(other_RH, first, last)
-        best.see(logits_RV, first)
-        divergence.see(reference.logits(normed_RH, first, last), logits_RV)
-    return best.tokens(), divergence.nats()
+    best = Best(normed_RH)
+    found = [(Best(other_RH), Divergence(other_RH)) for _, other_RH in others]
+    for first, last in _vocabulary_blocks(reference, normed_RH):
+        reference_RV = reference.logits(normed_RH, first, last)
+        best.see(reference_RV, first)
+        for (head, other_RH), (drafted, divergence) in zip(others, found, strict=True):
+            logits_RV = head.logits(other_RH, first, last)
+            drafted.see(logits_RV, first)
+            divergence.see(reference_RV, logits_RV)
+    return best.tokens(), [(drafted.tokens(), divergence.nats()) for drafted, divergence in found]
 
 
 def _vocabulary_blocks(head: Head, normed_RH: Tensor) -> Iterator[tuple[int, int]]:

@@ -51,7 +51,7 @@ class Outcome:
         drafts_RK: int32 target ids drafted from each root, `NOTHING` after the first rejected one.
         counts: of the rounds that an engine would have run.
         divergence_R: KL(first arm ‖ this arm) of the first draft's distribution in nats, float32;
-            None for the first arm, and where the heads draft different tokens.
+            None where it was not asked for, and where the heads draft different tokens.
     """
 
     accepted_R: Tensor
@@ -84,16 +84,18 @@ def replay(
     boundaries: Sequence[int],
     *,
     depth: int,
+    compared: int = 0,
     rows: int = ROWS_AT_ONCE,
     done: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[Request, tuple[Outcome, ...]]]:
     """Replay every arm on every request; the target's side is loaded once for all of them.
 
     Args:
-        arms: all on one device, in one dtype. The first is what the others diverge from.
+        arms: all on one device, in one dtype.
         requests: their states are moved to the arms' device and dtype.
         boundaries: ascending boundaries of the requests' state columns.
         depth: K, drafted tokens per round.
+        compared: how many arms after the first have their divergence from it measured.
         rows: most rows of a forward pass; also how many rows of requests are batched.
         done: told the tokens of each request that is finished.
 
@@ -108,7 +110,7 @@ def replay(
     for batch in _batches(requests, rows):
         for request in batch:
             _refuse_clipped(request, depth)
-        outcomes = _replay_batch(arms, columns, batch, depth, rows)
+        outcomes = _replay_batch(arms, columns, batch, depth, compared, rows)
         for request, of_arms in zip(batch, outcomes, strict=True):
             if done:
                 done(len(request.tokens_N))
@@ -156,22 +158,33 @@ def _context(request: Request) -> int:
 
 
 def _replay_batch(
-    arms: Sequence[Arm], columns: Sequence[list[int]], batch: Sequence[Request], depth: int, rows: int
+    arms: Sequence[Arm],
+    columns: Sequence[list[int]],
+    batch: Sequence[Request],
+    depth: int,
+    compared: int,
+    rows: int,
 ) -> list[tuple[Outcome, ...]]:
     weight = arms[0].model.fc.weight
     text = _Text.of(batch, depth, weight.device)
     states_BTAW = _padded_states(batch, text.width, weight.device, weight.dtype)
     runs = [_Run(arm, text, depth) for arm in arms]
-    for first in range(0, text.width, max(1, rows // len(batch))):
-        last = min(first + max(1, rows // len(batch)), text.width)
+    for first, last in _blocks(text.width, min(request.prompt for request in batch) - 1, max(1, rows // len(batch))):
         block = text.block(first, last)
         for run, taken in zip(runs, columns, strict=True):
             run.begin(block, states_BTAW[:, first:last, taken])
         if len(block.row_R):
-            _first_drafts(runs, block)
+            _first_drafts(runs[0], runs[1:], compared, block)
             for run in runs:
                 run.go_on(block)
     return [tuple(run.outcome(b) for run in runs) for b in range(len(batch))]
+
+
+def _blocks(width: int, rootless: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Runs of at most `rows` rows, none of them across the place where roots begin: before it, one step is enough."""
+    for begin, end in ((0, rootless), (rootless, width)):
+        for first in range(begin, end, rows):
+            yield first, min(first + rows, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,16 +314,15 @@ class _Run:
         )
 
 
-def _first_drafts(runs: Sequence[_Run], block: _Block) -> None:
-    """The first draft of every root by every arm, and how far each arm is from the first one."""
-    first, *others = runs
-    first_RH = first.normed(block.row_R)
-    first.record_first(block, best_tokens(first.head, first_RH))
+def _first_drafts(reference: _Run, others: Sequence[_Run], compared: int, block: _Block) -> None:
+    """The first draft of every root by every arm, and how far the first `compared` of the others are from it."""
+    alike = [run for run in others[:compared] if run.head.drafts_like(reference.head)]
+    read = [(run.head, run.normed(block.row_R)) for run in alike]
+    draft_R, found = compared_tokens(reference.head, reference.normed(block.row_R), read)
+    reference.record_first(block, draft_R)
+    for run, (draft_R, divergence_R) in zip(alike, found, strict=True):
+        run.record_first(block, draft_R)
+        run.record_divergence(block, divergence_R)
     for run in others:
-        normed_RH = run.normed(block.row_R)
-        if run.head.drafts_like(first.head):
-            draft_R, divergence_R = compared_tokens(first.head, first_RH, run.head, normed_RH)
-            run.record_first(block, draft_R)
-            run.record_divergence(block, divergence_R)
-        else:
-            run.record_first(block, best_tokens(run.head, normed_RH))
+        if run not in alike:
+            run.record_first(block, best_tokens(run.head, run.normed(block.row_R)))

@@ -48,7 +48,8 @@ def run(
     requests = (trace.read(entry, boundaries) for entry in entries)
     records: list[Record] = []
     tallies = {arm.name: Tally(depth) for arm in candidates}
-    for request, outcomes in replay(arms, requests, boundaries, depth=depth, done=progress):
+    found = replay(arms, requests, boundaries, depth=depth, compared=len(candidates), done=progress)
+    for request, outcomes in found:
         records += (record(arm.name, request, outcome) for arm, outcome in zip(arms, outcomes, strict=True))
         for arm, outcome in zip(candidates, outcomes[1:], strict=False):
             tallies[arm.name].add(request, outcomes[0], outcome)

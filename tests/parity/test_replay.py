@@ -39,7 +39,7 @@ def outcomes(
 
 
 def side_by_side(arms: Sequence[Arm], text: Request) -> tuple[Outcome, ...]:
-    ((_, found),) = replay(arms, [text], BOUNDARIES, depth=3)
+    ((_, found),) = replay(arms, [text], BOUNDARIES, depth=3, compared=1)
     return found
 
 

@@ -41,7 +41,8 @@ class Checkout:
 
     def __post_init__(self) -> None:
         (self.path / "scripts").mkdir(parents=True)
-        shutil.copy(ROOT / "scripts" / "venv", self.path / "scripts" / "venv")
+        for name in ("venv", "python.sh"):
+            shutil.copy(ROOT / "scripts" / name, self.path / "scripts" / name)
         (self.path / "constraints.txt").write_text("torch==2.13.0\n")
         (self.path / "pyproject.toml").write_text("[project]\n")
         tools = self.path / "bin"

@@ -1,0 +1,69 @@
+"""Requests as a trace holds them, through the stub server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftconv.errors import UsageError, Void
+from draftconv.parity.vllm.capture import VllmTarget, cut
+from draftconv.parity.vllm.server import Server
+from draftconv.parity.vllm.states import Answer, Wanted
+
+from .stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
+
+WANTED = Wanted(BOUNDARIES, WIDTH, "bfloat16", "vllm serve tiny")
+
+
+def target(stub: Stub, **changes: object) -> VllmTarget:
+    server = Server(stub.url, "vllm serve tiny", pause=0.0, timeout=5.0)
+    served = server.served()
+    settings: dict[str, object] = {"max_tokens": 10, "depth": 3, "eos": (), "room": served.room} | changes
+    return VllmTarget(
+        lambda prompts, length: server.complete_all(served, prompts, length), WANTED, stub.storage, **settings
+    )  # type: ignore[arg-type]
+
+
+def test_requests_without_an_end(tmp_path: Path) -> None:
+    prompts, told = [[3, 1], [4, 1, 5]], list[int]()
+    with serving(tmp_path) as stub:
+        found = target(stub).capture(prompts, told.append)
+    for prompt, captured in zip(prompts, found, strict=True):
+        tokens = (*prompt, *text(tuple(prompt), 13))
+        assert (captured.prompt, captured.counted) == (len(prompt), 10)
+        assert captured.tokens_N.tolist() == list(tokens)
+        assert torch.equal(captured.states_TAW, states(tokens))
+    assert told == [13, 13]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_text_is_cut_beyond_its_end(tmp_path: Path) -> None:
+    eos = text((3, 1), 13)[4]
+    with serving(tmp_path) as stub:
+        (captured,) = target(stub, eos=(eos, VOCAB + 1)).capture([[3, 1]], lambda _: None)
+    assert (captured.counted, len(captured.tokens_N), len(captured.states_TAW)) == (5, 2 + 5 + 3, 2 + 5 + 3 - 1)
+
+
+@pytest.mark.parametrize(("eos", "counted"), [((7,), 1), ((8,), 2), ((10,), 4), ((11,), 4), ((8, 7), 1), ((), 4)])
+def test_where_the_counted_text_ends(eos: tuple[int, ...], counted: int) -> None:
+    """EOS counts; one beyond `max_tokens` does not end anything."""
+    answer = Answer((1, 2, 3), (7, 8, 9, 10, 11, 12), "")
+    found = cut(answer, torch.arange(8.0)[:, None, None], eos, 4, 2)
+    assert (found.prompt, found.counted) == (3, counted)
+    assert found.tokens_N.tolist() == [1, 2, 3, 7, 8, 9, 10, 11, 12][: 3 + counted + 2]
+    assert found.states_TAW.flatten().tolist() == list(range(3 + counted + 2 - 1))
+
+
+def test_a_prompt_that_leaves_no_room(tmp_path: Path) -> None:
+    with serving(tmp_path) as stub, pytest.raises(UsageError, match="do not fit into the engine's 64"):
+        target(stub).capture([[1], [2] * 52], lambda _: None)
+    assert stub.asked == []
+
+
+def test_one_broken_file_voids_the_trace(tmp_path: Path) -> None:
+    with serving(tmp_path) as stub:
+        stub.change = lambda tensors: {**tensors, "token_ids": tensors["token_ids"].roll(1)}
+        with pytest.raises(Void, match="at position 0"):
+            target(stub).capture([[3, 1], [4, 1, 5]], lambda _: None)
