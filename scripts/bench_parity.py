@@ -177,7 +177,7 @@ def full_size(bench: Bench, device: str) -> Iterator[Row]:
         if not found:
             yield Row("full-size drafters on a GPU", "not measured: no GPU at hand")
             return
-        threads = f", {found['threads']} threads" if device == "cpu" else ""
+        threads = f", {found['threads']} thread{'s' * (found['threads'] > 1)}" if device == "cpu" else ""
         where, flop = f"{spec} on {found['device']}{threads}", found["floor_flop"]
         positions, floor = found["positions"], statistics.median(found["floor"])
         reads, head = DEPTH * found["blocks"], found["head_bytes"] / 1e9

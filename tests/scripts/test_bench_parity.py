@@ -67,8 +67,8 @@ def test_the_miniature_has_every_figure(tmp_path: Path) -> None:
     assert figures["llama: requests with equal counts, live and replayed"] == "4 of 4"
     assert " s, " in figures["llama-eagle3: `draftconv parity`"]
     assert "14 in " in figures["llama-eagle3: replay of one arm"]
-    assert "96 in " in figures["tiny-eagle3 on CPU, 1 threads: replay of one arm"]
-    assert "GFLOP per position" in figures["tiny-eagle3 on CPU, 1 threads: floor, its head alone"]
+    assert "96 in " in figures["tiny-eagle3 on CPU, 1 thread: replay of one arm"]
+    assert "GFLOP per position" in figures["tiny-eagle3 on CPU, 1 thread: floor, its head alone"]
     assert torch.cuda.is_available() != ("full-size drafters on a GPU" in figures)
     assert list((tmp_path / "work").iterdir()) == []
 
