@@ -82,6 +82,7 @@ def make_trace(
         prompts="held-out",
         prompts_sha256="0" * 64,
         chat=False,
+        family=target.family,
     )
     slots = [Slot(request.id, request.cluster, request.category) for request in made]
     tables = {"embed_tokens": target.open().tensors[EMBED_NAMES[0]]} if embedding else {}
