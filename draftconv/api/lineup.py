@@ -174,11 +174,11 @@ def _about(name: str, drafter: Drafter, tally: Tally) -> Arm:
 
 
 def content(drafter: Drafter, tally: Tally | None = None) -> str:
-    """SHA-256 of facts and canonical tensors: the same in every layout that stores the same bits.
+    """SHA-256 of what is computed and of the stored tensors: the same in every layout that stores the same bits.
 
     The vocabulary map counts as what it says (t2d follows from it), whatever dtype spells it.
     """
-    digest = hashlib.sha256(json.dumps(facts_json(drafter.facts), sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(facts_json(drafter.facts.computed), sort_keys=True).encode())
     if drafter.facts.reduced_vocab and drafter.maps and drafter.maps.map:
         digest.update(json.dumps(drafter.maps.map.ids).encode())
     for name, ref in sorted(drafter.tensors.items()):

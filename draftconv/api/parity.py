@@ -190,6 +190,8 @@ def _report(
 
 def _attribution(records: Sequence[Record], reference: replay.Arm, side: Side) -> tuple[Attribution, ...]:
     """The costliest tensor first."""
+    if not side.parts:
+        return ()
     of_all = _accept_length(records, reference.name)
     rows = [
         Attribution(tensor, length, length / of_all - 1)

@@ -119,7 +119,7 @@ def replaced_one_by_one(reference: Arm, candidate: Arm) -> dict[str, Arm]:
         Refused: the two are not the same drafter but for their weights.
     """
     mine, theirs = reference.model.state_dict(), candidate.model.state_dict()
-    alike = _computed(reference.model.facts) == _computed(candidate.model.facts)
+    alike = reference.model.facts.computed == candidate.model.facts.computed
     if not alike or ("d2t" in mine and not torch.equal(mine["d2t"], theirs["d2t"])):
         raise Refused(
             f"{candidate.name} is not {reference.name} with other weights",
@@ -131,11 +131,6 @@ def replaced_one_by_one(reference: Arm, candidate: Arm) -> dict[str, Arm]:
         for name in mine
         if not torch.equal(mine[name], theirs[name])
     }
-
-
-def _computed(facts: Facts) -> Facts:
-    """Facts without those that say what is stored, and how it was trained or is served."""
-    return replace(facts, own_embedding=True, own_head=True, double_norm=False, max_positions=None)
 
 
 def _lent(name: str, table: str, how: Loading) -> TensorRef:
