@@ -12,6 +12,7 @@ import draftconv
 from draftconv.api.hints import hints
 from draftconv.api.running import Job, Runner, running
 from draftconv.checkpoint import FLOATS, SIZES, Checkpoint, TensorRef, open_checkpoint, show
+from draftconv.checkpoint.text import size
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target, find_target
@@ -148,6 +149,8 @@ def trace(
         for prompt, ids in zip(asked.prompts, first, strict=True)
     ]
     longest = max(map(max, lengths))
+    if options.url is None:  # a server knows its own room
+        _refuse_too_long(asked.prompts, lengths, goal)
     job = Job(goal, directory, checkpoint, boundaries, max_tokens, options.depth, eos, longest, out)
     with running(job, options) as runner:
         tables = {
@@ -291,13 +294,25 @@ def _lengths(prompt: Prompt, first: Sequence[int], dialogue: Dialogue, generated
     return found
 
 
+def _refuse_too_long(prompts: Sequence[Prompt], lengths: Sequence[list[int]], goal: Target) -> None:
+    """Past its positions a target goes on writing, and what it writes measures nothing."""
+    prompt, needed = max(zip(prompts, map(max, lengths), strict=True), key=lambda row: row[1])
+    if goal.max_positions is not None and needed > goal.max_positions:
+        raise UsageError(
+            f"prompt {show(prompt.id)} and its text take up to {needed} tokens, {goal.name} has {goal.max_positions} "
+            "positions",
+            why="what it writes beyond them is not what it would write in use",
+            cure="lower --max-tokens, or leave the prompt out",
+        )
+
+
 def _check_room(out: Path, sizing: Sizing) -> None:
     written = sum(path.stat().st_size for path in out.rglob("*.safetensors")) if out.is_dir() else 0
     needed = sizing.states + sizing.tables - written
     free = shutil.disk_usage(out if out.is_dir() else out.parent).free
     if needed > free:
         raise WriteError(
-            f"{show(out.name)} needs up to {needed / 1e9:.1f} GB, its file system has {free / 1e9:.1f} GB left",
-            why="a run of hours would stop in the middle",
+            f"{show(out.name)} needs up to {size(needed)}, its file system has {size(free)} left",
+            why="the run would stop in the middle",
             cure="free some space, choose another file system, or take fewer prompts (--limit) or --link-tables",
         )

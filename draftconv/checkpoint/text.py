@@ -34,16 +34,30 @@ def safe(value: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
 
 
+def size(count: int) -> str:
+    """Bytes as a person reads them: 6.36 GB."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1000
+    return f"{count} B"
+
+
 def code(value: object) -> str:
     """Text for a code span or block of Markdown: no control or invisible characters, no backticks, one line."""
-    return "".join(c if c.isprintable() and c != "`" else "?" for c in str(value))[:400]
+    return _one_line(value).replace("`", "?")
 
 
 def plain(value: object) -> str:
     """Text for prose in Markdown: also every character that Markdown or HTML could act on is escaped."""
-    escaped = html.escape(re.sub(r"[\\*_\[\]#|!~$^{}]", r"\\\g<0>", code(value)), quote=False)
+    escaped = html.escape(re.sub(r"[\\`*_\[\]#|!~$^{}]", r"\\\g<0>", _one_line(value)), quote=False)
     # GitHub and the Hub turn bare addresses into links
     return re.sub(r"(?i)(://|www\.|@)", lambda found: f"{found[0][:-1]}\\{found[0][-1]}", escaped)
+
+
+def _one_line(value: object) -> str:
+    return "".join(c if c.isprintable() else "?" for c in str(value))[:400]
 
 
 def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str, object]:

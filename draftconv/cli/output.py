@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from draftconv.checkpoint.text import safe as safe
+from draftconv.checkpoint.text import size as size
 from draftconv.errors import DraftconvError
 
 if TYPE_CHECKING:
@@ -158,16 +159,6 @@ def card(title: str, rows: Iterable[tuple[str, object]]) -> RenderableType:
     for name, value in rows:
         made.add_row(text(name), text(value))
     return made
-
-
-def size(count: int) -> str:
-    """Bytes as a person reads them: 6.36 GB."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
-        value /= 1000
-    return f"{count} B"
 
 
 @contextmanager

@@ -206,6 +206,19 @@ def test_prompts_of_another_target(tmp_path: Path) -> None:
         trace(LLAMA, tmp_path / "far.json", tmp_path / "out", FAST)
 
 
+@pytest.mark.parametrize("prompt", [2048 - 9, 2048 - 8])
+def test_no_text_goes_beyond_the_target_s_positions(prompt: int, tmp_path: Path) -> None:
+    """6 counted tokens and 3 more; past its positions a target would go on writing all the same."""
+    (tmp_path / "long.json").write_text(json.dumps([[5, 6], [7] * prompt]))
+    if prompt + 9 <= 2048:
+        made = trace(LLAMA, tmp_path / "long.json", tmp_path / "out", replace(FAST, batch=1))
+        assert [entry.prompt for entry in made.entries] == [2, prompt]
+        return
+    with pytest.raises(UsageError, match="prompt 1 and its text take up to 2049 tokens, llama has 2048 positions"):
+        trace(LLAMA, tmp_path / "long.json", tmp_path / "out", FAST)
+    assert not (tmp_path / "out").exists()
+
+
 class Stopped(BaseException):
     """As abrupt as a kill."""
 
@@ -235,7 +248,7 @@ def test_a_stopped_run_goes_on(ids: Path, tmp_path: Path) -> None:
 def test_no_run_begins_that_the_disk_cannot_hold(ids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage(10**9, 0, 10**5))
-    with pytest.raises(WriteError, match=r"out needs up to 0\.0 GB"):
+    with pytest.raises(WriteError, match=r"out needs up to [\d.]+ MB, its file system has 100\.00 kB left"):
         trace(LLAMA, ids, tmp_path / "out", FAST)
     assert not (tmp_path / "out").exists()
 

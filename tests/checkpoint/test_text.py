@@ -1,12 +1,17 @@
 import pytest
 
-from draftconv.checkpoint.text import is_plain_name, parse_object, show, show_some
+from draftconv.checkpoint.text import code, is_plain_name, parse_object, plain, show, show_some
 from draftconv.errors import BadCheckpoint
 
 
 def test_show_cuts_long_names() -> None:
     assert show("a" * 120) == "a" * 120
     assert show("a" * 121) == "a" * 120 + "… (121 characters)"
+
+
+def test_text_in_markdown_keeps_its_backticks_and_a_code_span_loses_them() -> None:
+    assert plain("read in `reorder`\n|*") == "read in \\`reorder\\`?\\|\\*"
+    assert code("read in `reorder`\n|*") == "read in ?reorder??|*"
 
 
 def test_show_some_counts_the_rest() -> None:
