@@ -22,7 +22,7 @@ from draftconv.parity.records import Record, paired
 from draftconv.parity.report import read_report
 from draftconv.parity.report.model import About, Attribution, Comparison, Control, Report
 from draftconv.parity.trace import DTYPES, Entry, Trace, open_trace
-from draftconv.parity.verdict import EXIT_CODES, Gate, judge
+from draftconv.parity.verdict import CONTROL_MARGIN, EXIT_CODES, Gate, judge
 from draftconv.reference.counts import Counts
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 Stage = Literal["reading", "replaying"]
 Progress = Callable[[Stage, int, int], None]
 """Told the stage, and how much of it is done and in all: bytes of drafters, then tokens of the trace."""
-
-SELF_TEST_GATE = Gate(0.02)
 
 _WORST_FIRST = tuple(EXIT_CODES[outcome] for outcome in ("void", "fail", "inconclusive"))
 
@@ -102,6 +100,7 @@ def parity(
     if earlier:
         refuse_unextendable(earlier, asked)
     opened = open_trace(trace)
+    _refuse_depth(options.depth, opened.about.depth)
     entries = opened.entries[: options.limit]
     told = None if progress is None else partial(progress, "reading")
     line = line_up(opened, reference, candidates, options, told)
@@ -132,6 +131,16 @@ def _check(options: ParityOptions) -> None:
     for name, value, known in (("dtype", options.dtype, DTYPES), ("semantics", options.semantics, SEMANTICS)):
         if value not in known:
             raise UsageError(f"--{name} {show(value)}: unknown", cure=f"one of {', '.join(known)}")
+
+
+def _refuse_depth(depth: int, kept: int) -> None:
+    """The first draft of the last step is a counted token, the others lie beyond the end."""
+    if depth > kept + 1:
+        raise UsageError(
+            f"--depth {depth}: the trace keeps {kept} tokens beyond the end of each text, {depth - 1} are needed",
+            why="the last steps would be clipped, which lowers the accept length",
+            cure=f"make a trace with --depth {depth}, or replay with --depth {kept + 1}",
+        )
 
 
 # ── the report ─────────────────────────────────────────────────────────────────────
@@ -214,7 +223,7 @@ def _control(
         return Control(fault.name, fault.says, note=arm)
     base = twin if fault.base == "int4" and twin else reference
     pairs = paired(records, base.name, arm.name)
-    verdict = judge(pairs, SELF_TEST_GATE, how="replay")
+    verdict = judge(pairs, Gate(CONTROL_MARGIN), how="replay")
     against = f"against {base.name}" if base is twin else ""
     return Control(
         fault.name,

@@ -11,7 +11,7 @@ import torch
 from draftconv.checkpoint import TensorRef
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts, Taps
-from draftconv.errors import Refused, Undecided, UsageError
+from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
 from draftconv.parity.replay import Arm
 from draftconv.reference.drafter import EMBEDDING, HEAD, DrafterModel
 from draftconv.reference.load import load_drafter
@@ -81,7 +81,10 @@ def load_arm(name: str, drafter: Drafter, how: Loading, *, like: DrafterModel | 
     """
     boundaries = fed_by(name, drafter)
     tables = {table: _lent(name, table, how) for table in sorted(from_target(drafter.facts, how.semantics))}
-    model = load_drafter(drafter, tables=tables, dtype=getattr(torch, how.dtype))
+    try:
+        model = load_drafter(drafter, tables=tables, dtype=getattr(torch, how.dtype))
+    except (Refused, BadCheckpoint) as error:
+        raise type(error)(f"{name}: {error.what}", why=error.why, cure=error.cure) from error
     try:
         model = model.to(how.device)
     except (RuntimeError, AssertionError) as error:

@@ -45,7 +45,7 @@ def transformers() -> Any:
         import transformers as library
     except ImportError as error:
         raise UsageError(
-            "traces are made with transformers, which is not installed", cure="pip install 'draftconv[target]'"
+            "traces are made with transformers, which is not installed", cure="`pip install 'draftconv[target]'`"
         ) from error
     return library
 

@@ -281,7 +281,7 @@ def refuse_occupied(out: Path) -> None:
     Raises:
         WriteError: it may not be written to.
     """
-    name = show(out.name)
+    name = show(out.absolute().name)
     if not out.parent.is_dir():
         raise WriteError(f"the directory that {name} would stand in does not exist", cure="create it first")
     if not os.path.lexists(out):
@@ -327,7 +327,8 @@ def _failed(error: OSError, out: Path) -> WriteError:
     """What the file system refused; unlike elsewhere, what was captured so far is kept."""
     found = write_error(error, out)
     kept = "what was captured so far is kept" if error.errno != errno.EROFS else ""
-    return WriteError(found.what, why=kept, cure=f"{found.cure}; the same command then goes on")
+    cure = "raise the limit (`ulimit -f`)" if error.errno == errno.EFBIG else found.cure  # requests are not sharded
+    return WriteError(found.what, why=kept, cure=f"{cure}; the same command then goes on")
 
 
 def _head(about: About) -> dict[str, object]:

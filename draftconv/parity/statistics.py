@@ -165,6 +165,11 @@ class Discordance:
 Row = TypeVar("Row", Pair, Discordant)
 
 
+def called(category: str) -> str:
+    """A category in words: prompts need not have one."""
+    return category or "(none)"
+
+
 # ── figures ────────────────────────────────────────────────────────────────────────
 
 
@@ -324,7 +329,7 @@ def _strata(ordered: Sequence[Row]) -> tuple[list[int], list[list[Row]]]:
     for cluster, category in ((rows[0].cluster, rows[0].category) for rows in groups):
         if cluster in seen:
             raise UsageError(
-                f"prompt {cluster} is in two categories, {seen[cluster]} and {category}",
+                f"prompt {cluster} is in two categories, {called(seen[cluster])} and {called(category)}",
                 cure="give all requests of a prompt the same category",
             )
         seen[cluster] = category

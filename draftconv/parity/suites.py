@@ -154,7 +154,7 @@ def _datasets() -> ModuleType:
     except ImportError as error:
         raise BadPrompts(
             "the package `datasets`, which reads suites from the Hub, is not installed",
-            cure="pip install 'draftconv[suites]', or give a file of prompts",
+            cure="`pip install 'draftconv[suites]'`, or give a file of prompts",
         ) from error
 
 

@@ -209,11 +209,20 @@ class Trace:
         table = self.tables.get(name)
         if table is None:
             return None
-        if table.linked:
-            file, cure = LocalFile(Path(table.file)), "put the file back, or make the trace without --link-tables"
-        else:
-            file, cure = LocalDirectory(self.directory / TABLES).open(f"{name}.safetensors"), _AGAIN
-        ref = read_header(file).tensors.get(table.tensor)
+        cure = "put the file back, or make the trace without --link-tables" if table.linked else _AGAIN
+        try:
+            file = (
+                LocalFile(Path(table.file))
+                if table.linked
+                else LocalDirectory(self.directory / TABLES).open(f"{name}.safetensors")
+            )
+            ref = read_header(file).tensors.get(table.tensor)
+        except BadCheckpoint as error:
+            raise BadCheckpoint(
+                f"the target's {name} cannot be had: {error.what}",
+                why="drafters that ship none are replayed with it",
+                cure=cure,
+            ) from error
         if ref is None:
             raise BadCheckpoint(f"{show(file.name)} holds no tensor {show(table.tensor)}", cure=cure)
         about = self.about

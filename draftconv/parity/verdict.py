@@ -22,6 +22,7 @@ from draftconv.parity.statistics import (
     Estimate,
     Pair,
     by_category,
+    called,
     estimate,
     more_prompts,
 )
@@ -70,6 +71,8 @@ GATES: Mapping[tuple[Kind, How], Gate] = {
     ("4-bit", "live"): Gate(0.02),
 }
 """What is asked where nobody says otherwise."""
+CONTROL_MARGIN = 0.02
+"""Of the gate that the table of negative controls shows beside the exact one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +234,7 @@ def _inferiority(basis: Verdict, found: Estimate, margin: float, *, extended: bo
         outcome = "fail"
     elif failed:
         outcome = "fail"
-        reasons[:0] = [f"category {name} is below {floor:g}: {_within(basis.categories[name])}" for name in failed]
+        reasons[:0] = [f"category {called(n)} is below {floor:g}: {_within(basis.categories[n])}" for n in failed]
     elif low > 1 - margin:
         outcome = "equivalent" if high < 1 + margin else "pass"
     else:
@@ -243,7 +246,7 @@ def _inferiority(basis: Verdict, found: Estimate, margin: float, *, extended: bo
         basis,
         outcome=outcome,
         reasons=tuple(reasons),
-        notes=(*_doubts(found), *(f"category {n} is thin: {_within(basis.categories[n])}" for n in thin)),
+        notes=(*_doubts(found), *(f"category {called(n)} is thin: {_within(basis.categories[n])}" for n in thin)),
         thin=tuple(thin),
         more_prompts=more,
     )
@@ -255,7 +258,8 @@ def _outlook(found: Estimate, margin: float, more: int | None, *, extended: bool
     if more is None:
         return "this cannot be settled by more prompts at this ratio: it sits on the margin"
     way = "pass" if found.ratio > 1 - margin else "fail"
-    return f"about {more} more prompts would settle it, as a {way} if the ratio stays what it is"
+    prompts = "1 more prompt" if more == 1 else f"{more} more prompts"
+    return f"about {prompts} would settle it, as a {way} if the ratio stays what it is"
 
 
 def category_floor(margin: float) -> float:

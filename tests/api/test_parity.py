@@ -522,7 +522,8 @@ def test_a_report_that_is_none_is_refused(recorded: Recorded, tmp_path: Path) ->
         ({"dtype": "int8"}, "--dtype int8: unknown"),
         ({"semantics": "tgi"}, "--semantics tgi: unknown"),
         ({"fake_quant": ("w3a16",)}, "no recipe is called w3a16"),
-        ({"depth": 9}, "drafts of 9 need 8"),
+        ({"depth": 9}, "--depth 9: the trace keeps [0-7] tokens beyond the end of each text, 8 are needed"),
+        ({"depth": 10**11}, "--depth 100000000000: the trace keeps"),
         ({"device": "nowhere"}, "--device nowhere"),
     ],
 )
@@ -539,7 +540,7 @@ def test_somebody_has_to_be_compared(recorded: Recorded) -> None:
 def test_a_quantized_drafter_is_refused_by_name(recorded: Recorded, tmp_path: Path) -> None:
     out = shutil.copytree(LLAMA, tmp_path / "int4")
     edit(out / "config.json", {"quantization_config": {"quant_method": "compressed-tensors"}})
-    with pytest.raises(Refused, match="runs unquantized drafters"):
+    with pytest.raises(Refused, match="int4: the reference forward runs unquantized drafters"):
         parity(LLAMA, [out], trace=recorded())
 
 

@@ -306,4 +306,4 @@ def test_without_transformers_the_cure_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UsageError, match="is not installed") as caught:
         transformers()
-    assert caught.value.cure == "pip install 'draftconv[target]'"
+    assert caught.value.cure == "`pip install 'draftconv[target]'`"

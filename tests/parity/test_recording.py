@@ -141,17 +141,27 @@ def test_what_does_not_fit_is_void(tmp_path: Path, changed: dict[str, object], s
         writer.write(1, made.captured(1))
 
 
-def test_a_full_disk_leaves_what_was_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "what", "cure"),
+    [
+        (errno.ENOSPC, "no room left", "free some space or choose an output on another file system"),
+        (errno.EFBIG, "exceed the size limit", "raise the limit (`ulimit -f`)"),
+    ],
+)
+def test_a_full_disk_leaves_what_was_captured(
+    code: int, what: str, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with made.writer(tmp_path / "out") as writer:
         writer.write(0, made.captured(0))
 
         def full(_: int) -> None:
-            raise OSError(errno.ENOSPC, "no space")
+            raise OSError(code, "refused")
 
         monkeypatch.setattr("os.fsync", full)
-        with pytest.raises(WriteError, match="no room left") as caught:
+        with pytest.raises(WriteError, match=what) as caught:
             writer.write(1, made.captured(1))
         assert caught.value.why == "what was captured so far is kept"
+        assert caught.value.cure == f"{cure}; the same command then goes on"
         monkeypatch.undo()
         assert writer.held(0) is not None
         assert writer.held(1) is None

@@ -122,8 +122,11 @@ def test_linked_tables_are_read_where_they_lie(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"holds no tensor model\.embed_tokens\.weight"):
         found.table("embed_tokens")
     file.unlink()
-    with pytest.raises(BadCheckpoint, match=r"model\.safetensors cannot be read"):
-        found.table("embed_tokens")
+    for lost in (file, Path("/dev/zero"), Path("/etc/passwd")):
+        tables = {"embed_tokens": replace(found.tables["embed_tokens"], file=str(lost))}
+        with pytest.raises(BadCheckpoint, match=rf"the target's embed_tokens cannot be had: {lost.name}") as caught:
+            replace(found, tables=tables).table("embed_tokens")
+        assert "make the trace without --link-tables" in caught.value.cure
 
 
 # ── what is refused ────────────────────────────────────────────────────────────────

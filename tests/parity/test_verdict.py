@@ -85,6 +85,7 @@ def test_thirty_prompts_are_the_fewest(candidate: int) -> None:
     assert few.outcome == "inconclusive"
     assert "29 prompts are too few to judge by, 30 the fewest" in few.reasons
     assert few.more_prompts == 1
+    assert few.reasons[-1].startswith("about 1 more prompt would settle it")
     assert enough.outcome == ("equivalent" if candidate == 80 else "fail")
     assert enough.more_prompts is None
 
@@ -141,6 +142,12 @@ def test_a_thin_category_is_a_note_and_changes_nothing() -> None:
     assert found.thin == ("code",)
     assert found.notes[-1].startswith("category code is thin: ratio 0.9778 (")
     assert found.categories["code"].interval.low < 0.95 < found.categories["code"].interval.high
+
+
+@pytest.mark.parametrize(("candidate", "said"), [(70, "below 0.95"), (71, "thin")])
+def test_prompts_without_a_category_are_called_something(candidate: int, said: str) -> None:
+    found = replayed([*pairs(10, candidate, category=""), *pairs(40, 85, category="prose")])
+    assert any(line.startswith(f"category (none) is {said}: ") for line in (*found.reasons, *found.notes))
 
 
 def test_a_category_alone_is_the_whole_and_not_told_twice() -> None:

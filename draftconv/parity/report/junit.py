@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 from draftconv.checkpoint.text import safe
 from draftconv.parity.report.model import Comparison, Report
 from draftconv.parity.report.words import asked, change, change_interval, length, percent, sentence
-from draftconv.parity.statistics import Estimate
+from draftconv.parity.statistics import Estimate, called
 from draftconv.parity.verdict import Outcome, category_floor
 
 Result = Literal["passed", "failure", "error", "skipped"]
@@ -77,7 +77,7 @@ def _comparison(comparison: Comparison) -> Iterator[Case]:
 
 
 def _category(group: str, category: str, found: Estimate, floor: float, *, thin: bool, void: bool) -> Case:
-    name = f"category {category} keeps {percent(floor)}"
+    name = f"category {called(category)} keeps {percent(floor)}"
     told = (
         f"accept length {length(found.reference.value)} became {length(found.candidate.value)}: "
         f"{change(found.ratio)} ({change_interval(found.interval)})"

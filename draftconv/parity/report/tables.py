@@ -18,12 +18,14 @@ from draftconv.parity.report.words import (
     change,
     change_interval,
     length,
+    percent,
     points,
     points_interval,
     share,
     token,
 )
-from draftconv.parity.statistics import Estimate
+from draftconv.parity.statistics import Estimate, called
+from draftconv.parity.verdict import CONTROL_MARGIN
 from draftconv.reference.counts import Counts
 
 NONE = "—"
@@ -114,7 +116,7 @@ def categories(comparison: Comparison) -> Table:
     def rows() -> Iterator[Sequence[object]]:
         verdict = comparison.verdict
         for name, found in verdict.categories.items():
-            yield row(name, found, "thin" if name in verdict.thin else "")
+            yield row(called(name), found, "thin" if name in verdict.thin else "")
         if verdict.estimate:
             yield row(ALL, verdict.estimate, "")
 
@@ -258,9 +260,9 @@ def controls(report: Report) -> Table:
 
     return _table(
         "Negative controls",
-        "The reference, broken on purpose. The exact gate must catch each of them; a gate with a margin may let a "
-        "small fault pass.",
-        ("control", "what was done", _figure("AL"), "exact gate", "gate with a margin", ""),
+        f"The reference, broken on purpose. The exact gate must catch each of them; one that allows a loss of "
+        f"{percent(CONTROL_MARGIN)} may let a small fault pass.",
+        ("control", "what was done", _figure("AL"), "exact gate", f"{percent(CONTROL_MARGIN)} gate", ""),
         rows(),
     )
 
