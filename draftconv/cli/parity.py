@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from draftconv.cli.options import command_line, format_option, reading_options
+from draftconv.errors import WriteError
 from draftconv.parity.trace import DTYPES
 
 if TYPE_CHECKING:
@@ -88,13 +89,23 @@ def command(
     with output.stages(STAGES) as progress:
         report = parity(reference, candidates, trace=trace, options=chosen, progress=progress)
     if out is not None:
-        write_report(report, out, decode=_decoder(Path(trace)), overwrite=overwrite)
+        try:
+            write_report(report, out, decode=_decoder(Path(trace)), overwrite=overwrite)
+        except WriteError:
+            _print(ctx, report, None, form)  # a full disk does not cost what was measured
+            raise
+    _print(ctx, report, out, form)
+    sys.exit(exit_code(report))
+
+
+def _print(ctx: click.Context, report: Report, out: Path | None, form: str) -> None:
+    from draftconv.cli import output
+
     match form:
         case "json":
             output.print_json(_json(report))
         case "human":
             _show(ctx, report, out)
-    sys.exit(exit_code(report))
 
 
 def _recorded(words: Sequence[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import shlex
@@ -85,7 +86,7 @@ def test_bad_input(run: Run, trace: Path, copy: Path) -> None:
         ([copy], "Missing option '--trace'"),
         ([copy, "--trace", trace, "--dtype", "int8"], "'int8' is not one of"),
         ([copy, "--trace", trace, "--margin", "1"], "1.0 is not in the range"),
-        ([copy, "--trace", trace, "--depth", "9"], "drafts of 9 need 8"),
+        ([copy, "--trace", trace, "--depth", "9"], "--depth 9: the trace keeps"),
         ([copy, "--trace", trace, "--fake-quant", "w4"], "no recipe is called w4"),
         ([copy, "--trace", trace, "--extend", "nowhere"], "report.json cannot be read"),
     ):
@@ -124,6 +125,22 @@ def test_json_is_the_report_without_its_records(run: Run, trace: Path, copy: Pat
     assert told == {key: written[key] for key in told}
     assert [row["candidate"] for row in told["comparisons"]] == ["copy", "llama-eagle3 as w4a16"]
     assert told["comparisons"][0]["verdict"]["outcome"] == "pass"
+
+
+@pytest.mark.parametrize("form", ["human", "json"])
+def test_a_report_that_cannot_be_written_does_not_cost_the_verdict(
+    form: str, run: Run, trace: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr("os.fsync", full)
+    done = run("parity", LLAMA, copy, "--trace", trace, "--report", "out", "--format", form)
+    assert done.exit_code == 2
+    assert "out could not be written: there is no room left" in done.stderr
+    assert ("drafts exactly as" if form == "human" else '"outcome": "pass"') in flat(done)
+    assert "Report:" not in done.stdout
+    assert not Path("out").exists()
 
 
 def test_quiet_leaves_the_exit_code(run: Run, trace: Path, broken: Path) -> None:
