@@ -60,14 +60,9 @@ def pack(codes: Tensor, order: Order) -> Tensor:
     words = torch.empty(*codes.shape[:-1], codes.shape[-1] // 8, dtype=torch.int32, device=codes.device)
     flat_W, eights_W8 = words.view(-1), codes.reshape(-1, 8)
     for at in _blocks(len(flat_W)):
-        # The clone starts where 64-bit integers may start.
-        x_W = (
-            eights_W8[at]
-            .clone(memory_format=torch.contiguous_format)
-            .view(torch.int64)
-            .squeeze(-1)
-            .bitwise_and_(_NIBBLES)
-        )
+        # A copy, because 64-bit integers may not start anywhere.
+        bytes_W8 = eights_W8[at].clone(memory_format=torch.contiguous_format)
+        x_W = bytes_W8.view(torch.int64).squeeze(-1).bitwise_and_(_NIBBLES)
         for shift, mask in FOLDS[order]:
             x_W.bitwise_or_(_shifted(x_W, shift)).bitwise_and_(mask)
         flat_W[at] = x_W
