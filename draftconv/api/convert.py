@@ -9,13 +9,13 @@ whole result, and a refused conversion has written nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from draftconv.api import passes
 from draftconv.api.hints import hints
-from draftconv.api.planned import judge, spell_config
+from draftconv.api.planned import judge, named_quantization, spell_config
 from draftconv.api.provenance import FILE, Way, read_provenance
 from draftconv.api.record import make_record
 from draftconv.api.repairs import repair
@@ -34,7 +34,7 @@ from draftconv.drafter.checks import VALUES, Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target, find_target
-from draftconv.engines import Verdict
+from draftconv.engines import EngineSpec, Verdict, parse_engine
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, Writer
@@ -159,8 +159,21 @@ def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = Non
     return plan_drafter(drafter, findings, target, options)
 
 
-def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, options: ConvertOptions) -> Conversion:
-    """As `plan_conversion`, for a drafter that has been read and checked already."""
+def plan_drafter(
+    drafter: Drafter,
+    findings: Findings,
+    target: Target | None,
+    options: ConvertOptions,
+    *,
+    pack: Callable[[Work], Work] | None = None,
+    engines: Sequence[EngineSpec] = (),
+) -> Conversion:
+    """As `plan_conversion`, for a drafter that has been read and checked already.
+
+    Args:
+        pack: the last pass, which may quantize weights.
+        engines: who has to read the result rightly; by default those that the layout is for.
+    """
     checkpoint = drafter.checkpoint
     found = layout(options.to)
     writer = _writer(found, options.to)
@@ -173,11 +186,15 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, op
     twins = (name for name, other in layouts().items() if other.twin == found.id)
     returning = provenance.since_layout(found.id, *twins) if provenance else None
     work = _pass(work, writer, options, target, returning)
+    if pack is not None:
+        work = pack(work)
 
     names = {name: spell(name, writer.spelling, work.facts.layers) for name in work.tensors}
     spelled = spell_config(work, found, writer, target, names, returning)
     config, metadata = spelled.config, spelled.metadata
-    verdicts = judge(work, writer, names, config, metadata, target)
+    if work.packed is not None:
+        work = named_quantization(work, spelled, names, target)
+    verdicts = judge(work, engines or [parse_engine(name) for name in writer.serves], names, spelled, target)
     work = _declare_config(work, checkpoint.config, config)
     tensors = tuple(
         PlannedTensor(names[name], t.dtype, t.shape, t.operation) for name, t in sorted(work.tensors.items())
@@ -196,7 +213,8 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, op
     )
     record = make_record(conversion, options, target, provenance)
     card = {"README.md": _card(record, work, target)} if options.card else {}
-    plan = replace(conversion.plan, json_files={"config.json": config, FILE: record}, text_files=card)
+    sidecars = work.packed.sidecars if work.packed else {}
+    plan = replace(conversion.plan, json_files={"config.json": config, **sidecars, FILE: record}, text_files=card)
     return replace(conversion, plan=plan)
 
 

@@ -39,8 +39,20 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Packed:
+    """The word of quantized weights: `quantization_config` of config.json, and files beside it by name."""
+
+    config: Mapping[str, object]
+    sidecars: Mapping[str, Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """A drafter being changed; see the module's text."""
+    """A drafter being changed; see the module's text.
+
+    Attributes:
+        packed: what is said of its weights, when some of `tensors` are parts of quantized ones.
+    """
 
     drafter: Drafter
     facts: Facts
@@ -49,6 +61,7 @@ class Work:
     changes: tuple[Change, ...] = ()
     order: tuple[int, ...] | None = None
     """Source row of each output row of lm_head, when they were permuted."""
+    packed: Packed | None = None
 
     def put(self, *tensors: PlannedTensor) -> Work:
         """Add or replace tensors by canonical name."""
