@@ -1,0 +1,68 @@
+"""The real packages in tests: where they are, what they are given, and how bits are compared."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftconv.quantization.grids import Quantized
+
+DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+
+every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+
+
+def needs(module: str) -> list[pytest.MarkDecorator]:
+    """Marks of tests that run a package: skipped without it; its own warnings are its own affair."""
+    there = find_spec(module) is not None
+    return [
+        pytest.mark.skipif(not there, reason=f"{module} is not installed here: scripts/test-oracles has it"),
+        pytest.mark.filterwarnings("ignore"),
+    ]
+
+
+def hard(dtype: torch.dtype, peak: float) -> Tensor:
+    """A weight [64, 96] of ordinary rows and of every kind that rounding goes wrong on.
+
+    Args:
+        peak: largest magnitude at which the scale is 1, so that codes end in .5 without rounding.
+    """
+    random = torch.Generator().manual_seed(7)
+    weight = torch.randn(64, 96, generator=random)
+    weight *= 1 + 4 * (torch.rand(64, 96, generator=random) > 0.98)
+    steps = torch.arange(96) % 15 - 7.5
+    weight[1] = 0
+    weight[2] *= 1e-6  # F16: below its smallest normal number
+    weight[3] *= 8e3
+    weight[4] = -weight[4].abs()
+    weight[5] = 0
+    weight[5, 40] = -3.0
+    weight[6, :32] = 0  # one group of zeros beside others
+    weight[7] = weight[7].abs()
+    for row, scale in enumerate((1, 3, 5, 7, 11, 13, 17, 19, 23, 25, 29, 31), 8):
+        weight[row] = steps * scale
+        weight[row, ::32] = -peak * scale
+    weight[20] = torch.linspace(-peak, peak, 96)
+    return weight.to(dtype)
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """A tensor as bytes: unlike values, they tell 0 from -0 and compare in every dtype."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Equal in dtype, shape and every bit."""
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))
+
+
+def identical(a: Quantized, b: Quantized) -> bool:
+    return (
+        a.grid == b.grid
+        and same(a.codes, b.codes)
+        and same(a.scale, b.scale)
+        and same(a.unit.reshape(()), b.unit.reshape(()))
+    )
