@@ -25,6 +25,7 @@ def model(dtype: torch.dtype) -> Any:
         num_attention_heads=4,
         num_key_value_heads=2,
         vocab_size=48,
+        architectures=["LlamaForCausalLM"],
         dtype=dtype,
     )
     return LlamaForCausalLM(config).to(dtype).eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from draftconv.quantization.grids import Quantized
+from draftconv.quantization.scheme import GridName, WeightScheme
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
@@ -24,16 +26,21 @@ def needs(module: str) -> list[pytest.MarkDecorator]:
     ]
 
 
-def hard(dtype: torch.dtype, peak: float) -> Tensor:
-    """A weight [64, 96] of ordinary rows and of every kind that rounding goes wrong on.
+TIES: Mapping[GridName, tuple[float, ...]] = {
+    "int4": (0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5),
+    "int8": (0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5),
+    "fp8": (17, 19, 21, 23, 25, 27, 29, 31),
+    "nvfp4": (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5),
+    "mxfp4": (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5),
+}
+"""Half way between two codes, in units of the scale."""
 
-    Args:
-        peak: largest magnitude at which the scale is 1, so that codes end in .5 without rounding.
-    """
+
+def hard(dtype: torch.dtype, scheme: WeightScheme) -> Tensor:
+    """A weight [64, 96] of ordinary rows and of every kind that rounding goes wrong on."""
     random = torch.Generator().manual_seed(7)
     weight = torch.randn(64, 96, generator=random)
     weight *= 1 + 4 * (torch.rand(64, 96, generator=random) > 0.98)
-    steps = torch.arange(96) % 15 - 7.5
     weight[1] = 0
     weight[2] *= 1e-6  # F16: below its smallest normal number
     weight[3] *= 8e3
@@ -42,10 +49,12 @@ def hard(dtype: torch.dtype, peak: float) -> Tensor:
     weight[5, 40] = -3.0
     weight[6, :32] = 0  # one group of zeros beside others
     weight[7] = weight[7].abs()
-    for row, scale in enumerate((1, 3, 5, 7, 11, 13, 17, 19, 23, 25, 29, 31), 8):
-        weight[row] = steps * scale
-        weight[row, ::32] = -peak * scale
-    weight[20] = torch.linspace(-peak, peak, 96)
+    ties = torch.tensor([sign * tie for tie in TIES[scheme.grid] for sign in (1, -1)])
+    peak = float(scheme.scale_rule.removeprefix("max/"))
+    for row, scale in enumerate((1, 3, 5, 7, 11, 13, 17, 19, 23, 25, 29, 31, 41, 47, 55, 61), 8):
+        weight[row] = ties.repeat(8)[:96] * scale
+        weight[row, ::16] = -peak * scale  # so that this is the scale of the row, and of every group
+    weight[24] = torch.linspace(-peak, peak, 96)
     return weight.to(dtype)
 
 

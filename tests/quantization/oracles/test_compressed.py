@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ def compressed(weight_OI: Tensor, scale_OG: Tensor, scheme: WeightScheme, layout
 )
 def test_the_format_is_the_library_s(scheme: WeightScheme, layout: str, form: str) -> None:
     """In float32 the library's own quotient gives codes back exactly."""
-    quantized = quantize(hard(torch.float32, 7.5), scheme)
+    quantized = quantize(hard(torch.float32, scheme), scheme)
     theirs = compressed(dequantize(quantized), quantized.scale, scheme, layout)
     ours = formats()[form].store(Weight(quantized, "F32"))
     assert ours.keys() == theirs.keys()
@@ -55,7 +54,7 @@ def test_the_format_is_the_library_s(scheme: WeightScheme, layout: str, form: st
 def test_the_packer_is_the_library_s(scheme: WeightScheme) -> None:
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
 
-    quantized = quantize(hard(torch.bfloat16, 7.5), scheme)
+    quantized = quantize(hard(torch.bfloat16, scheme), scheme)
     ours = formats()["compressed-pack"].store(Weight(quantized, "BF16"))["weight_packed"]
     assert same(ours, pack_to_int32(quantized.codes, 4))
     assert same(unpack_from_int32(ours, 4, quantized.codes.shape), quantized.codes)
@@ -65,8 +64,8 @@ def test_the_packer_is_the_library_s(scheme: WeightScheme) -> None:
 
 def test_the_library_s_own_rounding_is_another() -> None:
     """It divides in the weight's dtype: why a recipe says whose rule it follows."""
-    weight = hard(torch.bfloat16, 7.5)
-    quantized = quantize(weight, replace(CHANNEL))
+    weight = hard(torch.bfloat16, CHANNEL)
+    quantized = quantize(weight, CHANNEL)
     theirs = compressed(weight, quantized.scale, CHANNEL, "int-quantized")["weight"]
     apart = (theirs - quantized.codes).abs()
     assert 0 < apart.count_nonzero() < weight.numel() / 20

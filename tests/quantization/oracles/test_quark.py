@@ -18,7 +18,7 @@ from draftconv.quantization.formats.base import Declared, Weight
 from draftconv.quantization.grids import dequantize, quantize
 from draftconv.quantization.oracles import backend
 from draftconv.quantization.scheme import RULES, WeightScheme
-from tests.quantization.oracles.drafters import LINEARS, model, weights
+from tests.quantization.oracles.drafters import model, weights
 from tests.quantization.oracles.real import every_dtype, hard, identical, needs, same
 
 pytestmark = needs("quark")
@@ -33,12 +33,12 @@ both = pytest.mark.parametrize("scheme", [CHANNEL, GROUP], ids=["channel", "grou
 @every_dtype
 @both
 def test_native_has_quark_s_bits(scheme: WeightScheme, dtype: torch.dtype) -> None:
-    weight = hard(dtype, 7.5)
+    weight = hard(dtype, scheme)
     assert identical(quantize(weight, scheme), backend("quark", scheme)(weight, scheme))
 
 
 def test_dividing_by_the_scale_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = hard(torch.float32, 7.5)
+    weight = hard(torch.float32, CHANNEL)
     theirs = backend("quark", CHANNEL)(weight, CHANNEL)
     monkeypatch.setitem(scales.RULES, "max/7.5", replace(RULES["max/7.5"], reciprocal=False))
     ours = quantize(weight, CHANNEL)
@@ -47,7 +47,7 @@ def test_dividing_by_the_scale_would_be_noticed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_floor_under_scales_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = hard(torch.float32, 7.5)
+    weight = hard(torch.float32, CHANNEL)
     theirs = backend("quark", CHANNEL)(weight, CHANNEL)
     monkeypatch.setitem(scales.RULES, "max/7.5", replace(RULES["max/7.5"], floor=None))
     assert not same(quantize(weight, CHANNEL).scale, theirs.scale)
@@ -62,14 +62,14 @@ def test_rows_and_inputs_need_not_fill_words(shape: tuple[int, int], scheme: Wei
 
 
 def test_what_is_not_finite_is_refused_alike() -> None:
-    weight = hard(torch.float32, 7.5)
+    weight = hard(torch.float32, CHANNEL)
     weight[9, 9] = torch.nan
     with pytest.raises(BadCheckpoint, match="q_proj holds NaN or infinite values"):
         backend("quark", CHANNEL)(weight, CHANNEL, name="q_proj")
 
 
 def test_mxfp4_has_quark_s_values() -> None:
-    weight = hard(torch.bfloat16, 6)
+    weight = hard(torch.bfloat16, MXFP4)
     ours, theirs = quantize(weight, MXFP4), backend("quark", MXFP4)(weight, MXFP4)
     assert torch.equal(dequantize(ours), dequantize(theirs))
     blocks = torch.unflatten(weight, 1, (-1, 32)).abs().amax(-1) > 0
@@ -102,9 +102,7 @@ def test_the_format_is_quark_s_in_memory_export(scheme: WeightScheme, style: str
     form = formats()["quark-int4"]
     other = "order" if style == "reorder" else "reorder"
     for name, weight in weights(model(torch.bfloat16)).items():
-        theirs = {
-            suffix.removeprefix(f"{name}."): tensor for suffix, tensor in tensors.items() if suffix.startswith(name)
-        }
+        theirs = {key.removeprefix(f"{name}."): tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
         quantized = quantize(weight, scheme)
         ours = form.store(Weight(quantized, "BF16"), style)
         assert ours.keys() == theirs.keys()
@@ -112,8 +110,5 @@ def test_the_format_is_quark_s_in_memory_export(scheme: WeightScheme, style: str
         assert not same(form.store(Weight(quantized, "BF16"), other)["weight"], theirs["weight"])
 
     declared = form.read(config, {})
-    assert declared == Declared("int4", scheme.per, scheme.group, None, ("lm_head",), style)
-    parts = {suffix: tensors[f"{LINEARS[0]}.{suffix}"] for suffix in ("weight", "weight_scale", "weight_zero_point")}
-    assert identical(
-        form.load(parts, declared, "BF16").quantized, quantize(weights(model(torch.bfloat16))[LINEARS[0]], scheme)
-    )
+    assert declared == Declared("int4", scheme.per, scheme.group, None, ("model.embed_tokens", "lm_head"), style)
+    assert identical(form.load(theirs, declared, "BF16").quantized, quantized)
