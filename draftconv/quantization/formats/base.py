@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from draftconv.checkpoint import show
+from draftconv.errors import UsageError
 from draftconv.quantization.grids import Quantized
 from draftconv.quantization.scheme import GridName, InputScheme, Per, Scheme
 
@@ -40,12 +42,15 @@ class Weight:
         dtype: of the float weight that it stands for, as safetensors spells it: engines compute in it.
         input_scale: float32 [], of static activations.
         pre_quant_scale: [I], what activations are multiplied by first (AWQ smoothing); None is all ones.
+        fp8_scale: float32 [], what an int4 weight is multiples of once it is widened to FP8 to meet
+            FP8 activations (ModelOpt W4A8 keeps it); None is this weight's largest magnitude over 448.
     """
 
     quantized: Quantized
     dtype: str
     input_scale: Tensor | None = None
     pre_quant_scale: Tensor | None = None
+    fp8_scale: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,8 @@ class Format(ABC):
         holds: grid and granularity of the weights it can store.
         inputs: activations it can declare; None among them is 16-bit activations.
         source: of the layout: program, version, file, and whether it was run or read.
+        styles: variants that are written and read, the default first.
+        only_read: variants that are recognised by their tensors and never written, and what to tell of them.
     """
 
     id: ClassVar[str]
@@ -91,6 +98,7 @@ class Format(ABC):
     holds: ClassVar[frozenset[tuple[GridName, Per]]]
     inputs: ClassVar[frozenset[InputScheme | None]]
     styles: ClassVar[tuple[str, ...]] = ()
+    only_read: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
@@ -103,6 +111,33 @@ class Format(ABC):
     @abstractmethod
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         """The tensors of one weight by suffix, in the dtypes and shapes that `parts` foretold."""
+
+    def written(self, style: str | None) -> str:
+        """The style to write, the default one for None.
+
+        Raises:
+            UsageError: the format has no such style, or only reads it.
+        """
+        if style is None:
+            return self.styles[0]
+        if style in self.styles:
+            return style
+        raise UsageError(
+            f"{self.title} is not written in style {show(style)}",
+            why=self.only_read.get(style, ""),
+            cure=f"its styles: {', '.join(self.styles) or 'none'}",
+        )
+
+    def resolve(self, stored: Mapping[str, Tensor], declared: Declared) -> Declared:
+        """What is declared, with what the tensors of one module tell better: `per`, `group`, `style`.
+
+        Shapes and dtypes are looked at, not values. `load` goes by this; a caller asks to report it.
+
+        Raises:
+            BadCheckpoint: the tensors do not fit each other or what is declared.
+        """
+        del stored
+        return declared
 
     @abstractmethod
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
