@@ -119,6 +119,8 @@ def exit_code(report: Report) -> int:
     codes = {comparison.verdict.exit_code for comparison in report.comparisons}
     if any(control.caught is False for control in report.controls):
         codes.add(EXIT_CODES["fail"])
+    if any(control.outcome == "void" for control in report.controls):
+        codes.add(EXIT_CODES["void"])
     return next((code for code in _WORST_FIRST if code in codes), 0)
 
 
@@ -385,13 +387,15 @@ def _control(
         return Control(fault.name, fault.says, note=arm)
     base = twin if fault.base == "int4" and twin else reference
     pairs = paired(records, base.name, arm.name)
+    verdict = judge(pairs, SELF_TEST_GATE, how="replay")
+    against = f"against {base.name}" if base is twin else ""
     return Control(
         fault.name,
         fault.says,
         accept_length=_accept_length(records, arm.name),
         caught=not all(pair.equal for pair in pairs),
-        outcome=judge(pairs, SELF_TEST_GATE, how="replay").outcome,
-        note=f"against {base.name}" if base is twin else "",
+        outcome=verdict.outcome,
+        note=verdict.reasons[0] if verdict.outcome == "void" else against,
     )
 
 

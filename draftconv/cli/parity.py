@@ -130,10 +130,7 @@ def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
         for line in _beside(comparison):
             screen.print(output.text(f"  {line}", "dim"))
     if report.controls:
-        missed = [control.name for control in report.controls if control.caught is False]
-        screen.print(
-            output.text(f"Not noticed: {', '.join(missed)}." if missed else "Every broken drafter was noticed.")
-        )
+        screen.print(output.text(words.controls(report)))
     if out is not None:
         screen.print(output.text(f"Report: {out / 'report.html'}"))
     if len(report.comparisons) == 1 and (more := report.comparisons[0].verdict.more_prompts) and out is not None:
@@ -144,7 +141,7 @@ def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
 def _beside(comparison: Comparison) -> Iterator[str]:
     """What the verdict's sentence leaves out."""
     verdict = comparison.verdict
-    if verdict.gate.margin is None and verdict.outcome != "void":
+    if verdict.gate.margin is None and verdict.outcome == "fail":
         yield from verdict.reasons
     elif verdict.outcome == "inconclusive":
         yield from verdict.reasons[1:]
