@@ -8,7 +8,7 @@ vLLM 0.32.0 and SGLang 0.5.23 hold `scales` in the dtype that the drafter runs i
 the file has (vLLM `model_executor/layers/quantization/{auto_awq,auto_gptq}.py`, SGLang
 `srt/layers/parameter.py`: F16 and BF16 into each other, F32 into neither; read). Both packages
 write F16. Here scales keep the weight's dtype, which loses nothing where the drafter runs in it.
-A drafter of BF16 that has to run in F16 keeps a scale s exactly if 2**-14 <= s < 65520.
+A drafter of BF16 that has to run in F16 keeps a scale s exactly if 2**-14 <= s < 65536.
 """
 
 from __future__ import annotations

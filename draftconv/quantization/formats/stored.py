@@ -62,8 +62,8 @@ def take(stored: Mapping[str, Tensor], suffix: str, dtypes: Collection[str], sha
 
 
 def check_known(stored: Mapping[str, Tensor], suffixes: Collection[str]) -> None:
-    """Raises BadCheckpoint when the module has a tensor that nobody would look at."""
-    if strange := sorted(set(stored) - set(suffixes)):
+    """Raises BadCheckpoint when the module has a tensor that nobody would look at; a bias is none of a weight's."""
+    if strange := sorted(set(stored) - {*suffixes, "bias"}):
         raise BadCheckpoint(
             f"{show_some(strange)} is no tensor of this format",
             why="whatever it does to the weight would be lost",
