@@ -207,7 +207,7 @@ def _input_scales(
     from draftconv.quantization.grids import input_scale
 
     trace = open_trace(options.calibrate)
-    arm = load_arm(drafter.checkpoint.name, drafter, Loading(trace))
+    arm = load_arm(drafter.checkpoint.name, drafter, Loading(trace.table))
     modules = [name.removesuffix(WEIGHT) for name in selection.quantized]
     requests = (trace.read(entry, arm.boundaries) for entry in trace.entries)
     peaks = input_peaks(arm, requests, arm.boundaries, modules)
