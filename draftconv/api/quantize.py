@@ -23,7 +23,6 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import EngineSpec, parse_engine
 from draftconv.engines.kernels import Deployment, resolve, widest
-from draftconv.engines.naming import ignore_names, module_names, wide_names
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts.reading import read_drafter
 from draftconv.quantization.exclusions import WEIGHT, Selection, select
@@ -114,7 +113,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     scales = _input_scales(drafter, deployment, selection, options)
     deviations: dict[str, Deviation] = {}
 
-    def pack(work: Work) -> Work:
+    def packer(work: Work) -> Work:
         why = f"quantized by recipe {recipe.name}: {deployment.scheme}"
         work, found = packing.quantize(work, selection.quantized, form, why, input_scales=scales)
         nonlocal deviations
@@ -123,7 +122,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
 
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     convert = replace(options.convert, to=_layout(specs))
-    conversion = plan_drafter(drafter, findings, target, convert, pack=pack, engines=specs)
+    conversion = plan_drafter(drafter, findings, target, convert, packer=packer, engines=specs)
     return Quantization(recipe, selection, deployment, deployments, conversion, deviations)
 
 
@@ -132,7 +131,7 @@ def _refuse_quantized(drafter: Drafter) -> None:
         raise Refused(
             f"this drafter is quantized already: {drafter.facts.quantization}",
             why="errors of both would add up",
-            cure="quantize the 16-bit drafter that it was made from, or repack it with `draftconv convert --format`",
+            cure="quantize the 16-bit drafter that it was made from, or repack it with `draftconv convert --pack`",
         )
 
 
@@ -168,19 +167,13 @@ def _form(
     from draftconv.quantization.formats import formats
 
     facts, kept, quantized = drafter.facts, selection.kept, selection.quantized
-    if specs:
-        ignore = tuple(name for spec in specs for name in ignore_names(spec, deployment.format, facts, kept, target))
-        listed = tuple(
-            name for spec in specs for name in module_names(spec, deployment.format, facts, quantized, target)
-        )
-    else:
-        ignore, listed = wide_names(deployment.format, facts, kept, target), ()
+    ignore, listed = packing.spelled(deployment.format, facts, kept, quantized, specs, target)
     return packing.Form(
         formats()[deployment.format],
         deployment.style,
         deployment.scheme,
-        tuple(dict.fromkeys(ignore)),
-        tuple(dict.fromkeys(listed)),
+        ignore,
+        listed,
     )
 
 

@@ -507,7 +507,7 @@ def _cure(recipe: Recipe, engine: str, hardware: str, stripped: Kernel | None, *
     if stripped is not None:
         cures.append("--allow-a16 writes this recipe with activations left in 16 bits")
     if recipe.format and (form := _repacked(recipe, engine, hardware, mla=mla)):
-        cures.append(f"or quantize without --for and repack without loss: draftconv convert OUT OUT2 --format {form}")
+        cures.append(f"or quantize without --for and repack without loss: draftconv convert OUT OUT2 --pack {form}")
     return "; ".join(cures)
 
 

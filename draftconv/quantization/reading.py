@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from draftconv.checkpoint import FLOATS, TensorRef, show_some
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.tensors import expected
@@ -17,7 +20,7 @@ from draftconv.errors import Refused
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats import formats
 from draftconv.quantization.formats.base import Declared, Format, Weight
-from draftconv.quantization.weights import load
+from draftconv.reference.load import to_torch
 
 Parts = Mapping[str, TensorRef]
 
@@ -43,7 +46,13 @@ class Stored:
         Raises:
             BadCheckpoint: its tensors do not fit each other or what is declared.
         """
-        return load(self.modules[module], self.format, self.declared, self.dtype)
+        parts = {suffix: read(ref) for suffix, ref in self.modules[module].items()}
+        return self.format.load(parts, self.declared, self.dtype)
+
+    def group(self, weight: Weight) -> int | None:
+        """Inputs under one scale; None for one scale per row or for all."""
+        inputs, scales = weight.quantized.codes.shape[1], weight.quantized.scale.shape[1]
+        return None if scales == 1 else inputs // scales
 
 
 def find_stored(drafter: Drafter) -> Stored:
@@ -93,3 +102,23 @@ def _dtype(drafter: Drafter) -> str:
     norms = [ref.dtype for name, ref in drafter.tensors.items() if name.startswith("layers.") and "norm" in name]
     floats = [dtype for dtype in norms if dtype in FLOATS]
     return floats[0] if floats else "BF16"
+
+
+INTEGERS: Mapping[str, torch.dtype] = {
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "F8_E4M3": torch.float8_e4m3fn,
+}
+"""Dtypes that only quantized weights have."""
+
+
+def read(ref: TensorRef) -> Tensor:
+    """Any tensor of a stored weight, in its own dtype and shape."""
+    if ref.dtype not in INTEGERS:
+        return to_torch(ref)
+    if not ref.nbytes:
+        return torch.empty(ref.shape, dtype=INTEGERS[ref.dtype])
+    return torch.frombuffer(bytearray(ref.read()), dtype=INTEGERS[ref.dtype]).reshape(ref.shape)

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from draftconv.checkpoint import TensorRef, row_blocks
+from draftconv.errors import Refused
 from draftconv.quantization.deviation import Deviation, Sum
-from draftconv.quantization.formats.base import Declared, Format, Weight
+from draftconv.quantization.exclusions import WEIGHT
+from draftconv.quantization.formats.base import Format, Weight
 from draftconv.quantization.formats.modelopt_awq import fp8_scale
 from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
+from draftconv.quantization.reading import Stored
 from draftconv.quantization.repack import regroup
 from draftconv.quantization.scheme import Scheme
 from draftconv.reference.load import TORCH_DTYPES, to_torch
@@ -91,9 +94,7 @@ class Repack:
 
     name: str
     parts: Mapping[str, TensorRef]
-    found: Format
-    declared: Declared
-    dtype: str
+    stored: Stored
     format: Format
     style: str | None
     group: int | None
@@ -110,9 +111,22 @@ class Repack:
         return to_bytes(self.format.store(self.weight(), self.style))
 
     def weight(self) -> Weight:
-        """The weight as the new format stores it."""
-        weight = load(self.parts, self.found, self.declared, self.dtype)
-        return weight if self.group == _group(weight) else regroup(weight, self.group)
+        """The weight as the new format stores it.
+
+        Raises:
+            Refused: its scales cannot be grouped so.
+        """
+        weight = self.stored.load(self.name)
+        if self.group == self.stored.group(weight):
+            return weight
+        regrouped = regroup(weight, self.group)
+        if not torch.equal(dequantize(weight.quantized), dequantize(regrouped.quantized)):
+            raise Refused(
+                f"{self.name} would stand for other values under scales grouped by {self.group}",
+                why="a repack promises the same weights, to the bit",
+                cure="choose a format that holds the scales as they are, or --dequantize",
+            )
+        return regrouped
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +135,7 @@ class Dequantize:
 
     name: str
     parts: Mapping[str, TensorRef]
-    found: Format
-    declared: Declared
+    stored: Stored
     dtype: str
 
     @property
@@ -134,55 +147,19 @@ class Dequantize:
         return 20 * sum(ref.nbytes for ref in self.parts.values())
 
     def run(self) -> Bytes:
-        return to_bytes({"weight": self.tensor()})
-
-    def tensor(self) -> Tensor:
-        """The weight [O, I]."""
-        return floats(load(self.parts, self.found, self.declared, self.dtype))
-
-
-def load(parts: Mapping[str, TensorRef], found: Format, declared: Declared, dtype: str) -> Weight:
-    """A stored weight in memory."""
-    return found.load({suffix: read(ref) for suffix, ref in parts.items()}, declared, dtype)
+        weight = self.stored.load(self.name.removesuffix(WEIGHT))
+        return to_bytes({"weight": floats(weight).to(TORCH_DTYPES[self.dtype])})
 
 
 def floats(weight: Weight) -> Tensor:
-    """What a weight stands for, in the dtype of the weight that was quantized: [O, I]."""
+    """What a weight stands for: float32 [O, I], exact for 16-bit scales of integer codes."""
     values_OI = dequantize(weight.quantized)
-    if weight.pre_quant_scale is not None:
-        values_OI = values_OI * weight.pre_quant_scale.float()
-    return values_OI.to(TORCH_DTYPES[weight.dtype])
-
-
-INTEGERS: Mapping[str, torch.dtype] = {
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "F8_E4M3": torch.float8_e4m3fn,
-}
-"""Dtypes that only quantized weights have."""
-
-
-def read(ref: TensorRef) -> Tensor:
-    """Any tensor of a stored weight, in its own dtype and shape."""
-    if ref.dtype not in INTEGERS:
-        return to_torch(ref)
-    if not ref.nbytes:
-        return torch.empty(ref.shape, dtype=INTEGERS[ref.dtype])
-    return torch.frombuffer(bytearray(ref.read()), dtype=INTEGERS[ref.dtype]).reshape(ref.shape)
+    return values_OI if weight.pre_quant_scale is None else values_OI * weight.pre_quant_scale.float()
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:
     """Tensors as safetensors stores them."""
     return {name: t.contiguous().reshape(-1).view(torch.uint8).numpy().data for name, t in tensors.items()}
-
-
-def _group(weight: Weight) -> int | None:
-    """Inputs under one scale; None for one scale per row or tensor."""
-    inputs, scales = weight.quantized.codes.shape[1], weight.quantized.scale.shape[1]
-    return None if scales == 1 else inputs // scales
 
 
 def _rows(ref: TensorRef) -> Iterator[Tensor]:

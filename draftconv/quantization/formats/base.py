@@ -16,6 +16,7 @@ from torch import Tensor
 from draftconv.checkpoint import show
 from draftconv.errors import UsageError
 from draftconv.quantization.grids import Quantized
+from draftconv.quantization.recipes import FormatName
 from draftconv.quantization.scheme import GridName, InputScheme, Per, Scheme
 
 
@@ -92,7 +93,7 @@ class Format(ABC):
         only_read: variants that are recognised by their tensors and never written, and what to tell of them.
     """
 
-    id: ClassVar[str]
+    id: ClassVar[FormatName]
     title: ClassVar[str]
     source: ClassVar[str]
     holds: ClassVar[frozenset[tuple[GridName, Per]]]
