@@ -172,7 +172,7 @@ def plan_drafter(
 
     Args:
         pack: the last pass, which may quantize weights.
-        engines: who has to read the result rightly; by default those that the layout is for.
+        engines: who has to read what `pack` made; without it those that the layout is for.
     """
     checkpoint = drafter.checkpoint
     found = layout(options.to)
@@ -194,7 +194,8 @@ def plan_drafter(
     config, metadata = spelled.config, spelled.metadata
     if work.packed is not None:
         work = named_quantization(work, spelled, names, target)
-    verdicts = judge(work, engines or [parse_engine(name) for name in writer.serves], names, spelled, target)
+    readers = engines if pack is not None else [parse_engine(name) for name in writer.serves]
+    verdicts = judge(work, readers, names, spelled, target)
     work = _declare_config(work, checkpoint.config, config)
     tensors = tuple(
         PlannedTensor(names[name], t.dtype, t.shape, t.operation) for name, t in sorted(work.tensors.items())

@@ -104,9 +104,16 @@ def repack(work: Work, stored: Stored, form: Form) -> Work:
     from draftconv.quantization.weights import Repack
 
     for module, parts in stored.modules.items():
-        weight = stored.shape(module)
+        weight = stored.shapes[module]
         computation = Repack(
-            module, parts, stored.format, stored.declared, stored.dtype, form.format, form.style, form.scheme.weights.group
+            module,
+            parts,
+            stored.format,
+            stored.declared,
+            stored.dtype,
+            form.format,
+            form.style,
+            form.scheme.weights.group,
         )
         work = _without_parts(work, module, parts).put(
             *(
@@ -124,7 +131,7 @@ def dequantize(work: Work, stored: Stored, dtype: str) -> Work:
 
     for module, parts in stored.modules.items():
         computation = Dequantize(f"{module}{WEIGHT}", parts, stored.format, stored.declared, dtype)
-        planned = PlannedTensor(f"{module}{WEIGHT}", dtype, stored.shape(module), Computed(computation, "weight"))
+        planned = PlannedTensor(f"{module}{WEIGHT}", dtype, stored.shapes[module], Computed(computation, "weight"))
         work = _without_parts(work, module, parts).put(planned)
         work = work.declare("replaced", f"{module}{WEIGHT}", f"dequantized from {stored.format.title}")
     return work.with_facts("its weights were dequantized", quantization=None)

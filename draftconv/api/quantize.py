@@ -9,7 +9,7 @@ refused at once. A recipe with static activation scales is calibrated on a trace
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ class QuantizeOptions:
     engines: tuple[str, ...] = ()
     allow_a16: bool = False
     calibrate: Path | None = None
-    convert: ConvertOptions = ConvertOptions()
+    convert: ConvertOptions = field(default_factory=ConvertOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,7 @@ class Quantization:
     conversion: Conversion
     deviations: Mapping[str, Deviation]
 
-    def write(
-        self, out: str | Path, *, overwrite: bool = False, progress: Callable[[int], None] | None = None
-    ) -> None:
+    def write(self, out: str | Path, *, overwrite: bool = False, progress: Callable[[int], None] | None = None) -> None:
         """Write the directory `out`, which appears whole or not at all; see `Conversion.write`."""
         self.conversion.write(out, overwrite=overwrite, progress=progress)
 
@@ -109,9 +107,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     checkpoint = open_checkpoint(source, download=download)
     drafter = read_drafter(checkpoint, hints(options.convert.source, options.convert.aux_convention, target))
     _refuse_quantized(drafter)
-    deployments = {
-        str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs
-    }
+    deployments = {str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs}
     deployment = _one(deployments) if deployments else widest(recipe)
     selection = select(recipe, drafter.facts)
     form = _form(deployment, drafter, selection, specs, target)
@@ -150,7 +146,9 @@ def _one(deployments: Mapping[str, Deployment]) -> Deployment:
     if len(forms) > 1:
         told = "; ".join(f"{name}: {d.format}, {d.scheme}" for name, d in deployments.items())
         raise UsageError(
-            "these engines need different files", why=told, cure="quantize once for each of them, with --for one at a time"
+            "these engines need different files",
+            why=told,
+            cure="quantize once for each of them, with one --for at a time",
         )
     return next(iter(deployments.values()))
 
@@ -171,9 +169,7 @@ def _form(
 
     facts, kept, quantized = drafter.facts, selection.kept, selection.quantized
     if specs:
-        ignore = tuple(
-            name for spec in specs for name in ignore_names(spec, deployment.format, facts, kept, target)
-        )
+        ignore = tuple(name for spec in specs for name in ignore_names(spec, deployment.format, facts, kept, target))
         listed = tuple(
             name for spec in specs for name in module_names(spec, deployment.format, facts, quantized, target)
         )
@@ -211,7 +207,7 @@ def _input_scales(
     from draftconv.quantization.grids import input_scale
 
     trace = open_trace(options.calibrate)
-    arm = load_arm(drafter.checkpoint.name, drafter, Loading(trace))
+    arm = load_arm(drafter.checkpoint.name, drafter, Loading(trace.table))
     modules = [name.removesuffix(WEIGHT) for name in selection.quantized]
     requests = (trace.read(entry, arm.boundaries) for entry in trace.entries)
     peaks = input_peaks(arm, requests, arm.boundaries, modules)

@@ -125,6 +125,24 @@ def round_trip(x: Tensor, scheme: InputScheme) -> Tensor:
     return (values * scale).to(x.dtype)
 
 
+def input_scale(peak: Tensor, scheme: InputScheme) -> Tensor:
+    """The stored scale of static activations whose largest magnitude is `peak`: float32 [].
+
+    Source: nvidia-modelopt 0.47 `torch/export/quant_utils.py` (FP8: peak / 448) and
+    `torch/quantization/qtensor/nvfp4_tensor.py` (NVFP4: peak / (6 * 448)); read.
+
+    Raises:
+        UsageError: the scheme scales per token and stores nothing.
+    """
+    match scheme.grid:
+        case "fp8" if not scheme.dynamic:
+            return peak.float() / FP8_MAX
+        case "nvfp4":
+            return peak.float() / (FP8_MAX * GRIDS["nvfp4"].high)
+        case _:
+            raise UsageError(f"activations as {scheme} have no stored scale")
+
+
 def _blocks(tensor_OI: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """The tensor in runs of rows of about `AT_ONCE` elements."""
     rows, inputs = tensor_OI.shape

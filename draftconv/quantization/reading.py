@@ -7,12 +7,14 @@ and told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from draftconv.checkpoint import FLOATS, TensorRef, show_some
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.tensors import expected
 from draftconv.errors import Refused
+from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats import formats
 from draftconv.quantization.formats.base import Declared, Format, Weight
 from draftconv.quantization.weights import load
@@ -25,13 +27,14 @@ class Stored:
     """The quantized weights of a drafter, not yet read.
 
     Attributes:
-        modules: canonical module (`layers.0.mlp.down_proj`) → its tensors by suffix.
+        modules: canonical module (`layers.0.mlp.down_proj`) → its tensors by suffix. `shapes`: [O, I] of each.
         dtype: of the weights that they stand for, as safetensors spells it.
     """
 
     format: Format
     declared: Declared
     modules: Mapping[str, Parts]
+    shapes: Mapping[str, tuple[int, int]]
     dtype: str
 
     def load(self, module: str) -> Weight:
@@ -55,7 +58,7 @@ def find_stored(drafter: Drafter) -> Stored:
     for form in formats().values():
         declared = form.read(checkpoint.config, checkpoint.sidecars)
         if declared is not None:
-            return Stored(form, declared, modules, _dtype(drafter))
+            return Stored(form, declared, modules, _shapes(drafter, modules), _dtype(drafter))
     raise Refused(
         f"draftconv cannot read weights that are {drafter.facts.quantization}",
         why=f"the tensors of one module are {show_some(sorted(next(iter(modules.values()), {})), 6)}",
@@ -74,6 +77,15 @@ def quantized_modules(drafter: Drafter) -> Iterator[tuple[str, Parts]]:
         kept = {suffix: ref for suffix, ref in parts.items() if suffix != "bias"}
         if module and (set(kept) - {"weight"} or kept["weight"].dtype not in FLOATS):
             yield module, kept
+
+
+def _shapes(drafter: Drafter, modules: Iterable[str]) -> dict[str, tuple[int, int]]:
+    wanted = expected(drafter.facts)
+    shapes = {}
+    for module in modules:
+        outputs, inputs = wanted[f"{module}{WEIGHT}"].shape
+        shapes[module] = (outputs, inputs)
+    return shapes
 
 
 def _dtype(drafter: Drafter) -> str:

@@ -15,7 +15,9 @@ from torch import Tensor
 from draftconv.checkpoint import TensorRef, row_blocks
 from draftconv.quantization.deviation import Deviation, Sum
 from draftconv.quantization.formats.base import Declared, Format, Weight
-from draftconv.quantization.grids import dequantize, peak, quantize
+from draftconv.quantization.formats.modelopt_awq import fp8_scale
+from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
+from draftconv.quantization.repack import regroup
 from draftconv.quantization.scheme import Scheme
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
@@ -53,25 +55,39 @@ class Quantize:
         return 4 * BLOCK + 3 * self.ref.shape[0] * self.ref.shape[1]
 
     def run(self) -> Bytes:
-        weights = self.scheme.weights
-        whole = torch.stack([_peak(ref) for ref in self.fused]).amax() if weights.whole else None
-        parts, total = [], Sum()
-        for rows_BI in _rows(self.ref):
-            part = quantize(rows_BI, weights, whole=whole, name=self.name)
-            total.add(rows_BI.float(), dequantize(part))
-            parts.append(part)
+        total = Sum()
+        quantized = self._quantized(self.ref, total)
         self.deviations[self.name] = total.deviation()
-        joined = replace(
+        weight = Weight(quantized, self.ref.dtype, self.input_scale, fp8_scale=self._fp8_scale(quantized))
+        return to_bytes(self.format.store(weight, self.style))
+
+    def _quantized(self, ref: TensorRef, total: Sum | None = None) -> Quantized:
+        weights = self.scheme.weights
+        whole = torch.stack([_peak(other) for other in self.fused]).amax() if weights.whole else None
+        parts = []
+        for rows_BI in _rows(ref):
+            part = quantize(rows_BI, weights, whole=whole, name=self.name)
+            if total is not None:
+                total.add(rows_BI.float(), dequantize(part))
+            parts.append(part)
+        return replace(
             parts[0],
             codes=torch.cat([part.codes for part in parts]),
             scale=parts[0].scale if weights.per == "tensor" else torch.cat([part.scale for part in parts]),
         )
-        return to_bytes(self.format.store(Weight(joined, self.ref.dtype, self.input_scale), self.style))
+
+    def _fp8_scale(self, quantized: Quantized) -> Tensor | None:
+        """What int4 weights are widened by to meet FP8 activations: one for all that are multiplied together."""
+        inputs = self.scheme.inputs
+        if inputs is None or inputs.dynamic or self.scheme.weights.grid != "int4":
+            return None
+        others = (self._quantized(ref) for ref in self.fused if ref is not self.ref)
+        return torch.stack([fp8_scale(each) for each in (quantized, *others)]).amax()
 
 
 @dataclass(frozen=True, eq=False)
 class Repack:
-    """A stored weight in another format: the same integers, the same scales."""
+    """A stored weight in another format: the same integers, the same scales, repeated or folded where grouped anew."""
 
     name: str
     parts: Mapping[str, TensorRef]
@@ -80,6 +96,7 @@ class Repack:
     dtype: str
     format: Format
     style: str | None
+    group: int | None
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -93,7 +110,9 @@ class Repack:
         return to_bytes(self.format.store(self.weight(), self.style))
 
     def weight(self) -> Weight:
-        return load(self.parts, self.found, self.declared, self.dtype)
+        """The weight as the new format stores it."""
+        weight = load(self.parts, self.found, self.declared, self.dtype)
+        return weight if self.group == _group(weight) else regroup(weight, self.group)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +177,12 @@ def read(ref: TensorRef) -> Tensor:
 def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:
     """Tensors as safetensors stores them."""
     return {name: t.contiguous().reshape(-1).view(torch.uint8).numpy().data for name, t in tensors.items()}
+
+
+def _group(weight: Weight) -> int | None:
+    """Inputs under one scale; None for one scale per row or tensor."""
+    inputs, scales = weight.quantized.codes.shape[1], weight.quantized.scale.shape[1]
+    return None if scales == 1 else inputs // scales
 
 
 def _rows(ref: TensorRef) -> Iterator[Tensor]:
