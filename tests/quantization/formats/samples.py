@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from draftconv.quantization.formats.base import Declared, Format, Weight
-from draftconv.quantization.formats.stored import DTYPES, spelled
+from draftconv.quantization.formats.tensors import SPELLED, TORCH
 from draftconv.quantization.grids import Quantized
 from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, Per, RuleName, ScaleDtype, Scheme, WeightScheme
 from tests.opening import shared
@@ -43,7 +43,7 @@ def weight(
         row = GRIDS[grid]
         codes = torch.randint(int(row.low), int(row.high) + 1, (rows, inputs), generator=chance, dtype=torch.int8)
     shape = (1, 1) if per == "tensor" else (rows, inputs // (group or inputs))
-    scales = (0.001 + torch.rand(shape, generator=chance)).to(DTYPES[scale or dtype])
+    scales = (0.001 + torch.rand(shape, generator=chance)).to(TORCH[scale or dtype])
     unit = torch.ones(())
     return Weight(
         Quantized(grid, codes, scales, unit), dtype, torch.rand((), generator=chance) + 0.01 if static else None
@@ -95,7 +95,7 @@ def foretold(
 
 
 def found(tensors: dict[str, Tensor]) -> list[tuple[str, str, tuple[int, ...]]]:
-    return [(suffix, spelled(tensor.dtype), tuple(tensor.shape)) for suffix, tensor in tensors.items()]
+    return [(suffix, SPELLED[tensor.dtype], tuple(tensor.shape)) for suffix, tensor in tensors.items()]
 
 
 def vector(name: str) -> dict[str, Any]:
