@@ -45,6 +45,7 @@ class Weight:
         pre_quant_scale: [I], what activations are multiplied by first (AWQ smoothing); None is all ones.
         fp8_scale: float32 [], what an int4 weight is multiples of once it is widened to FP8 to meet
             FP8 activations (ModelOpt W4A8 keeps it); None is this weight's largest magnitude over 448.
+        per: what shares a scale, where the scales' shape leaves it open: one group may be a whole row.
     """
 
     quantized: Quantized
@@ -52,6 +53,7 @@ class Weight:
     input_scale: Tensor | None = None
     pre_quant_scale: Tensor | None = None
     fp8_scale: Tensor | None = None
+    per: Per | None = None
 
 
 @dataclass(frozen=True, slots=True)

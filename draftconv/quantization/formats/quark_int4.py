@@ -81,9 +81,9 @@ class QuarkInt4(Format):
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         codes_OI, scale_OG = weight.quantized.codes, weight.quantized.scale
         outputs, inputs = codes_OI.shape
-        per_channel = scale_OG.shape[1] == 1
-        _check((outputs, inputs), None if per_channel else inputs // scale_OG.shape[1],
-               SPELLED[scale_OG.dtype], weight.dtype)  # fmt: skip
+        per_channel = scale_OG.shape[1] == 1 and weight.per != "group"
+        group = None if per_channel else inputs // scale_OG.shape[1]
+        _check((outputs, inputs), group, SPELLED[scale_OG.dtype], weight.dtype)
         order = _order(self.written(style))
         zeros = scale_OG.new_zeros(scale_OG.shape[1], outputs // 8, dtype=torch.int32)
         if per_channel:
@@ -154,7 +154,7 @@ class QuarkInt4(Format):
             scale_OG = scale[:, None]
         told = SPELLED[scale.dtype]
         quantized = Quantized("int4", codes, scale_OG, torch.ones((), device=scale.device))
-        return Weight(quantized, dtype if told == "F32" else told)
+        return Weight(quantized, dtype if told == "F32" else told, per=found.per)
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         del modules

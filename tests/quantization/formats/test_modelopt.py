@@ -145,7 +145,7 @@ def test_identity_smoothing_is_written_and_read_as_none() -> None:
     declared = Declared("int4", "group", 16)
     assert MODELOPT_AWQ.load(stored, declared, "BF16").pre_quant_scale is None
     assert MODELOPT_AWQ.load(stored, declared, "BF16").dtype == "F16"
-    smoothed = replace(weight, pre_quant_scale=torch.linspace(0.5, 2, 32).half())
+    smoothed = replace(weight, pre_quant_scale=(torch.arange(32) / 16).clamp_min(0.5).half())
     back = MODELOPT_AWQ.load(MODELOPT_AWQ.store(smoothed), declared, "BF16")
     assert bits(back.pre_quant_scale) == bits(smoothed.pre_quant_scale)
 

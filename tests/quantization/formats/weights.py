@@ -38,7 +38,7 @@ def random_weight(scheme: Scheme, shape: tuple[int, int], dtype: str, seed: int 
             scale = (torch.rand(groups, generator=generator) + 0.1).to(TORCH["F32" if kept == "F32" else dtype])
     static = scheme.inputs is not None and not scheme.inputs.dynamic
     input_scale = torch.rand((), generator=generator) + 0.1 if static else None
-    return Weight(Quantized(grid, codes, scale, unit), dtype, input_scale)
+    return Weight(Quantized(grid, codes, scale, unit), dtype, input_scale, per=per)
 
 
 def bits(tensor: Tensor | None) -> object:
