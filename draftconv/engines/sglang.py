@@ -211,6 +211,12 @@ def _latent_quantized(reading: Reading) -> str | None:
     return "kv_b_proj is quantized" if packed or (found is not None and found.dtype not in FLOATS) else None
 
 
+def _joined_projections(reading: Reading) -> str | None:
+    """Packed a-projections, whose tensors are joined one by one, weight_shape among them."""
+    names = ("q_a_proj", "kv_a_proj_with_mqa")
+    return listed([n for n in names if f"layers.0.self_attn.{n}.weight" in reading.fates.packed])
+
+
 def _fc_quantized(reading: Reading) -> str | None:
     found = reading.tensor("fc.weight")
     return f"fc.weight is {found.dtype}" if found and not reading.mla and found.dtype not in FLOATS else None
@@ -348,6 +354,8 @@ RULES: tuple[Rule, ...] = (
          f"{_QUANT}/compressed_tensors/compressed_tensors.py, 0.5.23", "run", _int4_activations),
     Rule("sglang-kv-b", "refused", "kv_b_proj is split right after loading and must be unquantized",
          "srt/models/deepseek_common/deepseek_weight_loader.py, 0.5.23", "run", _latent_quantized),
+    Rule("sglang-a-projections", "refused", "q_a and kv_a are joined tensor by tensor, weight_shape too: never packed",
+         _MLA, "read", _joined_projections),
     Rule("sglang-fc-quantized", "refused", "fc is a plain linear in the Llama class and cannot be quantized",
          _LLAMA, "read", _fc_quantized),
     Rule("sglang-rocm", "refused", "not every quantization runs on ROCm: GPTQ and ModelOpt are not listed, "

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from draftconv.checkpoint import FLOATS, TensorRef, show_some
+from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.tensors import expected
 from draftconv.errors import Refused
@@ -64,8 +65,10 @@ def find_stored(drafter: Drafter) -> Stored:
     """
     modules = dict(quantized_modules(drafter))
     checkpoint = drafter.checkpoint
+    config = Config(drafter.config)
+    section = config.section("quantization_config").data or config.section("compression_config").data
     for form in formats().values():
-        declared = form.read(checkpoint.config, checkpoint.sidecars)
+        declared = form.read(section, checkpoint.sidecars)
         if declared is not None:
             return Stored(form, declared, modules, _shapes(drafter, modules), _dtype(drafter))
     raise Refused(

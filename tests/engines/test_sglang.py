@@ -8,6 +8,7 @@ from draftconv.drafter.facts import Facts, Taps
 from draftconv.drafter.targets import Target
 from draftconv.engines.sglang import RULES
 from tests.engines.cases import (
+    FC,
     IDS,
     KEPT,
     PARTS,
@@ -73,6 +74,8 @@ CASES = {
     "sglang-int4-activations": Case("4-bit weights, 8-bit activations", compressed_activations, QUANTIZED, compressed),
     "sglang-kv-b": Case("kv_b_proj", lambda v: ignoring(*KEPT[:3], "kv_a_proj_with_mqa")(v).pack("kv_b_proj"),
                         MLA_QUANTIZED, compressed),
+    "sglang-a-projections": Case("q_a_proj, kv_a_proj_with_mqa", lambda v: ignoring(FC, "lm_head", "kv_b_proj")(v)
+                                 .pack("q_a_proj", "kv_a_proj_with_mqa"), MLA_QUANTIZED, compressed),
     "sglang-fc-quantized": Case("F8_E4M3", lambda v: quark("fp8_e4m3")(v).retype("F8_E4M3", "fc.weight"), QUANTIZED,
                                 quark("fp8_e4m3")),
     "sglang-rocm": Case("gptq on ROCm", gptq, QUANTIZED, gptq, spec="@0.5.23:mi325x", good_spec="@0.5.23:h200"),

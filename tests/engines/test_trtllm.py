@@ -135,7 +135,8 @@ CASES = {
                                 QUANTIZED, FP8),
     "trtllm-torn": Case("model.midlayer.self_attn.qkv_proj",
                         lambda v: FP8(v).put("midlayer.self_attn.k_proj.weight", 16, 32), QUANTIZED, FP8),
-    "trtllm-names-undecided": Case("the pattern (.*)*fc is not tried", modelopt("FP8", "F8_E4M3", ("lm_head", "re:(.*)*fc")), QUANTIZED, FP8),
+    "trtllm-names-undecided": Case("the pattern (.*)*fc is not tried",
+                                   modelopt("FP8", "F8_E4M3", ("lm_head", "re:(.*)*fc")), QUANTIZED, FP8),
 }  # fmt: skip
 
 

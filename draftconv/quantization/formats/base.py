@@ -166,6 +166,9 @@ class Format(ABC):
     def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:
         """What a checkpoint declares, if it is of this format.
 
+        Args:
+            config: `quantization_config` of config.json, empty where it has none.
+
         Raises:
             BadCheckpoint: it is of this format and contradicts itself.
             Refused: it is of this format and a variant that draftconv does not know (asymmetric …).
