@@ -61,7 +61,13 @@ class Quantize:
         total = Sum()
         quantized = self._quantized(self.ref, total)
         self.deviations[self.name] = total.deviation()
-        weight = Weight(quantized, self.ref.dtype, self.input_scale, fp8_scale=self._fp8_scale(quantized))
+        weight = Weight(
+            quantized,
+            self.ref.dtype,
+            self.input_scale,
+            fp8_scale=self._fp8_scale(quantized),
+            per=self.scheme.weights.per,
+        )
         return to_bytes(self.format.store(weight, self.style))
 
     def _quantized(self, ref: TensorRef, total: Sum | None = None) -> Quantized:

@@ -14,6 +14,7 @@ from draftconv.quantization import nibbles
 from draftconv.quantization.formats.base import Declared, Weight
 from draftconv.quantization.formats.quark_int4 import FILE_TO_FILE, QUARK_INT4
 from draftconv.quantization.grids import Quantized, dequantize
+from draftconv.quantization.repack import regroup
 from draftconv.quantization.scheme import InputScheme, Scheme, WeightScheme
 from tests.quantization import plain
 from tests.quantization.formats.weights import equal, random_weight, same, vector
@@ -165,6 +166,15 @@ def test_scales_that_need_f32_stay_f32() -> None:
 def test_file_to_file_never_says_order() -> None:
     with pytest.raises(BadCheckpoint, match="zero_point is missing beside scales in F32"):
         QUARK_INT4.resolve(file_to_file(random_weight(CHANNEL, (8, 16), "BF16")), replace(REORDER, style="order"))
+
+
+def test_one_group_as_long_as_a_row_is_stored_as_a_group() -> None:
+    channel = random_weight(CHANNEL, (8, 16), "BF16")
+    stored = QUARK_INT4.store(regroup(channel, 16))
+    assert stored["weight"].shape == (16, 1)
+    back = QUARK_INT4.load(stored, Declared("int4", "group", 16, style="reorder"), "BF16")
+    assert (back.per, same(back, channel)) == ("group", True)
+    assert equal(QUARK_INT4.store(regroup(back, None)), QUARK_INT4.store(channel))
 
 
 # ── broken and refused ─────────────────────────────────────────────────────────────
