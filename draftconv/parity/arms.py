@@ -13,6 +13,7 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts, Taps
 from draftconv.errors import Refused, Undecided, UsageError
 from draftconv.parity.replay import Arm
+from draftconv.quantization.running import load_quantized
 from draftconv.reference.drafter import EMBEDDING, HEAD, DrafterModel
 from draftconv.reference.load import load_drafter
 
@@ -81,7 +82,8 @@ def load_arm(name: str, drafter: Drafter, how: Loading, *, like: DrafterModel | 
     """
     boundaries = fed_by(name, drafter)
     tables = {table: _lent(name, table, how) for table in sorted(from_target(drafter.facts, how.semantics))}
-    model = load_drafter(drafter, tables=tables, dtype=getattr(torch, how.dtype))
+    load = load_quantized if drafter.facts.quantization else load_drafter
+    model = load(drafter, tables=tables, dtype=getattr(torch, how.dtype))
     try:
         model = model.to(how.device)
     except (RuntimeError, AssertionError) as error:
