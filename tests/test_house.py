@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "checkpoint": {"errors"},
     "drafter": {"errors", "checkpoint"},
     "layouts": {"errors", "checkpoint", "drafter"},
-    "engines": {"errors", "checkpoint", "drafter"},
+    "engines": {"errors", "checkpoint", "drafter", "quantization"},
     "reference": {"errors", "checkpoint", "drafter"},
     "quantization": {"errors", "checkpoint", "drafter", "reference"},
     "parity": {"errors", "checkpoint", "drafter", "layouts", "quantization", "reference"},

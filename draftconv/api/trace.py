@@ -168,6 +168,7 @@ def trace(
             prompts_sha256=prompts_hash(asked.prompts, first),
             chat=dialogue.chat,
             eos=eos,
+            family=goal.family,
         )
         tokens = sum(map(sum, lengths))
         sizing = Sizing(

@@ -55,10 +55,7 @@ def staging(out: Path, *, overwrite: bool = False, mark: Mark = CHECKPOINT) -> I
         WriteError: `out` exists and may not be replaced, another run is writing it, or the
             file system refuses; nothing is left behind.
     """
-    out = Path(os.path.abspath(out))  # noqa: PTH100  (resolve() would follow a link at `out` itself)
-    if not out.name:
-        raise UsageError("the output directory has no name", cure="name a directory that does not exist yet")
-    _refuse_target(out, mark, overwrite=overwrite)
+    out = refuse_occupied(out, overwrite=overwrite, mark=mark)
     try:
         with _claimed(out.with_name(f".{out.name}.draftconv")) as room:
             _clear(room, out)
@@ -74,6 +71,19 @@ def staging(out: Path, *, overwrite: bool = False, mark: Mark = CHECKPOINT) -> I
             sync_directory(out.parent)
     except OSError as error:
         raise write_error(error, out) from error
+
+
+def refuse_occupied(out: Path, *, overwrite: bool = False, mark: Mark = CHECKPOINT) -> Path:
+    """Refuse what `staging` would refuse, before hours of work; what it returns is `out`, absolute.
+
+    Raises:
+        UsageError, WriteError: as `staging`.
+    """
+    out = Path(os.path.abspath(out))  # noqa: PTH100  (resolve() would follow a link at `out` itself)
+    if not out.name:
+        raise UsageError("the output directory has no name", cure="name a directory that does not exist yet")
+    _refuse_target(out, mark, overwrite=overwrite)
+    return out
 
 
 def refuse_same(source: Path, out: Path) -> None:

@@ -49,6 +49,10 @@ def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int 
 @click.option("--dtype", type=click.Choice(["bf16", "f16", "f32"]), help="Cast every float tensor.")
 @click.option("--max-positions", type=click.IntRange(1), metavar="N", help="max_position_embeddings to write.")
 @click.option("--shard-size", callback=parse_size, metavar="SIZE", help="Most bytes of tensors per file, e.g. 5GB.")
+@click.option("--dequantize", is_flag=True, help="Write a quantized drafter as the floats that its weights stand for.")
+@click.option("--pack", "packing", metavar="FORMAT[:STYLE]",
+              help="Write a quantized drafter's integers in this format, e.g. compressed-pack.")  # fmt: skip
+@click.option("--allow-lossy", is_flag=True, help="With --pack: leave out what the format cannot declare.")
 @click.option("--deep", is_flag=True, help="Read every byte first; refuse NaN, infinities and all-zero tensors.")
 @click.option("--dry-run", is_flag=True, help="Show the whole plan and write nothing.")
 @click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
@@ -70,6 +74,9 @@ def command(
     dtype: str | None,
     max_positions: int | None,
     shard_size: int | None,
+    dequantize: bool,
+    packing: str | None,
+    allow_lossy: bool,
     deep: bool,
     dry_run: bool,
     hashed: bool,
@@ -102,6 +109,9 @@ def command(
         shard_size=shard_size,
         hash=hashed,
         deep=deep,
+        dequantize=dequantize,
+        pack=packing,
+        allow_lossy=allow_lossy,
         card=not no_card,
     )
     conversion = prepare(source, options, download=not dry_run)

@@ -34,9 +34,14 @@ STYLES: Mapping[str, str] = {
     "declared": "cyan",
     "different": "red",
     "pass": "green",
+    "equivalent": "green",
     "fail": "red",
+    "inconclusive": "yellow",
+    "void": "magenta",
+    "caught": "green",
+    "MISSED": "red",
+    "not applicable": "dim",
 }
-
 
 NOTICEABLE = 64 << 20
 """Bytes below which no bar is shown."""
@@ -166,33 +171,44 @@ def size(count: int) -> str:
 
 
 @contextmanager
-def counting(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with units/s and ETA on stderr, for work that is not bytes; silent when stderr is not a terminal.
+def stages(units: Mapping[str, str]) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar per stage of the work with pace and ETA on stderr; silent when stderr is not a terminal.
 
-    What it yields is called with the units done and the units in all.
+    What it yields is called with the stage, how much of it is done, and how much it is in all.
+
+    Args:
+        units: stage → what it counts; `bytes` are shown in larger units.
     """
     if not sys.stderr.isatty():
-        yield lambda _, __: None
+        yield lambda _, __, ___: None
         return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
-        MofNCompleteColumn,
         Progress,
         ProgressColumn,
         Task,
+        TaskID,
+        TaskProgressColumn,
         TextColumn,
         TimeRemainingColumn,
     )
 
     class Pace(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return text(f"{task.speed or 0:.0f} {unit}/s")
+            pace, unit = int(task.speed or 0), units[task.description]
+            return text(f"{size(pace) if unit == 'bytes' else f'{pace} {unit}'}/s")
 
-    columns = (TextColumn(safe(label)), BarColumn(), MofNCompleteColumn(), Pace(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Pace(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield report
 
 
 @contextmanager

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from draftconv.cli.options import command_line, format_option, reading_options
+from draftconv.parity.trace import DTYPES
 
 if TYPE_CHECKING:
     from draftconv.parity.report import Comparison, Report
@@ -22,7 +24,7 @@ Examples:
   draftconv parity drafter --self-test --trace trace
 """
 
-DTYPES = ("float32", "bfloat16", "float16", "float64")
+STAGES = {"reading": "bytes", "replaying": "tokens"}
 
 
 @click.command(epilog=EPILOG)
@@ -51,7 +53,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 @click.option("--report", "out", type=click.Path(path_type=Path), metavar="DIR",
               help="Write report.html, report.md, report.json, records.jsonl and junit.xml.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the directory of --report if it holds a report.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True,
+@click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True,
               help="What replay computes in.")  # fmt: skip
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where torch runs the drafters.")
 @reading_options
@@ -78,10 +80,12 @@ def command(
     """
     from draftconv.api.parity import ParityOptions, exit_code, parity
     from draftconv.cli import output
-    from draftconv.parity.report import write_report
+    from draftconv.parity.report import refuse_place, write_report
 
-    chosen = ParityOptions(**options, command=tuple(command_line(ctx)))  # type: ignore[arg-type]
-    with output.counting("replaying", "tokens") as progress:
+    if out is not None:
+        refuse_place(out, overwrite=overwrite)
+    chosen = ParityOptions(**options, command=_recorded(command_line(ctx)))  # type: ignore[arg-type]
+    with output.stages(STAGES) as progress:
         report = parity(reference, candidates, trace=trace, options=chosen, progress=progress)
     if out is not None:
         write_report(report, out, decode=_decoder(Path(trace)), overwrite=overwrite)
@@ -91,6 +95,11 @@ def command(
         case "human":
             _show(ctx, report, out)
     sys.exit(exit_code(report))
+
+
+def _recorded(words: Sequence[str]) -> tuple[str, ...]:
+    """The command for the report, which names no place on this machine: an absolute path by its last part."""
+    return tuple(Path(word).name if Path(word).is_absolute() else word for word in words)
 
 
 def _decoder(trace: Path) -> Callable[..., str] | None:
@@ -106,7 +115,11 @@ def _decoder(trace: Path) -> Callable[..., str] | None:
     except ImportError:
         output.print_notes(["the report shows token ids: `pip install tokenizers` makes them text"])
         return None
-    tokenizer = Tokenizer.from_file(str(path))
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing narrower; the figures stand without it
+        output.print_notes([f"the report shows token ids: {path.name} of the trace cannot be read: {error}"])
+        return None
     return lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False))
 
 
@@ -122,7 +135,8 @@ def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
         screen.print(_table(tables.headline(report)))
     for comparison in report.comparisons:
         if comparison.diagnostics.attribution:
-            screen.print(_table(tables.attribution(comparison)))
+            found = tables.attribution(comparison)
+            screen.print(_table(replace(found, title=f"{found.title} of {comparison.candidate}")))
     if report.controls:
         screen.print(_table(tables.controls(report)))
     for comparison in report.comparisons:
@@ -130,24 +144,27 @@ def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
         for line in _beside(comparison):
             screen.print(output.text(f"  {line}", "dim"))
     if report.controls:
-        missed = [control.name for control in report.controls if control.caught is False]
-        screen.print(
-            output.text(f"Not noticed: {', '.join(missed)}." if missed else "Every broken drafter was noticed.")
-        )
+        screen.print(output.text(words.controls(report)))
     if out is not None:
         screen.print(output.text(f"Report: {out / 'report.html'}"))
     if len(report.comparisons) == 1 and (more := report.comparisons[0].verdict.more_prompts) and out is not None:
         output.print_notes([f"with a trace of {more} other prompts, this run can be extended"])
-        output.print_next(command_line(ctx, trace="MORE", extend=str(out), out=f"{out}-extended"))
+        changes = {"trace": "MORE", "limit": None, "extend": out, "out": f"{out}-extended", "overwrite": None}
+        output.print_next(command_line(ctx, **changes))
 
 
 def _beside(comparison: Comparison) -> Iterator[str]:
     """What the verdict's sentence leaves out."""
     verdict = comparison.verdict
-    if verdict.gate.margin is None and verdict.outcome != "void":
-        yield from verdict.reasons
-    elif verdict.outcome == "inconclusive":
-        yield from verdict.reasons[1:]
+    match verdict.outcome:
+        case "void":
+            yield from verdict.reasons[1:]
+        case "fail" if verdict.gate.margin is None:
+            yield from verdict.reasons
+        case "fail":
+            yield from verdict.reasons[1:-1]  # further categories; the last is the figures
+        case "inconclusive":
+            yield verdict.reasons[-1]  # the outlook
     yield from verdict.notes
 
 
@@ -167,15 +184,10 @@ def _table(table: Table) -> object:
 def _json(report: Report) -> dict[str, object]:
     import json
 
-    from draftconv.api.parity import exit_code
-    from draftconv.parity.report.schema import Document
+    from pydantic import TypeAdapter
 
-    document = Document(
-        about=report.about,
-        arms=report.arms,
-        comparisons=report.comparisons,
-        controls=report.controls,
-        records_sha256="",
-    )
-    found: dict[str, object] = json.loads(document.model_dump_json(exclude={"records_sha256"}))
-    return {"exit_code": exit_code(report)} | found
+    from draftconv.api.parity import exit_code
+    from draftconv.parity.report import Report
+
+    found = json.loads(TypeAdapter(Report).dump_json(report, exclude={"records"}))
+    return {"exit_code": exit_code(report), **found}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -129,3 +129,8 @@ class Facts:
     def reduced_vocab(self) -> bool:
         """True when the head predicts a subset of the target's tokens through `d2t`."""
         return self.vocab_order != "full"
+
+    @property
+    def computed(self) -> Facts:
+        """Only what engines compute: alike in files that store other tables or were made by other trainers."""
+        return replace(self, own_embedding=True, own_head=True, double_norm=False, max_positions=None)

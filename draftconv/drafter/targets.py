@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from draftconv.checkpoint import Checkpoint, open_checkpoint, read_config
 from draftconv.drafter.config import Config
@@ -18,6 +18,7 @@ from draftconv.drafter.shipped import recipes
 from draftconv.errors import BadCheckpoint, UsageError, did_you_mean
 
 Family = Literal["llama", "deepseek", "gpt-oss", "minimax-m3-vl"]
+FAMILY_NAMES: tuple[Family, ...] = get_args(Family)
 
 FAMILIES: Mapping[str, Family] = {
     "deepseek_v2": "deepseek",

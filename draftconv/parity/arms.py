@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import torch
 
 from draftconv.checkpoint import TensorRef
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts, Taps
-from draftconv.errors import Undecided, UsageError
+from draftconv.errors import Refused, Undecided, UsageError
 from draftconv.parity.replay import Arm
+from draftconv.quantization.running import load_quantized
 from draftconv.reference.drafter import EMBEDDING, HEAD, DrafterModel
 from draftconv.reference.load import load_drafter
 
 Semantics = Literal["vllm", "sglang", "trtllm"]
-TableName = Literal["embed_tokens", "lm_head"]
+SEMANTICS: tuple[Semantics, ...] = get_args(Semantics)
 
 REPLACED: Mapping[Semantics, frozenset[str]] = {
     "vllm": frozenset(),
@@ -26,42 +27,36 @@ REPLACED: Mapping[Semantics, frozenset[str]] = {
 }
 """Tables of the drafter that the target's replace, if both are equally wide; what it lacks is always the target's.
 
-vLLM 0.33.0 `v1/spec_decode/llm_base_proposer.py` keeps an embedding or head that differs from the
-target's. SGLang 0.5.23 `srt/speculative/eagle_worker*.py` calls `set_embed` with the target's, and
-TensorRT-LLM `_torch/models/modeling_speculative.py` never loads the drafter's.
+vLLM 0.33.0 keeps an embedding or head that differs from the target's: `_maybe_share_embeddings` and
+`_maybe_share_lm_head` of `v1/spec_decode/llm_base_proposer.py`, `v1/worker/gpu/spec_decode/eagle/utils.py`.
+SGLang 0.5.23 calls `set_embed` of `srt/models/{llama,kimi_k25}_eagle3.py` with the target's embedding.
+The head goes with it only where draft_vocab_size is null; draftconv never writes that, and
+`inspect --for sglang` reports it (rule sglang-head).
+TensorRT-LLM (main, 2026 H2) `_torch/models/modeling_speculative.py` builds no embedding of the
+drafter's own, and has its own head wherever one is stored.
 """
-
-_TABLES: Mapping[str, TableName] = {EMBEDDING: "embed_tokens", HEAD: "lm_head"}
-
-
-class Lender(Protocol):
-    """Whoever has the target's tables."""
-
-    def table(self, name: str) -> TensorRef | None:
-        """The target's `embed_tokens` or `lm_head` [V, H], if it is at hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How arms are loaded: whose tables win, in which dtype, and where they run."""
+    """How arms are loaded: whose tables win, in which dtype, and where they run.
 
-    lender: Lender
+    Attributes:
+        lend: the target's `embed_tokens` or `lm_head` [V, H]; None when it is not at hand.
+        dtype: of every floating parameter, as torch names it.
+    """
+
+    lend: Callable[[str], TensorRef | None]
     semantics: Semantics = "vllm"
-    dtype: torch.dtype = torch.float32
+    dtype: str = "float32"
     device: str = "cpu"
 
 
-def load_arm(name: str, drafter: Drafter, how: Loading, *, like: DrafterModel | None = None) -> Arm:
-    """Load a drafter as an engine would see it.
-
-    Args:
-        like: an arm in memory already; tensors that are equal to its own are shared with it, so
-            that a second copy of a Kimi drafter's tables takes no room.
+def fed_by(name: str, drafter: Drafter) -> tuple[int, ...]:
+    """The boundaries that feed a drafter.
 
     Raises:
-        UsageError: a table is needed that nobody lends.
-        Undecided: which boundaries feed it cannot be told.
-        Refused, BadCheckpoint: as `load_drafter`.
+        Undecided: its files do not tell.
     """
     boundaries = drafter.facts.boundaries
     if isinstance(boundaries, Taps):
@@ -70,8 +65,31 @@ def load_arm(name: str, drafter: Drafter, how: Loading, *, like: DrafterModel | 
             why="a drafter that is fed the wrong states accepts less and nothing crashes",
             cure="add --aux-convention before or after, as `draftconv inspect` explains",
         )
+    return boundaries
+
+
+def load_arm(name: str, drafter: Drafter, how: Loading, *, like: DrafterModel | None = None) -> Arm:
+    """Load a drafter with the tables that an engine would give it.
+
+    Args:
+        like: an arm in memory already; tensors that are equal to its own are shared with it, so
+            that a second copy of a Kimi drafter's tables takes no room.
+
+    Raises:
+        UsageError: a table is needed that nobody lends, or torch has no such device or no room on it.
+        Undecided: which boundaries feed it cannot be told.
+        Refused, BadCheckpoint: as `load_drafter`.
+    """
+    boundaries = fed_by(name, drafter)
     tables = {table: _lent(name, table, how) for table in sorted(from_target(drafter.facts, how.semantics))}
-    model = load_drafter(drafter, tables=tables, dtype=how.dtype).to(how.device)
+    load = load_quantized if drafter.facts.quantization else load_drafter
+    model = load(drafter, tables=tables, dtype=getattr(torch, how.dtype))
+    try:
+        model = model.to(how.device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            f"--device {how.device}: {error}", cure="name a device that torch has and the drafters fit on"
+        ) from error
     if like is not None:
         share(model, like)
     return Arm(name, model, boundaries)
@@ -79,13 +97,13 @@ def load_arm(name: str, drafter: Drafter, how: Loading, *, like: DrafterModel | 
 
 def from_target(facts: Facts, semantics: Semantics) -> frozenset[str]:
     """Canonical names of the tables that come from the target."""
-    absent = {EMBEDDING: not facts.own_embedding, HEAD: not facts.own_head}
-    missing = frozenset(name for name, gone in absent.items() if gone)
+    stored = {EMBEDDING: facts.own_embedding, HEAD: facts.own_head}
+    missing = frozenset(table for table, own in stored.items() if not own)
     return missing | REPLACED[semantics] if facts.hidden == facts.target_hidden else missing
 
 
 def share(model: DrafterModel, like: DrafterModel) -> None:
-    """Let `model` use the memory of `like` for every parameter that is equal in all bits of value."""
+    """Let `model` use the memory of `like` for every parameter whose values are all equal."""
     held = dict(like.named_parameters())
     equal = {
         name: held[name]
@@ -96,9 +114,30 @@ def share(model: DrafterModel, like: DrafterModel) -> None:
     model.requires_grad_(False)
 
 
+def replaced_one_by_one(reference: Arm, candidate: Arm) -> dict[str, Arm]:
+    """The reference with one tensor of the candidate, for every tensor that differs, by its name.
+
+    Raises:
+        Refused: the two are not the same drafter but for their weights.
+    """
+    mine, theirs = reference.model.state_dict(), candidate.model.state_dict()
+    alike = reference.model.facts.computed == candidate.model.facts.computed
+    if not alike or ("d2t" in mine and not torch.equal(mine["d2t"], theirs["d2t"])):
+        raise Refused(
+            f"{candidate.name} is not {reference.name} with other weights",
+            why="the cost of one tensor can only be told between drafters that differ in weights alone",
+            cure="leave out --attribute; `draftconv diff` shows how they differ",
+        )
+    return {
+        name: replace(reference, model=reference.model.changed(tensors={name: theirs[name]}))
+        for name in mine
+        if not torch.equal(mine[name], theirs[name])
+    }
+
+
 def _lent(name: str, table: str, how: Loading) -> TensorRef:
-    short = _TABLES[table]
-    found = how.lender.table(short)
+    short = table.removesuffix(".weight")
+    found = how.lend(short)
     if found is None:
         replaced = table in REPLACED[how.semantics]
         raise UsageError(

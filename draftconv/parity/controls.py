@@ -7,8 +7,9 @@ a margin of 2 % lets them pass, and that is worth knowing too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -16,12 +17,14 @@ from torch import Tensor
 
 from draftconv.drafter.facts import Fusion
 from draftconv.parity.replay import Arm
+from draftconv.quantization.exclusions import select
 from draftconv.quantization.grids import Quantized, dequantize, quantize
 from draftconv.quantization.nibbles import pack, unpack
-from draftconv.quantization.scheme import WeightScheme
+from draftconv.quantization.recipes import find_recipe
 from draftconv.reference.drafter import HEAD, DrafterModel
 
-INT4 = WeightScheme("int4", "channel", "max/7.5", "weight")
+INT4 = "quark-w4a8"
+"""Recipe of the INT4 twin: the published W4A8 drafter's."""
 PROJECTION = "layers.0.mlp.down_proj.weight"
 SEED = 20
 
@@ -30,17 +33,23 @@ Base = Literal["as it is", "int4"]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is broken: a drafter, its INT4 twin, and which boundaries the trace could feed it."""
+    """What is broken: a drafter, and its INT4 twin.
+
+    Attributes:
+        layers: decoder layers of the target. `held`: the boundaries that the trace could feed it.
+        codes: what the twin has in place of some weights, by canonical name.
+    """
 
     arm: Arm
+    layers: int
     held: tuple[int, ...]
-    codes: dict[str, Quantized]
+    codes: Mapping[str, Quantized]
 
     @property
     def model(self) -> DrafterModel:
         return self.arm.model
 
-    def with_codes(self, changed: dict[str, Quantized]) -> Arm:
+    def with_codes(self, changed: Mapping[str, Quantized] = MappingProxyType({})) -> Arm:
         """The INT4 twin, some weights standing for other codes or scales."""
         dtype = self.model.fc.weight.dtype
         tensors = {name: dequantize(weight, dtype) for name, weight in {**self.codes, **changed}.items()}
@@ -62,14 +71,21 @@ class Fault:
     base: Base = "as it is"
 
 
-def subject(arm: Arm, held: tuple[int, ...]) -> Subject:
-    """A drafter with its projections in INT4 per channel, as the published W4A8 drafter has them."""
-    weights = {name: weight for name, weight in arm.model.named_parameters() if _is_projection(name)}
-    return Subject(arm, held, {name: quantize(weight, INT4, name=name) for name, weight in weights.items()})
+def subject(
+    arm: Arm, layers: int, held: tuple[int, ...], stored: Mapping[str, torch.dtype] = MappingProxyType({})
+) -> Subject:
+    """A drafter with the codes of its INT4 twin.
 
-
-def _is_projection(name: str) -> bool:
-    return name.startswith("layers.") and name.endswith("_proj.weight")
+    Args:
+        stored: as `simulate` takes it: the dtype in which a weight lies in its file.
+    """
+    recipe = find_recipe(INT4)
+    weights = {name: arm.model.get_parameter(name).detach() for name in select(recipe, arm.model.facts).quantized}
+    codes = {
+        name: quantize(weight.to(stored.get(name, weight.dtype)), recipe.scheme.weights, name=name)
+        for name, weight in weights.items()
+    }
+    return Subject(arm, layers, held, codes)
 
 
 # ── faults ─────────────────────────────────────────────────────────────────────────
@@ -78,6 +94,8 @@ def _is_projection(name: str) -> bool:
 def _shifted(by: int) -> Callable[[Subject], Arm | str]:
     def apply(of: Subject) -> Arm | str:
         wanted = tuple(boundary + by for boundary in of.arm.boundaries)
+        if beyond := [boundary for boundary in wanted if not 0 <= boundary <= of.layers]:
+            return f"the target has no boundary {beyond[0]}"
         if missing := [boundary for boundary in wanted if boundary not in of.held]:
             every = ",".join(map(str, sorted({*of.held, *wanted})))
             return f"the trace lacks boundary {missing[0]}: make one with --boundaries {every}"

@@ -60,18 +60,7 @@ def extend(earlier: Earlier, new: Sample) -> Sample:
         UsageError: the earlier sample was extended before or is settled, the terms differ, or a
             request or its text is in both.
     """
-    if earlier.extended:
-        raise UsageError(
-            "the report was extended before",
-            why="each further look gives a bad drafter another chance to pass, and the intervals pay for two",
-            cure="judge a new, larger sample of other prompts",
-        )
-    if earlier.outcome != "inconclusive":
-        raise UsageError(
-            f"the report is {earlier.outcome}, not inconclusive",
-            why="one could add prompts until the answer pleases",
-            cure="run parity without --extend",
-        )
+    refuse_settled(earlier)
     old = earlier.sample
     _same_terms(old.terms, new.terms)
     _nothing_twice("request", {pair.id: pair.id for pair in old.pairs}, {pair.id: pair.id for pair in new.pairs})
@@ -84,6 +73,26 @@ def extend(earlier: Earlier, new: Sample) -> Sample:
         None if old.aa is None or new.aa is None else (*old.aa, *new.aa),
         old.errors + new.errors,
     )
+
+
+def refuse_settled(earlier: Earlier) -> None:
+    """Refuse a sample that cannot be extended, whatever the new one is.
+
+    Raises:
+        UsageError: it was extended before, or is not inconclusive.
+    """
+    if earlier.extended:
+        raise UsageError(
+            "the report was extended before",
+            why="each further look gives a bad drafter another chance to pass, and the intervals pay for two",
+            cure="judge a new, larger sample of other prompts",
+        )
+    if earlier.outcome != "inconclusive":
+        raise UsageError(
+            f"the report is {earlier.outcome}, not inconclusive",
+            why="one could add prompts until the answer pleases",
+            cure="run parity without --extend",
+        )
 
 
 def _same_terms(old: Terms, new: Terms) -> None:

@@ -1,28 +1,28 @@
 """What a replay adds up while it runs: records for the verdict, and what helps to find a loss.
 
-Requests come one by one and are let go; what stays is a few numbers per request, and per
-comparison the places that cost most.
+Requests come one by one and are let go. What stays of each is its counts, one divergence per
+position, and the places that cost most.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from draftconv.parity.records import Record
 from draftconv.parity.replay import NOTHING, Outcome
-from draftconv.parity.report.model import Diagnostics, Divergence, EveryPosition, Losses, Place
+from draftconv.parity.report.model import Diagnostics, Divergence, EveryPosition, Losses, LossSum, Place
 from draftconv.parity.request import Request
 from draftconv.parity.statistics import Discordant, discordance
 from draftconv.parity.trace import token_hash
 
 CONTEXT = 48
 """Tokens before a loss that the report shows."""
-KEPT = 12
-"""Costliest places that are kept."""
+STARTS = "places where a step of the reference starts"
 
 
 def record(arm: str, request: Request, outcome: Outcome) -> Record:
@@ -45,13 +45,12 @@ class Tally:
     """One candidate beside the reference, request after request; K is `depth`."""
 
     depth: int
-    agreed: int = 0
-    positions: int = 0
-    discordant: list[Discordant] = field(default_factory=list)
-    reached_2K: Tensor = field(default_factory=lambda: torch.zeros(0))
-    nats: list[Tensor] = field(default_factory=list)
-    looked: int = 0
-    parted: list[Place] = field(default_factory=list)
+    positions: int = field(default=0, init=False)
+    agreed: int = field(default=0, init=False)
+    discordant: list[Discordant] = field(default_factory=list, init=False)
+    reached_2K: Tensor = field(init=False)
+    nats: list[Tensor] = field(default_factory=list, init=False)
+    sums: LossSum = field(default_factory=lambda: LossSum(STARTS), init=False)
 
     def __post_init__(self) -> None:
         self.reached_2K = torch.zeros(2, self.depth, dtype=torch.int64)
@@ -71,15 +70,12 @@ class Tally:
                 gained=int((right_c & ~right_r).sum()),
             )
         )
-        for arm, outcome in enumerate((reference, candidate)):
-            for j in range(self.depth):
-                self.reached_2K[arm, j] += (outcome.accepted_R > j).sum()
+        accepted_2R = torch.stack((reference.accepted_R, candidate.accepted_R))
+        self.reached_2K += (accepted_2R[:, :, None] > torch.arange(self.depth)).sum(1)
         if candidate.divergence_R is not None:
             self.nats.append(candidate.divergence_R)
         for place in places(request, reference, candidate, self.depth):
-            self.looked += 1
-            if place.lost:
-                self.parted.append(place)
+            self.sums.add(place)
 
     def diagnostics(self) -> Diagnostics:
         """Everything but the attribution."""
@@ -98,8 +94,7 @@ class Tally:
 
     def losses(self) -> Losses:
         """Where the candidate lost against the reference."""
-        parted = Losses.of(self.parted, "places where a step of the reference starts", KEPT)
-        return replace(parted, places=self.looked)
+        return self.sums.losses()
 
 
 def places(request: Request, reference: Outcome, candidate: Outcome, depth: int) -> Iterator[Place]:
@@ -131,5 +126,5 @@ def _divergence(parts: Sequence[Tensor]) -> Divergence | None:
     if not len(nats):
         return None
     ordered = nats.double().sort().values
-    median, p90, p99 = (float(ordered[min(len(nats) - 1, int(share * len(nats)))]) for share in (0.5, 0.9, 0.99))
+    median, p90, p99 = (float(ordered[math.ceil(share * len(nats)) - 1]) for share in (0.5, 0.9, 0.99))
     return Divergence(len(nats), float(ordered.mean()), median, p90, p99, float(ordered[-1]))

@@ -31,6 +31,7 @@ from draftconv.checkpoint.headers import Header, read_header
 from draftconv.checkpoint.local import LocalDirectory
 from draftconv.checkpoint.text import is_plain_name, parse_object
 from draftconv.drafter.config import Config
+from draftconv.drafter.targets import FAMILY_NAMES, Family
 from draftconv.errors import BadCheckpoint, UsageError
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class About:
         dtype: what the target computed in. `made_by`: program and version.
         chat: whether the target's chat template was applied.
         eos: the tokens that end the counted text; none when every text has full length.
+        family: how engines number the target's layers, which the ids of some drafters depend on.
     """
 
     target: str
@@ -116,6 +118,7 @@ class About:
     prompts_sha256: str
     chat: bool
     eos: tuple[int, ...] = ()
+    family: Family | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +321,7 @@ def read_about(document: Config) -> About:
         prompts_sha256=_digest(document, "prompts_sha256"),
         chat=bool(document.flag("chat")),
         eos=document.integers("eos") or (),
+        family=_family(document),
     )
     if about.dtype not in DTYPES:
         raise BadCheckpoint(f"{where}: dtype {show(about.dtype)} is none of {', '.join(DTYPES)}", cure=_AGAIN)
@@ -434,6 +438,16 @@ def _table(name: str, tables: Config) -> Table:
             cure=_AGAIN,
         )
     return table
+
+
+def _family(document: Config) -> Family | None:
+    found = document.text("family")
+    if found is None:
+        return None
+    for family in FAMILY_NAMES:
+        if found == family:
+            return family
+    raise BadCheckpoint(f"{document.where}: family {show(found)} is none of {', '.join(FAMILY_NAMES)}", cure=_AGAIN)
 
 
 def _text(row: Config, key: str) -> str:

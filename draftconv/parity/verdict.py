@@ -79,7 +79,8 @@ class Verdict:
     Attributes:
         reasons: why, in sentences without a final period; the first decides.
         notes: what else to know; changes nothing.
-        estimate: None where no request has a step on both arms. `categories`: each on its own.
+        estimate: None where no request has a step on both arms.
+        categories: each on its own; empty where there is only one.
         aa: reference against reference, where it was run.
         thin: categories too small to say that they keep 95 %.
         differing: pairs with other counts, the most different first; exact gate only.
@@ -136,7 +137,7 @@ def judge(
             *_noise(aa, gate, how),
         ),
         estimate=estimate(counted) if counted else None,
-        categories=by_category(counted),
+        categories=by_category(counted) if len({pair.category for pair in counted}) > 1 else {},
         aa=_estimate(aa),
     )
     if basis.reasons or basis.estimate is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.quantization.codes import STORED, decode, encode, nearest
 from draftconv.quantization.scales import FP8_MAX, Scaling, step
 from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, WeightScheme
@@ -138,6 +138,44 @@ def round_trip(x: Tensor, scheme: InputScheme) -> Tensor:
         scale = (top / FP8_MAX).clamp_min(1 / (FP8_MAX * 512))
         values = nearest(wide * scale.reciprocal(), "fp8")
     return (values * scale).to(x.dtype)
+
+
+def round_to(x: Tensor, scheme: InputScheme, scale: Tensor) -> Tensor:
+    """Activations under a fixed scale, in the dtype they came in; what lies beyond is clipped.
+
+    Args:
+        x: [..., features]. `scale`: float32 [], as `input_scale` makes it.
+
+    Source: vLLM `csrc/quantization/fp8/common.cu`, static per tensor; read.
+
+    Raises:
+        Refused: NVFP4, whose activations have a second scale per block.
+    """
+    if scheme.grid != "fp8":
+        raise Refused(
+            f"activations as {scheme} are not simulated",
+            why="engines scale them once more per block while they run",
+            cure="compare the drafter on the engine",
+        )
+    return (nearest(x.float() * scale.reciprocal(), "fp8") * scale).to(x.dtype)
+
+
+def input_scale(peak: Tensor, scheme: InputScheme) -> Tensor:
+    """The stored scale of static activations whose largest magnitude is `peak`: float32 [].
+
+    Source: nvidia-modelopt 0.47 `torch/export/quant_utils.py` (FP8: peak / 448) and
+    `torch/quantization/qtensor/nvfp4_tensor.py` (NVFP4: peak / (6 * 448)); read.
+
+    Raises:
+        UsageError: the scheme scales per token and stores nothing.
+    """
+    match scheme.grid:
+        case "fp8" if not scheme.dynamic:
+            return peak.float() / FP8_MAX
+        case "nvfp4":
+            return peak.float() / (FP8_MAX * GRIDS["nvfp4"].high)
+        case _:
+            raise UsageError(f"activations as {scheme} have no stored scale")
 
 
 def _blocks(tensor_OI: Tensor) -> Iterator[tuple[slice, Tensor]]:

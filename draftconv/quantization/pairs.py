@@ -33,8 +33,7 @@ def pack(codes: Tensor, axis: int) -> Tensor:
 
 def unpack(packed: Tensor, axis: int, *, signed: bool) -> Tensor:
     """The inverse of `pack`: uint8 to int8 -8...7 if `signed`, else to uint8 0...15."""
+    axis %= packed.ndim
     wide = packed.view(torch.int8) if signed else packed
-    # Of int8 the shift to the right brings the sign along.
-    return torch.stack((wide << 4 >> 4 if signed else wide & 0xF, wide >> 4), axis % packed.ndim + 1).flatten(
-        axis % packed.ndim, axis % packed.ndim + 1
-    )
+    first = wide << 4 >> 4 if signed else wide & 0xF  # of int8, the shift to the right brings the sign along
+    return torch.stack((first, wide >> 4), axis + 1).flatten(axis, axis + 1)

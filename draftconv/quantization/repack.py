@@ -9,7 +9,7 @@ from torch import Tensor
 
 from draftconv.errors import Refused
 from draftconv.quantization.formats.base import Weight
-from draftconv.quantization.scheme import GRIDS
+from draftconv.quantization.scheme import GRIDS, Per
 
 
 def regroup(weight: Weight, group: int | None) -> Weight:
@@ -32,7 +32,8 @@ def regroup(weight: Weight, group: int | None) -> Weight:
     # Where neither size divides the other, a row has one scale in either or cannot be regrouped.
     folded_OG = scale_OG if found % size == 0 else _folded(scale_OG, size if size % found == 0 else inputs, found)
     regrouped = folded_OG.repeat_interleave(inputs // size // folded_OG.shape[1], 1)
-    return replace(weight, quantized=replace(weight.quantized, scale=regrouped))
+    per: Per = "channel" if group is None else "group"
+    return replace(weight, quantized=replace(weight.quantized, scale=regrouped), per=per)
 
 
 def _folded(scale_OG: Tensor, size: int, found: int) -> Tensor:

@@ -13,9 +13,14 @@ import torch
 from torch import Tensor
 
 from draftconv.checkpoint import TensorRef, row_blocks
+from draftconv.errors import Refused
 from draftconv.quantization.deviation import Deviation, Sum
-from draftconv.quantization.formats.base import Declared, Format, Weight
-from draftconv.quantization.grids import dequantize, peak, quantize
+from draftconv.quantization.exclusions import WEIGHT
+from draftconv.quantization.formats.base import Format, Weight
+from draftconv.quantization.formats.modelopt_awq import fp8_scale
+from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
+from draftconv.quantization.reading import Stored
+from draftconv.quantization.repack import regroup
 from draftconv.quantization.scheme import Scheme
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
@@ -53,33 +58,52 @@ class Quantize:
         return 4 * BLOCK + 3 * self.ref.shape[0] * self.ref.shape[1]
 
     def run(self) -> Bytes:
-        weights = self.scheme.weights
-        whole = torch.stack([_peak(ref) for ref in self.fused]).amax() if weights.whole else None
-        parts, total = [], Sum()
-        for rows_BI in _rows(self.ref):
-            part = quantize(rows_BI, weights, whole=whole, name=self.name)
-            total.add(rows_BI.float(), dequantize(part))
-            parts.append(part)
+        total = Sum()
+        quantized = self._quantized(self.ref, total)
         self.deviations[self.name] = total.deviation()
-        joined = replace(
+        weight = Weight(
+            quantized,
+            self.ref.dtype,
+            self.input_scale,
+            fp8_scale=self._fp8_scale(quantized),
+            per=self.scheme.weights.per,
+        )
+        return to_bytes(self.format.store(weight, self.style))
+
+    def _quantized(self, ref: TensorRef, total: Sum | None = None) -> Quantized:
+        weights = self.scheme.weights
+        whole = torch.stack([_peak(other) for other in self.fused]).amax() if weights.whole else None
+        parts = []
+        for rows_BI in _rows(ref):
+            part = quantize(rows_BI, weights, whole=whole, name=self.name)
+            if total is not None:
+                total.add(rows_BI.float(), dequantize(part))
+            parts.append(part)
+        return replace(
             parts[0],
             codes=torch.cat([part.codes for part in parts]),
             scale=parts[0].scale if weights.per == "tensor" else torch.cat([part.scale for part in parts]),
         )
-        return to_bytes(self.format.store(Weight(joined, self.ref.dtype, self.input_scale), self.style))
+
+    def _fp8_scale(self, quantized: Quantized) -> Tensor | None:
+        """What int4 weights are widened by to meet FP8 activations: one for all that are multiplied together."""
+        inputs = self.scheme.inputs
+        if inputs is None or inputs.dynamic or self.scheme.weights.grid != "int4":
+            return None
+        others = (self._quantized(ref) for ref in self.fused if ref is not self.ref)
+        return torch.stack([fp8_scale(each) for each in (quantized, *others)]).amax()
 
 
 @dataclass(frozen=True, eq=False)
 class Repack:
-    """A stored weight in another format: the same integers, the same scales."""
+    """A stored weight in another format: the same integers, the same scales, repeated or folded where grouped anew."""
 
     name: str
     parts: Mapping[str, TensorRef]
-    found: Format
-    declared: Declared
-    dtype: str
+    stored: Stored
     format: Format
     style: str | None
+    group: int | None
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -93,7 +117,22 @@ class Repack:
         return to_bytes(self.format.store(self.weight(), self.style))
 
     def weight(self) -> Weight:
-        return load(self.parts, self.found, self.declared, self.dtype)
+        """The weight as the new format stores it.
+
+        Raises:
+            Refused: its scales cannot be grouped so.
+        """
+        weight = self.stored.load(self.name)
+        if self.group == self.stored.group(weight):
+            return weight
+        regrouped = regroup(weight, self.group)
+        if not torch.equal(dequantize(weight.quantized), dequantize(regrouped.quantized)):
+            raise Refused(
+                f"{self.name} would stand for other values under scales grouped by {self.group}",
+                why="a repack promises the same weights, to the bit",
+                cure="choose a format that holds the scales as they are, or --dequantize",
+            )
+        return regrouped
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +141,7 @@ class Dequantize:
 
     name: str
     parts: Mapping[str, TensorRef]
-    found: Format
-    declared: Declared
+    stored: Stored
     dtype: str
 
     @property
@@ -115,44 +153,14 @@ class Dequantize:
         return 20 * sum(ref.nbytes for ref in self.parts.values())
 
     def run(self) -> Bytes:
-        return to_bytes({"weight": self.tensor()})
-
-    def tensor(self) -> Tensor:
-        """The weight [O, I]."""
-        return floats(load(self.parts, self.found, self.declared, self.dtype))
-
-
-def load(parts: Mapping[str, TensorRef], found: Format, declared: Declared, dtype: str) -> Weight:
-    """A stored weight in memory."""
-    return found.load({suffix: read(ref) for suffix, ref in parts.items()}, declared, dtype)
+        weight = self.stored.load(self.name.removesuffix(WEIGHT))
+        return to_bytes({"weight": floats(weight).to(TORCH_DTYPES[self.dtype])})
 
 
 def floats(weight: Weight) -> Tensor:
-    """What a weight stands for, in the dtype of the weight that was quantized: [O, I]."""
+    """What a weight stands for: float32 [O, I], exact for 16-bit scales of integer codes."""
     values_OI = dequantize(weight.quantized)
-    if weight.pre_quant_scale is not None:
-        values_OI = values_OI * weight.pre_quant_scale.float()
-    return values_OI.to(TORCH_DTYPES[weight.dtype])
-
-
-INTEGERS: Mapping[str, torch.dtype] = {
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "F8_E4M3": torch.float8_e4m3fn,
-}
-"""Dtypes that only quantized weights have."""
-
-
-def read(ref: TensorRef) -> Tensor:
-    """Any tensor of a stored weight, in its own dtype and shape."""
-    if ref.dtype not in INTEGERS:
-        return to_torch(ref)
-    if not ref.nbytes:
-        return torch.empty(ref.shape, dtype=INTEGERS[ref.dtype])
-    return torch.frombuffer(bytearray(ref.read()), dtype=INTEGERS[ref.dtype]).reshape(ref.shape)
+    return values_OI if weight.pre_quant_scale is None else values_OI * weight.pre_quant_scale.float()
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:

@@ -141,9 +141,13 @@ class DrafterModel(nn.Module):
         return model.eval().requires_grad_(False)
 
     def changed(self, facts: Facts | None = None, tensors: Mapping[str, Tensor] = MappingProxyType({})) -> Self:
-        """The same drafter under other facts or with other tensors; all the rest is shared.
+        """The drafter, as `from_tensors` makes it, under other facts or with other tensors; all the rest is shared.
 
         Tensors that the new facts have no place for are left out.
+
+        Raises:
+            Refused, UsageError, Undecided: no forward for these facts.
+            BadCheckpoint: the tensors do not fit them.
         """
         facts = facts or self.facts
         with torch.device("meta"):

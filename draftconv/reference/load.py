@@ -28,6 +28,7 @@ def load_drafter(
     target: Target | None = None,
     *,
     tables: Mapping[str, TensorRef] = MappingProxyType({}),
+    made: Mapping[str, Tensor] = MappingProxyType({}),
     dtype: torch.dtype = torch.float32,
 ) -> DrafterModel:
     """Load an opened drafter's weights into the reference forward.
@@ -35,6 +36,7 @@ def load_drafter(
     Args:
         target: where the embedding or head comes from that the drafter does not store.
         tables: tables that stand in for the drafter's own and the target's, by canonical name.
+        made: tensors that were computed and lie in no file, by canonical name.
         dtype: of every floating parameter.
 
     Raises:
@@ -53,7 +55,7 @@ def load_drafter(
     for name, names in ((EMBEDDING, EMBED_NAMES), (HEAD, HEAD_NAMES)):
         if name not in refs:
             refs[name] = _lent(target, names, name.removesuffix(".weight"))
-    tensors = {name: to_torch(ref) for name, ref in refs.items()}
+    tensors = {name: to_torch(ref) for name, ref in refs.items()} | dict(made)
     if facts.reduced_vocab:
         tensors["d2t"] = _offsets(drafter)
     return DrafterModel.from_tensors(facts, tensors, dtype=dtype)

@@ -56,7 +56,7 @@ def test_a_trace_is_what_the_target_does(ids: Path, tmp_path: Path) -> None:
     made = trace(MLA, ids, tmp_path / "out", options, announce=told.append)
     assert made.about == replace(
         made.about, target="mla", revision=None, layers=8, hidden=256, vocab=2048, boundaries=(2, 4, 5), depth=3,
-        max_tokens=6, dtype="float32", prompts="ids.json", chat=False, eos=(),
+        max_tokens=6, dtype="float32", prompts="ids.json", chat=False, eos=(), family="deepseek",
     )  # fmt: skip
     (sizing,) = told
     assert sizing.reason == "as the drafter reads"

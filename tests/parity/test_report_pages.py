@@ -11,15 +11,27 @@ from xml.etree import ElementTree
 
 import pytest
 
+from draftconv.api.parity import exit_code
 from draftconv.parity.report import Report, tables
 from draftconv.parity.report.junit import junit
 from draftconv.parity.report.markdown import markdown
 from draftconv.parity.report.model import Control
 from draftconv.parity.report.page import page
 from draftconv.parity.report.strips import Axis, category_axis, gate_axis
-from draftconv.parity.report.words import change, change_interval, length, passage, sentence, share, signed, token
+from draftconv.parity.report.words import (
+    change,
+    change_interval,
+    controls,
+    length,
+    passage,
+    sentence,
+    share,
+    signed,
+    token,
+)
 from draftconv.parity.statistics import Interval
 from draftconv.parity.verdict import EXACT
+from draftconv.reference.counts import Counts
 from tests.parity.simulated import decode, make
 
 HOSTILE = "<script>alert(1)</script>|`$x$`\x1b[31m\u202eevil\u2066</td><img src=//x onerror=alert(1)>\n# [a](http://x)"
@@ -288,6 +300,28 @@ def test_controls_in_junit() -> None:
     assert found["boundaries shifted is caught"] == []
     assert found["d2t zeroed is caught"] == ["skipped"]
     assert found["c is caught"] == ["failure"]
+
+
+def test_controls_of_a_drafter_that_is_wired_wrongly_tell_nothing() -> None:
+    void = replace(report("controls"), controls=(Control("c", "x", 1.01, True, "void", "1 % of its drafts"),))
+    (case,) = ElementTree.fromstring(junit(void))[0]
+    assert [child.get("type") for child in case] == ["void"]
+    assert controls(void) == "The broken drafters tell nothing: 1 % of its drafts."
+    assert exit_code(void) == 4
+    told = replace(void, controls=(replace(void.controls[0], outcome="inconclusive"),))
+    assert controls(told) == "Every broken drafter was noticed."
+    assert exit_code(told) == 0
+    missed = replace(void, controls=(replace(void.controls[0], outcome="pass", caught=False),))
+    assert controls(missed) == "Not noticed: c."
+    assert exit_code(missed) == 1
+
+
+def test_the_drafter_itself_stands_above_its_controls() -> None:
+    made = report("controls")
+    first = made.arms[0].name
+    (shown,) = (row for row in tables.controls(made).rows if row[0] == tables.NONE)
+    assert shown[2] == length(Counts.pooled(line.counts for line in made.records if line.arm == first).accept_length)
+    assert tables.controls(report("bare")).rows == ()
 
 
 # ── tables, words, strips ──────────────────────────────────────────────────────────

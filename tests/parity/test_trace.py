@@ -177,6 +177,7 @@ def requests(document: Document) -> list[dict[str, object]]:
         (lambda d: requests(d)[1].update(states="a" * 64), "does not hold the hidden states"),
         (lambda d: d.update(boundaries=[2, 4]), "hidden_states is BF16 .*2 boundaries and width 6"),
         (lambda d: d.update(dtype="float16"), "make F16"),
+        (lambda d: d.update(family="gpt"), "family gpt is none of llama, deepseek, gpt-oss"),
         (lambda d: d.update(vocab=20), "token ids outside the vocabulary of 20"),
         (lambda d: d.update(tables={"fc": {}}), "fc is none of embed_tokens, lm_head"),
         (lambda d: d["tables"]["embed_tokens"].update(file="../x.safetensors"), "is neither tables/embed_tokens"),

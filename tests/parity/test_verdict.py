@@ -143,6 +143,13 @@ def test_a_thin_category_is_a_note_and_changes_nothing() -> None:
     assert found.categories["code"].interval.low < 0.95 < found.categories["code"].interval.high
 
 
+def test_a_category_alone_is_the_whole_and_not_told_twice() -> None:
+    wide = pairs(4, (62, 90), category="code")
+    assert replayed(wide).categories == {}
+    assert replayed(wide).thin == ()
+    assert "code" in replayed([*wide, *pairs(4, 80, category="prose")]).thin
+
+
 def test_a_single_prompt_cannot_fail_the_run() -> None:
     found = replayed([*pairs(1, 20, category="code"), *pairs(200, 80, category="prose")])
     assert found.outcome == "equivalent"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -82,6 +83,7 @@ def make_trace(
         prompts="held-out",
         prompts_sha256="0" * 64,
         chat=False,
+        family=target.family,
     )
     slots = [Slot(request.id, request.cluster, request.category) for request in made]
     tables = {"embed_tokens": target.open().tensors[EMBED_NAMES[0]]} if embedding else {}
@@ -90,3 +92,21 @@ def make_trace(
             states = request.states_TAW[:, list(boundaries)]
             writer.write(i, Captured(request.prompt, request.counted, request.tokens_N, states))
         return writer.finish()
+
+
+Recorded = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """`recorded("mla", count=4)`: a trace of short texts, as `make_trace` makes it, made once and never changed."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("traces")
+
+    @cache
+    def write(name: str = "llama", **how: object) -> Path:
+        path = root / f"{name}-{len(list(root.iterdir()))}"
+        make_trace(path, name, **({"length": 32} | how))  # type: ignore[arg-type]
+        return path
+
+    return write

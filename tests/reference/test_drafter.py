@@ -206,3 +206,34 @@ def test_steps_out_of_order_are_refused() -> None:
 def test_states_of_another_width_are_refused() -> None:
     with pytest.raises(UsageError, match="do not end in"):
         double(LLAMA).fuse(torch.zeros(1, 5, 2, 16, dtype=torch.float64))
+
+
+# ── the same drafter, changed ──────────────────────────────────────────────────────
+
+
+def test_changed_tensors_stand_beside_shared_ones() -> None:
+    model = double(LLAMA)
+    head = torch.zeros_like(model.lm_head.weight)
+    changed = model.changed(tensors={"lm_head.weight": head.float()})
+    mine, theirs = dict(model.named_parameters()), dict(changed.named_parameters())
+    assert torch.equal(theirs["lm_head.weight"], head)  # in the model's dtype
+    assert {name for name in mine if mine[name].data_ptr() != theirs[name].data_ptr()} == {"lm_head.weight"}
+    assert changed.facts == model.facts
+    assert not any(parameter.requires_grad for parameter in changed.parameters())
+
+
+def test_changed_facts_leave_out_what_has_no_place() -> None:
+    right = VARIANTS["mla 3.1"].facts
+    model = double(right)
+    plain = model.changed(replace(right, fusion="plain", feedback="pre-norm"))
+    assert plain.facts.fusion == "plain"
+    assert model.state_dict().keys() - plain.state_dict().keys() == {f"fc_norm.{i}.weight" for i in range(right.aux)}
+    assert not torch.equal(unrolled(plain), unrolled(model))
+    assert torch.equal(unrolled(plain.changed(tensors={})), unrolled(plain))
+
+
+def test_changed_facts_that_need_other_tensors_are_refused() -> None:
+    with pytest.raises(BadCheckpoint, match="fc_norm"):
+        double(LLAMA).changed(replace(LLAMA, fusion="fc_norm"))
+    with pytest.raises(BadCheckpoint, match="lm_head"):
+        double(LLAMA).changed(tensors={"lm_head.weight": torch.zeros(3, 16)})

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bench
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -28,7 +29,7 @@ def run_bench(tmp_path: Path, *arguments: str, misbehaviour: str = "") -> subpro
     program.write_text(STAND_IN.format(python=sys.executable, misbehaviour=misbehaviour))
     program.chmod(0o755)
     start = "import sys, pathlib, bench; sys.exit(bench.main(sys.argv[2:], pathlib.Path(sys.argv[1])))"
-    work = ["--quick", "--runs", "2", "--dir", str(tmp_path / "work")]
+    work = ["convert", "--quick", "--runs", "2", "--dir", str(tmp_path / "work")]
     return subprocess.run(
         [sys.executable, "-c", start, program, *work, *arguments],
         cwd=SCRIPTS,
@@ -90,3 +91,21 @@ def test_a_failing_program_is_an_error_that_shows_what_it_said(tmp_path: Path) -
     assert done.returncode == 2
     assert "no such layout" in done.stderr
     assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_part_written_alone_leaves_the_others() -> None:
+    both = bench.document("", {"Parity": "| b |\n", "Conversion": "| a |\n"})
+    assert both.index("## Conversion\n\n| a |") < both.index("## Parity\n\n| b |")
+    again = bench.document(both, {"Parity": "| c |\n"})
+    assert again == both.replace("| b |", "| c |")
+    assert bench.document(again, {"Conversion": "| a |\n"}) == again
+
+
+def test_what_no_part_writes_goes() -> None:
+    old = "# Benchmarks\n\nold text\n\n## Elsewhere\n\nold\n"
+    assert "old" not in bench.document(old, {"Conversion": "| a |\n"}).lower()
+
+
+def test_all_parts_are_measured_unless_one_is_named() -> None:
+    assert bench.parse([]).part == "all"
+    assert bench.parse(["parity", "--device", "cpu"]).part == "parity"

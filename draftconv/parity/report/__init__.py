@@ -18,7 +18,7 @@ from draftconv.parity.report.model import (
     Report,
 )
 from draftconv.parity.report.words import Decode
-from draftconv.parity.report.write import read_report, write_report
+from draftconv.parity.report.write import read_report, refuse_place, write_report
 
 __all__ = [
     "About",
@@ -35,5 +35,6 @@ __all__ = [
     "Place",
     "Report",
     "read_report",
+    "refuse_place",
     "write_report",
 ]

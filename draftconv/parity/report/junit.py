@@ -96,6 +96,8 @@ def _controls(report: Report) -> Iterator[Case]:
         name = f"{control.name} is caught"
         if control.caught is None:
             yield Case("parity.controls", name, "skipped", message=control.note or "does not apply to this drafter")
+        elif control.outcome == "void":
+            yield Case("parity.controls", name, "error", "void", control.note)
         elif control.caught:
             yield Case("parity.controls", name, "passed")
         else:

@@ -92,7 +92,6 @@ class Section:
         verdict, losses = comparison.verdict, comparison.losses
         gate, axis = gate_axis(verdict), category_axis(verdict)
         found = verdict.estimate
-        several = verdict.categories.values() if len(verdict.categories) > 1 else ()
         more = (
             tables.diagnostics(comparison),
             tables.every_position(comparison),
@@ -104,7 +103,7 @@ class Section:
             gate.strip(found) if found else None,
             tables.categories(comparison),
             axis,
-            tuple(axis.strip(part) for part in (*several, *filter(None, [found]))),
+            tuple(axis.strip(part) for part in (*verdict.categories.values(), *filter(None, [found]))),
             tables.depths(comparison),
             plots.acceptance_by_depth(f"depth-{number}", comparison.depths) if found else "",
             plots.per_request(f"requests-{number}", report.pairs(comparison)) if found else "",

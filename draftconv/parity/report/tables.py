@@ -24,6 +24,7 @@ from draftconv.parity.report.words import (
     token,
 )
 from draftconv.parity.statistics import Estimate
+from draftconv.reference.counts import Counts
 
 NONE = "—"
 """A cell with nothing to say."""
@@ -112,9 +113,8 @@ def categories(comparison: Comparison) -> Table:
 
     def rows() -> Iterator[Sequence[object]]:
         verdict = comparison.verdict
-        if len(verdict.categories) > 1:
-            for name, found in verdict.categories.items():
-                yield row(name, found, "thin" if name in verdict.thin else "")
+        for name, found in verdict.categories.items():
+            yield row(name, found, "thin" if name in verdict.thin else "")
         if verdict.estimate:
             yield row(ALL, verdict.estimate, "")
 
@@ -243,6 +243,9 @@ def controls(report: Report) -> Table:
     """Drafters broken on purpose, and which gate notices."""
 
     def rows() -> Iterator[Sequence[object]]:
+        if report.controls:
+            whole = Counts.pooled(line.counts for line in report.records if line.arm == report.arms[0].name)
+            yield NONE, "nothing", length(whole.accept_length), NONE, NONE, report.arms[0].name
         for control in report.controls:
             yield (
                 control.name,

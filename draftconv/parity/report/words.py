@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from draftconv.checkpoint.text import safe
-from draftconv.parity.report.model import Comparison
+from draftconv.parity.report.model import Comparison, Report
 from draftconv.parity.statistics import FEWEST_CLUSTERS, Interval
 from draftconv.parity.verdict import Outcome
 
@@ -97,6 +97,14 @@ def sentence(comparison: Comparison) -> str:
             return f"{keeps}, but {found.clusters} prompts are too few to judge by."
         case _:
             return f"{keeps}: a loss of {lost} is neither shown nor ruled out."
+
+
+def controls(report: Report) -> str:
+    """What the negative controls say together."""
+    if void := next((control for control in report.controls if control.outcome == "void"), None):
+        return f"The broken drafters tell nothing: {void.note}."
+    missed = [control.name for control in report.controls if control.caught is False]
+    return f"Not noticed: {', '.join(missed)}." if missed else "Every broken drafter was noticed."
 
 
 def token(decode: Decode | None, number: int) -> str:

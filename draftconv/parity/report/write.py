@@ -8,7 +8,7 @@ from pathlib import Path
 
 from draftconv.checkpoint import show
 from draftconv.checkpoint.files import LocalFile
-from draftconv.checkpoint.staging import Mark, staging
+from draftconv.checkpoint.staging import Mark, refuse_occupied, staging
 from draftconv.errors import BadCheckpoint, BadReport
 from draftconv.parity import records
 from draftconv.parity.report.junit import junit
@@ -18,6 +18,15 @@ from draftconv.parity.report.page import page
 from draftconv.parity.report.words import Decode
 
 FILE = "report.json"
+
+
+def refuse_place(out: Path, *, overwrite: bool = False) -> None:
+    """Refuse a directory that `write_report` would refuse, before anything is replayed.
+
+    Raises:
+        UsageError, WriteError: as `staging`.
+    """
+    refuse_occupied(out, overwrite=overwrite, mark=_mark())
 
 
 def write_report(report: Report, out: Path, *, decode: Decode | None = None, overwrite: bool = False) -> None:
@@ -31,7 +40,7 @@ def write_report(report: Report, out: Path, *, decode: Decode | None = None, ove
         UsageError, WriteError: as `staging`.
         BadReport: the report does not come back as it was: it contradicts itself.
     """
-    from draftconv.parity.report.schema import FORMAT, Document
+    from draftconv.parity.report.schema import Document
 
     lines = "".join(f"{line}\n" for line in records.lines(report.records)).encode()
     document = Document(
@@ -41,7 +50,7 @@ def write_report(report: Report, out: Path, *, decode: Decode | None = None, ove
         controls=report.controls,
         records_sha256=hashlib.sha256(lines).hexdigest(),
     )
-    with staging(out, overwrite=overwrite, mark=Mark(FILE, FORMAT)) as directory:
+    with staging(out, overwrite=overwrite, mark=_mark()) as directory:
         _write(directory / records.FILE, lines)
         _write(directory / FILE, document.model_dump_json(indent=2, ensure_ascii=True).encode() + b"\n")
         _write(directory / "report.md", markdown(report, decode).encode())
@@ -105,6 +114,12 @@ def _check(report: Report, comparison: Comparison) -> None:
             why="it was edited, or another version of draftconv judged it",
             cure="write the report again",
         )
+
+
+def _mark() -> Mark:
+    from draftconv.parity.report.schema import FORMAT
+
+    return Mark(FILE, FORMAT)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -16,6 +16,7 @@ from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
 from draftconv.errors import Refused
 from draftconv.quantization.formats.base import Declaration, Declared, Format, Part, Weight
+from draftconv.quantization.formats.checks import check_declared, check_scheme, quantized
 from draftconv.quantization.formats.columns import (
     BITS,
     EACH,
@@ -25,7 +26,7 @@ from draftconv.quantization.formats.columns import (
     side_parts,
     side_tensors,
 )
-from draftconv.quantization.formats.stored import check_declared, check_known, check_scheme, quantized, spelled, take
+from draftconv.quantization.formats.tensors import SPELLED, Tensors
 from draftconv.quantization.nibbles import OFFSET, pack, unpack
 from draftconv.quantization.scheme import Scheme
 
@@ -58,12 +59,13 @@ class AutoAwq(Format):
         return {"qweight": pack(weight.quantized.codes.T, "reorder").bitwise_xor_(OFFSET), **sides}
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
-        check_known(stored, ("qweight", "qzeros", "scales"))
-        words = take(stored, "qweight", ("I32",), (None, None))
+        tensors = Tensors(self.title, stored)
+        tensors.only("qweight", "qzeros", "scales")
+        words = tensors.get("qweight", ("I32",), None, None)
         shape = (words.shape[1] * EACH, words.shape[0])
-        scale_OG = read_scales(stored, declared, shape, ZERO)
+        scale_OG = read_scales(tensors, declared, shape, ZERO)
         codes = unpack(words ^ OFFSET, "reorder").T.contiguous()
-        return Weight(quantized(declared.grid, codes, scale_OG), spelled(scale_OG.dtype))
+        return Weight(quantized(declared.grid, codes, scale_OG), SPELLED[scale_OG.dtype])
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         """`ignore` has parts of names for AutoAWQ's header, whole names or regular expressions for AutoRound's."""

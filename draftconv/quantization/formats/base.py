@@ -16,6 +16,7 @@ from torch import Tensor
 from draftconv.checkpoint import show
 from draftconv.errors import UsageError
 from draftconv.quantization.grids import Quantized
+from draftconv.quantization.recipes import FormatName
 from draftconv.quantization.scheme import GridName, InputScheme, Per, Scheme
 
 
@@ -44,6 +45,7 @@ class Weight:
         pre_quant_scale: [I], what activations are multiplied by first (AWQ smoothing); None is all ones.
         fp8_scale: float32 [], what an int4 weight is multiples of once it is widened to FP8 to meet
             FP8 activations (ModelOpt W4A8 keeps it); None is this weight's largest magnitude over 448.
+        per: what shares a scale, where the scales' shape leaves it open: one group may be a whole row.
     """
 
     quantized: Quantized
@@ -51,6 +53,7 @@ class Weight:
     input_scale: Tensor | None = None
     pre_quant_scale: Tensor | None = None
     fp8_scale: Tensor | None = None
+    per: Per | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Format(ABC):
         only_read: variants that are recognised by their tensors and never written, and what to tell of them.
     """
 
-    id: ClassVar[str]
+    id: ClassVar[FormatName]
     title: ClassVar[str]
     source: ClassVar[str]
     holds: ClassVar[frozenset[tuple[GridName, Per]]]
@@ -162,6 +165,9 @@ class Format(ABC):
     @abstractmethod
     def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:
         """What a checkpoint declares, if it is of this format.
+
+        Args:
+            config: `quantization_config` of config.json, empty where it has none.
 
         Raises:
             BadCheckpoint: it is of this format and contradicts itself.

@@ -8,12 +8,12 @@ vLLM 0.32.0 and SGLang 0.5.23 hold `scales` in the dtype that the drafter runs i
 the file has (vLLM `model_executor/layers/quantization/{auto_awq,auto_gptq}.py`, SGLang
 `srt/layers/parameter.py`: F16 and BF16 into each other, F32 into neither; read). Both packages
 write F16. Here scales keep the weight's dtype, which loses nothing where the drafter runs in it.
-A drafter of BF16 that has to run in F16 keeps a scale s exactly if 2**-14 <= s < 65520.
+A drafter of BF16 that has to run in F16 keeps a scale s exactly if 2**-14 <= s < 65536.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -22,24 +22,25 @@ from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, Refused
 from draftconv.quantization.formats.base import Declared, Format, Part, Weight
-from draftconv.quantization.formats.stored import (
+from draftconv.quantization.formats.checks import (
     AGAIN,
     ASYMMETRIC,
-    HALVES,
     check_groups,
     check_shape,
     check_style,
     check_weight,
     scale_dtype,
     scale_of,
-    take,
 )
+from draftconv.quantization.formats.tensors import Tensors
 from draftconv.quantization.scheme import Per, Scheme
 
 BITS = 4
 EACH = 32 // BITS
 """Codes of a word."""
 HEAD = "lm_head"
+HALVES = ("F16", "BF16")
+"""What scales are stored in."""
 
 
 def side_parts(format: Format, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, Part]:
@@ -70,7 +71,7 @@ def side_tensors(format: Format, weight: Weight, style: str | None, zero: int) -
     return {"qzeros": qzeros, "scales": scale_OG.T.contiguous()}
 
 
-def read_scales(stored: Mapping[str, Tensor], declared: Declared, shape: tuple[int, int], zero: int) -> Tensor:
+def read_scales(tensors: Tensors, declared: Declared, shape: tuple[int, int], zero: int) -> Tensor:
     """The scales [O, G] of a weight [O, I].
 
     Raises:
@@ -78,9 +79,9 @@ def read_scales(stored: Mapping[str, Tensor], declared: Declared, shape: tuple[i
         Refused: a zero point is not 8.
     """
     outputs, inputs = shape
-    scales_GO = take(stored, "scales", HALVES, (None, outputs))
+    scales_GO = tensors.get("scales", HALVES, None, outputs)
     check_groups(inputs, len(scales_GO), declared.per, declared.group)
-    qzeros = take(stored, "qzeros", ("I32",), (len(scales_GO), outputs // EACH))
+    qzeros = tensors.get("qzeros", ("I32",), len(scales_GO), outputs // EACH)
     if odd := int((qzeros != _word(zero)).sum()):
         raise Refused(
             f"{odd} of {qzeros.numel()} words of qzeros hold other zero points than 8", why=ASYMMETRIC, cure=AGAIN

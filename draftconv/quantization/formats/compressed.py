@@ -15,17 +15,14 @@ from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, Refused
 from draftconv.quantization.formats.base import Declaration, Declared, Format
-from draftconv.quantization.formats.stored import (
+from draftconv.quantization.formats.checks import (
     AGAIN,
     ASYMMETRIC,
-    SCALES,
     check_declared,
     check_groups,
-    check_known,
     check_scheme,
-    spelled,
-    take,
 )
+from draftconv.quantization.formats.tensors import FLOAT, SPELLED, Tensors
 from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, Per
 
 METHOD = "compressed-tensors"
@@ -113,21 +110,27 @@ class CompressedTensors(Format):
         check_scheme(self, grid, per, inputs)
         return Declared(grid, per, group, inputs, found.texts("ignore"))
 
-    def known(self, stored: Mapping[str, Tensor], *suffixes: str) -> None:
-        """Raises Refused for an asymmetric weight, BadCheckpoint for a tensor that nobody would look at."""
+    def tensors(self, stored: Mapping[str, Tensor], *suffixes: str) -> Tensors:
+        """The tensors of a module, none but these.
+
+        Raises:
+            Refused: it is asymmetric. BadCheckpoint: it has a tensor that nobody would look at.
+        """
         if "weight_zero_point" in stored:
             raise Refused("weight_zero_point makes the weight asymmetric", why=ASYMMETRIC, cure=AGAIN)
-        check_known(stored, suffixes)
+        tensors = Tensors(self.title, stored)
+        tensors.only(*suffixes)
+        return tensors
 
-    def scale(self, stored: Mapping[str, Tensor], declared: Declared, shape: tuple[int, int]) -> Tensor:
+    def scale(self, tensors: Tensors, declared: Declared, shape: tuple[int, int]) -> Tensor:
         """`weight_scale` of a weight [O, I], as [O, G]."""
-        scale_OG = take(stored, "weight_scale", SCALES, (shape[0], None))
+        scale_OG = tensors.get("weight_scale", FLOAT, shape[0], None)
         check_groups(shape[1], scale_OG.shape[1], declared.per, declared.group)
         return scale_OG
 
     def weight_dtype(self, scale: Tensor, grid: GridName, dtype: str) -> str:
         """The weight's dtype, which its scales have; `dtype` where they are F32 whatever the weight is."""
-        own = spelled(scale.dtype)
+        own = SPELLED[scale.dtype]
         return dtype if own == "F32" and grid in self.wide else own
 
 

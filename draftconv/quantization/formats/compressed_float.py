@@ -11,17 +11,16 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from draftconv.quantization.formats.base import Declared, Part, Weight
-from draftconv.quantization.formats.compressed import CompressedTensors
-from draftconv.quantization.formats.stored import (
-    SCALES,
+from draftconv.quantization.formats.checks import (
     check_shape,
     check_style,
     check_weight,
     quantized,
     scale_dtype,
     scale_of,
-    take,
 )
+from draftconv.quantization.formats.compressed import CompressedTensors
+from draftconv.quantization.formats.tensors import FLOAT
 from draftconv.quantization.scheme import InputScheme, Scheme
 
 STATIC = InputScheme("fp8", "tensor", False)
@@ -67,18 +66,18 @@ class CompressedFloat(CompressedTensors):
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
         static = declared.inputs == STATIC
-        self.known(stored, "weight", "weight_scale", *(["input_scale"] if static else []))
-        codes = take(stored, "weight", ("F8_E4M3",), (None, None))
-        # A row of its own has a second dimension; that tells when config.json does not.
-        alone = "weight_scale" in stored and stored["weight_scale"].dim() == 1
-        if declared.per == "tensor" or (declared.per is None and alone):
-            scale = take(stored, "weight_scale", SCALES, (1,)).reshape(1, 1)
+        tensors = self.tensors(stored, "weight", "weight_scale", *(["input_scale"] if static else []))
+        codes = tensors.get("weight", ("F8_E4M3",), None, None)
+        # Scales per channel have a second dimension; that tells when config.json does not.
+        alone = declared.per is None and "weight_scale" in stored and stored["weight_scale"].ndim == 1
+        if alone or declared.per == "tensor":
+            scale = tensors.get("weight_scale", FLOAT, 1).reshape(1, 1)
         else:
-            scale = self.scale(stored, declared, (codes.shape[0], codes.shape[1]))
+            scale = self.scale(tensors, declared, (codes.shape[0], codes.shape[1]))
         return Weight(
             quantized(declared.grid, codes, scale),
             self.weight_dtype(scale, declared.grid, dtype),
-            take(stored, "input_scale", SCALES, (1,)).float().reshape(()) if static else None,
+            tensors.get("input_scale", FLOAT, 1).float().reshape(()) if static else None,
         )
 
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from draftconv.quantization.formats.base import Declared, Part, Weight
-from draftconv.quantization.formats.compressed import CompressedTensors
-from draftconv.quantization.formats.stored import (
+from draftconv.quantization.formats.checks import (
     check_range,
     check_shape,
     check_style,
@@ -20,8 +19,8 @@ from draftconv.quantization.formats.stored import (
     quantized,
     scale_dtype,
     scale_of,
-    take,
 )
+from draftconv.quantization.formats.compressed import CompressedTensors
 from draftconv.quantization.scheme import InputScheme, Scheme
 
 
@@ -50,10 +49,10 @@ class CompressedInt(CompressedTensors):
         return {"weight": weight.quantized.codes, "weight_scale": scale_of(self, weight, self.wide)}
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
-        self.known(stored, "weight", "weight_scale")
-        codes = take(stored, "weight", ("I8",), (None, None))
+        tensors = self.tensors(stored, "weight", "weight_scale")
+        codes = tensors.get("weight", ("I8",), None, None)
         check_range(codes, declared.grid)
-        scale = self.scale(stored, declared, (codes.shape[0], codes.shape[1]))
+        scale = self.scale(tensors, declared, (codes.shape[0], codes.shape[1]))
         return Weight(quantized(declared.grid, codes, scale), self.weight_dtype(scale, declared.grid, dtype))
 
 

@@ -13,16 +13,15 @@ from torch import Tensor
 
 from draftconv.errors import BadCheckpoint, Refused
 from draftconv.quantization.formats.base import Declared, Part, Weight
-from draftconv.quantization.formats.compressed import CompressedTensors
-from draftconv.quantization.formats.stored import (
+from draftconv.quantization.formats.checks import (
     check_shape,
     check_style,
     check_weight,
     quantized,
     scale_dtype,
     scale_of,
-    take,
 )
+from draftconv.quantization.formats.compressed import CompressedTensors
 from draftconv.quantization.nibbles import OFFSET, pack, unpack
 from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, Scheme
 
@@ -60,13 +59,13 @@ class CompressedPack(CompressedTensors):
         }
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
-        self.known(stored, "weight_packed", "weight_scale", "weight_shape")
-        packed = take(stored, "weight_packed", ("I32",), (None, None))
+        tensors = self.tensors(stored, "weight_packed", "weight_scale", "weight_shape")
+        packed = tensors.get("weight_packed", ("I32",), None, None)
         each = _codes_of_a_word(declared.grid)
         shape = (packed.shape[0], packed.shape[1] * each)
-        if "weight_shape" in stored:
-            _check_told(take(stored, "weight_shape", ("I64",), (2,)), shape, each)
-        scale = self.scale(stored, declared, shape)
+        if (told := tensors.optional("weight_shape", ("I64",), 2)) is not None:
+            _check_told(told, shape, each)
+        scale = self.scale(tensors, declared, shape)
         codes = _unpack(packed, declared.grid)
         return Weight(quantized(declared.grid, codes, scale), self.weight_dtype(scale, declared.grid, dtype))
 

@@ -15,6 +15,12 @@ from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
 from draftconv.errors import Refused, UsageError
 from draftconv.quantization.formats.base import Declaration, Declared, Format, Part, Weight
+from draftconv.quantization.formats.checks import (
+    AGAIN,
+    ASYMMETRIC,
+    check_declared,
+    quantized,
+)
 from draftconv.quantization.formats.columns import (
     BITS,
     EACH,
@@ -24,15 +30,7 @@ from draftconv.quantization.formats.columns import (
     side_parts,
     side_tensors,
 )
-from draftconv.quantization.formats.stored import (
-    AGAIN,
-    ASYMMETRIC,
-    check_declared,
-    check_known,
-    quantized,
-    spelled,
-    take,
-)
+from draftconv.quantization.formats.tensors import SPELLED, Tensors
 from draftconv.quantization.nibbles import OFFSET, pack, unpack
 from draftconv.quantization.scheme import Scheme
 
@@ -68,20 +66,16 @@ class Gptq(Format):
         return {"qweight": words.T.contiguous(), **sides, "g_idx": order}
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
-        check_known(stored, ("qweight", "qzeros", "scales", "g_idx"))
-        words = take(stored, "qweight", ("I32",), (None, None))
+        tensors = Tensors(self.title, stored)
+        tensors.only("qweight", "qzeros", "scales", "g_idx")
+        words = tensors.get("qweight", ("I32",), None, None)
         shape = (words.shape[1], words.shape[0] * EACH)
-        scale_OG = read_scales(stored, declared, shape, ZERO)
-        if "g_idx" in stored:
-            order = take(stored, "g_idx", ("I32",), (shape[1],))
-            if not torch.equal(order, _order(shape[1], scale_OG.shape[1], order.device)):
-                raise Refused(
-                    "g_idx puts inputs under scales out of order",
-                    why=IN_ORDER,
-                    cure=AGAIN,
-                )
+        scale_OG = read_scales(tensors, declared, shape, ZERO)
+        order = tensors.optional("g_idx", ("I32",), shape[1])
+        if order is not None and not torch.equal(order, _order(shape[1], scale_OG.shape[1], order.device)):
+            raise Refused("g_idx puts inputs under scales out of order", why=IN_ORDER, cure=AGAIN)
         codes = unpack(words.T ^ OFFSET, "order")
-        return Weight(quantized(declared.grid, codes, scale_OG), spelled(scale_OG.dtype))
+        return Weight(quantized(declared.grid, codes, scale_OG), SPELLED[scale_OG.dtype])
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         check_declared(self, declared)

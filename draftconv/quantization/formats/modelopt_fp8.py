@@ -54,7 +54,7 @@ class ModelOptFp8(ModelOpt):
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         self.written(style)
         codes_OI, scale = weight.quantized.codes, weight.quantized.scale.float()
-        if weight.input_scale is None and len(scale) == len(codes_OI):
+        if weight.per != "tensor" and weight.input_scale is None and len(scale) == len(codes_OI):
             return {"weight": codes_OI, "weight_scale": scale.flatten()}
         if scale.numel() != 1:
             raise Refused(
@@ -74,10 +74,10 @@ class ModelOptFp8(ModelOpt):
         if declared.per == "tensor" or (declared.per is None and "input_scale" in stored):
             tensors.only("weight", "weight_scale", "input_scale")
             scale = tensors.scalar("weight_scale").reshape(1, 1)
-            return Weight(Quantized("fp8", codes_OI, scale, unit), dtype, tensors.scalar("input_scale"))
+            return Weight(Quantized("fp8", codes_OI, scale, unit), dtype, tensors.scalar("input_scale"), per="tensor")
         tensors.only("weight", "weight_scale")
         scale = tensors.get("weight_scale", FLOAT, len(codes_OI)).float()[:, None]
-        return Weight(Quantized("fp8", codes_OI, scale, unit), dtype)
+        return Weight(Quantized("fp8", codes_OI, scale, unit), dtype, per="channel")
 
 
 MODELOPT_FP8 = ModelOptFp8()

@@ -34,7 +34,7 @@ class ModelOptNvfp4(ModelOpt):
 
     id = "modelopt-nvfp4"
     title = "ModelOpt NVFP4"
-    source = "nvidia-modelopt 0.47 torch/quantization/qtensor/nvfp4_tensor.py, read: it needs a GPU"
+    source = "nvidia-modelopt 0.47 torch/quantization/qtensor/nvfp4_tensor.py, run; torch/export/quant_utils.py, read"
     holds = frozenset({("nvfp4", "group")})
     inputs = frozenset({NVFP4_STATIC})
     algorithms = ALGORITHMS

@@ -113,7 +113,9 @@ def inputs(config: Mapping[str, object], known: Collection[InputScheme | None]) 
             )
     found = None if whole.raw("input_tensors") is None else whole.section("input_tensors")
     for scheme in known:
-        if found is None if scheme is None else found is not None and tells(found, INPUTS[scheme]):
+        if found is None and scheme is None:
+            return None
+        if found is not None and scheme is not None and tells(found, INPUTS[scheme]):
             return scheme
     raise Refused(
         f"{whole.where}: input_tensors: {summary(found)}",

@@ -81,9 +81,9 @@ class QuarkInt4(Format):
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         codes_OI, scale_OG = weight.quantized.codes, weight.quantized.scale
         outputs, inputs = codes_OI.shape
-        per_channel = scale_OG.shape[1] == 1
-        _check((outputs, inputs), None if per_channel else inputs // scale_OG.shape[1],
-               SPELLED[scale_OG.dtype], weight.dtype)  # fmt: skip
+        per_channel = scale_OG.shape[1] == 1 and weight.per != "group"
+        group = None if per_channel else inputs // scale_OG.shape[1]
+        _check((outputs, inputs), group, SPELLED[scale_OG.dtype], weight.dtype)
         order = _order(self.written(style))
         zeros = scale_OG.new_zeros(scale_OG.shape[1], outputs // 8, dtype=torch.int32)
         if per_channel:
@@ -102,29 +102,26 @@ class QuarkInt4(Format):
         tensors = Tensors(self.title, stored)
         tensors.only("weight", "weight_scale", "weight_zero_point")
         rows, columns = tensors.get("weight", ("I32",), None, None).shape
-        scale = tensors.by_suffix.get("weight_scale")
-        flat = scale is None or scale.ndim == 1
-        scale = tensors.get("weight_scale", FLOAT, None) if flat else tensors.get("weight_scale", FLOAT, None, None)
-        alone = "weight_zero_point" not in stored and scale.dtype == torch.float32
-        if alone and declared.style == "order":
+        flat = "weight_scale" in stored and stored["weight_scale"].ndim == 1
+        scale = tensors.get("weight_scale", FLOAT, *((rows,) if flat else (None, None)))
+        file_to_file = "weight_zero_point" not in stored and scale.dtype == torch.float32
+        if file_to_file and declared.style == "order":
             raise BadCheckpoint(
                 "weight_zero_point is missing beside scales in F32, under pack_method order",
                 why="only Quark's file-to-file mode leaves zero points out, and it labels every checkpoint reorder",
                 cure="export the checkpoint again",
             )
-        found = replace(declared, per="channel" if flat else "group", style=FILE_TO_FILE if alone else declared.style)
+        found = replace(declared, per="channel", group=None, style=FILE_TO_FILE if file_to_file else declared.style)
         if not flat:
-            groups = scale.shape[1] if alone else scale.shape[0]
-            if rows % groups:
+            groups, outputs = scale.T.shape if file_to_file else scale.shape
+            if rows % groups or outputs != 8 * columns:
                 raise BadCheckpoint(
-                    f"weight_scale {show(list(scale.shape))} does not divide the {rows} inputs of weight",
-                    why="all groups of a row have one size",
+                    f"weight_scale {show(list(scale.shape))} does not fit weight: "
+                    f"{rows} inputs and {8 * columns} outputs",
+                    why="each output has as many scales, and all groups of inputs have one size",
                     cure="export the checkpoint again",
                 )
-            found = replace(found, group=rows // groups)
-            tensors.get("weight_scale", FLOAT, *((8 * columns, groups) if alone else (groups, 8 * columns)))
-        else:
-            tensors.get("weight_scale", FLOAT, rows)
+            found = replace(found, per="group", group=rows // groups)
         if declared.per not in (None, found.per) or declared.group not in (None, found.group):
             raise BadCheckpoint(
                 f"quantization_config says scales {_per(declared)}, the tensors have them {_per(found)}",
@@ -157,7 +154,7 @@ class QuarkInt4(Format):
             scale_OG = scale[:, None]
         told = SPELLED[scale.dtype]
         quantized = Quantized("int4", codes, scale_OG, torch.ones((), device=scale.device))
-        return Weight(quantized, dtype if told == "F32" else told)
+        return Weight(quantized, dtype if told == "F32" else told, per=found.per)
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         del modules

@@ -17,6 +17,7 @@ TORCH: Mapping[str, torch.dtype] = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
+    "I64": torch.int64,
     "I32": torch.int32,
     "I8": torch.int8,
     "U8": torch.uint8,

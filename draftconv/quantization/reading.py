@@ -7,15 +7,21 @@ and told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from draftconv.checkpoint import FLOATS, TensorRef, show_some
+from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.tensors import expected
 from draftconv.errors import Refused
+from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats import formats
 from draftconv.quantization.formats.base import Declared, Format, Weight
-from draftconv.quantization.weights import load
+from draftconv.reference.load import to_torch
 
 Parts = Mapping[str, TensorRef]
 
@@ -25,13 +31,14 @@ class Stored:
     """The quantized weights of a drafter, not yet read.
 
     Attributes:
-        modules: canonical module (`layers.0.mlp.down_proj`) → its tensors by suffix.
+        modules: canonical module (`layers.0.mlp.down_proj`) → its tensors by suffix. `shapes`: [O, I] of each.
         dtype: of the weights that they stand for, as safetensors spells it.
     """
 
     format: Format
     declared: Declared
     modules: Mapping[str, Parts]
+    shapes: Mapping[str, tuple[int, int]]
     dtype: str
 
     def load(self, module: str) -> Weight:
@@ -40,7 +47,13 @@ class Stored:
         Raises:
             BadCheckpoint: its tensors do not fit each other or what is declared.
         """
-        return load(self.modules[module], self.format, self.declared, self.dtype)
+        parts = {suffix: read(ref) for suffix, ref in self.modules[module].items()}
+        return self.format.load(parts, self.declared, self.dtype)
+
+    def group(self, weight: Weight) -> int | None:
+        """Inputs under one scale; None for one scale per row or for all."""
+        inputs, scales = weight.quantized.codes.shape[1], weight.quantized.scale.shape[1]
+        return None if scales == 1 else inputs // scales
 
 
 def find_stored(drafter: Drafter) -> Stored:
@@ -52,10 +65,12 @@ def find_stored(drafter: Drafter) -> Stored:
     """
     modules = dict(quantized_modules(drafter))
     checkpoint = drafter.checkpoint
+    config = Config(drafter.config)
+    section = config.section("quantization_config").data or config.section("compression_config").data
     for form in formats().values():
-        declared = form.read(checkpoint.config, checkpoint.sidecars)
+        declared = form.read(section, checkpoint.sidecars)
         if declared is not None:
-            return Stored(form, declared, modules, _dtype(drafter))
+            return Stored(form, declared, modules, _shapes(drafter, modules), _dtype(drafter))
     raise Refused(
         f"draftconv cannot read weights that are {drafter.facts.quantization}",
         why=f"the tensors of one module are {show_some(sorted(next(iter(modules.values()), {})), 6)}",
@@ -76,8 +91,37 @@ def quantized_modules(drafter: Drafter) -> Iterator[tuple[str, Parts]]:
             yield module, kept
 
 
+def _shapes(drafter: Drafter, modules: Iterable[str]) -> dict[str, tuple[int, int]]:
+    wanted = expected(drafter.facts)
+    shapes = {}
+    for module in modules:
+        outputs, inputs = wanted[f"{module}{WEIGHT}"].shape
+        shapes[module] = (outputs, inputs)
+    return shapes
+
+
 def _dtype(drafter: Drafter) -> str:
     """The dtype that the quantized weights had: that of the layer norms beside them."""
     norms = [ref.dtype for name, ref in drafter.tensors.items() if name.startswith("layers.") and "norm" in name]
     floats = [dtype for dtype in norms if dtype in FLOATS]
     return floats[0] if floats else "BF16"
+
+
+INTEGERS: Mapping[str, torch.dtype] = {
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "F8_E4M3": torch.float8_e4m3fn,
+}
+"""Dtypes that only quantized weights have."""
+
+
+def read(ref: TensorRef) -> Tensor:
+    """Any tensor of a stored weight, in its own dtype and shape."""
+    if ref.dtype not in INTEGERS:
+        return to_torch(ref)
+    if not ref.nbytes:
+        return torch.empty(ref.shape, dtype=INTEGERS[ref.dtype])
+    return torch.frombuffer(bytearray(ref.read()), dtype=INTEGERS[ref.dtype]).reshape(ref.shape)

@@ -1,73 +1,26 @@
-"""What every format does with the tensors of one weight: take them as foretold, or say what is wrong.
-
-Messages name tensors by suffix; who knows the module's name puts it in front.
-"""
+"""What a format asks of numbers and weights before it stores, declares or believes them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from draftconv.checkpoint import show, show_some
+from draftconv.checkpoint import show
 from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.quantization.formats.base import Declared, Format, Weight
+from draftconv.quantization.formats.tensors import SPELLED, TORCH
 from draftconv.quantization.grids import Quantized
 from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, Per, Scheme
-from draftconv.reference.load import TORCH_DTYPES
-
-DTYPES: Mapping[str, torch.dtype] = {
-    **TORCH_DTYPES,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I8": torch.int8,
-}
-SPELLED: Mapping[torch.dtype, str] = {dtype: name for name, dtype in DTYPES.items()}
 
 ASYMMETRIC = "draftconv knows weights in which code 0 stands for zero"
 AGAIN = "quantize again from the 16-bit weights"
 
 ROUNDED = "engines hold these scales in the dtype of the weights, and would round them"
 
-HALVES = ("BF16", "F16")
-SCALES = (*HALVES, "F32")
-
 
 # ── reading ────────────────────────────────────────────────────────────────────────
-
-
-def take(stored: Mapping[str, Tensor], suffix: str, dtypes: Collection[str], shape: tuple[int | None, ...]) -> Tensor:
-    """A tensor of the module.
-
-    Args:
-        dtypes: what it may be. `shape`: what it has to be, None where any size will do.
-
-    Raises:
-        BadCheckpoint: it is missing, or something else.
-    """
-    found = stored.get(suffix)
-    if found is None:
-        raise BadCheckpoint(f"{suffix} is missing beside {show_some(sorted(stored)) or 'nothing'}")
-    dtype = spelled(found.dtype)
-    if dtype not in dtypes:
-        raise BadCheckpoint(f"{suffix} is {dtype}, not {' or '.join(dtypes)}")
-    if found.dim() != len(shape) or any(
-        want not in (None, size) for want, size in zip(shape, found.shape, strict=True)
-    ):
-        wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise BadCheckpoint(f"{suffix} has shape {list(found.shape)}, not [{wanted}]")
-    return found
-
-
-def check_known(stored: Mapping[str, Tensor], suffixes: Collection[str]) -> None:
-    """Raises BadCheckpoint when the module has a tensor that nobody would look at."""
-    if strange := sorted(set(stored) - set(suffixes)):
-        raise BadCheckpoint(
-            f"{show_some(strange)} is no tensor of this format",
-            why="whatever it does to the weight would be lost",
-        )
 
 
 def check_groups(inputs: int, count: int, per: Per | None, group: int | None) -> None:
@@ -176,14 +129,14 @@ def scale_of(format: Format, weight: Weight, wide: Collection[GridName] = ()) ->
         Refused: no such dtype holds them.
     """
     scale, own = weight.quantized.scale, _own(weight.dtype)
-    if spelled(scale.dtype) == own:
+    if SPELLED[scale.dtype] == own:
         return scale
     if weight.quantized.grid in wide:
         return scale.float()
-    stored = scale.to(DTYPES[own])
+    stored = scale.to(TORCH[own])
     if not torch.equal(stored.double(), scale.double()):
         raise Refused(
-            f"{format.title} would change scales from {spelled(scale.dtype)} to {own}",
+            f"{format.title} would change scales from {SPELLED[scale.dtype]} to {own}",
             why=ROUNDED,
             cure="dequantize the weight",
         )
@@ -214,8 +167,3 @@ def check_weight(format: Format, weight: Weight, *, input_scale: bool = False) -
             f"{format.title} cannot store input_scale",
             why="activations would no longer be rounded as they were calibrated",
         )
-
-
-def spelled(dtype: torch.dtype) -> str:
-    """A dtype as safetensors spells it, or as torch does when no format here stores it."""
-    return SPELLED.get(dtype, str(dtype).removeprefix("torch."))

@@ -1,0 +1,239 @@
+"""Measure replay: on the trained fixtures, against decoding with a live target, and at full size.
+
+Every figure comes from a process of its own (`bench_replay.py`, or `draftconv` itself), so that its peak
+memory is its own. What is compared with each other runs in one process, in alternation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from measuring import SCRIPTS, Row, Run, Section, least_memory, machine, progress, remove, run, spread
+
+TITLE = "Parity"
+DATA = SCRIPTS.parent / "tests" / "data"
+DEPTH = 3
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        drafters: target → its fixture drafters; the first one is decoded live too.
+        prompts, tokens: of a trace. `specs`: full-size drafters. `positions`: by device.
+        times_faster: than live decoding is what replay has to be; None asks for nothing.
+    """
+
+    drafters: Mapping[str, Sequence[str]]
+    prompts: int
+    tokens: int
+    specs: Sequence[str]
+    positions: Mapping[str, int]
+    times_faster: float | None = None
+
+
+WHOLE = Size(
+    drafters={
+        "llama": ("llama-eagle3", "llama-eagle3-reduced", "llama-eagle3.1"),
+        "mla": ("mla-eagle3", "mla-eagle3.1"),
+    },
+    prompts=32,
+    tokens=64,
+    specs=("kimi-k2.5-eagle3", "kimi-k2.5-eagle3-mla"),
+    positions={"cpu": 256, "cuda": 16384},
+    times_faster=20,
+)
+QUICK = Size({"llama": ("llama-eagle3",)}, 2, 8, ("tiny-eagle3",), {"cpu": 96, "cuda": 96})
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how the processes run."""
+
+    program: Path
+    work: Path
+    runs: int
+    size: Size
+    threads: int
+    """Of full-size drafters; fixtures take one."""
+
+    def draftconv(self, *argv: str | Path) -> Run:
+        """One whole process of the program, in one thread."""
+        return run([self.program, *argv], environment(1))
+
+    def child(self, *argv: str | Path | int, threads: int = 1) -> tuple[dict[str, Any], Run]:
+        """What `bench_replay.py` found, and the process."""
+        done = run([sys.executable, SCRIPTS / "bench_replay.py", *map(str, argv)], environment(threads))
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found, done
+
+
+def environment(threads: int) -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": str(threads)}
+
+
+def measure(options: argparse.Namespace, program: Path) -> Section:
+    """Trace the fixtures' targets, measure, clean up.
+
+    Raises:
+        BenchError: a program failed, or live decoding and replay do not count the same.
+    """
+    size = QUICK if options.quick else WHOLE
+    work: Path = options.dir / "parity"
+    remove(work)
+    work.mkdir(parents=True)
+    load = os.getloadavg()[0]
+    bench = Bench(program, work, options.runs, size, options.threads or os.cpu_count() or 1)
+    devices = [options.device] if options.device else DEVICES
+    try:
+        rows = (*fixtures(bench), *(row for device in devices for row in full_size(bench, device)))
+    finally:
+        remove(work)
+    return Section(TITLE, about(bench, load), rows)
+
+
+# ── fixtures ───────────────────────────────────────────────────────────────────────
+
+
+def fixtures(bench: Bench) -> Iterator[Row]:
+    """Rows about the trained drafters and their targets."""
+    prompts = bench.work / "prompts.jsonl"
+    ids = json.loads((DATA / "prompts.json").read_text())[: bench.size.prompts]
+    prompts.write_text("".join(json.dumps({"token_ids": row}) + "\n" for row in ids))
+    for name, drafters in bench.size.drafters.items():
+        target, trace = DATA / "targets" / name, bench.work / name
+        progress(f"trace of {name}")
+        traced = bench.draftconv(
+            "trace", "--target", target, "--prompts", prompts, "--out", trace, "--max-tokens", str(bench.size.tokens),
+            "--ignore-eos", "--depth", str(DEPTH), "--drafter", DATA / "drafters" / drafters[0],
+            "--dtype", "float32", "--device", "cpu",
+        )  # fmt: skip
+        for drafter in drafters:
+            bench.draftconv("convert", original(drafter), bench.work / drafter, "--to", "vllm", "--target", target)
+        yield from against_live(bench, name, drafters[0], traced)
+        for drafter in drafters:
+            yield from alone(bench, trace, drafter)
+
+
+def against_live(bench: Bench, name: str, drafter: str, traced: Run) -> Iterator[Row]:
+    """Two arms, decoded with the live target and replayed."""
+    progress(f"{name}: {bench.runs} rounds of replay and live decoding")
+    copy = bench.work / drafter
+    found, _ = bench.child(
+        "against-live", bench.work / name, bench.runs, DATA / "targets" / name, original(drafter), copy
+    )
+    faster, wanted = ratios(found["live"], found["replay"]), bench.size.times_faster
+    yield Row(f"{name}: two arms decoded with the live target", spread(found["live"]))
+    yield Row(f"{name}: the same two replayed from the trace", spread(found["replay"]))
+    yield Row(
+        f"{name}: live : replay, round by round",
+        times(faster),
+        f"at least {wanted} x" if wanted else "",
+        statistics.median(faster) >= wanted if wanted else None,
+    )
+    cases = found["requests"] * found["arms"]
+    yield Row(f"{name}: requests with equal counts, live and replayed", f"{cases} of {cases}", "all", True)
+    arms = traced.seconds / (statistics.median(found["live"]) / found["arms"])
+    yield Row(
+        f"{name}: `draftconv trace`, once for all drafters",
+        f"{traced.seconds:.2f} s, as long as {arms:.1f} live arms; {traced.peak_bytes / 1e6:.0f} MB",
+    )
+
+
+def alone(bench: Bench, trace: Path, drafter: str) -> Iterator[Row]:
+    """One drafter replayed, and the command that compares it with its copy."""
+    progress(f"{drafter}: replay")
+    found, _ = bench.child("alone", trace, bench.runs, original(drafter))
+    yield Row(f"{drafter}: replay of one arm", rate(found["positions"], found["seconds"]))
+    command = bench.draftconv("parity", original(drafter), bench.work / drafter, "--trace", trace, "--margin", "0")
+    yield Row(f"{drafter}: `draftconv parity`", f"{command.seconds:.2f} s, {command.peak_bytes / 1e6:.0f} MB")
+
+
+def original(drafter: str) -> Path:
+    return DATA / "drafters" / drafter
+
+
+# ── full-size drafters ─────────────────────────────────────────────────────────────
+
+
+def full_size(bench: Bench, device: str) -> Iterator[Row]:
+    """Rows about random drafters of full size on one device."""
+    for spec in bench.size.specs:
+        progress(f"{spec}: replay on {device}")
+        found, process = bench.child(
+            "full-size", SCRIPTS / "specs" / f"{spec}.json", bench.runs, device, bench.size.positions[device],
+            threads=bench.threads,
+        )  # fmt: skip
+        if not found:
+            yield Row("full-size drafters on a GPU", "not measured: no GPU at hand")
+            return
+        threads = f", {found['threads']} thread{'s' * (found['threads'] > 1)}" if device == "cpu" else ""
+        where, flop = f"{spec} on {found['device']}{threads}", found["floor_flop"]
+        positions, floor = found["positions"], statistics.median(found["floor"])
+        reads, head = DEPTH * found["blocks"], found["head_bytes"] / 1e9
+        yield Row(f"{where}: replay of one arm", rate(positions, found["replay"]))
+        yield Row(
+            f"{where}: floor, its head alone",
+            f"{rate(positions, found['floor'])}; {flop / 1e9:.3g} GFLOP per position, "
+            f"{positions * flop / floor / 1e12:.3g} TFLOP/s; {head:.3g} GB read {reads} times, "
+            f"{head * reads / floor:.3g} GB/s",
+        )
+        yield Row(
+            f"{where}: replay : floor, round by round",
+            f"{times(ratios(found['replay'], found['floor']))}; all products with weights are "
+            f"{found['flop'] / flop:.2f} x the head's FLOPs",
+        )
+        on_device = f", {found['device_bytes'] / 1e9:.2f} GB on the device" if "device_bytes" in found else ""
+        yield Row(
+            f"{where}: peak memory",
+            f"{process.peak_bytes / 1e9:.2f} GB{on_device}; the weights take {found['weight_bytes'] / 1e9:.3g} GB",
+        )
+
+
+# ── report ─────────────────────────────────────────────────────────────────────────
+
+
+def rate(positions: int, seconds: Sequence[float]) -> str:
+    """Positions per second of the median run, and all runs' times."""
+    per_second = positions / statistics.median(seconds)
+    return f"{per_second:,.{0 if per_second >= 100 else 1}f} positions/s; {positions:,} in {spread(seconds)}"
+
+
+def ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    """a : b, round by round: what slows the machine down for a while slows both."""
+    return [x / y for x, y in zip(a, b, strict=True)]
+
+
+def times(factors: Sequence[float]) -> str:
+    """Median, least and largest."""
+    return f"{statistics.median(factors):.3g} x ({min(factors):.3g} to {max(factors):.3g})"
+
+
+def about(bench: Bench, load: float) -> str:
+    """What was measured, how, and on what."""
+    size = bench.size
+    return (
+        f"A position is one from which a round of K = {DEPTH} drafts starts. Times are medians of {bench.runs} runs "
+        "(fastest to slowest) after one that does not count.\n\n"
+        f"Fixtures: the trained targets and drafters of `tests/data`, {size.prompts} prompts of 64 tokens continued "
+        f"greedily by {size.tokens}, float32, one CPU thread everywhere, the fastest for models this small. Live "
+        "decoding is a plain speculative loop: a transformers model with key/value cache, rewound after each round, "
+        "states by hooks, one request at a time, one arm after the other. Replay reads and hashes the trace from disk "
+        "each time and compares the two arms. Both are timed without imports and loading, in one process and in "
+        "alternation; counts that differ in one request end the benchmark with an error. Rows that name a command are "
+        f"whole processes. One that does nothing would read as {least_memory():.0f} MB of peak memory.\n\n"
+        "Full size: random weights and states in bfloat16, texts of up to 512 positions that accept every draft, so "
+        "that no step is skipped. The floor is the product of as many rows with the head alone, once per draft; replay "
+        "and floor alternate.\n\n"
+        f"Machine: {machine()}. Load average before the first run: {load:.1f}."
+    )

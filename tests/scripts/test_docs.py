@@ -1,0 +1,61 @@
+"""`scripts/docs`: what it refuses in a page."""
+
+from __future__ import annotations
+
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def docs() -> ModuleType:
+    loader = SourceFileLoader("docs_script", str(ROOT / "scripts/docs"))
+    spec = spec_from_loader("docs_script", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("draftconv parity A B --trace T --margin 0.02", []),
+        ("draftconv parity A B --traces T", ["draftconv parity --traces"]),
+        ("draftconv trace --target T \\\n    --lm-heads", ["draftconv trace --lm-heads"]),
+        ("draftconv trace --raw --chat", []),
+        ("`draftconv verify OUT`, and `--anything`", []),
+        ("draftconv is no command of --its own", []),
+    ],
+)
+def test_options_that_do_not_exist(docs: ModuleType, text: str, found: list[str]) -> None:
+    assert list(docs.unknown_options(text)) == found
+
+
+@pytest.mark.parametrize("name", ["scripts/demo", ".github/workflows/parity.yml", "docs/ci.md", "docs/parity.md"])
+def test_what_is_run_and_copied_has_options_that_exist(docs: ModuleType, name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert "draftconv parity" in text
+    assert list(docs.unknown_options(text)) == []
+
+
+def test_controls_and_semantics_are_those_of_the_code(docs: ModuleType) -> None:
+    assert docs.control_table().count("\n") == 2 + len(docs.FAULTS)
+    assert "| `sglang` | the target's | the drafter's own, else the target's |" in docs.semantics_table()
+
+
+def test_workflows_are_yaml() -> None:
+    page = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    shown = page.partition("```yaml\n")[2].partition("```")[0]
+    for text in (shown, (ROOT / ".github/workflows/parity.yml").read_text(encoding="utf-8")):
+        steps = yaml.safe_load(text)["jobs"]["parity"]["steps"]
+        (gate,) = (step for step in steps if step.get("name") == "Parity")
+        assert "draftconv parity" in gate["run"]
+        assert "${{" not in gate["run"]  # what comes from outside must not be read as shell
+        assert all(step["if"] == "always()" for step in steps[steps.index(gate) + 1 :])
