@@ -45,6 +45,7 @@ class Scaling:
         dtype: of stored scales.
         unit: float32 []: what nvfp4 scales are multiples of; 1 on the other grids.
         least: smaller magnitudes, other than zero, count as this.
+        quotient: what a weight over its scale is rounded to before it is rounded to the grid.
     """
 
     grid: GridName
@@ -52,6 +53,7 @@ class Scaling:
     dtype: torch.dtype
     unit: Tensor
     least: float
+    quotient: torch.dtype
 
     @classmethod
     def of(cls, scheme: WeightScheme, weight: torch.dtype, whole: Tensor) -> Scaling:
@@ -61,9 +63,16 @@ class Scaling:
         unit = torch.ones_like(whole)
         if scheme.grid == "nvfp4":
             unit = torch.where(whole > 0, whole / (GRIDS["nvfp4"].high * FP8_MAX), unit)
-        # Source: nvidia-modelopt 0.47 torch/quantization/nn/modules/tensor_quantizer.py export_amax. Not so for INT4.
-        least = torch.finfo(weight).tiny if scheme.grid in ("int8", "fp8") else 0.0
-        return cls(scheme.grid, RULES[scheme.scale_rule], dtype, unit, least)
+        least, quotient = 0.0, torch.float32
+        if scheme.grid in ("int8", "fp8"):
+            if scheme.per == "tensor":
+                # A scale without dimensions widens nothing in torch: BF16 weights over it stay BF16.
+                # Source: nvidia-modelopt 0.47 torch/export/unified_export_hf.py, run.
+                quotient = weight
+            else:
+                # Source: nvidia-modelopt 0.47 torch/quantization/nn/modules/tensor_quantizer.py export_amax, run.
+                least = torch.finfo(weight).tiny
+        return cls(scheme.grid, RULES[scheme.scale_rule], dtype, unit, least, quotient)
 
     def fit(self, wide_OGg: Tensor, top_OG: Tensor) -> Tensor:
         """The stored scales of weights whose largest magnitudes are `top_OG`, by the scheme's rule."""
@@ -97,7 +106,7 @@ class Scaling:
         """The grid's nearest values under stored scales, in units of the scale: [O, G, g]."""
         step_OG1 = self.step(stored_OG)[..., None]
         units = wide_OGg * step_OG1.reciprocal() if self.rule.reciprocal else wide_OGg / step_OG1
-        return nearest(units, self.grid)
+        return nearest(units.to(self.quotient).float(), self.grid)
 
     def _least_squares(self, wide_OGg: Tensor, top_OG: Tensor) -> Tensor:
         if top_OG.numel() == 1:

@@ -105,7 +105,7 @@ def test_fp8_is_modelopt_s(dtype: str, scheme: WeightScheme) -> None:
     found = quantize(weight, scheme)
     largest = plain.top([plain.top(row) for row in weight.tolist()])
     for i, row in enumerate(weight.tolist()):
-        values, scale = plain.fp8(row, largest if scheme.per == "tensor" else plain.top(row))
+        values, scale = plain.fp8(row, largest, dtype) if scheme.per == "tensor" else plain.fp8(row, plain.top(row))
         assert found.codes[i].float().tolist() == values
         assert found.scale[0 if scheme.per == "tensor" else i].item() == scale
 

@@ -168,9 +168,15 @@ def _exported(layer: Any, scheme: WeightScheme) -> Quantized:
     utils = _utils()
     weight_OI: Tensor = layer.weight
     rows = len(weight_OI)
-    scale: Tensor = utils.get_weight_scaling_factor(layer)
-    scale_OG = scale.reshape(1, 1) if scheme.per == "tensor" else scale.reshape(rows, -1)
     form = utils.get_quantization_format(layer)
+    if scheme.per == "tensor":
+        high = layer.weight_quantizer.maxbound
+        # Without dimensions, as in `unified_export_hf.py`: that decides in which dtype weights are divided.
+        scale = torch.tensor((layer.weight_quantizer.amax.item() or high) / high, device=weight_OI.device)
+        scale_OG = scale.reshape(1, 1)
+    else:
+        scale = utils.get_weight_scaling_factor(layer)
+        scale_OG = scale.reshape(rows, -1)
     if scheme.grid == "int4":
         # Two rows share a byte. A row of zeros fills the last; rows do not see each other.
         odd = rows % 2
