@@ -17,7 +17,7 @@ from draftconv.parity.vllm.start import DTYPES, Extraction
 
 if TYPE_CHECKING:
     from draftconv.api.trace import TraceOptions
-    from draftconv.parity.rounds import Capturer
+    from draftconv.parity.turns import Capturer
     from draftconv.parity.vllm.states import Answer
 
 ENGINES = ("transformers", "vllm")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from draftconv.parity.records import Record
-from draftconv.parity.replay import NOTHING, Outcome
+from draftconv.parity.replay import NOTHING, Acceptance
 from draftconv.parity.report.model import Diagnostics, Divergence, EveryPosition, Losses, LossSum, Place
 from draftconv.parity.request import Request
 from draftconv.parity.statistics import Discordant, discordance
@@ -25,7 +25,7 @@ CONTEXT = 48
 STARTS = "places where a step of the reference starts"
 
 
-def record(arm: str, request: Request, outcome: Outcome) -> Record:
+def record(arm: str, request: Request, done: Acceptance) -> Record:
     """The line of records.jsonl for one request and arm."""
     text = request.tokens_N[: request.prompt + request.counted].tolist()
     return Record(
@@ -35,7 +35,7 @@ def record(arm: str, request: Request, outcome: Outcome) -> Record:
         category=request.category,
         prompt=request.prompt,
         counted=request.counted,
-        counts=outcome.counts,
+        counts=done.counts,
         tokens=token_hash(text),
     )
 
@@ -55,7 +55,7 @@ class Tally:
     def __post_init__(self) -> None:
         self.reached_2K = torch.zeros(2, self.depth, dtype=torch.int64)
 
-    def add(self, request: Request, reference: Outcome, candidate: Outcome) -> None:
+    def add(self, request: Request, reference: Acceptance, candidate: Acceptance) -> None:
         """Take in one request."""
         first_r, first_c = reference.drafts_RK[:, 0], candidate.drafts_RK[:, 0]
         right_r, right_c = reference.accepted_R > 0, candidate.accepted_R > 0
@@ -97,7 +97,7 @@ class Tally:
         return self.sums.losses()
 
 
-def places(request: Request, reference: Outcome, candidate: Outcome, depth: int) -> Iterator[Place]:
+def places(request: Request, reference: Acceptance, candidate: Acceptance, depth: int) -> Iterator[Place]:
     """The roots at which a step of the reference starts, and what both arms drafted there."""
     tokens = request.tokens_N.tolist()
     accepted_r, accepted_c = reference.accepted_R.tolist(), candidate.accepted_R.tolist()

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from draftconv.checkpoint import MemoryFile, TensorRef
-from draftconv.parity.recording import Captured, Slot, TraceWriter
+from draftconv.parity.trace_writer import Captured, Slot, TraceWriter
 from draftconv.parity.trace import About, Trace
 
 ABOUT = About(

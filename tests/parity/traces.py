@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from draftconv.drafter.targets import EMBED_NAMES, Target, find_target
-from draftconv.parity.recording import Captured, Slot, TraceWriter
+from draftconv.parity.trace_writer import Captured, Slot, TraceWriter
 from draftconv.parity.request import Request
 from draftconv.parity.trace import About, Trace
 from draftconv.reference.targets import TargetModel, continue_greedily, load_target
