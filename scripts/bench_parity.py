@@ -223,8 +223,8 @@ def about(bench: Bench, load: float) -> str:
     """What was measured, how, and on what."""
     size = bench.size
     return (
-        f"A position is one from which a verify step with K = {DEPTH} drafts starts. Times are medians of {bench.runs} runs "
-        "(fastest to slowest) after one that does not count.\n\n"
+        f"A position is one from which a verify step with K = {DEPTH} drafts starts. Times are medians of {bench.runs} "
+        "runs (fastest to slowest) after one that does not count.\n\n"
         f"Fixtures: the trained targets and drafters of `tests/data`, {size.prompts} prompts of 64 tokens continued "
         f"greedily by {size.tokens}, float32, one CPU thread everywhere, the fastest for models this small. Live "
         "decoding is a plain speculative loop: a transformers model with key/value cache, rewound after each step, "

@@ -188,9 +188,7 @@ def trace(
         tokenizer = directory / TOKENIZER
         text = tokenizer.read_bytes() if tokenizer.is_file() else None
         with TraceWriter(out, about, requests, tables=tables, link=options.link_tables, tokenizer=text) as writer:
-            return capture_all(
-                writer, asked.prompts, dialogue, runner.capturer, batch=options.batch, progress=progress
-            )
+            return capture_all(writer, asked.prompts, dialogue, runner.capturer, batch=options.batch, progress=progress)
 
 
 def _check_numbers(options: TraceOptions) -> None:

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from draftconv.checkpoint import MemoryFile, TensorRef, show, show_some
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.parity.trace_writer import Captured
 from draftconv.parity.trace import DTYPES
+from draftconv.parity.trace_writer import Captured
 
 TOLERANCE: Mapping[torch.dtype, float] = {
     torch.float64: 1e-3,  # transformers computes norms and rotation in float32

@@ -16,7 +16,6 @@ keys are not read. A .txt file holds one prompt per line. Blank lines are skippe
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -68,18 +67,6 @@ class PromptSet:
     prompts: tuple[Prompt, ...]
     source: str
     max_tokens: int | None = None
-
-    @property
-    def sha256(self) -> str:
-        """Equal for equal prompts in equal order, whatever file or suite they came from.
-
-        SHA-256 over one line of ASCII JSON per prompt: [id, category, turns, tokens].
-        """
-        digest = hashlib.sha256()
-        for p in self.prompts:
-            line = json.dumps([p.id, p.category, p.turns, p.tokens], separators=(",", ":"))
-            digest.update(line.encode("ascii") + b"\n")
-        return digest.hexdigest()
 
 
 def load_prompts(spec: str, limit: int | None = None) -> PromptSet:

@@ -17,7 +17,7 @@ from draftconv.errors import BadCheckpoint, UsageError
 from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
 from draftconv.parity import heads
-from draftconv.parity.replay import NOTHING, Arm, Acceptance, replay, roots, walk
+from draftconv.parity.replay import NOTHING, Acceptance, Arm, replay, roots, walk
 from draftconv.parity.request import Request
 from draftconv.reference.counts import Counts
 from draftconv.reference.load import load_drafter

@@ -122,67 +122,6 @@ class Losses:
     tokens: tuple[Missed, ...]
     largest: tuple[Place, ...]
 
-    @classmethod
-    def of(cls, places: Iterable[Place], what: str, keep: int = 12) -> Losses:
-        """Sum up places; equal losses keep the order in which they came.
-
-        Args:
-            keep: how many of the costliest tokens and places are kept; memory is bounded by them.
-        """
-        sums = LossSum(what, keep)
-        for place in places:
-            sums.add(place)
-        return sums.losses()
-
-
-@dataclass(slots=True)
-class LossSum:
-    """`Losses` in the making, place by place: memory is bounded by `keep` and the vocabulary."""
-
-    what: str
-    keep: int = 12
-    looked: int = field(default=0, init=False)
-    worse: int = field(default=0, init=False)
-    better: int = field(default=0, init=False)
-    lost: int = field(default=0, init=False)
-    gained: int = field(default=0, init=False)
-    missed: dict[int, list[int]] = field(default_factory=dict, init=False)
-    largest: list[Place] = field(default_factory=list, init=False)
-
-    def add(self, place: Place) -> None:
-        """One more place was looked at."""
-        self.looked += 1
-        if place.lost > 0:
-            self.worse += 1
-            self.lost += place.lost
-            entry = self.missed.setdefault(place.target[place.candidate_accepted], [0, 0])
-            entry[0] += 1
-            entry[1] += place.lost
-            self.largest.append(place)
-            if len(self.largest) > 4 * self.keep:
-                self.largest = _costliest(self.largest, self.keep)
-        elif place.lost < 0:
-            self.better += 1
-            self.gained -= place.lost
-
-    def losses(self) -> Losses:
-        """What has come together so far."""
-        tokens = sorted((Missed(token, *sums) for token, sums in self.missed.items()), key=lambda m: (-m.lost, m.token))
-        return Losses(
-            self.looked,
-            self.what,
-            self.worse,
-            self.better,
-            self.lost,
-            self.gained,
-            tuple(tokens[: self.keep]),
-            tuple(_costliest(self.largest, self.keep)),
-        )
-
-
-def _costliest(places: list[Place], keep: int) -> list[Place]:
-    return sorted(places, key=lambda place: -place.lost)[:keep]
-
 
 @dataclass(frozen=True, slots=True)
 class EveryPosition:

@@ -23,10 +23,10 @@ from draftconv.parity.report.words import (
     change_interval,
     length,
     passage,
-    percent,
     sentence,
     token,
 )
+from draftconv.parity.verdict import percent
 
 if TYPE_CHECKING:
     from jinja2 import Template
