@@ -164,7 +164,7 @@ def trace(
             max_tokens=max_tokens,
             dtype=runner.dtype,
             made_by=f"draftconv {draftconv.__version__}, {runner.made_by}",
-            prompts=asked.name,
+            prompts=asked.source,
             prompts_sha256=prompts_hash(asked.prompts, first),
             chat=dialogue.chat,
             eos=eos,

@@ -58,14 +58,12 @@ class PromptSet:
     """Prompts in the order in which they are asked.
 
     Attributes:
-        name: of the suite, or of the file without its directory.
-        source: where they came from: the file's name, or data set, commit and split.
+        source: where they came from: the file's name without its directory, or suite, data set, commit and split.
         max_tokens: the length that the suite is run at; None when the prompts came from a file.
     """
 
-    name: str
-    prompts: tuple[Prompt, ...]
     source: str
+    prompts: tuple[Prompt, ...]
     max_tokens: int | None = None
 
 
@@ -85,8 +83,7 @@ def load_prompts(spec: str, limit: int | None = None) -> PromptSet:
         raise UsageError(f"--limit {limit} leaves no prompt", cure="give a number from 1")
     path = Path(spec)
     if _exists(path):
-        prompts = collected(_read(path), path.name, limit)
-        return PromptSet(path.name, prompts, path.name)
+        return PromptSet(path.name, collected(_read(path), path.name, limit))
     if path.suffix in _READERS:
         raise UsageError(f"{show(spec)}: no such file", cure="check the path")
     from draftconv.parity.suites import fetch, suites

@@ -96,7 +96,7 @@ class About:
 
     Attributes:
         boundaries: ascending, 0…L. `depth`: tokens kept beyond the counted end.
-        prompts: name of the suite or file, and `prompts_sha256` of the prompts as they were rendered.
+        prompts: the suite with its data set and commit, or the file; `prompts_sha256`: see `dialogue.prompts_hash`.
         dtype: what the target computed in. `made_by`: program and version.
         chat: whether the target's chat template was applied.
         eos: the tokens that end the counted text; none when every text has full length.

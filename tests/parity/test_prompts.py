@@ -43,7 +43,7 @@ def test_every_form_of_a_text(tmp_path: Path) -> None:
     )
     lines = load_prompts(jsonl(tmp_path / "p.jsonl", *entries))
     assert lines.prompts == expected
-    assert (lines.name, lines.source, lines.max_tokens) == ("p.jsonl", "p.jsonl", None)
+    assert (lines.source, lines.max_tokens) == ("p.jsonl", None)
     (tmp_path / "p.json").write_text(json.dumps(entries), encoding="utf-8")
     assert load_prompts(str(tmp_path / "p.json")).prompts == expected
 

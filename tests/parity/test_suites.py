@@ -148,8 +148,8 @@ def test_a_row_becomes_a_prompt(hub: Hub, name: str) -> None:
     hub.rows = {config: [row] for config in suite.configs or (None,)}
     found = load_prompts(name, 1)
     assert found.prompts == (prompt,)
-    assert (found.name, found.max_tokens) == (name, suite.max_tokens)
-    assert found.source == f"{suite.dataset}@{COMMIT}, {suite.split}"
+    assert found.max_tokens == suite.max_tokens
+    assert found.source == f"{name} ({suite.dataset}@{COMMIT}, {suite.split})"
     # What is loaded is the commit that is recorded, and no keyword lets a data set run code.
     config = suite.configs[0] if suite.configs else None
     assert hub.asked == [

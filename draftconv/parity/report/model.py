@@ -22,7 +22,7 @@ class About:
 
     Attributes:
         target: name, with @revision where it has one.
-        prompts: name of the suite or file; `prompts_sha256`: of the prompts as they were rendered.
+        prompts: the suite with its data set and commit, or the file; `prompts_sha256`: of them as they were rendered.
         trace: hash of the trace that every arm was replayed on; None in a live run.
         depth: K, drafted tokens per step.
         settings: everything else that the figures depend on, by name: dtype, device, lengths, sampling;
