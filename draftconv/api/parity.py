@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import draftconv
-from draftconv.api.extension import extended, refuse_unextendable
 from draftconv.api.lineup import Lineup, Side, line_up
 from draftconv.checkpoint import show
 from draftconv.errors import UsageError
 from draftconv.parity.records import Record, paired
 from draftconv.parity.report import read_report
+from draftconv.parity.report.extended import extended, refuse_unextendable
 from draftconv.parity.report.model import About, Attribution, Comparison, Control, Report
 from draftconv.parity.semantics import SEMANTICS, Semantics
 from draftconv.parity.trace import DTYPES, Entry, Trace, open_trace

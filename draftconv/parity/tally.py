@@ -136,14 +136,14 @@ class LossSum:
         """What has come together so far."""
         tokens = sorted((Missed(token, *sums) for token, sums in self.missed.items()), key=lambda m: (-m.lost, m.token))
         return Losses(
-            self.looked,
-            self.what,
-            self.worse,
-            self.better,
-            self.lost,
-            self.gained,
-            tuple(tokens[: self.keep]),
-            tuple(_costliest(self.largest, self.keep)),
+            places=self.looked,
+            what=self.what,
+            worse=self.worse,
+            better=self.better,
+            lost=self.lost,
+            gained=self.gained,
+            tokens=tuple(tokens[: self.keep]),
+            largest=tuple(_costliest(self.largest, self.keep)),
         )
 
 

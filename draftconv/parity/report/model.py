@@ -295,12 +295,12 @@ class Report:
         verdict, about = comparison.verdict, self.about
         return Sample(
             Terms(
-                self.arm(reference).content,
-                self.arm(candidate).content,
-                about.target,
-                about.depth,
-                verdict.gate,
-                verdict.how,
+                reference=self.arm(reference).content,
+                candidate=self.arm(candidate).content,
+                target=about.target,
+                depth=about.depth,
+                gate=verdict.gate,
+                how=verdict.how,
             ),
             self.pairs(comparison),
             {record.id: record.tokens for record in self.records if record.arm == reference},
