@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,9 @@ from draftconv.quantization.recipes import FormatName
 from draftconv.quantization.scheme import GRIDS, Per, ScaleDtype, Scheme, WeightScheme
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from draftconv.quantization.deviation import Deviation
     from draftconv.quantization.formats.base import Format, Weight
+    from draftconv.quantization.grids import InputScales
     from draftconv.quantization.reading import Stored
 
 
@@ -78,13 +77,13 @@ def quantize(
     form: Form,
     why: str,
     *,
-    input_scales: Mapping[str, Tensor] | None = None,
+    input_scales: InputScales | None = None,
 ) -> tuple[Work, dict[str, Deviation]]:
     """Quantize some weights of a drafter.
 
     Args:
         names: canonical weights. `why`: for the record.
-        input_scales: module → float32 [], of static activations.
+        input_scales: of static activations, by module.
 
     Returns:
         The work, and what will be told of each weight once the plan has been executed.

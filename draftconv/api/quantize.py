@@ -29,9 +29,8 @@ from draftconv.quantization.exclusions import WEIGHT, Selection, select
 from draftconv.quantization.recipes import Recipe, find_recipe
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from draftconv.quantization.deviation import Deviation
+    from draftconv.quantization.grids import InputScales
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ def _form(
 
 def _input_scales(
     drafter: Drafter, deployment: Deployment, selection: Selection, options: QuantizeOptions
-) -> dict[str, Tensor]:
+) -> InputScales:
     """Scales of static activations, measured on the trace of `--calibrate`.
 
     Raises:
