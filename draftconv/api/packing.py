@@ -11,7 +11,7 @@ from draftconv.checkpoint import Computed, Copy, PlannedTensor, TensorRef
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
-from draftconv.engines.naming import ignore_names, module_names, wide_names
+from draftconv.engines.naming import ignore_names, module_names, wide_modules, wide_names
 from draftconv.errors import Refused
 from draftconv.quantization.exclusions import WEIGHT, fused_with
 from draftconv.quantization.recipes import FormatName
@@ -62,10 +62,10 @@ def spelled(
     """What is kept, and what is quantized where a format lists it, in the names that these engines match.
 
     Args:
-        specs: none spells what is kept for every engine that reads the format.
+        specs: none spells both for every engine that reads the format.
     """
     if not specs:
-        return wide_names(form, facts, kept, target), ()
+        return wide_names(form, facts, kept, target), wide_modules(form, facts, quantized, target)
     ignore = (name for spec in specs for name in ignore_names(spec, form, facts, kept, target))
     listed = (name for spec in specs for name in module_names(spec, form, facts, quantized, target))
     return tuple(dict.fromkeys(ignore)), tuple(dict.fromkeys(listed))
