@@ -140,13 +140,18 @@ def round_to(x: Tensor, scheme: InputScheme, scale: Tensor) -> Tensor:
     Raises:
         Refused: NVFP4, whose activations have a second scale per block.
     """
-    if scheme.grid != "fp8":
+    refuse_unsimulated(scheme)
+    return (nearest(x.float() * scale.reciprocal(), "fp8") * scale).to(x.dtype)
+
+
+def refuse_unsimulated(scheme: InputScheme) -> None:
+    """Raises Refused for activations that nothing here computes."""
+    if scheme.grid == "nvfp4":
         raise Refused(
             f"activations as {scheme} are not simulated",
             why="engines scale them once more per block while they run",
             cure="compare the drafter on the engine",
         )
-    return (nearest(x.float() * scale.reciprocal(), "fp8") * scale).to(x.dtype)
 
 
 def input_scale(peak: Tensor, scheme: InputScheme) -> Tensor:
