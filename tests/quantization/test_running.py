@@ -57,9 +57,7 @@ def logits(model: DrafterModel) -> Tensor:
         ("mla-eagle3.1", "w4a8"),
     ],
 )
-def test_the_file_computes_what_the_recipe_promised(
-    name: str, recipe: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_the_file_computes_what_the_recipe_promised(name: str, recipe: str, dtype: torch.dtype, tmp_path: Path) -> None:
     quantized.write(tmp_path / "out", name, recipe)
     found = load(tmp_path / "out", name, dtype)
     stored = stored_dtypes(quantized.read(quantized.source(name), name))
