@@ -22,6 +22,7 @@ from draftconv.engines.kernels import hardware_of
 from draftconv.errors import DraftconvError, Refused, Undecided, UsageError
 from draftconv.parity.arms import Loading, load_arm
 from draftconv.parity.calibration import input_peaks
+from draftconv.parity.report import Report
 from draftconv.parity.trace import open_trace
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.grids import dequantize
@@ -29,6 +30,7 @@ from draftconv.quantization.grids import quantize as rounded
 from draftconv.quantization.reading import find_stored
 from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.quantization.simulate import simulate, stored_dtypes
+from draftconv.reference.counts import Counts
 from draftconv.reference.load import load_drafter, to_torch
 from tests import quantized
 from tests.parity.traces import Recorded
@@ -395,6 +397,13 @@ def test_a_wider_twin_rounds_nothing(written: Written, tmp_path: Path) -> None:
 # ── parity ─────────────────────────────────────────────────────────────────────────
 
 
+def drafted(report: Report) -> list[list[Counts]]:
+    """The counts of every request, of each candidate."""
+    return [
+        [record.counts for record in report.records if record.arm == found.candidate] for found in report.comparisons
+    ]
+
+
 @pytest.mark.parametrize(("name", "recipe"), [(REDUCED, "w4a8"), (MLA31, "quark-w4a8")])
 def test_the_file_drafts_as_its_recipe_was_simulated(
     name: str, recipe: str, recorded: Recorded, written: Written
@@ -402,10 +411,8 @@ def test_the_file_drafts_as_its_recipe_was_simulated(
     trace = recorded(quantized.family(name), count=4)
     options = ParityOptions(fake_quant=(recipe,))
     report = parity(quantized.source(name), [written(name, recipe)], trace=trace, options=options)
-    counts: dict[str, list[object]] = {}
-    for record in report.records:
-        counts.setdefault(record.arm, []).append(record.counts)
-    reference, file, simulated = (counts[arm.name] for arm in report.arms)
+    file, simulated = drafted(report)
+    reference = [record.counts for record in report.records if record.arm == name]
     assert file == simulated
     assert file != reference
 
@@ -418,10 +425,7 @@ def test_a_damaged_file_does_not(recorded: Recorded, written: Written, tmp_path:
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
     options = ParityOptions(fake_quant=("w4a8",))
     report = parity(quantized.source(REDUCED), [out], trace=recorded("llama", count=4), options=options)
-    counts: dict[str, list[object]] = {}
-    for record in report.records:
-        counts.setdefault(record.arm, []).append(record.counts)
-    _, file, simulated = (counts[arm.name] for arm in report.arms)
+    file, simulated = drafted(report)
     assert file != simulated
 
 
