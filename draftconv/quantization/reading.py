@@ -1,8 +1,7 @@
 """The quantized weights of an opened drafter: which format they are in, and what belongs to which module.
 
-config.json is believed where it speaks of a format that the tensors are in. Where it does not,
-or the tensors say otherwise, every format is asked to load one module, and what fits is taken
-and told.
+config.json says which format; the tensors say which modules are quantized, and each format goes
+by them where they tell more of scales and packing than config.json does (`Format.resolve`).
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftconv.checkpoint import FLOATS, TensorRef, show_some
+from draftconv.checkpoint import FLOATS, TensorRef, show, show_some
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.tensors import expected
-from draftconv.errors import Refused
+from draftconv.errors import BadCheckpoint, Refused
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats import formats
 from draftconv.quantization.formats.base import Declared, Format, Weight
@@ -45,10 +44,17 @@ class Stored:
         """One weight in memory.
 
         Raises:
-            BadCheckpoint: its tensors do not fit each other or what is declared.
+            BadCheckpoint: its tensors do not fit each other, the drafter or what is declared.
         """
         parts = {suffix: read(ref) for suffix, ref in self.modules[module].items()}
-        return self.format.load(parts, self.declared, self.dtype)
+        weight = self.format.load(parts, self.declared, self.dtype)
+        if (found := tuple(weight.quantized.codes.shape)) != self.shapes[module]:
+            raise BadCheckpoint(
+                f"{show(module)} unpacks to {show(found)}, the drafter needs {show(self.shapes[module])}",
+                why=f"it was read as {self.format.title}, as quantization_config says",
+                cure="quantization_config does not describe these tensors",
+            )
+        return weight
 
     def group(self, weight: Weight) -> int | None:
         """Inputs under one scale; None for one scale per row or for all."""
@@ -61,7 +67,7 @@ def find_stored(drafter: Drafter) -> Stored:
 
     Raises:
         Refused: no format that draftconv reads fits what config.json declares, or the variant is not known.
-        BadCheckpoint: config.json contradicts itself.
+        BadCheckpoint: config.json contradicts itself, or a quantized module is no part of the drafter.
     """
     modules = dict(quantized_modules(drafter))
     checkpoint = drafter.checkpoint
@@ -87,7 +93,7 @@ def quantized_modules(drafter: Drafter) -> Iterator[tuple[str, Parts]]:
         modules.setdefault(module, {})[suffix] = ref
     for module, parts in modules.items():
         kept = {suffix: ref for suffix, ref in parts.items() if suffix != "bias"}
-        if module and (set(kept) - {"weight"} or kept["weight"].dtype not in FLOATS):
+        if kept and module and (set(kept) - {"weight"} or kept["weight"].dtype not in FLOATS):
             yield module, kept
 
 
@@ -95,7 +101,14 @@ def _shapes(drafter: Drafter, modules: Iterable[str]) -> dict[str, tuple[int, in
     wanted = expected(drafter.facts)
     shapes = {}
     for module in modules:
-        outputs, inputs = wanted[f"{module}{WEIGHT}"].shape
+        found = wanted.get(f"{module}{WEIGHT}")
+        if found is None or len(found.shape) != 2:
+            raise BadCheckpoint(
+                f"{show(module)} has tensors of a quantized weight, and this drafter has no such weight",
+                why="what they are multiplied with cannot be told",
+                cure="export the drafter again; `draftconv inspect` lists its tensors",
+            )
+        outputs, inputs = found.shape
         shapes[module] = (outputs, inputs)
     return shapes
 
