@@ -60,7 +60,7 @@ def compare(module: str, mine: Stored | TensorRef, theirs: Stored | TensorRef) -
             return ours if isinstance(ours, Judgement) else _rounded(ours, theirs)
         case TensorRef(), Stored():
             read = _load(module, theirs)
-            return read if isinstance(read, Judgement) else _dequantized(mine, read, theirs.dtype)
+            return read if isinstance(read, Judgement) else _dequantized(mine, read)
         case _:
             raise ValueError(f"{module} is quantized on neither side")
 
@@ -186,7 +186,7 @@ def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
     return ours is theirs or (ours is not None and theirs is not None and torch.equal(ours.float(), theirs.float()))
 
 
-def _dequantized(mine: TensorRef, theirs: Weight, dtype: str) -> Judgement:
+def _dequantized(mine: TensorRef, theirs: Weight) -> Judgement:
     title = GRIDS[theirs.quantized.grid].title
     shape = list(theirs.quantized.codes.shape)
     if mine.dtype not in FLOATS or list(mine.shape) != shape:
