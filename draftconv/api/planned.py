@@ -143,7 +143,17 @@ def judge(
             raise Refused(
                 f"{engine.title} would not serve this drafter as it was trained ({verdict.status})",
                 why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
-                cure="give --target" if verdict.status == "undecided" else f"see `draftconv inspect --for {spec}`",
+                cure=_cure(verdict, line.rule.code),
             )
         verdicts.append(verdict)
     return tuple(verdicts)
+
+
+CURES: Mapping[str, str] = {"sglang-fc-quantized": "add --unpack fc, which writes fc as floats"}
+"""What to type for a rule that an option of `convert` satisfies."""
+
+
+def _cure(verdict: Verdict, code: str) -> str:
+    if verdict.status == "undecided":
+        return "give --target"
+    return CURES.get(code, f"see `draftconv inspect --for {verdict.spec}`")

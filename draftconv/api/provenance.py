@@ -97,6 +97,11 @@ class Provenance:
         return Config(self.data, FILE).texts("engines") if "engines" in self.data else None
 
     @property
+    def from_format(self) -> str | None:
+        """How the quantized weights of its direct source were said to be stored."""
+        return Config(self.data, FILE).section("options").text("from_format")
+
+    @property
     def target(self) -> Target | None:
         """The target that the conversion was told of."""
         row = Config(self.data, FILE).section("target")

@@ -53,6 +53,7 @@ def make_record(
         "made": _made(work, provenance),
         "lm_head_order": list(work.order) if work.order is not None else None,
         "earlier": provenance.handed_on() if provenance else [],
+        "findings": list(conversion.findings),
         "warnings": [{"code": p.code, "detail": p.detail} for p in conversion.warnings],
         "not_checked": list(conversion.not_made),
     }

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from draftconv.api.hints import hints
+from draftconv.api.packing import ACTIVATIONS
 from draftconv.api.provenance import FILE, Provenance, Way, read_provenance
 from draftconv.api.words import word
 from draftconv.api.work import MAPS, content_hash, copy_of, output_blocks
@@ -126,6 +127,12 @@ class _Declared:
         changes = self.way.changes if self.way else ()
         return next((c.why for c in changes if c.kind == kind and c.what in names), None)
 
+    @property
+    def from_format(self) -> str | None:
+        """What the conversion was told of the source's quantized weights."""
+        direct = self.provenance and self.way and len(self.way.steps) == 1
+        return self.provenance.from_format if self.provenance and direct else None
+
     def made(self, name: str) -> str | None:
         """The hash that a tensor must have which does not come from the source."""
         return self.provenance.made.get(name) if self.provenance and self.way else None
@@ -138,8 +145,9 @@ def _tensors(
     total = sum(ref.nbytes for ref in theirs.values())
     seen = 0
     if out.facts.quantization or source.facts.quantization:
-        weights = _Weights.of(out, source)
+        weights = _Weights.of(out, source, declared)
         yield from weights.faults
+        yield from weights.activations(declared)
         for module in weights.modules:
             yield weights.compare(module, declared)
             seen += sum(ref.nbytes for name, ref in theirs.items() if name in weights.parts(module))
@@ -176,14 +184,14 @@ class _Weights:
     faults: tuple[Comparison, ...]
 
     @classmethod
-    def of(cls, out: Drafter, source: Drafter) -> _Weights:
+    def of(cls, out: Drafter, source: Drafter, declared: _Declared) -> _Weights:
         from draftconv.quantization.reading import find_stored
 
         found: list[Stored | None] = []
         faults = []
-        for drafter, where in ((out, "the output"), (source, "the source")):
+        for drafter, where, given in ((out, "the output", None), (source, "the source", declared.from_format)):
             try:
-                found.append(find_stored(drafter) if drafter.facts.quantization else None)
+                found.append(find_stored(drafter, given) if drafter.facts.quantization else None)
             except DraftconvError as error:
                 found = [None, None]
                 faults.append(Comparison("quantized weights", "different", f"{where} cannot be read: {error.what}"))
@@ -201,6 +209,14 @@ class _Weights:
         """The tensors of a weight on either side."""
         suffixes = {s for stored in (self.mine, self.theirs) if stored for s in stored.modules.get(module, ())}
         return frozenset(f"{module}.{suffix}" for suffix in suffixes | {WEIGHT.removeprefix(".")})
+
+    def activations(self, declared: _Declared) -> Iterator[Comparison]:
+        """What the inputs of weights are rounded to, when both sides say so."""
+        if self.mine and self.theirs and self.mine.declared.inputs != self.theirs.declared.inputs:
+            ours, theirs = (stored.declared.inputs or "16 bit" for stored in (self.mine, self.theirs))
+            why = declared.find("fact", ACTIVATIONS)
+            how = why or f"{ours} in the output, {theirs} in the source"
+            yield Comparison(ACTIVATIONS, "declared" if why else "different", how)
 
     def compare(self, module: str, declared: _Declared) -> Comparison:
         from draftconv.quantization.verifying import compare

@@ -44,6 +44,11 @@ class Stored:
     dtype: str
     findings: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """Format and granularity, for a person."""
+        return _title(Fit(self.format, self.declared))
+
     def load(self, module: str) -> Weight:
         """One weight in memory.
 
@@ -74,7 +79,7 @@ def find_stored(drafter: Drafter, given: str | None = None) -> Stored:
     modules = dict(quantized_modules(drafter))
     shapes = _shapes(drafter, modules)
     told = _told(drafter) if given is None else None
-    fits = fitting(modules, shapes) if modules else ()
+    fits = _in_range(fitting(modules, shapes), modules) if modules else ()
     if given is not None:
         chosen = _given(given, fits)
         findings = [f"read as {chosen} because it was asked for"]
@@ -144,6 +149,23 @@ def _only(fits: Sequence[Fit], modules: Mapping[str, Parts], drafter: Drafter, e
     )
 
 
+def _in_range(fits: tuple[Fit, ...], modules: Mapping[str, Parts]) -> tuple[Fit, ...]:
+    """Of readings that differ only in the range of codes, those that hold the codes of the smallest weight."""
+    if len({str(fit) for fit in fits}) == len(fits):
+        return fits
+    smallest = min(modules.values(), key=lambda parts: sum(ref.nbytes for ref in parts.values()))
+    stored = {suffix: read(ref) for suffix, ref in smallest.items()}
+    return tuple(fit for fit in fits if _loads(fit, stored)) or fits
+
+
+def _loads(fit: Fit, stored: Mapping[str, Tensor]) -> bool:
+    try:
+        fit.format.load(stored, fit.declared, "BF16")
+    except (BadCheckpoint, Refused):
+        return False
+    return True
+
+
 def _one(fits: Sequence[Fit]) -> Fit:
     """The only reading.
 
@@ -190,7 +212,7 @@ PLAIN = ("fc", "self_attn.", "mlp.")
 """What engines build as quantized linears unless it is excluded."""
 
 LITERAL = re.compile(r"(?:re:)?[\^]?(?:[.]?[*]|\\b|[.]|\\[.])*([A-Za-z_][\w.]*)\$?")
-"""An entry of an exclusion list that ends in a name: `fc`, `*fc`, `re:.*\\bfc$`. Others are for the engines' matchers."""
+"""An entry of an exclusion list that ends in a name: `fc`, `*fc`, `re:.*\\bfc$`. Others are left to the engines."""
 
 
 def _unlike(drafter: Drafter, told: Fit, modules: Mapping[str, Parts]) -> list[str]:
@@ -218,7 +240,7 @@ def quantized_modules(drafter: Drafter) -> Iterator[tuple[str, Parts]]:
         modules.setdefault(module, {})[suffix] = ref
     for module, parts in modules.items():
         kept = {suffix: ref for suffix, ref in parts.items() if suffix != "bias"}
-        if module and (set(kept) - {"weight"} or kept["weight"].dtype not in FLOATS):
+        if module and kept and (set(kept) - {"weight"} or kept["weight"].dtype not in FLOATS):
             yield module, kept
 
 
