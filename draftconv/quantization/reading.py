@@ -78,10 +78,10 @@ def find_stored(drafter: Drafter, given: str | None = None) -> Stored:
     """
     modules = dict(quantized_modules(drafter))
     shapes = _shapes(drafter, modules)
-    told = _told(drafter) if given is None else None
     fits = _in_range(fitting(modules, shapes), modules) if modules else ()
+    told = _told(drafter, forgiving=given is not None)
     if given is not None:
-        chosen = _given(given, fits)
+        chosen = _with_rest(_given(given, fits), told)
         findings = [f"read as {chosen} because it was asked for"]
     elif isinstance(told, Fit):
         chosen = _believed(told, fits)
@@ -97,11 +97,11 @@ def find_stored(drafter: Drafter, given: str | None = None) -> Stored:
     return Stored(chosen.format, chosen.declared, modules, shapes, _dtype(drafter), tuple(findings))
 
 
-def _told(drafter: Drafter) -> Fit | BadCheckpoint | None:
+def _told(drafter: Drafter, *, forgiving: bool) -> Fit | BadCheckpoint | None:
     """What config.json says; an error where it contradicts itself.
 
     Raises:
-        Refused: it tells of a variant that is not known.
+        Refused: it tells of a variant that is not known, unless `forgiving`.
     """
     config = Config(drafter.config)
     section = config.section("quantization_config").data or config.section("compression_config").data
@@ -111,7 +111,17 @@ def _told(drafter: Drafter) -> Fit | BadCheckpoint | None:
                 return Fit(form, declared)
     except BadCheckpoint as error:
         return error
+    except Refused:
+        if not forgiving:
+            raise
     return None
+
+
+def _with_rest(found: Fit, told: Fit | BadCheckpoint | None) -> Fit:
+    """A reading by tensors, with what only config.json can tell."""
+    if not isinstance(told, Fit):
+        return found
+    return replace(found, declared=replace(found.declared, inputs=told.declared.inputs, ignore=told.declared.ignore))
 
 
 def _given(given: str, fits: Sequence[Fit]) -> Fit:
@@ -133,8 +143,7 @@ def _believed(told: Fit, fits: Sequence[Fit]) -> Fit:
         return told
     # A wrong granularity leaves the order of nibbles told, which no tensor tells.
     alike = [fit for fit in same if fit.declared.style == told.declared.style]
-    found = _one(alike or list(fits))
-    return replace(found, declared=replace(found.declared, inputs=told.declared.inputs, ignore=told.declared.ignore))
+    return _with_rest(_one(alike or fits), told)
 
 
 def _only(fits: Sequence[Fit], modules: Mapping[str, Parts], drafter: Drafter, error: BadCheckpoint | None) -> Fit:
@@ -211,15 +220,26 @@ def _strange(chosen: Fit, modules: Mapping[str, Parts]) -> list[str]:
 PLAIN = ("fc", "self_attn.", "mlp.")
 """What engines build as quantized linears unless it is excluded."""
 
-LITERAL = re.compile(r"(?:re:)?[\^]?(?:[.]?[*]|\\b|[.]|\\[.])*([A-Za-z_][\w.]*)\$?")
+LITERAL = re.compile(r"(?:re:)?[\^]?(?:[.]?[*]|\\b|[.]|\\[.])*([A-Za-z_](?:\w|[\\]?[.])*)\$?")
 """An entry of an exclusion list that ends in a name: `fc`, `*fc`, `re:.*\\bfc$`. Others are left to the engines."""
+
+
+JOINED: Mapping[str, tuple[str, ...]] = {
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+    "fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa"),
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+"""What engines call weights that they join; see `exclusions.FUSED`."""
 
 
 def _unlike(drafter: Drafter, told: Fit, modules: Mapping[str, Parts]) -> list[str]:
     """Modules that are quantized or plain against the word of the config."""
     if not told.declared.ignore:
         return []  # formats that list what is quantized, or nothing at all
-    named = {found[1].removesuffix(".weight") for entry in told.declared.ignore if (found := LITERAL.fullmatch(entry))}
+    entries = [LITERAL.fullmatch(entry) for entry in told.declared.ignore]
+    spelled = [found[1].replace("\\.", ".").removesuffix(WEIGHT) for found in entries if found]
+    named = {part for name in spelled for part in JOINED.get(name.rpartition(".")[2], (name,))}
     weights = [n.removesuffix(WEIGHT) for n, row in expected(drafter.facts).items() if len(row.shape) == 2]
     excluded = [module for module in weights if any(f".{module}".endswith(f".{name}") for name in named)]
     findings = []
