@@ -41,6 +41,11 @@ ONLY_READ = {
     "natural order (scales in F32 and no zero points show it) and are read so",
 }
 
+MAY_LACK = {
+    "weight_zero_point": "weight_zero_point is missing, which Quark writes: the weights are read as symmetric, in the "
+    "order of nibbles that pack_method names",
+}
+
 
 class QuarkInt4(Format):
     """`store` writes what `export_safetensors` of a model in memory writes.
@@ -57,6 +62,8 @@ class QuarkInt4(Format):
     inputs = frozenset({None, InputScheme("int8", "token", True), InputScheme("fp8", "token", True)})
     styles = ("reorder", "order")
     only_read = ONLY_READ
+    reads_style = True
+    may_lack = MAY_LACK
 
     def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
         outputs, inputs = shape
@@ -135,8 +142,8 @@ class QuarkInt4(Format):
         tensors = Tensors(self.title, stored)
         words, scale = stored["weight"], stored["weight_scale"]
         if found.style != FILE_TO_FILE:
-            zeros = tensors.get("weight_zero_point", ("I32",), *scale.shape[:-1], -(-scale.shape[-1] // 8))
-            if zeros.any():
+            zeros = tensors.optional("weight_zero_point", ("I32",), *scale.shape[:-1], -(-scale.shape[-1] // 8))
+            if zeros is not None and zeros.any():
                 raise BadCheckpoint(
                     "weight_zero_point is not zero",
                     why="the config declares symmetric weights: either it lies, or the tensor is damaged",
