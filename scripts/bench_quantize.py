@@ -11,7 +11,7 @@ import argparse
 import os
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
@@ -56,9 +56,7 @@ def figures(program: Path, source: Path, target: str, work: Path, runs: int) -> 
     gigabytes = (source / "model.safetensors").stat().st_size / 1e9
     found = measure_quantize(program, source, target, work, runs)
     copies = found.pop("copy")
-    rows = [
-        Row("durable copy (`cp`, then fsync)", f"{spread(seconds(copies))}, {gigabytes / median(copies):.2f} GB/s")
-    ]
+    rows = [Row("durable copy (`cp`, then fsync)", f"{spread(seconds(copies))}, {gigabytes / median(copies):.2f} GB/s")]
     for recipe, quantizations in found.items():
         ratios = sorted(b.seconds / a.seconds for a, b in zip(copies, quantizations, strict=True))
         peak = max(each.peak_bytes for each in quantizations)

@@ -47,10 +47,14 @@ CALIBRATION = (
     "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        self.items.",
     "import os\nimport sys\n\ndef main(args=None):\n    if args is None:\n        args = sys.argv[1:]\n    for name in",
     "    def __repr__(self):\n        return '<%s at %x>' % (self.__class__.__name__, id(self))\n\n    def __eq__(self",
-    "try:\n    import json\nexcept ImportError:\n    json = None\n\ndef load(path, encoding='utf-8'):\n    with open(path",
-    "# Copy the file in blocks, and tell how many bytes were copied.\ndef copy(source, target, length=65536):\n    while",
-    "class Error(Exception):\n    \"\"\"Base class of the errors of this module.\"\"\"\n\n    def __init__(self, message, *args):",
-    "    for key, value in sorted(options.items()):\n        if value is None:\n            continue\n        result.append(",
+    "try:\n    import json\nexcept ImportError:\n    json = None\n"
+    "\ndef load(path, encoding='utf-8'):\n    with open(path",
+    "# Copy the file in blocks, and tell how many bytes were copied.\n"
+    "def copy(source, target, length=65536):\n    while",
+    'class Error(Exception):\n    """Base class of the errors of this module."""\n'
+    "\n    def __init__(self, message, *args):",
+    "    for key, value in sorted(options.items()):\n        if value is None:\n"
+    "            continue\n        result.append(",
 )
 """What calibration traces are asked: text of the kind that the fixtures were trained on, none of it held out."""
 
@@ -135,8 +139,15 @@ def main(argv: Sequence[str]) -> None:
             held_out, calibration = made_traces(target, drafters, work)
             for drafter in drafters:
                 print(f"measure_recipes: {drafter.name}", file=sys.stderr, flush=True)
-                head = ("recipe", "accept length", "ratio", "95 % interval", f"loss below {MARGIN:.0%}")
-                parts.append(f"`{drafter.name}`\n\n{table(head, rows(*measured(drafter, work, held_out, calibration)))}")
+                head = (
+                    "recipe",
+                    "accept length",
+                    "ratio",
+                    "95 % interval",
+                    f"loss below {MARGIN:.0%}".replace("%", " %"),
+                )
+                found = table(head, rows(*measured(drafter, work, held_out, calibration)))
+                parts.append(f"`{drafter.name}`\n\n{found}")
     text = "\n".join(parts)
     print(text, end="")
     if options.write:
