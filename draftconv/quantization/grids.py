@@ -61,9 +61,7 @@ def quantize(
         UsageError: the inputs are no multiple of the group.
     """
     rows, inputs = weight_OI.shape
-    group = scheme.group or inputs
-    if inputs % group:
-        raise UsageError(f"{name} has {inputs} inputs, which is no multiple of the group of {group}")
+    group = check_inputs(inputs, scheme, name)
     if whole is None:
         whole = peak(weight_OI) if scheme.whole else torch.ones((), device=weight_OI.device)
     scaling = Scaling.of(scheme, weight_OI.dtype, whole)
@@ -74,15 +72,32 @@ def quantize(
         wide_BGg = torch.unflatten(rows_BI.float(), 1, (-1, group))
         top_BG = wide_BGg.abs().amax(-1)
         if not top_BG.isfinite().all():
-            raise BadCheckpoint(
-                f"{name} holds NaN or infinite values",
-                why="no scale covers them, and every code beside them would be lost",
-                cure="`draftconv inspect --deep` names the tensors that are not finite",
-            )
+            raise not_finite(name)
         stored_BG = scaling.fit(wide_BGg, whole.expand(1, 1) if scheme.per == "tensor" else top_BG)
         scale_OG[slice(1) if scheme.per == "tensor" else at] = stored_BG
         codes_OI[at] = encode(scaling.values(wide_BGg, stored_BG), scheme.grid).flatten(1)
     return Quantized(scheme.grid, codes_OI, scale_OG, scaling.unit)
+
+
+def check_inputs(inputs: int, scheme: WeightScheme, name: str) -> int:
+    """How many inputs of a row share a scale.
+
+    Raises:
+        UsageError: the inputs are no multiple of the group.
+    """
+    group = scheme.group or inputs
+    if inputs % group:
+        raise UsageError(f"{name} has {inputs} inputs, which is no multiple of the group of {group}")
+    return group
+
+
+def not_finite(name: str) -> BadCheckpoint:
+    """The error of a weight that cannot be quantized."""
+    return BadCheckpoint(
+        f"{name} holds NaN or infinite values",
+        why="no scale covers them, and every code beside them would be lost",
+        cure="`draftconv inspect --deep` names the tensors that are not finite",
+    )
 
 
 def dequantize(quantized: Quantized, dtype: torch.dtype = torch.float32) -> Tensor:
