@@ -264,8 +264,13 @@ def test_a_module_that_is_plain_against_the_config_is_told(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("variant", ["llama", "mla-3.1", "mixed", "reduced"])
-@pytest.mark.parametrize("recipe", ["w4a16", "w4a8", "quark-w4a8", "fp8"])
-@pytest.mark.parametrize("engine", [None, "vllm:b200", "sglang:b200"])
+@pytest.mark.parametrize(
+    ("engine", "recipe"),
+    [
+        *((engine, recipe) for engine in (None, "vllm:b200") for recipe in ("w4a16", "w4a8", "quark-w4a8", "fp8")),
+        ("sglang:b200", "fp8"),  # its INT4 kernel takes no weight as small as these
+    ],
+)
 def test_what_draftconv_writes_gives_nothing_to_tell(
     engine: str | None, recipe: str, variant: str, tmp_path: Path
 ) -> None:
