@@ -181,7 +181,7 @@ def test_strict_fails_on_a_warning(run: Run, tmp_path: Path) -> None:
 def test_inspect_json(run: Run, drafter: Path) -> None:
     found = json.loads(run("inspect", drafter, "--format", "json").stdout)
     assert list(found) == ["name", "revision", "files", "layout", "facts", "reasons", "tensors", "companions",
-                           "dropped", "target", "problems", "not_checked", "engines"]  # fmt: skip
+                           "dropped", "target", "problems", "weights", "not_checked", "engines"]  # fmt: skip
     assert found["name"] == "drafter"
     assert found["layout"]["id"] == "torchspec-native"
     assert found["facts"]["eagle"] == "3"
