@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,17 +11,16 @@ from draftconv.checkpoint import Computed, Copy, PlannedTensor, TensorRef, show,
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
-from draftconv.engines.naming import ignore_names, module_names, wide_names
+from draftconv.engines.naming import ignore_names, module_names, wide_modules, wide_names
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.quantization.exclusions import WEIGHT, fused_with
 from draftconv.quantization.recipes import FormatName
 from draftconv.quantization.scheme import GRIDS, Per, ScaleDtype, Scheme, WeightScheme
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from draftconv.quantization.deviation import Deviation
     from draftconv.quantization.formats.base import Format, Weight
+    from draftconv.quantization.grids import InputScales
     from draftconv.quantization.reading import Stored
 
 ACTIVATIONS = "activations"
@@ -66,10 +65,10 @@ def spelled(
     """What is kept, and what is quantized where a format lists it, in the names that these engines match.
 
     Args:
-        specs: none spells what is kept for every engine that reads the format.
+        specs: none spells both for every engine that reads the format.
     """
     if not specs:
-        return wide_names(form, facts, kept, target), ()
+        return wide_names(form, facts, kept, target), wide_modules(form, facts, quantized, target)
     ignore = (name for spec in specs for name in ignore_names(spec, form, facts, kept, target))
     listed = (name for spec in specs for name in module_names(spec, form, facts, quantized, target))
     return tuple(dict.fromkeys(ignore)), tuple(dict.fromkeys(listed))
@@ -81,13 +80,13 @@ def quantize(
     form: Form,
     why: str,
     *,
-    input_scales: Mapping[str, Tensor] | None = None,
+    input_scales: InputScales | None = None,
 ) -> tuple[Work, dict[str, Deviation]]:
     """Quantize some weights of a drafter.
 
     Args:
         names: canonical weights. `why`: for the record.
-        input_scales: module → float32 [], of static activations.
+        input_scales: of static activations, by module.
 
     Returns:
         The work, and what will be told of each weight once the plan has been executed.

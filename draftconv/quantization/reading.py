@@ -53,10 +53,17 @@ class Stored:
         """One weight in memory.
 
         Raises:
-            BadCheckpoint: its tensors do not fit each other or what is declared.
+            BadCheckpoint: its tensors do not fit each other, the drafter or what is declared.
         """
         parts = {suffix: read(ref) for suffix, ref in self.modules[module].items()}
-        return self.format.load(parts, self.declared, self.dtype)
+        weight = self.format.load(parts, self.declared, self.dtype)
+        if (found := tuple(weight.quantized.codes.shape)) != self.shapes[module]:
+            raise BadCheckpoint(
+                f"{show(module)} unpacks to {show(found)}, the drafter needs {show(self.shapes[module])}",
+                why=f"it was read as {self.format.title}, as quantization_config says",
+                cure="quantization_config does not describe these tensors",
+            )
+        return weight
 
     def group(self, weight: Weight) -> int | None:
         """Inputs under one scale; None for one scale per row or for all."""

@@ -12,8 +12,9 @@ from draftconv.checkpoint import TensorRef, show
 from draftconv.drafter.checks import target_table
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
+from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.reference.drafter import EMBEDDING, HEAD, DrafterModel
+from draftconv.reference.drafter import DrafterModel
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -75,7 +76,9 @@ def to_torch(ref: TensorRef) -> Tensor:
         )
     if not ref.nbytes:
         return torch.empty(ref.shape, dtype=TORCH_DTYPES[ref.dtype])  # frombuffer takes no empty buffer
-    return torch.frombuffer(bytearray(ref.read()), dtype=TORCH_DTYPES[ref.dtype]).reshape(ref.shape)
+    raw = bytearray(ref.nbytes)
+    ref.file.readinto(ref.offset, memoryview(raw))
+    return torch.frombuffer(raw, dtype=TORCH_DTYPES[ref.dtype]).reshape(ref.shape)
 
 
 def _offsets(drafter: Drafter) -> Tensor:

@@ -52,7 +52,8 @@ class QuarkInt4(Format):
 
     Per channel: weight I32 [O, I/8], weight_scale [O], weight_zero_point I32 [O/8]. Per group,
     transposed: weight I32 [I, O/8], weight_scale [I/g, O], weight_zero_point I32 [I/g, O/8].
-    Scales have the dtype of the weight; zero points are zeros, written although nothing needs them.
+    Scales have the dtype of the weight; zero points are zeros, written although nothing needs them,
+    and so not asked for on reading.
     """
 
     id = "quark-int4"
