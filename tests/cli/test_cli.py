@@ -273,8 +273,8 @@ def test_a_dry_run_shows_everything_and_proposes_itself(run: Run, drafter: Path,
 def test_convert_json(run: Run, drafter: Path) -> None:
     dry = json.loads(run("convert", drafter, "out", "--dry-run", "--format", "json").stdout)
     wet = json.loads(run("convert", drafter, "out", "--format", "json").stdout)
-    assert list(wet) == ["written", "layout", "bytes", "peak_memory", "files", "tensors", "changes", "warnings",
-                         "not_checked", "config", "engines"]  # fmt: skip
+    assert list(wet) == ["written", "layout", "bytes", "peak_memory", "files", "tensors", "changes", "findings",
+                         "warnings", "not_checked", "config", "engines"]  # fmt: skip
     assert (dry.pop("written"), wet.pop("written")) == (False, True)
     assert dry == wet
     (file,) = wet["files"]
