@@ -67,7 +67,9 @@ class ConvertOptions:
         deep: read every byte before anything is written, and refuse NaN, infinities and all-zero tensors.
         dequantize: write a quantized drafter as the floats that its weights stand for, exactly.
         pack: write a quantized drafter's integers in this format, as FORMAT or FORMAT:STYLE.
+        unpack: with `pack`, canonical modules (`fc`) that become floats.
         allow_lossy: with `pack`, leave out what it cannot declare.
+        from_format: how the weights of a quantized source are stored, when its tensors and config cannot tell.
     """
 
     to: str = "portable"
@@ -86,7 +88,9 @@ class ConvertOptions:
     deep: bool = False
     dequantize: bool = False
     pack: str | None = None
+    unpack: tuple[str, ...] = ()
     allow_lossy: bool = False
+    from_format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ class Conversion:
     not_made: tuple[str, ...]
     reads: tuple[Path, ...]
     """Local directories that the output is made from."""
+    findings: tuple[str, ...] = ()
+    """What of the source's quantized weights is not as its config.json says."""
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -193,11 +199,16 @@ def plan_drafter(
     if (stored := _stored(drafter, options)) is not None:
         if options.dequantize:
             work = packing.dequantize(work, stored, passes.float_dtype(options.dtype))
+            work = work.with_facts("its weights were dequantized", quantization=None)
         else:
-            work = packing.without_quantized(work, stored)
-            packer, engines = _repacking(stored, found, options, target)
+            floats, packed = packing.apart(stored, options.unpack)
+            work = packing.dequantize(work, floats, passes.float_dtype(options.dtype))
+            work = packing.without_quantized(work, packed)
+            packer, engines = _repacking(packed, found, options, target)
     work, repaired = repair(work, options.repairs, codes)
-    _refuse_broken(findings.problems, repaired, source=checkpoint.name)
+    # That undeclared integers are no floats is settled once they have been recognised.
+    settled = repaired | {UNDECLARED_INTEGERS} if stored is not None else repaired
+    _refuse_broken(findings.problems, settled, source=checkpoint.name)
     _refuse_limits(work, writer)
     provenance = read_provenance(checkpoint)
     twins = (name for name, other in layouts().items() if other.twin == found.id)
@@ -228,6 +239,7 @@ def plan_drafter(
         warnings=_warnings(findings, spelled.left | STILL_THERE),
         not_made=findings.not_made if options.deep else _not_made(findings, tensors),
         reads=_reads(checkpoint, target, options),
+        findings=stored.findings if stored else (),
     )
     record = make_record(conversion, options, target, provenance)
     card = {"README.md": _card(record, work, target)} if options.card else {}
@@ -284,9 +296,13 @@ def _stored(drafter: Drafter, options: ConvertOptions) -> Stored | None:
         UsageError: an option is about quantized weights and there are none, or two contradict each other.
     """
     asked = [f"--{name}" for name in ("dequantize", "pack") if getattr(options, name)]
+    if options.unpack and not options.pack:
+        raise UsageError("--unpack belongs to --pack", cure="use --dequantize to write floats only")
     if drafter.facts.quantization is None:
         if asked:
             raise UsageError(f"{asked[0]} is about quantized drafters, this one is not quantized")
+        if options.from_format:
+            raise UsageError("--from-format is about quantized drafters, this one is not quantized")
         return None
     if not asked:
         raise Refused(
@@ -298,7 +314,7 @@ def _stored(drafter: Drafter, options: ConvertOptions) -> Stored | None:
         raise UsageError("--dequantize and --pack contradict each other", cure="give one of the two")
     from draftconv.quantization.reading import find_stored
 
-    return find_stored(drafter)
+    return find_stored(drafter, options.from_format)
 
 
 def _repacking(
@@ -322,6 +338,10 @@ def _repacking(
         return packing.repack(work, stored, packing.Form(form, style, scheme, ignore, listed))
 
     return pack, specs
+
+
+UNDECLARED_INTEGERS = "tensor-dtype"
+"""The problem that integers without a quantization_config are."""
 
 
 def _refuse_broken(problems: tuple[Problem, ...], repaired: frozenset[str], *, source: str) -> None:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from draftconv.api.work import Packed, Work
-from draftconv.checkpoint import Computed, Copy, PlannedTensor, TensorRef
+from draftconv.checkpoint import Computed, Copy, PlannedTensor, TensorRef, show, show_some
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
-from draftconv.engines.naming import ignore_names, module_names, wide_names
-from draftconv.errors import Refused
+from draftconv.engines.naming import ignore_names, module_names, wide_modules, wide_names
+from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.quantization.exclusions import WEIGHT, fused_with
 from draftconv.quantization.recipes import FormatName
 from draftconv.quantization.scheme import GRIDS, Per, ScaleDtype, Scheme, WeightScheme
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from draftconv.quantization.deviation import Deviation
     from draftconv.quantization.formats.base import Format, Weight
+    from draftconv.quantization.grids import InputScales
     from draftconv.quantization.reading import Stored
+
+ACTIVATIONS = "activations"
+"""What a record calls the rounding of inputs, which no fact of the drafter holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,10 @@ def spelled(
     """What is kept, and what is quantized where a format lists it, in the names that these engines match.
 
     Args:
-        specs: none spells what is kept for every engine that reads the format.
+        specs: none spells both for every engine that reads the format.
     """
     if not specs:
-        return wide_names(form, facts, kept, target), ()
+        return wide_names(form, facts, kept, target), wide_modules(form, facts, quantized, target)
     ignore = (name for spec in specs for name in ignore_names(spec, form, facts, kept, target))
     listed = (name for spec in specs for name in module_names(spec, form, facts, quantized, target))
     return tuple(dict.fromkeys(ignore)), tuple(dict.fromkeys(listed))
@@ -78,13 +80,13 @@ def quantize(
     form: Form,
     why: str,
     *,
-    input_scales: Mapping[str, Tensor] | None = None,
+    input_scales: InputScales | None = None,
 ) -> tuple[Work, dict[str, Deviation]]:
     """Quantize some weights of a drafter.
 
     Args:
         names: canonical weights. `why`: for the record.
-        input_scales: module → float32 [], of static activations.
+        input_scales: of static activations, by module.
 
     Returns:
         The work, and what will be told of each weight once the plan has been executed.
@@ -150,6 +152,10 @@ def repack(work: Work, stored: Stored, form: Form) -> Work:
             )
         )
         work = work.declare("replaced", f"{module}{WEIGHT}", f"the same integers and scales as {form.format.title}")
+    before, after = stored.declared.inputs, form.scheme.inputs
+    if before != after:
+        why = f"{before or '16 bit'} → {after or '16 bit'}: {form.format.title} cannot declare them"
+        work = work.declare("fact", ACTIVATIONS, why)
     return replace(work, packed=form.packed())
 
 
@@ -168,7 +174,35 @@ def dequantize(work: Work, stored: Stored, dtype: str | None) -> Work:
             f"{module}{WEIGHT}", computation.dtype, stored.shapes[module], Computed(computation, "weight")
         )
         work = work.put(planned).declare("replaced", f"{module}{WEIGHT}", f"dequantized from {stored.format.title}")
-    return work.with_facts("its weights were dequantized", quantization=None)
+    return work
+
+
+def apart(stored: Stored, modules: Sequence[str]) -> tuple[Stored, Stored]:
+    """Some of the quantized weights, and all others.
+
+    Raises:
+        UsageError: one is not quantized, a fused group is torn apart, or no other is left.
+    """
+    names = [f"{module}{WEIGHT}" for module in stored.modules]
+    for module in modules:
+        if module not in stored.modules:
+            raise UsageError(
+                f"--unpack {show(module)}: no such weight is quantized",
+                cure=did_you_mean(module, stored.modules, f"quantized: {show_some(sorted(stored.modules), 4)}"),
+            )
+        torn = [n for n in fused_with(f"{module}{WEIGHT}", names) if n.removesuffix(WEIGHT) not in modules]
+        if torn:
+            raise UsageError(
+                f"--unpack {module} without {show_some(torn, 4)}",
+                why="engines join these into one weight, which is quantized or not as a whole",
+                cure="name all of them",
+            )
+    rest = {module: parts for module, parts in stored.modules.items() if module not in modules}
+    if not rest:
+        raise UsageError("--unpack leaves nothing to pack", cure="use --dequantize instead of --pack")
+    return replace(stored, modules={module: stored.modules[module] for module in modules}), replace(
+        stored, modules=rest
+    )
 
 
 def same_integers(stored: Stored, form: Format, style: str | None, *, lossy: bool) -> tuple[str | None, Scheme]:

@@ -18,6 +18,7 @@ from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, EngineSpec, Verdict
+from draftconv.engines.base import Line
 from draftconv.errors import Refused
 from draftconv.layouts import MARK
 from draftconv.layouts.base import Hints, Layout, Writer, Writing
@@ -143,7 +144,23 @@ def judge(
             raise Refused(
                 f"{engine.title} would not serve this drafter as it was trained ({verdict.status})",
                 why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
-                cure="give --target" if verdict.status == "undecided" else f"see `draftconv inspect --for {spec}`",
+                cure=_cure(verdict, line),
             )
         verdicts.append(verdict)
     return tuple(verdicts)
+
+
+UNPACK_FC = "add --unpack fc, which writes fc as floats"
+
+CURES: Mapping[tuple[str, str], str] = {
+    ("sglang-fc-quantized", "fc.weight"): UNPACK_FC,
+    ("sglang-missing-tensor", "fc.weight"): UNPACK_FC,  # packed, it has another name, which the Llama class drops
+}
+"""What to type for a rule that an option of `convert` satisfies: its code, and the tensor that broke it."""
+
+
+def _cure(verdict: Verdict, line: Line) -> str:
+    if verdict.status == "undecided":
+        return "give --target"
+    known = (cure for (code, tensor), cure in CURES.items() if code == line.rule.code and tensor in line.detail)
+    return next(known, f"see `draftconv inspect --for {verdict.spec}`")

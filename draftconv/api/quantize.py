@@ -8,7 +8,7 @@ refused at once. A recipe with static activation scales is calibrated on a trace
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,15 +23,18 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import EngineSpec, parse_engine
 from draftconv.engines.kernels import Deployment, resolve, widest
+from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts.reading import read_drafter
 from draftconv.quantization.exclusions import WEIGHT, Selection, select
 from draftconv.quantization.recipes import Recipe, find_recipe
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from draftconv.quantization.deviation import Deviation
+    from draftconv.quantization.grids import InputScales
+
+FEW = 3
+"""Sizes that a refusal names; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class QuantizeOptions:
         recipe: a shipped one by name, or the path of a YAML file.
         engines: as `ENGINE[@VERSION][:HARDWARE]`; none writes the form that most engines read.
         allow_a16: leave activations in 16 bits where an engine has no form of the recipe otherwise.
+        tp: ranks of tensor parallelism, for the sizes that the engines' kernels take.
         calibrate: a trace, for recipes with static activation scales.
         convert: how everything else is converted; its `to` follows from `engines`.
     """
@@ -49,6 +53,7 @@ class QuantizeOptions:
     recipe: str
     engines: tuple[str, ...] = ()
     allow_a16: bool = False
+    tp: int = 1
     calibrate: Path | None = None
     convert: ConvertOptions = field(default_factory=ConvertOptions)
 
@@ -59,6 +64,7 @@ class Quantization:
 
     Attributes:
         deployments: engine as it was named → what will run there; empty when none was.
+        faults: sizes for which an engine leaves the kernel that it would have taken, in words.
         deviations: canonical weight → how far it went; filled while the output is written.
     """
 
@@ -67,6 +73,7 @@ class Quantization:
     deployment: Deployment
     deployments: Mapping[str, Deployment]
     conversion: Conversion
+    faults: tuple[str, ...]
     deviations: Mapping[str, Deviation]
 
     def write(self, out: str | Path, *, overwrite: bool = False, progress: Callable[[int], None] | None = None) -> None:
@@ -96,8 +103,8 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     """Decide and check a quantization without writing anything.
 
     Raises:
-        Refused: an engine has no form of the recipe, the drafter is quantized already, or what would
-            be written would not be read rightly.
+        Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the drafter is
+            quantized already, or what would be written would not be read rightly.
         UsageError: unknown recipe or engine, several engines that need different files, no calibration.
     """
     recipe = find_recipe(options.recipe)
@@ -109,6 +116,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     deployments = {str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs}
     deployment = _one(deployments) if deployments else widest(recipe)
     selection = select(recipe, drafter.facts)
+    faults = tuple(_slower(specs, deployment, drafter, selection, options.tp))
     form = _form(deployment, drafter, selection, specs, target)
     scales = _input_scales(drafter, deployment, selection, options)
     deviations: dict[str, Deviation] = {}
@@ -123,7 +131,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     convert = replace(options.convert, to=_layout(specs))
     conversion = plan_drafter(drafter, findings, target, convert, packer=packer, engines=specs)
-    return Quantization(recipe, selection, deployment, deployments, conversion, deviations)
+    return Quantization(recipe, selection, deployment, deployments, conversion, faults, deviations)
 
 
 def _refuse_quantized(drafter: Drafter) -> None:
@@ -133,6 +141,27 @@ def _refuse_quantized(drafter: Drafter) -> None:
             why="errors of both would add up",
             cure="quantize the 16-bit drafter that it was made from, or repack it with `draftconv convert --pack`",
         )
+
+
+def _slower(
+    specs: Sequence[EngineSpec], deployment: Deployment, drafter: Drafter, selection: Selection, tp: int
+) -> Iterator[str]:
+    """Sizes that an engine runs with another kernel than it would have taken.
+
+    Raises:
+        Refused: sizes that an engine does not run at all.
+    """
+    for spec in specs:
+        faults = shape_faults(spec, deployment, drafter.facts, selection.quantized, tp)
+        if refused := [fault for fault in faults if fault.refused]:
+            told = "; ".join(f"{fault.module}: {fault.says}" for fault in refused[:FEW])
+            others = f" (and {len(refused) - FEW} more)" if len(refused) > FEW else ""
+            raise Refused(
+                f"{spec} has no kernel for some sizes of this drafter",
+                why=f"{told}{others} [{refused[0].evidence}: {refused[0].source}]",
+                cure="take a smaller --tp, another recipe, or exclude these weights in a recipe of your own",
+            )
+        yield from (f"{spec}: {fault.module}: {fault.says} [{fault.evidence}: {fault.source}]" for fault in faults)
 
 
 def _one(deployments: Mapping[str, Deployment]) -> Deployment:
@@ -179,7 +208,7 @@ def _form(
 
 def _input_scales(
     drafter: Drafter, deployment: Deployment, selection: Selection, options: QuantizeOptions
-) -> dict[str, Tensor]:
+) -> InputScales:
     """Scales of static activations, measured on the trace of `--calibrate`.
 
     Raises:

@@ -38,6 +38,8 @@ OUTLIER = 2.0
 )  # fmt: skip
 @click.option("--allow-a16", is_flag=True,
               help="Leave activations in 16 bits where the engine has no form of the recipe otherwise.")  # fmt: skip
+@click.option("--tp", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+              help="Ranks of tensor parallelism, for the sizes that the engine's kernels take.")  # fmt: skip
 @click.option("--calibrate", type=click.Path(path_type=Path), metavar="TRACE",
               help="A trace to measure static activation scales on.")  # fmt: skip
 @target_options
@@ -55,6 +57,7 @@ def command(
     recipe: str,
     engines: tuple[str, ...],
     allow_a16: bool,
+    tp: int,
     calibrate: Path | None,
     target: str | None,
     target_layers: int | None,
@@ -77,7 +80,7 @@ def command(
         source=layout, target=target, target_layers=target_layers, aux_convention=aux_convention, hash=hashed,
         card=not no_card,
     )  # fmt: skip
-    found = prepare(source, QuantizeOptions(recipe, engines, allow_a16, calibrate, convert), download=not dry_run)
+    found = prepare(source, QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, convert), download=not dry_run)
     if not dry_run:
         total = found.conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
@@ -103,8 +106,8 @@ def _show(found: Quantization, out: Path, *, written: bool) -> None:
     screen.print(output.card(f"Recipe {found.recipe.name}", _card(found)))
     if written:
         screen.print(_table(found))
-        for line in _outliers(found.deviations):
-            screen.print(output.text(f"Warning: {line}", "yellow"))
+    for line in (*found.faults, *(_outliers(found.deviations) if written else ())):
+        screen.print(output.text(f"Warning: {line}", "yellow"))
     before, after = _sizes(found)
     verb = f"Wrote {out}" if written else "Nothing written: would write"
     output.write(output.safe(f"{verb}: {output.size(after)}, {100 * after / before:.0f} % of {output.size(before)}"))
@@ -185,6 +188,7 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
 
     before, after = _sizes(found)
     bytes_of = _bytes(found)
+    deviations = found.deviations if written else {}
     return {
         "written": written,
         "recipe": found.recipe.name,
@@ -201,10 +205,11 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
             }
             for name, deployment in found.deployments.items()
         ],
+        "warnings": [*found.faults, *_outliers(deviations)],
         "verdicts": [verdict_json(verdict) for verdict in found.conversion.verdicts],
         "quantized": [
             {"name": name, "bytes_before": bytes_of[name][0], "bytes_after": bytes_of[name][1]}
-            | (asdict(found.deviations[name]) if name in found.deviations else {})
+            | (asdict(deviations[name]) if name in deviations else {})
             for name in found.selection.quantized
         ],
         "kept": dict(found.selection.kept),

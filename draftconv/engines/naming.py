@@ -52,9 +52,22 @@ def ignore_names(
 
 def wide_names(form: FormatName, facts: Facts, kept: Collection[str], target: Target | None = None) -> tuple[str, ...]:
     """`ignore_names` of every engine that has a kernel for the format, for a file that none is named for."""
-    engines = dict.fromkeys(kernel.engine for kernel in KERNELS if kernel.format == form)
-    specs = (EngineSpec(engine, "0") for engine in engines)
-    return tuple(dict.fromkeys(name for spec in specs for name in ignore_names(spec, form, facts, kept, target)))
+    return tuple(
+        dict.fromkeys(name for spec in _readers(form) for name in ignore_names(spec, form, facts, kept, target))
+    )
+
+
+def wide_modules(
+    form: FormatName, facts: Facts, quantized: Collection[str], target: Target | None = None
+) -> tuple[str, ...]:
+    """`module_names` of every engine that has a kernel for the format, for a file that none is named for."""
+    return tuple(
+        dict.fromkeys(name for spec in _readers(form) for name in module_names(spec, form, facts, quantized, target))
+    )
+
+
+def _readers(form: FormatName) -> tuple[EngineSpec, ...]:
+    return tuple(EngineSpec(name, "0") for name in dict.fromkeys(k.engine for k in KERNELS if k.format == form))
 
 
 def module_names(

@@ -7,8 +7,9 @@ and ModelOpt; a result does not depend on how many rows are handed over at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.quantization.codes import STORED, decode, encode, nearest
 from draftconv.quantization.scales import FP8_MAX, Scaling, step
 from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, WeightScheme
+
+InputScales: TypeAlias = Mapping[str, Tensor]
+"""Module → the stored scale of its static activations, float32 []."""
 
 AT_ONCE = 1 << 18
 """Elements of a block: a few float32 copies of it stay in a core's cache."""
@@ -151,13 +155,18 @@ def round_to(x: Tensor, scheme: InputScheme, scale: Tensor) -> Tensor:
     Raises:
         Refused: NVFP4, whose activations have a second scale per block.
     """
-    if scheme.grid != "fp8":
+    refuse_unsimulated(scheme)
+    return (nearest(x.float() * scale.reciprocal(), "fp8") * scale).to(x.dtype)
+
+
+def refuse_unsimulated(scheme: InputScheme) -> None:
+    """Raises Refused for activations that nothing here computes."""
+    if scheme.grid == "nvfp4":
         raise Refused(
             f"activations as {scheme} are not simulated",
             why="engines scale them once more per block while they run",
             cure="compare the drafter on the engine",
         )
-    return (nearest(x.float() * scale.reciprocal(), "fp8") * scale).to(x.dtype)
 
 
 def input_scale(peak: Tensor, scheme: InputScheme) -> Tensor:

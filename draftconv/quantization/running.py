@@ -10,6 +10,7 @@ import torch
 from draftconv.checkpoint import TensorRef
 from draftconv.drafter.drafter import Drafter
 from draftconv.quantization.exclusions import WEIGHT
+from draftconv.quantization.grids import refuse_unsimulated
 from draftconv.quantization.reading import find_stored
 from draftconv.quantization.simulate import replaced
 from draftconv.quantization.weights import floats
@@ -32,6 +33,9 @@ def load_quantized(drafter: Drafter, tables: Mapping[str, TensorRef], dtype: tor
         BadCheckpoint: tensors do not fit each other or what is declared.
     """
     stored = find_stored(drafter)
+    inputs = stored.declared.inputs
+    if inputs is not None:
+        refuse_unsimulated(inputs)
     loaded = {f"{module}{WEIGHT}": stored.load(module) for module in stored.modules}
     parts = {f"{module}.{suffix}" for module, each in stored.modules.items() for suffix in each}
     plain = replace(
@@ -41,7 +45,6 @@ def load_quantized(drafter: Drafter, tables: Mapping[str, TensorRef], dtype: tor
     )
     made = {name: floats(weight) for name, weight in loaded.items()}
     model = load_drafter(plain, tables=tables, made=made, dtype=dtype)
-    inputs = stored.declared.inputs
     if inputs is None:
         return model
     weights = {name: model.get_parameter(name) for name in loaded}

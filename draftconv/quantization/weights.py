@@ -24,8 +24,8 @@ from draftconv.quantization.repack import regroup
 from draftconv.quantization.scheme import Scheme
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
-BLOCK = 16 * 1024 * 1024
-"""Source bytes held at a time."""
+BLOCK = 1024 * 1024
+"""Source bytes held at a time: few enough that a block and what is computed of it stay in a core's cache."""
 
 Bytes = dict[str, bytes | memoryview]
 
@@ -73,17 +73,18 @@ class Quantize:
     def _quantized(self, ref: TensorRef, total: Sum | None = None) -> Quantized:
         weights = self.scheme.weights
         whole = torch.stack([_peak(other) for other in self.fused]).amax() if weights.whole else None
-        parts = []
+        codes_OI, scales, at = torch.empty(0), [], 0
         for rows_BI in _rows(ref):
             part = quantize(rows_BI, weights, whole=whole, name=self.name)
             if total is not None:
                 total.add(rows_BI.float(), dequantize(part))
-            parts.append(part)
-        return replace(
-            parts[0],
-            codes=torch.cat([part.codes for part in parts]),
-            scale=parts[0].scale if weights.per == "tensor" else torch.cat([part.scale for part in parts]),
-        )
+            if not at:
+                codes_OI = part.codes.new_empty(ref.shape)
+            codes_OI[at : at + len(rows_BI)] = part.codes
+            at += len(rows_BI)
+            scales.append(part.scale)
+        scale = scales[0] if weights.per == "tensor" else torch.cat(scales)
+        return replace(part, codes=codes_OI, scale=scale)
 
     def _fp8_scale(self, quantized: Quantized) -> Tensor | None:
         """What int4 weights are widened by to meet FP8 activations: one for all that are multiplied together."""

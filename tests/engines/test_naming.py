@@ -14,7 +14,7 @@ from draftconv.engines import parse_engine
 from draftconv.engines.base import EngineSpec
 from draftconv.engines.kernels import KERNELS
 from draftconv.engines.matching import built
-from draftconv.engines.naming import ignore_names, module_names, wide_names
+from draftconv.engines.naming import ignore_names, module_names, wide_modules, wide_names
 from draftconv.errors import Refused, Undecided
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import FormatName, Recipe, find_recipe
@@ -136,6 +136,13 @@ def test_the_wide_list_serves_each_of_its_engines(engine: str, form: FormatName,
     for module, made in built(parse_engine(engine), config, sidecars, facts, 8).items():
         kept = not {f"{part}.weight" for part in module.parts} & set(selection.quantized)
         assert (made.outcome == "plain") == kept, (module, made)
+
+
+def test_the_wide_list_of_modules_is_that_of_whoever_reads_one() -> None:
+    quantized = select(RECIPE, LLAMA).quantized
+    for form, engine in (("gptq", "vllm"), ("modelopt-awq", "trtllm")):
+        assert wide_modules(form, LLAMA, quantized) == module_names(parse_engine(engine), form, LLAMA, quantized) != ()
+    assert wide_modules("compressed-pack", LLAMA, quantized) == ()
 
 
 def test_layers_that_differ_need_the_target_in_vllm() -> None:

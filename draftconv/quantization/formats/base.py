@@ -93,6 +93,8 @@ class Format(ABC):
         source: of the layout: program, version, file, and whether it was run or read.
         styles: variants that are written and read, the default first.
         only_read: variants that are recognised by their tensors and never written, and what to tell of them.
+        reads_style: whether the same bytes stand for other codes in another style, which no tensor tells.
+        may_lack: tensors that are written always and not needed to read, and what to tell where they are missing.
     """
 
     id: ClassVar[FormatName]
@@ -102,6 +104,8 @@ class Format(ABC):
     inputs: ClassVar[frozenset[InputScheme | None]]
     styles: ClassVar[tuple[str, ...]] = ()
     only_read: ClassVar[Mapping[str, str]] = {}
+    reads_style: ClassVar[bool] = False
+    may_lack: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:

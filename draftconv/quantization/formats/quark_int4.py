@@ -41,13 +41,19 @@ ONLY_READ = {
     "natural order (scales in F32 and no zero points show it) and are read so",
 }
 
+MAY_LACK = {
+    "weight_zero_point": "weight_zero_point is missing, which Quark writes: the weights are read as symmetric, in the "
+    "order of nibbles that pack_method names",
+}
+
 
 class QuarkInt4(Format):
     """`store` writes what `export_safetensors` of a model in memory writes.
 
     Per channel: weight I32 [O, I/8], weight_scale [O], weight_zero_point I32 [O/8]. Per group,
     transposed: weight I32 [I, O/8], weight_scale [I/g, O], weight_zero_point I32 [I/g, O/8].
-    Scales have the dtype of the weight; zero points are zeros, written although nothing needs them.
+    Scales have the dtype of the weight; zero points are zeros, written although nothing needs them,
+    and so not asked for on reading.
     """
 
     id = "quark-int4"
@@ -57,6 +63,8 @@ class QuarkInt4(Format):
     inputs = frozenset({None, InputScheme("int8", "token", True), InputScheme("fp8", "token", True)})
     styles = ("reorder", "order")
     only_read = ONLY_READ
+    reads_style = True
+    may_lack = MAY_LACK
 
     def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
         outputs, inputs = shape
@@ -135,8 +143,8 @@ class QuarkInt4(Format):
         tensors = Tensors(self.title, stored)
         words, scale = stored["weight"], stored["weight_scale"]
         if found.style != FILE_TO_FILE:
-            zeros = tensors.get("weight_zero_point", ("I32",), *scale.shape[:-1], -(-scale.shape[-1] // 8))
-            if zeros.any():
+            zeros = tensors.optional("weight_zero_point", ("I32",), *scale.shape[:-1], -(-scale.shape[-1] // 8))
+            if zeros is not None and zeros.any():
                 raise BadCheckpoint(
                     "weight_zero_point is not zero",
                     why="the config declares symmetric weights: either it lies, or the tensor is damaged",

@@ -180,11 +180,13 @@ def test_one_group_as_long_as_a_row_is_stored_as_a_group() -> None:
 # ── broken and refused ─────────────────────────────────────────────────────────────
 
 
-def test_scales_of_sixteen_bits_need_zero_points() -> None:
-    stored = QUARK_INT4.store(random_weight(CHANNEL, (8, 16), "BF16"))
-    del stored["weight_zero_point"]
-    with pytest.raises(BadCheckpoint, match="weight_zero_point is missing"):
-        QUARK_INT4.load(stored, REORDER, "BF16")
+def test_zero_points_beside_scales_of_sixteen_bits_may_be_missing() -> None:
+    """They are zeros; the order of nibbles is the one that config.json names."""
+    weight = random_weight(CHANNEL, (8, 16), "BF16")
+    for order in ("reorder", "order"):
+        stored = QUARK_INT4.store(weight, order)
+        del stored["weight_zero_point"]
+        assert same(QUARK_INT4.load(stored, Declared("int4", "channel", style=order), "BF16"), weight)
 
 
 @pytest.mark.parametrize(
