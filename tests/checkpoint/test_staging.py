@@ -122,8 +122,8 @@ def test_what_may_not_be_written_to_is_told_before_the_work(
     flags: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root may write everywhere, so the answers of the system are played."""
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flags))
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
     with pytest.raises(WriteError, match=f"out could not be written: {said}"):
         refuse_occupied(tmp_path / "out")
     monkeypatch.undo()
