@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from draftconv.api.inspect import inspect
     from draftconv.api.parity import ParityOptions, parity
     from draftconv.api.push import push
+    from draftconv.api.quantize import QuantizeOptions, quantize
     from draftconv.api.serve import serve
     from draftconv.api.trace import TraceOptions, trace
     from draftconv.api.verify import verify
@@ -31,11 +32,13 @@ _HOMES = {
     "ConvertOptions": "draftconv.api.convert",
     "DraftconvError": "draftconv.errors",
     "ParityOptions": "draftconv.api.parity",
+    "QuantizeOptions": "draftconv.api.quantize",
     "TraceOptions": "draftconv.api.trace",
     "convert": "draftconv.api.convert",
     "diff": "draftconv.api.diff",
     "inspect": "draftconv.api.inspect",
     "push": "draftconv.api.push",
+    "quantize": "draftconv.api.quantize",
     "serve": "draftconv.api.serve",
     "trace": "draftconv.api.trace",
     "verify": "draftconv.api.verify",
@@ -45,12 +48,14 @@ __all__ = [
     "ConvertOptions",
     "DraftconvError",
     "ParityOptions",
+    "QuantizeOptions",
     "TraceOptions",
     "convert",
     "diff",
     "inspect",
     "parity",
     "push",
+    "quantize",
     "serve",
     "trace",
     "verify",

@@ -1,4 +1,4 @@
-"""Measure draftconv: conversion of a full-size drafter, and replay against live decoding.
+"""Measure draftconv: conversion and quantization of a full-size drafter, and replay against live decoding.
 
 scripts/bench                                   every part, printed
 scripts/bench parity --write docs/benchmarks.md one part; the other parts of the file stay
@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import bench_convert
 import bench_parity
+import bench_quantize
 from measuring import SCRIPTS, BenchError, Section
 
 TITLE = "# Benchmarks\n\nWritten by `scripts/bench`, one part at a time or all at once.\n"
@@ -24,6 +25,7 @@ Measure = Callable[[argparse.Namespace, Path], Section]
 PARTS: Mapping[str, tuple[str, Measure]] = MappingProxyType(
     {
         "convert": (bench_convert.TITLE, bench_convert.measure),
+        "quantize": (bench_quantize.TITLE, bench_quantize.measure),
         "parity": (bench_parity.TITLE, bench_parity.measure),
     }
 )
@@ -33,15 +35,15 @@ PARTS: Mapping[str, tuple[str, Measure]] = MappingProxyType(
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
-        description="Measure draftconv: `convert` on a full-size drafter (6.4 GB, needs 20 GB of room), and "
-        "`parity` on the trained fixtures and on full-size drafters in memory (needs 8 GB of it).",
+        description="Measure draftconv: `convert` and `quantize` on a full-size drafter (6.4 GB, needs 20 GB of room), "
+        "and `parity` on the trained fixtures and on full-size drafters in memory (needs 8 GB of it).",
     )
     parser.add_argument("part", nargs="?", choices=["all", *PARTS], default="all", help="what to measure")
     parser.add_argument("--dir", type=Path, default=SCRIPTS.parent / ".bench", help="work directory (default: .bench)")
     parser.add_argument("--runs", type=int, default=5, help="runs of each kind; medians are reported (default: 5)")
     parser.add_argument("--quick", action="store_true", help="a miniature instead: shows that it works, nothing more")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the measured parts into this report too")
-    convert = parser.add_argument_group("convert")
+    convert = parser.add_argument_group("convert and quantize")
     convert.add_argument("--keep", action="store_true", help="keep the synthetic drafter for the next time")
     parity = parser.add_argument_group("parity")
     parity.add_argument(

@@ -145,6 +145,13 @@ def make_source(spec: Path, source: Path) -> None:
     run([sys.executable, SCRIPTS / "make_synthetic.py", spec, source])
 
 
+def make_target(work: Path) -> str:
+    """The miniature's target, which is nothing but its config.json."""
+    (work / "target").mkdir(exist_ok=True)
+    (work / "target" / "config.json").write_text(json.dumps(TINY_TARGET))
+    return str(work / "target")
+
+
 def about(source: Path, what: str, work: Path, runs: int, load: float) -> str:
     """What was measured, how, and on what."""
     gigabytes = (source / "model.safetensors").stat().st_size / 1e9
@@ -175,11 +182,7 @@ def measure(options: argparse.Namespace, program: Path) -> Section:
         for leftover in (f"{name}.partial", "copy.safetensors", "converted", "target"):
             cleanup.callback(remove, work / leftover)
         make_source(SCRIPTS / "specs" / f"{name}.json", source)
-        target = "kimi-k2.5"
-        if options.quick:
-            (work / "target").mkdir(exist_ok=True)
-            (work / "target" / "config.json").write_text(json.dumps(TINY_TARGET))
-            target = str(work / "target")
+        target = make_target(work) if options.quick else "kimi-k2.5"
         load = os.getloadavg()[0]
         rows = figures(program, source, target, work, options.runs)
         what = f"random weights in the shape of {name}" + (" (a miniature)" if options.quick else "")

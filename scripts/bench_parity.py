@@ -223,11 +223,11 @@ def about(bench: Bench, load: float) -> str:
     """What was measured, how, and on what."""
     size = bench.size
     return (
-        f"A position is one from which a round of K = {DEPTH} drafts starts. Times are medians of {bench.runs} runs "
-        "(fastest to slowest) after one that does not count.\n\n"
+        f"A position is one from which a verify step with K = {DEPTH} drafts starts. Times are medians of {bench.runs} "
+        "runs (fastest to slowest) after one that does not count.\n\n"
         f"Fixtures: the trained targets and drafters of `tests/data`, {size.prompts} prompts of 64 tokens continued "
         f"greedily by {size.tokens}, float32, one CPU thread everywhere, the fastest for models this small. Live "
-        "decoding is a plain speculative loop: a transformers model with key/value cache, rewound after each round, "
+        "decoding is a plain speculative loop: a transformers model with key/value cache, rewound after each step, "
         "states by hooks, one request at a time, one arm after the other. Replay reads and hashes the trace from disk "
         "each time and compares the two arms. Both are timed without imports and loading, in one process and in "
         "alternation; counts that differ in one request end the benchmark with an error. Rows that name a command are "

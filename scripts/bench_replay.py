@@ -241,7 +241,9 @@ def load(trace: Trace, drafters: Sequence[Path]) -> list[Arm]:
     arms: list[Arm] = []
     for number, path in enumerate(drafters):
         drafter = read_drafter(open_checkpoint(path), hints)
-        arms.append(load_arm(f"{number}: {path.name}", drafter, Loading(trace), like=arms[0].model if arms else None))
+        arms.append(
+            load_arm(f"{number}: {path.name}", drafter, Loading(trace.table), like=arms[0].model if arms else None)
+        )
     return arms
 
 

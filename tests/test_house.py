@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "checkpoint": {"errors"},
     "drafter": {"errors", "checkpoint"},
     "layouts": {"errors", "checkpoint", "drafter"},
-    "engines": {"errors", "checkpoint", "drafter"},
+    "engines": {"errors", "checkpoint", "drafter", "quantization"},
     "reference": {"errors", "checkpoint", "drafter"},
     "quantization": {"errors", "checkpoint", "drafter", "reference"},
     "parity": {"errors", "checkpoint", "drafter", "layouts", "quantization", "reference"},
@@ -30,7 +30,7 @@ MAY_IMPORT = {
 ARITHMETIC = {"reference", "quantization", "parity"}
 """Rooms that may import torch."""
 
-LATE = ("numpy", "huggingface_hub", "jinja2", "rich", "yaml", "pydantic")
+LATE = ("numpy", "huggingface_hub", "jinja2", "rich", "yaml", "pydantic", "transformers", "datasets", "matplotlib")
 """Imported inside functions only, so that --help and inspect start at once."""
 
 

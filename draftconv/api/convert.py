@@ -9,13 +9,14 @@ whole result, and a refused conversion has written nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from draftconv.api import passes
+from draftconv.api import packing, passes
 from draftconv.api.hints import hints
-from draftconv.api.planned import judge, spell_config
+from draftconv.api.planned import judge, named_quantization, spell_config
 from draftconv.api.provenance import FILE, Way, read_provenance
 from draftconv.api.record import make_record
 from draftconv.api.repairs import repair
@@ -34,12 +35,16 @@ from draftconv.drafter.checks import VALUES, Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target, find_target
-from draftconv.engines import Verdict
+from draftconv.drafter.tensors import expected
+from draftconv.engines import ENGINES, EngineSpec, Verdict, parse_engine
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, Writer
 from draftconv.layouts.reading import read_drafter
 from draftconv.layouts.spelling import spell
+
+if TYPE_CHECKING:
+    from draftconv.quantization.reading import Stored
 
 Progress = Callable[[int], None]
 
@@ -60,6 +65,11 @@ class ConvertOptions:
         hash: record SHA-256 of the source's weight files.
         card: write README.md.
         deep: read every byte before anything is written, and refuse NaN, infinities and all-zero tensors.
+        dequantize: write a quantized drafter as the floats that its weights stand for, exactly.
+        pack: write a quantized drafter's integers in this format, as FORMAT or FORMAT:STYLE.
+        unpack: with `pack`, canonical modules (`fc`) that become floats.
+        allow_lossy: with `pack`, leave out what it cannot declare.
+        from_format: how the weights of a quantized source are stored, when its tensors and config cannot tell.
     """
 
     to: str = "portable"
@@ -76,6 +86,11 @@ class ConvertOptions:
     hash: bool = False
     card: bool = True
     deep: bool = False
+    dequantize: bool = False
+    pack: str | None = None
+    unpack: tuple[str, ...] = ()
+    allow_lossy: bool = False
+    from_format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +109,8 @@ class Conversion:
     not_made: tuple[str, ...]
     reads: tuple[Path, ...]
     """Local directories that the output is made from."""
+    findings: tuple[str, ...] = ()
+    """What of the source's quantized weights is not as its config.json says."""
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -159,25 +176,54 @@ def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = Non
     return plan_drafter(drafter, findings, target, options)
 
 
-def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, options: ConvertOptions) -> Conversion:
-    """As `plan_conversion`, for a drafter that has been read and checked already."""
+def plan_drafter(
+    drafter: Drafter,
+    findings: Findings,
+    target: Target | None,
+    options: ConvertOptions,
+    *,
+    packer: Callable[[Work], Work] | None = None,
+    engines: Sequence[EngineSpec] = (),
+) -> Conversion:
+    """As `plan_conversion`, for a drafter that has been read and checked already.
+
+    Args:
+        packer: the last pass, which may quantize weights.
+        engines: who has to read what `packer` made; without it those that the layout is for.
+    """
     checkpoint = drafter.checkpoint
     found = layout(options.to)
     writer = _writer(found, options.to)
-    _refuse_quantized(drafter)
     codes = frozenset(problem.code for problem in findings.problems)
-    work, repaired = repair(start(drafter), options.repairs, codes)
-    _refuse_broken(findings.problems, repaired, source=checkpoint.name)
+    work = start(drafter)
+    if (stored := _stored(drafter, options)) is not None:
+        if options.dequantize:
+            work = packing.dequantize(work, stored, passes.float_dtype(options.dtype))
+            work = work.with_facts("its weights were dequantized", quantization=None)
+        else:
+            floats, packed = packing.apart(stored, options.unpack)
+            work = packing.dequantize(work, floats, passes.float_dtype(options.dtype))
+            work = packing.without_quantized(work, packed)
+            packer, engines = _repacking(packed, found, options, target)
+    work, repaired = repair(work, options.repairs, codes)
+    # That undeclared integers are no floats is settled once they have been recognised.
+    settled = repaired | {UNDECLARED_INTEGERS} if stored is not None else repaired
+    _refuse_broken(findings.problems, settled, source=checkpoint.name)
     _refuse_limits(work, writer)
     provenance = read_provenance(checkpoint)
     twins = (name for name, other in layouts().items() if other.twin == found.id)
     returning = provenance.since_layout(found.id, *twins) if provenance else None
     work = _pass(work, writer, options, target, returning)
+    if packer is not None:
+        work = packer(work)
 
     names = {name: spell(name, writer.spelling, work.facts.layers) for name in work.tensors}
     spelled = spell_config(work, found, writer, target, names, returning)
     config, metadata = spelled.config, spelled.metadata
-    verdicts = judge(work, writer, names, config, metadata, target)
+    if work.packed is not None:
+        work = named_quantization(work, spelled, names, target)
+    readers = engines if packer is not None else [parse_engine(name) for name in writer.serves]
+    verdicts = judge(work, readers, names, spelled, target)
     work = _declare_config(work, checkpoint.config, config)
     tensors = tuple(
         PlannedTensor(names[name], t.dtype, t.shape, t.operation) for name, t in sorted(work.tensors.items())
@@ -193,10 +239,12 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, op
         warnings=_warnings(findings, spelled.left | STILL_THERE),
         not_made=findings.not_made if options.deep else _not_made(findings, tensors),
         reads=_reads(checkpoint, target, options),
+        findings=stored.findings if stored else (),
     )
     record = make_record(conversion, options, target, provenance)
     card = {"README.md": _card(record, work, target)} if options.card else {}
-    plan = replace(conversion.plan, json_files={"config.json": config, FILE: record}, text_files=card)
+    sidecars = work.packed.sidecars if work.packed else {}
+    plan = replace(conversion.plan, json_files={"config.json": config, **sidecars, FILE: record}, text_files=card)
     return replace(conversion, plan=plan)
 
 
@@ -240,13 +288,60 @@ def _reads(checkpoint: Checkpoint, target: Target | None, options: ConvertOption
 # ── refusals ───────────────────────────────────────────────────────────────────────
 
 
-def _refuse_quantized(drafter: Drafter) -> None:
-    if drafter.facts.quantization:
+def _stored(drafter: Drafter, options: ConvertOptions) -> Stored | None:
+    """The quantized weights of the source; None for one that has none.
+
+    Raises:
+        Refused: they are there and nobody said what to do with them, or no format that is known.
+        UsageError: an option is about quantized weights and there are none, or two contradict each other.
+    """
+    asked = [f"--{name}" for name in ("dequantize", "pack") if getattr(options, name)]
+    if options.unpack and not options.pack:
+        raise UsageError("--unpack belongs to --pack", cure="use --dequantize to write floats only")
+    if drafter.facts.quantization is None:
+        if asked:
+            raise UsageError(f"{asked[0]} is about quantized drafters, this one is not quantized")
+        if options.from_format:
+            raise UsageError("--from-format is about quantized drafters, this one is not quantized")
+        return None
+    if not asked:
         raise Refused(
             f"this drafter is quantized: {drafter.facts.quantization}",
             why="its integers are packed for one engine's loader, and renaming them would not make another load them",
-            cure="convert the BF16 drafter that it was made from",
+            cure="add --pack compressed-pack to write the same integers for vLLM, or --dequantize to write floats",
         )
+    if len(asked) > 1:
+        raise UsageError("--dequantize and --pack contradict each other", cure="give one of the two")
+    from draftconv.quantization.reading import find_stored
+
+    return find_stored(drafter, options.from_format)
+
+
+def _repacking(
+    stored: Stored, found: Layout, options: ConvertOptions, target: Target | None
+) -> tuple[Callable[[Work], Work], Sequence[EngineSpec]]:
+    """The last pass of a repack, and who has to read what comes of it.
+
+    Raises:
+        UsageError: no such format or style. Refused: it cannot hold the integers.
+    """
+    from draftconv.quantization.formats import find_format
+
+    form, style = find_format(str(options.pack))
+    style, scheme = packing.same_integers(stored, form, style, lossy=options.allow_lossy)
+    specs = [parse_engine(found.id)] if found.id in ENGINES else []
+
+    def pack(work: Work) -> Work:
+        quantized = [f"{module}.weight" for module in stored.modules]
+        kept = [name for name in expected(work.facts) if name.endswith(".weight") and name not in quantized]
+        ignore, listed = packing.spelled(form.id, work.facts, kept, quantized, specs, target)
+        return packing.repack(work, stored, packing.Form(form, style, scheme, ignore, listed))
+
+    return pack, specs
+
+
+UNDECLARED_INTEGERS = "tensor-dtype"
+"""The problem that integers without a quantization_config are."""
 
 
 def _refuse_broken(problems: tuple[Problem, ...], repaired: frozenset[str], *, source: str) -> None:

@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Weights:
+    """How quantized weights are stored.
+
+    Attributes:
+        format: its id; None when they cannot be read.
+        says: in words. `findings`: what is not as config.json says, or why they cannot be read.
+    """
+
+    format: str | None
+    says: str
+    findings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
     """Everything `inspect` found out."""
 
@@ -30,6 +44,7 @@ class Inspection:
     problems: tuple[Problem, ...]
     not_made: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
+    weights: Weights | None = None
 
 
 def inspect(
@@ -66,7 +81,19 @@ def inspect(
     )
     known = frozenset(problem.code for problem in findings.problems)
     verdicts = tuple(ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, found, spec, known) for spec in specs)
-    return Inspection(drafter, found, findings.problems, findings.not_made, verdicts)
+    return Inspection(drafter, found, findings.problems, findings.not_made, verdicts, _weights(drafter))
+
+
+def _weights(drafter: Drafter) -> Weights | None:
+    if drafter.facts.quantization is None:
+        return None
+    from draftconv.quantization.reading import find_stored
+
+    try:
+        stored = find_stored(drafter)
+    except DraftconvError as error:
+        return Weights(None, "not known", (f"{error.what}: {error.why}" if error.why else error.what,))
+    return Weights(stored.format.id, stored.title, stored.findings)
 
 
 def remedy(found: Inspection) -> ConvertOptions | None:

@@ -23,7 +23,7 @@ from draftconv.parity.trace import Trace, tensor_hash
 from draftconv.parity.verdict import EXACT, GATES, Gate, Kind
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import Recipe, find_recipe
-from draftconv.quantization.scheme import GRIDS
+from draftconv.quantization.scheme import GRIDS, GridName
 
 if TYPE_CHECKING:
     from draftconv.api.parity import ParityOptions
@@ -126,7 +126,8 @@ def line_up(
         arm = load_arm(name, drafter, how, like=first.model)
         tally.add(_bytes(drafter))
         parts = _named(replaced_one_by_one(first, arm), name, names) if options.attribute else {}
-        sides.append(Side(_about(name, drafter, tally), arm, _gate("conversion", options.margin), parts))
+        gate = _gate(_done(first_drafter, drafter), options.margin)
+        sides.append(Side(_about(name, drafter, tally), arm, gate, parts))
     sides += (_quantized(leader, first_drafter, recipe, options, names) for recipe in recipes)
     line = Lineup(leader, tuple(sides), replace(first, name=names.new(f"{first_name} again")))
     return _with_controls(line, first_drafter, trace, names) if options.self_test else line
@@ -157,7 +158,7 @@ def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
 
 
 def _bytes(drafter: Drafter) -> int:
-    return sum(ref.nbytes for ref in drafter.tensors.values())
+    return sum(ref.nbytes for ref in (*drafter.tensors.values(), *drafter.companions.values()))
 
 
 def _about(name: str, drafter: Drafter, tally: Tally) -> Arm:
@@ -181,7 +182,7 @@ def content(drafter: Drafter, tally: Tally | None = None) -> str:
     digest = hashlib.sha256(json.dumps(facts_json(drafter.facts.computed), sort_keys=True).encode())
     if drafter.facts.reduced_vocab and drafter.maps and drafter.maps.map:
         digest.update(json.dumps(drafter.maps.map.ids).encode())
-    for name, ref in sorted(drafter.tensors.items()):
+    for name, ref in sorted({**drafter.tensors, **drafter.companions}.items()):
         if name not in ("d2t", "t2d"):
             digest.update(f"{name} {ref.dtype} {list(ref.shape)} {tensor_hash(ref)}\n".encode())
         if tally:
@@ -214,7 +215,7 @@ def _quantized(reference: Side, drafter: Drafter, recipe: Recipe, options: Parit
         content=hashlib.sha256(f"{reference.about.content} {json.dumps(done, sort_keys=True)}".encode()).hexdigest(),
     )
     arm = replace(first, name=name, model=simulate(first.model, recipe, stored=stored))
-    return Side(about, arm, _gate(_kind(recipe), options.margin), _named(parts, name, names))
+    return Side(about, arm, _gate(_bits(recipe.scheme.weights.grid), options.margin), _named(parts, name, names))
 
 
 def _with_controls(line: Lineup, drafter: Drafter, trace: Trace, names: Names) -> Lineup:
@@ -235,8 +236,17 @@ def _with_controls(line: Lineup, drafter: Drafter, trace: Trace, names: Names) -
 # ── what is asked of them ──────────────────────────────────────────────────────────
 
 
-def _kind(recipe: Recipe) -> Kind:
-    return "4-bit" if GRIDS[recipe.scheme.weights.grid].bits == 4 else "8-bit"
+def _done(reference: Drafter, candidate: Drafter) -> Kind:
+    """What was done to a candidate: quantized, if the reference is not; else nothing that changes a weight."""
+    if candidate.facts.quantization is None or reference.facts.quantization is not None:
+        return "conversion"
+    from draftconv.quantization.reading import find_stored
+
+    return _bits(find_stored(candidate).declared.grid)
+
+
+def _bits(grid: GridName) -> Kind:
+    return "4-bit" if GRIDS[grid].bits == 4 else "8-bit"
 
 
 def _gate(kind: Kind, margin: float | None) -> Gate:

@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import draftconv
-from draftconv.api.extension import extended, refuse_unextendable
 from draftconv.api.lineup import Lineup, Side, line_up
 from draftconv.checkpoint import show
 from draftconv.errors import UsageError
 from draftconv.parity.records import Record, paired
 from draftconv.parity.report import read_report
+from draftconv.parity.report.extended import extended, refuse_unextendable
 from draftconv.parity.report.model import About, Attribution, Comparison, Control, Report
+from draftconv.parity.semantics import SEMANTICS, Semantics
 from draftconv.parity.trace import DTYPES, Entry, Trace, open_trace
 from draftconv.parity.verdict import CONTROL_MARGIN, EXIT_CODES, Gate, judge
 from draftconv.reference.counts import Counts
 
 if TYPE_CHECKING:
     from draftconv.parity import controls, replay
-    from draftconv.parity.arms import Semantics
 
 Stage = Literal["reading", "replaying"]
 Progress = Callable[[Stage, int, int], None]
@@ -123,8 +123,6 @@ def exit_code(report: Report) -> int:
 
 def _check(options: ParityOptions) -> None:
     """Refuse what the command line would not let through."""
-    from draftconv.parity.arms import SEMANTICS
-
     for name, number in (("depth", options.depth), ("limit", options.limit)):
         if number is not None and number < 1:
             raise UsageError(f"--{name} {number}: too small", cure="give a number from 1")

@@ -169,16 +169,25 @@ def dtype(work: Work, name: str | None) -> Work:
     Raises:
         UsageError: unknown dtype.
     """
-    if name is None:
+    wanted = float_dtype(name)
+    if wanted is None:
         return work
-    if name not in DTYPES:
-        raise UsageError(f"--dtype {name}: unknown", why=f"known: {', '.join(DTYPES)}")
-    wanted = DTYPES[name]
     for tensor in list(work.tensors.values()):
         if tensor.dtype in FLOATS and tensor.dtype != wanted:
             work = work.put(cast_tensor(tensor, wanted))
             work = work.declare("cast", tensor.name, f"{tensor.dtype} → {wanted}, rounded to nearest even")
     return work
+
+
+def float_dtype(name: str | None) -> str | None:
+    """The dtype of `--dtype`, as safetensors spells it.
+
+    Raises:
+        UsageError: unknown dtype.
+    """
+    if name is not None and name not in DTYPES:
+        raise UsageError(f"--dtype {name}: unknown", why=f"known: {', '.join(DTYPES)}")
+    return None if name is None else DTYPES[name]
 
 
 def positions(work: Work, asked: int | None, target: Target | None) -> Work:

@@ -6,8 +6,8 @@ somebody hands in, so a layout that would lose a fact refuses instead of writing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 from draftconv.api import passes
@@ -17,12 +17,15 @@ from draftconv.checkpoint import Checkpoint, Copy, Literal, MemoryFile, PlannedT
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import Target
-from draftconv.engines import ENGINES, Verdict, parse_engine
+from draftconv.engines import ENGINES, EngineSpec, Verdict
+from draftconv.engines.base import Line
 from draftconv.errors import Refused
 from draftconv.layouts import MARK
 from draftconv.layouts.base import Hints, Layout, Writer, Writing
 from draftconv.layouts.emit import NEUTRAL_KEYS, TORCH_DTYPES
 from draftconv.layouts.reading import read_drafter
+
+QUANTIZATION = "quantization_config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ def spell_config(
     work: Work, found: Layout, writer: Writer, target: Target | None, names: Mapping[str, str], returning: Way | None
 ) -> Spelled:
     """The layout's config.json and metadata; the recorded original ones where they still say the same."""
-    if returning is not None and not _cast_since(work, returning):
+    if returning is not None and work.packed is None and not _cast_since(work, returning):
         original = cast(dict[str, object], _without_code(returning.origin.config))
         metadata = {key: str(value) for key, value in returning.origin.source.section("metadata").data.items()}
         if (left := _problems_left(work, names, original, metadata, target)) is not None:
@@ -52,6 +55,8 @@ def spell_config(
         dtype=TORCH_DTYPES[passes.main_dtype(work)],
     )
     config = writer.config(writing) | {MARK: found.id}
+    if work.packed is not None:
+        config[QUANTIZATION] = dict(work.packed.config)
     left = _problems_left(work, names, config, writer.metadata, target)
     if left is None:
         raise Refused(
@@ -89,7 +94,8 @@ def _problems_left(
     """Problems of the planned directory, read as anybody's; None when one is an error or a fact has changed."""
     read = read_drafter(planned_checkpoint(work, names, config, metadata), Hints(target=target))
     findings = check_drafter(read, target, level="maps")
-    if read.facts != work.facts or any(problem.severity == "error" for problem in findings.problems):
+    same = replace(read.facts, quantization=None) == replace(work.facts, quantization=None)
+    if not same or any(problem.severity == "error" for problem in findings.problems):
         return None
     return frozenset(problem.code for problem in findings.problems)
 
@@ -99,7 +105,8 @@ def planned_checkpoint(
 ) -> Checkpoint:
     """The output as a checkpoint, before it exists; computed tensors have their bytes, cast ones a header only."""
     tensors = {names[name]: _planned_ref(names[name], tensor) for name, tensor in work.tensors.items()}
-    return Checkpoint("planned", None, config, "", tensors, metadata, {}, ())
+    sidecars = work.packed.sidecars if work.packed else {}
+    return Checkpoint("planned", None, config, "", tensors, metadata, sidecars, ())
 
 
 def _planned_ref(name: str, tensor: PlannedTensor) -> TensorRef:
@@ -113,25 +120,47 @@ def _planned_ref(name: str, tensor: PlannedTensor) -> TensorRef:
     return TensorRef(name, tensor.dtype, tensor.shape, file, offset, tensor.nbytes)
 
 
+def named_quantization(work: Work, spelled: Spelled, names: Mapping[str, str], target: Target | None) -> Work:
+    """The work with the name that a reader will have for its quantization."""
+    planned = planned_checkpoint(work, names, spelled.config, spelled.metadata)
+    found = read_drafter(planned, Hints(target=target)).facts.quantization
+    return work.with_facts("as its config.json and tensors say", quantization=found)
+
+
 def judge(
-    work: Work, writer: Writer, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, str],
-    target: Target | None,
-) -> tuple[Verdict, ...]:  # fmt: skip
-    """What the engines this layout is for will make of it.
+    work: Work, specs: Sequence[EngineSpec], names: Mapping[str, str], spelled: Spelled, target: Target | None
+) -> tuple[Verdict, ...]:
+    """What these engines will make of it.
 
     Raises:
         Refused: one of them would refuse or mis-read it, or cannot be judged without --target.
     """
-    planned = planned_checkpoint(work, names, config, metadata)
+    planned = planned_checkpoint(work, names, spelled.config, spelled.metadata)
     verdicts: list[Verdict] = []
-    for name in writer.serves:
-        spec = parse_engine(name)
-        verdict = ENGINES[name].check(planned, work.facts, target, spec)
+    for spec in specs:
+        engine = ENGINES[spec.name]
+        verdict = engine.check(planned, work.facts, target, spec)
         if line := verdict.reason:
             raise Refused(
-                f"{ENGINES[name].title} would not serve this drafter as it was trained ({verdict.status})",
+                f"{engine.title} would not serve this drafter as it was trained ({verdict.status})",
                 why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
-                cure="give --target" if verdict.status == "undecided" else f"see `draftconv inspect --for {name}`",
+                cure=_cure(verdict, line),
             )
         verdicts.append(verdict)
     return tuple(verdicts)
+
+
+UNPACK_FC = "add --unpack fc, which writes fc as floats"
+
+CURES: Mapping[tuple[str, str], str] = {
+    ("sglang-fc-quantized", "fc.weight"): UNPACK_FC,
+    ("sglang-missing-tensor", "fc.weight"): UNPACK_FC,  # packed, it has another name, which the Llama class drops
+}
+"""What to type for a rule that an option of `convert` satisfies: its code, and the tensor that broke it."""
+
+
+def _cure(verdict: Verdict, line: Line) -> str:
+    if verdict.status == "undecided":
+        return "give --target"
+    known = (cure for (code, tensor), cure in CURES.items() if code == line.rule.code and tensor in line.detail)
+    return next(known, f"see `draftconv inspect --for {verdict.spec}`")

@@ -92,6 +92,16 @@ class Provenance:
         return cast(Mapping[str, str], self.data.get("made") or {})
 
     @property
+    def engines(self) -> tuple[str, ...] | None:
+        """The engines that were asked before it was written; None in records that do not tell."""
+        return Config(self.data, FILE).texts("engines") if "engines" in self.data else None
+
+    @property
+    def from_format(self) -> str | None:
+        """How the quantized weights of its direct source were said to be stored."""
+        return Config(self.data, FILE).section("options").text("from_format")
+
+    @property
     def target(self) -> Target | None:
         """The target that the conversion was told of."""
         row = Config(self.data, FILE).section("target")
@@ -141,7 +151,9 @@ def _well_formed(data: Mapping[str, object]) -> bool:
     earlier = data.get("earlier", [])
     if data.get("format") != FORMAT or not isinstance(earlier, list):
         return False
-    return all(_is_step(row) for row in (data, *earlier)) and _is_map(data.get("made", {}))
+    engines = data.get("engines", [])
+    named = isinstance(engines, list) and all(isinstance(item, str) for item in engines)
+    return named and all(_is_step(row) for row in (data, *earlier)) and _is_map(data.get("made", {}))
 
 
 def _is_step(row: object) -> bool:

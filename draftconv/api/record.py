@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import draftconv
 from draftconv.api.provenance import FORMAT, Provenance, output_digest
 from draftconv.api.work import Work, content_hash, facts_json
-from draftconv.checkpoint import Checkpoint, Copy
+from draftconv.checkpoint import Checkpoint, Computed, Copy
 from draftconv.drafter.targets import Target
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def make_record(
         "target": {"name": target.name, "layers": target.layers, "family": target.family, "hidden": target.hidden}
         if target
         else None,
+        "engines": [str(verdict.spec) for verdict in conversion.verdicts],
         "options": {key: _base_names(value) for key, value in chosen.items()},
         "facts": facts_json(work.facts),
         "reasons": dict(drafter.reasons),
@@ -52,6 +53,7 @@ def make_record(
         "made": _made(work, provenance),
         "lm_head_order": list(work.order) if work.order is not None else None,
         "earlier": provenance.handed_on() if provenance else [],
+        "findings": list(conversion.findings),
         "warnings": [{"code": p.code, "detail": p.detail} for p in conversion.warnings],
         "not_checked": list(conversion.not_made),
     }
@@ -59,11 +61,13 @@ def make_record(
 
 
 def _made(work: Work, provenance: Provenance | None) -> dict[str, str]:
-    """Hashes of the tensors that `verify` cannot compute from the source: attached, repaired, added."""
+    """Hashes of the tensors that `verify` cannot judge by the source: attached, repaired, added."""
     declared = {change.what for change in work.changes if change.kind in ("added", "replaced", "repaired")}
     earlier = provenance.made if provenance else {}
     made = {}
     for name, tensor in sorted(work.tensors.items()):
+        if isinstance(tensor.operation, Computed):
+            continue  # what is quantized, packed anew or dequantized is compared with the source's weight
         if name in earlier and isinstance(tensor.operation, Copy) and name not in declared:
             made[name] = earlier[name]
         elif name in declared or name in earlier:

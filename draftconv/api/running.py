@@ -13,11 +13,11 @@ from draftconv.checkpoint import Checkpoint, TensorRef, show
 from draftconv.drafter.config import Config
 from draftconv.drafter.targets import Target
 from draftconv.errors import Refused, Undecided, UsageError
-from draftconv.parity.vllm.start import DTYPES, Extraction
+from draftconv.parity.vllm.start import VLLM_DTYPES, Extraction
 
 if TYPE_CHECKING:
     from draftconv.api.trace import TraceOptions
-    from draftconv.parity.rounds import Capturer
+    from draftconv.parity.turns import Capturer
     from draftconv.parity.vllm.states import Answer
 
 ENGINES = ("transformers", "vllm")
@@ -103,8 +103,8 @@ def _check_options(options: TraceOptions) -> None:
     if wrong := [name for name, is_misplaced in misplaced.items() if is_misplaced]:
         engine = "a server (--url)" if served and vllm else f"--engine {options.engine}"
         raise UsageError(f"{', '.join(wrong)} has no meaning for {engine}", cure="leave it out")
-    if vllm and options.dtype is not None and options.dtype not in DTYPES:
-        raise UsageError(f"--dtype {options.dtype}: vLLM computes in {', '.join(DTYPES)}", cure="give one of them")
+    if vllm and options.dtype is not None and options.dtype not in VLLM_DTYPES:
+        raise UsageError(f"--dtype {options.dtype}: vLLM computes in {', '.join(VLLM_DTYPES)}", cure="give one of them")
     if served and options.hidden_states_dir is None:
         raise UsageError(
             "--url needs --hidden-states-dir",
@@ -211,11 +211,11 @@ def _own_dtype(checkpoint: Checkpoint) -> str:
     outer = Config(checkpoint.config, f"target {show(checkpoint.name)}: config.json")
     for config in (outer.section("text_config"), outer):
         found = config.text("dtype") or config.text("torch_dtype")
-        if found in DTYPES:
+        if found in VLLM_DTYPES:
             return found
     raise Undecided(
         f"{outer.where} does not say what vLLM shall compute in",
-        why=f"vLLM computes in {', '.join(DTYPES)}, and the states are checked against it",
+        why=f"vLLM computes in {', '.join(VLLM_DTYPES)}, and the states are checked against it",
         cure="pass --dtype",
     )
 

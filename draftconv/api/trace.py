@@ -23,7 +23,7 @@ from draftconv.parity.prompts import Prompt, load_prompts
 from draftconv.parity.trace import DTYPES, TOKENIZER, About, Trace
 
 if TYPE_CHECKING:
-    from draftconv.parity.rounds import Progress
+    from draftconv.parity.turns import Progress
 
 MAX_TOKENS = 256
 """Counted tokens per request where neither a suite nor an option says otherwise."""
@@ -118,7 +118,7 @@ def trace(
 
     Args:
         target: a directory, a Hub id or a known name. `prompts`: a suite's name, or a .jsonl, .json or .txt file.
-        announce: called once, before anything is generated. `progress`: see `rounds.Progress`.
+        announce: called once, before anything is generated. `progress`: see `turns.Progress`.
 
     Raises:
         UsageError: options that do not fit, boundaries or prompts the target does not have, transformers missing.
@@ -129,8 +129,8 @@ def trace(
         EngineError: vLLM is not there, does not answer, or extracts no states.
         Void: the target gave states that are short, shifted or not finite.
     """
-    from draftconv.parity.recording import TraceWriter, refuse_occupied
-    from draftconv.parity.rounds import record, slots
+    from draftconv.parity.trace_writer import TraceWriter, refuse_occupied
+    from draftconv.parity.turns import capture_all, slots
 
     _check_numbers(options)
     goal = _goal(str(target), options.revision)
@@ -167,7 +167,7 @@ def trace(
             max_tokens=max_tokens,
             dtype=runner.dtype,
             made_by=f"draftconv {draftconv.__version__}, {runner.made_by}",
-            prompts=asked.name,
+            prompts=asked.source,
             prompts_sha256=prompts_hash(asked.prompts, first),
             chat=dialogue.chat,
             eos=eos,
@@ -191,7 +191,7 @@ def trace(
         tokenizer = directory / TOKENIZER
         text = tokenizer.read_bytes() if tokenizer.is_file() else None
         with TraceWriter(out, about, requests, tables=tables, link=options.link_tables, tokenizer=text) as writer:
-            return record(writer, asked.prompts, dialogue, runner.capturer, batch=options.batch, progress=progress)
+            return capture_all(writer, asked.prompts, dialogue, runner.capturer, batch=options.batch, progress=progress)
 
 
 def _check_numbers(options: TraceOptions) -> None:

@@ -4,16 +4,20 @@ Both directories are opened afresh and read by their own layouts. A difference p
 if it follows from the vocabulary maps of both sides, or if it is declared in a
 `draftconv.json` that belongs to the output and was made from this source; a tensor that
 was attached or repaired must then still have the bytes whose hash the record holds.
+
+Quantized weights are compared by what they stand for: one that was rounded must be the nearest
+that its scales allow, one that was packed anew or dequantized the same values, bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from draftconv.api.hints import hints
+from draftconv.api.packing import ACTIVATIONS
 from draftconv.api.provenance import FILE, Provenance, Way, read_provenance
 from draftconv.api.words import word
 from draftconv.api.work import MAPS, content_hash, copy_of, output_blocks
@@ -24,9 +28,14 @@ from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import Target, find_target
 from draftconv.drafter.vocabulary import VocabMap
 from draftconv.engines import ENGINES, parse_engine
-from draftconv.engines.base import Status
+from draftconv.engines.base import EngineSpec, Status
+from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
 from draftconv.layouts.reading import read_drafter
+from draftconv.quantization.exclusions import WEIGHT
+
+if TYPE_CHECKING:
+    from draftconv.quantization.reading import Stored
 
 Outcome = Literal["equal", "declared", "different"]
 READ: Mapping[Status, Outcome] = {
@@ -101,7 +110,7 @@ def verify(
     return Verification(
         tuple(_tensors(result, source, declared, progress or (lambda _, __: None))),
         (*_facts(result.facts, source.facts, declared), *_faults(result, source)),
-        tuple(_directory(result, goal, edited=not way and record == "not believed")),
+        tuple(_directory(result, goal, _judges(result, provenance), edited=not way and record == "not believed")),
         "believed" if way else record,
         result.detection.layout,
     )
@@ -118,6 +127,12 @@ class _Declared:
         changes = self.way.changes if self.way else ()
         return next((c.why for c in changes if c.kind == kind and c.what in names), None)
 
+    @property
+    def from_format(self) -> str | None:
+        """What the conversion was told of the source's quantized weights."""
+        direct = self.provenance and self.way and len(self.way.steps) == 1
+        return self.provenance.from_format if self.provenance and direct else None
+
     def made(self, name: str) -> str | None:
         """The hash that a tensor must have which does not come from the source."""
         return self.provenance.made.get(name) if self.provenance and self.way else None
@@ -129,6 +144,16 @@ def _tensors(
     mine, theirs = _all(out), _all(source)
     total = sum(ref.nbytes for ref in theirs.values())
     seen = 0
+    if out.facts.quantization or source.facts.quantization:
+        weights = _Weights.of(out, source, declared)
+        yield from weights.faults
+        yield from weights.activations(declared)
+        for module in weights.modules:
+            yield weights.compare(module, declared)
+            seen += sum(ref.nbytes for name, ref in theirs.items() if name in weights.parts(module))
+            progress(seen, total)
+        covered = {name for module in weights.modules for name in weights.parts(module)}
+        mine, theirs = ({n: ref for n, ref in side.items() if n not in covered} for side in (mine, theirs))
     for name, ref in theirs.items():
         if name in mine:
             yield _tensor(name, mine[name], ref, out, source, declared)
@@ -142,6 +167,78 @@ def _tensors(
             yield _made(name, ref, declared, "added") or Comparison(name, "different", "not in the source")
     yield from _maps(out, source, declared)
     yield from _leftovers(out, source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """The weights that are quantized on one side or on both.
+
+    Attributes:
+        faults: what cannot be read; all tensors are then compared byte by byte.
+    """
+
+    out: Drafter
+    source: Drafter
+    mine: Stored | None
+    theirs: Stored | None
+    faults: tuple[Comparison, ...]
+
+    @classmethod
+    def of(cls, out: Drafter, source: Drafter, declared: _Declared) -> _Weights:
+        from draftconv.quantization.reading import find_stored
+
+        found: list[Stored | None] = []
+        faults = []
+        for drafter, where, given in ((out, "the output", None), (source, "the source", declared.from_format)):
+            try:
+                found.append(find_stored(drafter, given) if drafter.facts.quantization else None)
+            except DraftconvError as error:
+                found = [None, None]
+                faults.append(Comparison("quantized weights", "different", f"{where} cannot be read: {error.what}"))
+                break
+        # Two that cannot be read may still be the same bytes.
+        alike = out.facts.quantization == source.facts.quantization
+        return cls(out, source, found[0], found[1], () if alike else tuple(faults))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Canonical, such as `layers.0.mlp.down_proj`."""
+        return tuple(sorted({name for stored in (self.mine, self.theirs) if stored for name in stored.modules}))
+
+    def parts(self, module: str) -> frozenset[str]:
+        """The tensors of a weight on either side."""
+        suffixes = {s for stored in (self.mine, self.theirs) if stored for s in stored.modules.get(module, ())}
+        return frozenset(f"{module}.{suffix}" for suffix in suffixes | {WEIGHT.removeprefix(".")})
+
+    def activations(self, declared: _Declared) -> Iterator[Comparison]:
+        """What the inputs of weights are rounded to, when both sides say so."""
+        if self.mine and self.theirs and self.mine.declared.inputs != self.theirs.declared.inputs:
+            ours, theirs = (stored.declared.inputs or "16 bit" for stored in (self.mine, self.theirs))
+            why = declared.find("fact", ACTIVATIONS)
+            how = why or f"{ours} in the output, {theirs} in the source"
+            yield Comparison(ACTIVATIONS, "declared" if why else "different", how)
+
+    def compare(self, module: str, declared: _Declared) -> Comparison:
+        from draftconv.quantization.verifying import compare
+
+        name = f"{module}{WEIGHT}"
+        mine, theirs = _side(self.out, self.mine, module), _side(self.source, self.theirs, module)
+        if mine is None or theirs is None:
+            where = "missing from the output" if mine is None else "not in the source"
+            return Comparison(name, "different", where)
+        found = compare(module, mine, theirs)
+        if found.fault:
+            return Comparison(name, "different", found.fault)
+        if found.same:
+            return Comparison(name, "equal", found.how)
+        if declared.find("replaced", name) is None:
+            return Comparison(name, "different", f"{found.how}; undeclared")
+        return Comparison(name, "declared", found.how)
+
+
+def _side(drafter: Drafter, stored: Stored | None, module: str) -> Stored | TensorRef | None:
+    """Where a weight is to be had from."""
+    return stored if stored and module in stored.modules else drafter.tensors.get(f"{module}{WEIGHT}")
 
 
 def _all(drafter: Drafter) -> Mapping[str, TensorRef]:
@@ -280,7 +377,17 @@ def _faults(out: Drafter, source: Drafter) -> Iterator[Comparison]:
             yield Comparison(problem.code, "different", f"{problem.kind.title}: {problem.detail}")
 
 
-def _directory(out: Drafter, target: Target | None, *, edited: bool) -> Iterator[Comparison]:
+def _judges(out: Drafter, provenance: Provenance | None) -> tuple[EngineSpec, ...]:
+    """The engines that the output was written for: by its record, without one by its layout."""
+    if provenance and (engines := provenance.engines) is not None:
+        return tuple(map(parse_engine, engines))
+    writer = layouts()[out.detection.layout].writer
+    return tuple(map(parse_engine, writer.serves if writer else ()))
+
+
+def _directory(
+    out: Drafter, target: Target | None, judges: Iterable[EngineSpec], *, edited: bool
+) -> Iterator[Comparison]:
     """Faults that no tensor and no fact shows: a changed record or config, a stray file, an engine that stumbles."""
     if edited:
         told = "does not belong to this config.json and these tensors: one of them was changed after it was written"
@@ -288,9 +395,8 @@ def _directory(out: Drafter, target: Target | None, *, edited: bool) -> Iterator
     for file in out.checkpoint.files:
         if file.unused:
             yield Comparison(file.name, "different", "a weights file that is not part of the output")
-    writer = layouts()[out.detection.layout].writer
-    for name in writer.serves if writer else ():
-        verdict = ENGINES[name].check(out.checkpoint, out.facts, target, parse_engine(name))
+    for spec in judges:
+        verdict = ENGINES[spec.name].check(out.checkpoint, out.facts, target, spec)
         line = verdict.reason
         how = f"{verdict.status}: {line.rule.says}: {line.detail} [{line.rule.code}]" if line else ""
         yield Comparison(str(verdict.spec), READ[verdict.status], how)

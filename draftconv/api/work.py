@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Literal as OneOf
 
 from draftconv.api.words import word
-from draftconv.checkpoint import Cast, Copy, Literal, PlannedTensor, Rows, TensorRef, nbytes, row_blocks
+from draftconv.checkpoint import Cast, Computed, Copy, Literal, PlannedTensor, Rows, TensorRef, nbytes, row_blocks
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.vocabulary import VocabMap
@@ -39,8 +39,20 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Packed:
+    """The word of quantized weights: `quantization_config` of config.json, and files beside it by name."""
+
+    config: Mapping[str, object]
+    sidecars: Mapping[str, Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """A drafter being changed; see the module's text."""
+    """A drafter being changed; see the module's text.
+
+    Attributes:
+        packed: what is said of its weights, when some of `tensors` are parts of quantized ones.
+    """
 
     drafter: Drafter
     facts: Facts
@@ -49,6 +61,7 @@ class Work:
     changes: tuple[Change, ...] = ()
     order: tuple[int, ...] | None = None
     """Source row of each output row of lm_head, when they were permuted."""
+    packed: Packed | None = None
 
     def put(self, *tensors: PlannedTensor) -> Work:
         """Add or replace tensors by canonical name."""
@@ -105,6 +118,8 @@ def cast_tensor(tensor: PlannedTensor, dtype: str) -> PlannedTensor:
             from draftconv.checkpoint import cast_bytes
 
             return literal(tensor.name, dtype, tensor.shape, cast_bytes(data, tensor.dtype, dtype, tensor.name))
+        case Computed():
+            raise _too_late(tensor)
 
 
 def permute_rows(tensor: PlannedTensor, order: tuple[int, ...]) -> PlannedTensor:
@@ -121,6 +136,12 @@ def permute_rows(tensor: PlannedTensor, order: tuple[int, ...]) -> PlannedTensor
         case Literal(data):
             size = len(data) // max(1, tensor.shape[0])
             return literal(tensor.name, tensor.dtype, shape, b"".join(data[r * size : (r + 1) * size] for r in order))
+        case Computed():
+            raise _too_late(tensor)
+
+
+def _too_late(tensor: PlannedTensor) -> ValueError:
+    return ValueError(f"{tensor.name} is computed: what it is made of is cast or permuted before")
 
 
 def output_blocks(tensor: PlannedTensor) -> Iterator[bytes]:
@@ -141,6 +162,8 @@ def output_blocks(tensor: PlannedTensor) -> Iterator[bytes]:
             for start in range(0, len(order), step):
                 rows = b"".join(ref.rows(row, row + 1) for row in order[start : start + step])
                 yield cast_bytes(rows, ref.dtype, dtype, ref.name) if dtype and dtype != ref.dtype else rows
+        case Computed(computation, part):
+            yield bytes(computation.run()[part])
 
 
 def content_hash(tensor: PlannedTensor) -> str:

@@ -14,6 +14,8 @@ from draftconv.checkpoint.headers import encode_header
 from draftconv.checkpoint.memory import MemoryFile
 from draftconv.checkpoint.plan import (
     Cast,
+    Computation,
+    Computed,
     Copy,
     Literal,
     Operation,
@@ -30,6 +32,8 @@ __all__ = [
     "SIZES",
     "Cast",
     "Checkpoint",
+    "Computation",
+    "Computed",
     "Copy",
     "Literal",
     "MemoryFile",

@@ -22,7 +22,21 @@ from draftconv.checkpoint.dtypes import SIZES
 from draftconv.checkpoint.files import DataFile, LocalFile, shrunk
 from draftconv.checkpoint.headers import read_header
 from draftconv.checkpoint.kernel import reserve, start_writeback
-from draftconv.checkpoint.plan import BLOCK, COPY_BUFFER, MAX_THREADS, Cast, Copy, Literal, Plan, Rows, Shard
+from draftconv.checkpoint.plan import (
+    BLOCK,
+    COPY_BUFFER,
+    MAX_THREADS,
+    Cast,
+    Computation,
+    Computed,
+    Copy,
+    Literal,
+    Operation,
+    Placed,
+    Plan,
+    Rows,
+    Shard,
+)
 from draftconv.checkpoint.progress import Progress, Tally
 from draftconv.checkpoint.staging import refuse_same, staging
 from draftconv.checkpoint.tensors import TensorRef
@@ -65,7 +79,19 @@ class _Compute:
         return self.dtype in FLOAT_BITS and self.dtype != self.operation.ref.dtype
 
 
-_Job: TypeAlias = _Move | _Compute
+@dataclass(frozen=True, slots=True)
+class _Yield:
+    """Parts of one computation and the bytes that each takes in the file."""
+
+    computation: Computation
+    places: tuple[tuple[str, Placed], ...]
+
+    @property
+    def length(self) -> int:
+        return sum(placed.stop - placed.start for _, placed in self.places)
+
+
+_Job: TypeAlias = _Move | _Compute | _Yield
 
 
 def execute(
@@ -109,9 +135,18 @@ def execute(
 
 
 def _source_directories(plan: Plan) -> set[Path]:
-    operations = (tensor.operation for tensor in plan.tensors)
-    files = (operation.ref.file for operation in operations if not isinstance(operation, Literal))
-    return {file.path.parent for file in files if isinstance(file, LocalFile)}
+    refs = [ref for tensor in plan.tensors for ref in _sources(tensor.operation)]
+    return {ref.file.path.parent for ref in refs if isinstance(ref.file, LocalFile)}
+
+
+def _sources(operation: Operation) -> tuple[TensorRef, ...]:
+    match operation:
+        case Literal():
+            return ()
+        case Computed(computation):
+            return computation.sources
+        case _:
+            return (operation.ref,)
 
 
 def _reserve(path: Path, size: int) -> None:
@@ -153,6 +188,8 @@ def _write_small(path: Path, data: bytes) -> None:
 def _jobs(shard: Shard) -> Iterator[_Job]:
     """The shard's work in file order; neighbouring copies that are neighbours in the source become one."""
     pending: _Move | None = None
+    yields: dict[int, list[tuple[str, Placed]]] = {}
+    computations: dict[int, Computation] = {}
     for placed in shard.tensors:
         operation = placed.tensor.operation
         if isinstance(operation, Copy):
@@ -170,6 +207,11 @@ def _jobs(shard: Shard) -> Iterator[_Job]:
             pending = _Move(ref.file, ref.offset, placed.start, ref.nbytes)
         elif isinstance(operation, Cast | Rows):
             yield from _blocks(operation, placed.tensor.dtype, placed.start, placed.stop)
+        elif isinstance(operation, Computed):
+            computations[id(operation.of)] = operation.of
+            yields.setdefault(id(operation.of), []).append((operation.part, placed))
+    for key, places in yields.items():
+        yield _Yield(computations[key], tuple(places))
     if pending is not None:
         yield from _chunks(pending)
 
@@ -221,13 +263,15 @@ def _run(jobs: list[_Job], descriptor: int, workers: int, tally: Tally, watch: _
     # one thread copies: several would only queue for the lock of the file they write to
     copying = ThreadPoolExecutor(1, thread_name_prefix="draftconv-copy")
     computing = ThreadPoolExecutor(workers, thread_name_prefix="draftconv-compute")
+    # one at a time: a computation is large and has threads of its own
+    yielding = ThreadPoolExecutor(1, thread_name_prefix="draftconv-yield")
+    pools = {_Move: copying, _Compute: computing, _Yield: yielding}
     try:
-        pools = ((copying if isinstance(job, _Move) else computing, job) for job in jobs)
-        for future in as_completed([pool.submit(worker, job) for pool, job in pools]):
+        for future in as_completed([pools[type(job)].submit(worker, job) for job in jobs]):
             tally.add(future.result())
     finally:
         stop.set()
-        for pool in (copying, computing):
+        for pool in pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -280,6 +324,9 @@ class _Worker:
         self._local = threading.local()
 
     def __call__(self, job: _Job) -> int:
+        if isinstance(job, _Yield):
+            self._yield(job)
+            return job.length
         if isinstance(job, _Compute):
             self._compute(job)
         elif not isinstance(job.file, LocalFile) or not self._kernel_copy(job, job.file):
@@ -345,6 +392,21 @@ class _Worker:
         bits = np.frombuffer(source, dtype=FLOAT_BITS[ref.dtype].kind)
         result = cast(bits, ref.dtype, job.dtype, ref.name)
         _write_all(self._descriptor, result.data.cast("B"), job.target)
+
+    def _yield(self, job: _Yield) -> None:
+        if self._stop.is_set():
+            return
+        parts = job.computation.run()
+        for part, placed in job.places:
+            data = memoryview(parts[part]).cast("B")
+            if data.nbytes != placed.stop - placed.start:
+                raise ValueError(
+                    f"{show(placed.tensor.name)}: {data.nbytes} bytes, {placed.stop - placed.start} planned"
+                )
+            if self._watch is not None:
+                self._watch.look(placed.tensor.name, placed.tensor.dtype, data)
+            _write_all(self._descriptor, data, placed.start)
+            start_writeback(self._descriptor, placed.start, data.nbytes)
 
 
 def _write_all(descriptor: int, data: memoryview, offset: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
 from draftconv.checkpoint.headers import METADATA, Entry, encode_header
@@ -59,7 +59,30 @@ class Literal:
     data: bytes = field(repr=False)
 
 
-Operation: TypeAlias = Copy | Cast | Rows | Literal
+class Computation(Protocol):
+    """One piece of arithmetic that yields several tensors at once, as quantizing a weight does."""
+
+    @property
+    def sources(self) -> tuple[TensorRef, ...]:
+        """What it reads."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it holds at its peak, about."""
+
+    def run(self) -> Mapping[str, bytes | memoryview]:
+        """The bytes of every part, the same at every call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """One part of what a computation yields; the others are other tensors of the plan."""
+
+    of: Computation = field(repr=False)
+    part: str
+
+
+Operation: TypeAlias = Copy | Cast | Rows | Literal | Computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +201,9 @@ class Plan:
         computes = any(isinstance(tensor.operation, Cast | Rows) for tensor in self.tensors)
         # a cast holds its source, a widened copy, the result and masks: at most six times the block
         worker = 6 * BLOCK if computes else COPY_BUFFER
-        return INTERPRETER + kept + MAX_THREADS * worker
+        # computations run one after another: each has threads of its own
+        largest = max((op.of.memory for op in map(_operation, self.tensors) if isinstance(op, Computed)), default=0)
+        return INTERPRETER + kept + MAX_THREADS * worker + largest
 
     def shards(self) -> tuple[Shard, ...]:
         """The weights files, in order."""
@@ -216,6 +241,10 @@ class Plan:
 def encode_json(document: Mapping[str, object]) -> bytes:
     """A JSON file as people and transformers write it."""
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+
+
+def _operation(tensor: PlannedTensor) -> Operation:
+    return tensor.operation
 
 
 def _shard(file_name: str, tensors: list[PlannedTensor], metadata: Mapping[str, str]) -> Shard:

@@ -136,14 +136,26 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _refuse_target(out: Path, mark: Mark, *, overwrite: bool) -> None:
+def occupied(out: Path) -> bool:
+    """Whether a directory stands at `out`, which must then be looked into.
+
+    Raises:
+        WriteError: something else stands there, or there is no directory to put it in.
+    """
     name = show(out.name)
     if not out.parent.is_dir():
         raise WriteError(f"the directory that {name} would stand in does not exist", cure="create it first")
     if not os.path.lexists(out):
-        return
+        return False
     if out.is_symlink() or not out.is_dir():
         raise WriteError(f"{name} exists and is not a directory", cure="choose another output name")
+    return True
+
+
+def _refuse_target(out: Path, mark: Mark, *, overwrite: bool) -> None:
+    name = show(out.name)
+    if not occupied(out):
+        return
     if not overwrite:
         raise WriteError(
             f"{name} exists already",

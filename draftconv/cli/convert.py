@@ -49,6 +49,14 @@ def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int 
 @click.option("--dtype", type=click.Choice(["bf16", "f16", "f32"]), help="Cast every float tensor.")
 @click.option("--max-positions", type=click.IntRange(1), metavar="N", help="max_position_embeddings to write.")
 @click.option("--shard-size", callback=parse_size, metavar="SIZE", help="Most bytes of tensors per file, e.g. 5GB.")
+@click.option("--dequantize", is_flag=True, help="Write a quantized drafter as the floats that its weights stand for.")
+@click.option("--pack", "packing", metavar="FORMAT[:STYLE]",
+              help="Write a quantized drafter's integers in this format, e.g. compressed-pack.")  # fmt: skip
+@click.option("--unpack", multiple=True, metavar="MODULE",
+              help="With --pack: write this weight as floats, e.g. fc for SGLang (repeatable).")  # fmt: skip
+@click.option("--from-format", metavar="FORMAT[:STYLE]",
+              help="How a quantized SOURCE is stored, where its config.json and tensors do not tell.")  # fmt: skip
+@click.option("--allow-lossy", is_flag=True, help="With --pack: leave out what the format cannot declare.")
 @click.option("--deep", is_flag=True, help="Read every byte first; refuse NaN, infinities and all-zero tensors.")
 @click.option("--dry-run", is_flag=True, help="Show the whole plan and write nothing.")
 @click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
@@ -70,6 +78,11 @@ def command(
     dtype: str | None,
     max_positions: int | None,
     shard_size: int | None,
+    dequantize: bool,
+    packing: str | None,
+    unpack: tuple[str, ...],
+    from_format: str | None,
+    allow_lossy: bool,
     deep: bool,
     dry_run: bool,
     hashed: bool,
@@ -102,6 +115,11 @@ def command(
         shard_size=shard_size,
         hash=hashed,
         deep=deep,
+        dequantize=dequantize,
+        pack=packing,
+        unpack=unpack,
+        allow_lossy=allow_lossy,
+        from_format=from_format,
         card=not no_card,
     )
     conversion = prepare(source, options, download=not dry_run)
@@ -143,6 +161,7 @@ def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:
             for placed in shard.tensors
         ],
         "changes": [{"kind": c.kind, "what": c.what, "why": c.why} for c in conversion.changes],
+        "findings": list(conversion.findings),
         "warnings": [{"code": p.code, "detail": p.detail} for p in conversion.warnings],
         "not_checked": list(conversion.not_made),
         "config": dict(conversion.config),
@@ -193,6 +212,8 @@ def _show_changes(conversion: Conversion) -> None:
         screen.print(output.table("Changes", ("", "what", "why"), rows))
     if keys:
         screen.print(output.text(f"Config keys left out, kept in draftconv.json: {', '.join(keys)}.", "dim"))
+    for finding in conversion.findings:
+        screen.print(output.text(f"Note: {finding}."))
     for problem in conversion.warnings:
         style = output.STYLES[problem.severity]
         screen.print(output.text(f"{problem.severity.capitalize()} {problem.code}: {problem.detail}", style))

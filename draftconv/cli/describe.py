@@ -39,6 +39,8 @@ def identity(found: Inspection) -> Iterator[tuple[str, object]]:
     yield "residual", f"{residual} ({reasons.get('norm_before_residual', '')})"
     yield "tables", f"embed_tokens {_own(facts.own_embedding)}, lm_head {_own(facts.own_head)}"
     yield "quantization", facts.quantization or "none"
+    if found.weights:
+        yield "weights", "; ".join((found.weights.says, *found.weights.findings))
     if found.target:
         yield (
             "target",
@@ -83,6 +85,9 @@ def inspection_json(found: Inspection) -> dict[str, object]:
             }
             for p in found.problems
         ],
+        "weights": {"format": found.weights.format, "findings": list(found.weights.findings)}
+        if found.weights
+        else None,
         "not_checked": list(found.not_made),
         "engines": [verdict_json(verdict) for verdict in found.verdicts],
     }

@@ -12,6 +12,7 @@ import click
 
 from draftconv.cli.options import command_line, format_option, reading_options
 from draftconv.errors import WriteError
+from draftconv.parity.semantics import SEMANTICS
 from draftconv.parity.trace import DTYPES
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ STAGES = {"reading": "bytes", "replaying": "tokens"}
 @click.option("--depth", type=click.IntRange(1), default=3, show_default=True, metavar="K",
               help="Drafted tokens per step.")  # fmt: skip
 @click.option(
-    "--semantics", type=click.Choice(["vllm", "sglang", "trtllm"]), default="vllm", show_default=True,
+    "--semantics", type=click.Choice(SEMANTICS), default="vllm", show_default=True,
     help="Whose rule decides between the drafter's embedding and the target's; SGLang and TensorRT-LLM take the "
     "target's.",
 )  # fmt: skip

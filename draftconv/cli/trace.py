@@ -137,7 +137,7 @@ def command(target: str, prompts: str, out: Path, form: str, **options: object) 
 
     The target continues every prompt greedily. A run that is stopped keeps what it has; the same
     command goes on with it.
-    """  # fmt: skip
+    """
     from draftconv.cli import output
 
     try:

@@ -22,6 +22,9 @@ from typing import Literal
 
 from draftconv.drafter.facts import Facts, Gqa, Mla
 
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+"""The tables: a row per token of the target, a row per token that can be drafted."""
+
 Role = Literal["embed", "head", "fc", "norm", "attention", "mlp", "map"]
 Layers = Literal["none", "first", "later", "all", "aux"]
 When = Callable[[Facts], bool]

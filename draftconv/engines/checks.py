@@ -12,7 +12,7 @@ from draftconv.engines.base import Reading
 from draftconv.engines.building import defaults
 
 QUANT_FILE = "hf_quant_config.json"
-AMD = frozenset({"mi300x", "mi325x"})
+AMD = frozenset({"mi300x", "mi325x", "mi350"})
 
 Check = Callable[[Reading], str | None]
 Boundaries = tuple[int, ...] | Taps
@@ -285,11 +285,6 @@ def wrong_kind(reading: Reading, kind: str | None) -> str | None:
 
 
 # ── quantization ───────────────────────────────────────────────────────────────────
-
-
-def quantized(reading: Reading) -> str | None:
-    """What the drafter's quantization is called, if it has one."""
-    return reading.truth.quantization
 
 
 def undeclared_packed(reading: Reading) -> str | None:

@@ -24,6 +24,7 @@ from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, fusion
 from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.loading import Fate, fused_parts, sort_fates
+from draftconv.engines.quantized import clash
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 
 Kind = Literal["llama", "mla"]
@@ -210,6 +211,12 @@ def _latent_quantized(reading: Reading) -> str | None:
     return "kv_b_proj is quantized" if packed or (found is not None and found.dtype not in FLOATS) else None
 
 
+def _joined_projections(reading: Reading) -> str | None:
+    """Packed a-projections, whose tensors are joined one by one, weight_shape among them."""
+    names = ("q_a_proj", "kv_a_proj_with_mqa")
+    return listed([n for n in names if f"layers.0.self_attn.{n}.weight" in reading.fates.packed])
+
+
 def _fc_quantized(reading: Reading) -> str | None:
     found = reading.tensor("fc.weight")
     return f"fc.weight is {found.dtype}" if found and not reading.mla and found.dtype not in FLOATS else None
@@ -296,6 +303,7 @@ _BOTH = "srt/models/{llama,kimi_k25}_eagle3.py, 0.5.23"
 _CAPTURE = "srt/models/{llama,deepseek_v2,gpt_oss,minimax_m3_vl}.py, 0.5.23"
 _CONFIG = "srt/configs/model_config.py, 0.5.23"
 _QUANT = "srt/layers/quantization"
+_MATCHED = f"{_QUANT}/{{compressed_tensors,quark,modelopt_quant.py,awq,gptq,auto_round.py}}, 0.5.23"
 
 RULES: tuple[Rule, ...] = (
     # ── refused ────────────────────────────────────────────────────────────────────
@@ -346,6 +354,8 @@ RULES: tuple[Rule, ...] = (
          f"{_QUANT}/compressed_tensors/compressed_tensors.py, 0.5.23", "run", _int4_activations),
     Rule("sglang-kv-b", "refused", "kv_b_proj is split right after loading and must be unquantized",
          "srt/models/deepseek_common/deepseek_weight_loader.py, 0.5.23", "run", _latent_quantized),
+    Rule("sglang-a-projections", "refused", "q_a and kv_a are joined tensor by tensor, weight_shape too: never packed",
+         _MLA, "read", _joined_projections),
     Rule("sglang-fc-quantized", "refused", "fc is a plain linear in the Llama class and cannot be quantized",
          _LLAMA, "read", _fc_quantized),
     Rule("sglang-rocm", "refused", "not every quantization runs on ROCm: GPTQ and ModelOpt are not listed, "
@@ -353,7 +363,26 @@ RULES: tuple[Rule, ...] = (
          f"{_QUANT}/__init__.py, 0.5.23", "read", _rocm),
     Rule("sglang-packed-undeclared", "refused", "packed weights need a quantization_config",
          _BOTH, "read", checks.undeclared_packed),
+    Rule("sglang-not-excluded-shape", "refused",
+         "a linear that no list excludes by its runtime name is built quantized, and a plain tensor has another "
+         "shape",
+         _MATCHED, "read", clash("not excluded", "words")),
+    Rule("sglang-excluded-shape", "refused", "a linear that is not matched by its runtime name is built plain, and "
+         "quantized tensors have another shape",
+         _MATCHED, "read", clash("excluded", "words")),
+    Rule("sglang-torn", "refused", "projections that are joined into one linear are quantized together or not at all",
+         _MATCHED, "read", clash("torn")),
+    Rule("sglang-unmatched", "refused",
+         "a linear that lists match in part, or a target of compressed-tensors not at all, stops the start",
+         _MATCHED, "run", clash("stops")),
     # ── loads, but computes something else ─────────────────────────────────────────
+    Rule("sglang-not-excluded", "mis-read", "a linear that no list excludes by its runtime name is built quantized; a "
+         "plain tensor is dropped silently, or cast to 8 bits",
+         _MATCHED, "inferred", clash("not excluded", "packed", "bytes")),
+    Rule("sglang-excluded", "mis-read",
+         "a linear that is not matched by its runtime name is built plain; packed tensors are dropped silently, "
+         "8-bit ones are read without their scales",
+         _MATCHED, "inferred", clash("excluded", "packed", "bytes")),
     Rule("sglang-missing-tensor", "mis-read", "missing tensors are not reported; the module keeps uninitialised memory",
          _BOTH, "run", checks.missing_tensors),
     Rule("sglang-prefix", "mis-read", "the MLA class prepends `model.` itself and drops names that have it (the Llama "
@@ -410,6 +439,10 @@ RULES: tuple[Rule, ...] = (
          _CAPTURE, "read", _undecided_taps),
     Rule("sglang-model-type-unknown", "undecided", "transformers must know the model_type",
          "srt/utils/hf_transformers_utils.py, 0.5.23", "inferred", checks.unknown_type("kimi_k2", "deepseek_v32")),
+    Rule("sglang-names-undecided", "undecided",
+         "what is quantized is decided by a pattern that cannot be tried here, or by MIXED_PRECISION, which is read "
+         "as one of several methods",
+         _MATCHED, "read", clash("unknown")),
     Rule("sglang-embedding", "note", "the target's embedding always replaces one of equal width",
          _BOTH, "read", checks.embedding_replaced),
     Rule("sglang-ignored", "note", "tensors whose names are not looked for are dropped silently",
@@ -422,8 +455,6 @@ RULES: tuple[Rule, ...] = (
          _BOTH, "read", checks.unusual_norms),
     Rule("sglang-double-norm", "note", "the state is normalised once, as for every published figure of such drafters",
          _BOTH, "read", checks.double_norm),
-    Rule("sglang-quantized", "note", "quantized modules are matched by runtime names; not judged here",
-         f"{_QUANT}, 0.5.23", "read", checks.quantized),
 )  # fmt: skip
 
 
@@ -464,5 +495,13 @@ def _notes(start: Start) -> list[str]:
 
 
 ENGINE = Engine(
-    "sglang", "SGLang", 20, "0.5.23", "0.5.23", ("h100", "h200", "b200", "mi300x", "mi325x"), RULES, _read, _command
-)
+    "sglang",
+    "SGLang",
+    20,
+    "0.5.23",
+    "0.5.23",
+    ("h100", "h200", "b200", "mi300x", "mi325x", "mi350"),
+    RULES,
+    _read,
+    _command,
+)  # fmt: skip

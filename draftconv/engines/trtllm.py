@@ -9,7 +9,6 @@ silently, and captured layers come from the serve file, never from the checkpoin
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Collection
 from dataclasses import replace
@@ -24,6 +23,7 @@ from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, without
 from draftconv.engines.checks import QUANT_FILE, compare, listed, skipped
 from draftconv.engines.loading import Fate, is_fused, sort_fates
+from draftconv.engines.quantized import clash
 from draftconv.engines.serving import (
     LOOPBACK,
     ServeCommand,
@@ -242,24 +242,6 @@ def _latent_quantized(reading: Reading) -> str | None:
     return listed([name for name, canonical in names.items() if not reading.stored_plain(canonical)])
 
 
-def _excluding(reading: Reading) -> str | None:
-    """A pattern that excludes the drafter's own quantized projections."""
-    legacy = Config(reading.view.sidecars.get(QUANT_FILE, {}), QUANT_FILE).section("quantization")
-    patterns = legacy.texts("exclude_modules") or reading.config.section("quantization_config").texts("ignore")
-    quantized = not reading.stored_plain("layers.0.mlp.down_proj.weight")
-    name = "model.midlayer.mlp.down_proj"
-    hits = [pattern for pattern in patterns if not pattern.startswith("re:") and fnmatch.fnmatchcase(name, pattern)]
-    return listed(hits) if quantized and checks.modelopt_algorithm(reading) else None
-
-
-def _excluded_fp8(reading: Reading) -> str | None:
-    return _excluding(reading) if (checks.modelopt_algorithm(reading) or "").startswith("FP8") else None
-
-
-def _excluded_packed(reading: Reading) -> str | None:
-    return None if (checks.modelopt_algorithm(reading) or "").startswith("FP8") else _excluding(reading)
-
-
 # ── checks: what loads and computes something else ─────────────────────────────────
 
 
@@ -398,8 +380,15 @@ RULES: tuple[Rule, ...] = (
     Rule("trtllm-algorithm", "refused", "this quant_algo has no linear method",
          "_torch/modules/linear.py, main 2026 H2", "read", checks.unknown_algorithm(ALGORITHMS)),
     Rule("trtllm-excluded", "refused",
-         "a pattern excludes the drafter's own packed projections (ModelOpt writes model*)",
-         _QUANT, "read", _excluded_packed),
+         "packed projections do not fit a linear that a pattern excludes (ModelOpt writes model*), or that "
+         "quantized_layers does not list",
+         _QUANT, "read", clash("excluded", "words", "packed")),
+    Rule("trtllm-not-excluded", "refused",
+         "a linear that no pattern excludes by its module name is built quantized, and a plain tensor has no scales "
+         "for it",
+         _QUANT, "inferred", clash("not excluded")),
+    Rule("trtllm-torn", "refused", "projections that are joined into one linear are quantized together or not at all",
+         "_torch/modules/linear.py, main 2026 H2", "read", clash("torn")),
     Rule("trtllm-latent-quantized", "refused", "q_a, kv_a and kv_b are copied by hand and must be unquantized",
          _MLA, "read", _latent_quantized),
     Rule("trtllm-packed-undeclared", "refused", "packed weights need hf_quant_config.json or quantization_config",
@@ -450,14 +439,16 @@ RULES: tuple[Rule, ...] = (
     Rule("trtllm-vocab", "mis-read", "vocab_size must be the target's: its embedding is used",
          _MAIN, "inferred", checks.wrong_vocab),
     Rule("trtllm-excluded-fp8", "mis-read",
-         "a pattern excludes the drafter's own FP8 projections (ModelOpt writes model*): "
-         "their bytes are cast without scales",
-         _QUANT, "read", _excluded_fp8),
+         "a pattern excludes the drafter's own FP8 projections (ModelOpt writes model*), or quantized_layers does not "
+         "list them: their bytes are cast without scales",
+         _QUANT, "read", clash("excluded", "bytes")),
     # ── cannot be told, or worth knowing ───────────────────────────────────────────
     Rule("trtllm-taps-unknown", "undecided", "the serve file must name the captured layers",
          "llmapi/llm_args.py, main 2026 H2", "read", _unknown_taps),
     Rule("trtllm-model-type-unknown", "undecided", "transformers must know the model_type",
          _CONFIG, "inferred", checks.unknown_type(*OWN_TYPES)),
+    Rule("trtllm-names-undecided", "undecided", "a pattern that cannot be tried here decides what is quantized",
+         _QUANT, "read", clash("unknown")),
     Rule("trtllm-draft-vocab-null", "undecided",
          "draft_vocab_size is compared with vocab_size; what a null does is not known",
          _MAIN, "inferred", _draft_vocab_null),
@@ -489,8 +480,6 @@ RULES: tuple[Rule, ...] = (
          _MAIN, "read", checks.unusual_norms),
     Rule("trtllm-double-norm", "note", "the state is normalised once, as for every published figure of such drafters",
          _MAIN, "read", checks.double_norm),
-    Rule("trtllm-quantized", "note", "quantized modules are matched by module names; not judged here",
-         _QUANT, "read", checks.quantized),
 )  # fmt: skip
 
 

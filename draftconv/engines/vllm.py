@@ -24,6 +24,7 @@ from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, fusion, without
 from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.loading import Fate, fused_parts, sort_fates
+from draftconv.engines.quantized import clash, numbered_names
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 
 Kind = Literal["llama", "qwen3", "mla"]
@@ -355,6 +356,7 @@ _LOADERS = "model_executor/models/{llama,qwen3,deepseek}_eagle3.py, 0.33.0"
 _MLA = "model_executor/models/deepseek_eagle3.py, 0.33.0"
 _SPEC = "config/speculative.py, 0.33.0"
 _QUANT = "model_executor/layers/quantization"
+_MATCHED = f"{_QUANT}/{{compressed_tensors,quark,modelopt,auto_awq,auto_gptq}}, 0.33.0"
 
 RULES: tuple[Rule, ...] = (
     # ── refused ────────────────────────────────────────────────────────────────────
@@ -404,7 +406,19 @@ RULES: tuple[Rule, ...] = (
          checks.unknown_algorithm(MODELOPT_ALGORITHMS)),
     Rule("vllm-packed-undeclared", "refused", "packed weights need a quantization_config",
          _LOADERS, "read", checks.undeclared_packed),
+    Rule("vllm-not-excluded", "refused", "a linear that no list excludes by its runtime name is built quantized, and a "
+         "plain tensor has no place or another shape there",
+         _MATCHED, "run", clash("not excluded", "packed", "words")),
+    Rule("vllm-excluded", "refused",
+         "quantized tensors have no place in a linear that is built plain: lists are matched against runtime names, "
+         "fused and numbered on from the target's layers",
+         _MATCHED, "run", clash("excluded")),
+    Rule("vllm-torn", "refused", "projections that are joined into one linear are quantized together or not at all",
+         _MATCHED, "run", clash("torn")),
     # ── loads, but computes something else ─────────────────────────────────────────
+    Rule("vllm-cast", "mis-read", "a linear that no list excludes by its runtime name is built of 8-bit weights, and a "
+         "plain tensor is cast into it without a word",
+         _MATCHED, "run", clash("not excluded", "bytes")),
     Rule("vllm-missing-tensor", "mis-read", "missing tensors are not reported: norms stay one, weights uninitialised",
          _LOADERS, "run", checks.missing_tensors),
     Rule("vllm-later-norm", "mis-read", "layers after the first read input_layernorm; their hidden_norm is unused",
@@ -455,6 +469,10 @@ RULES: tuple[Rule, ...] = (
          "transformers_utils/config.py, 0.33.0", "inferred", checks.unknown_type("kimi_k2", "deepseek_v32")),
     Rule("vllm-taps-undecided", "undecided", "which layers are captured depends on the target",
          _SPEC, "read", _undecided_taps),
+    Rule("vllm-names-undecided", "undecided", "layers are numbered on from the target's",
+         _LOADERS, "read", numbered_names),
+    Rule("vllm-pattern-undecided", "undecided", "a pattern that cannot be tried here decides what is quantized",
+         _MATCHED, "read", clash("unknown")),
     Rule("vllm-taps-fallback", "note", "should the server fall back to Model Runner V1, it captures other layers",
          "v1/worker/gpu_model_runner.py, 0.33.0", "run", _taps_fallback),
     Rule("vllm-positions", "note", "under a scaled rope the drafter's positions cap the length that the target serves",
@@ -465,8 +483,6 @@ RULES: tuple[Rule, ...] = (
          _LOADERS, "read", checks.unusual_norms),
     Rule("vllm-double-norm", "note", "the state is normalised once, as for every published figure of such drafters",
          _LOADERS, "read", checks.double_norm),
-    Rule("vllm-quantized", "note", "quantized modules are matched by runtime names; not judged here",
-         f"{_QUANT}, 0.33.0", "read", checks.quantized),
 )  # fmt: skip
 
 
@@ -503,5 +519,13 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
 
 
 ENGINE = Engine(
-    "vllm", "vLLM", 10, "0.33.0", "0.11", ("cpu", "h100", "h200", "b200", "mi300x", "mi325x"), RULES, _read, _command
-)
+    "vllm",
+    "vLLM",
+    10,
+    "0.33.0",
+    "0.11",
+    ("cpu", "h100", "h200", "b200", "mi300x", "mi325x", "mi350"),
+    RULES,
+    _read,
+    _command,
+)  # fmt: skip

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import torch
 
 from draftconv.checkpoint import TensorRef
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Facts, Taps
+from draftconv.drafter.facts import Taps
+from draftconv.drafter.tensors import HEAD
 from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
 from draftconv.parity.replay import Arm
-from draftconv.reference.drafter import EMBEDDING, HEAD, DrafterModel
+from draftconv.parity.semantics import REPLACED, Semantics, from_target
+from draftconv.quantization.running import load_quantized
+from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter
-
-Semantics = Literal["vllm", "sglang", "trtllm"]
-SEMANTICS: tuple[Semantics, ...] = get_args(Semantics)
-
-REPLACED: Mapping[Semantics, frozenset[str]] = {
-    "vllm": frozenset(),
-    "sglang": frozenset({EMBEDDING}),
-    "trtllm": frozenset({EMBEDDING}),
-}
-"""Tables of the drafter that the target's replace, if both are equally wide; what it lacks is always the target's.
-
-vLLM 0.33.0 keeps an embedding or head that differs from the target's: `_maybe_share_embeddings` and
-`_maybe_share_lm_head` of `v1/spec_decode/llm_base_proposer.py`, `v1/worker/gpu/spec_decode/eagle/utils.py`.
-SGLang 0.5.23 calls `set_embed` of `srt/models/{llama,kimi_k25}_eagle3.py` with the target's embedding.
-The head goes with it only where draft_vocab_size is null; draftconv never writes that, and
-`inspect --for sglang` reports it (rule sglang-head).
-TensorRT-LLM (main, 2026 H2) `_torch/models/modeling_speculative.py` builds no embedding of the
-drafter's own, and has its own head wherever one is stored.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +64,9 @@ def load_arm(name: str, drafter: Drafter, how: Loading, *, like: DrafterModel | 
     """
     boundaries = fed_by(name, drafter)
     tables = {table: _lent(name, table, how) for table in sorted(from_target(drafter.facts, how.semantics))}
+    load = load_quantized if drafter.facts.quantization else load_drafter
     try:
-        model = load_drafter(drafter, tables=tables, dtype=getattr(torch, how.dtype))
+        model = load(drafter, tables=tables, dtype=getattr(torch, how.dtype))
     except (Refused, BadCheckpoint) as error:
         raise type(error)(f"{name}: {error.what}", why=error.why, cure=error.cure) from error
     try:
@@ -94,13 +78,6 @@ def load_arm(name: str, drafter: Drafter, how: Loading, *, like: DrafterModel | 
     if like is not None:
         share(model, like)
     return Arm(name, model, boundaries)
-
-
-def from_target(facts: Facts, semantics: Semantics) -> frozenset[str]:
-    """Canonical names of the tables that come from the target."""
-    stored = {EMBEDDING: facts.own_embedding, HEAD: facts.own_head}
-    missing = frozenset(table for table, own in stored.items() if not own)
-    return missing | REPLACED[semantics] if facts.hidden == facts.target_hidden else missing
 
 
 def share(model: DrafterModel, like: DrafterModel) -> None:

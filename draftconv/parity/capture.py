@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from draftconv.checkpoint import MemoryFile, TensorRef, show, show_some
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.parity.recording import Captured
 from draftconv.parity.trace import DTYPES
+from draftconv.parity.trace_writer import Captured
 
 TOLERANCE: Mapping[torch.dtype, float] = {
     torch.float64: 1e-3,  # transformers computes norms and rotation in float32
@@ -129,7 +129,7 @@ def find_layers(model: nn.Module, count: int) -> list[nn.Module]:
 
 @dataclass(slots=True)
 class TransformersTarget:
-    """A target that gives states; see `rounds.Capturer`.
+    """A target that gives states; see `turns.Capturer`.
 
     Attributes:
         layers: its decoder layers (`find_layers`).
@@ -186,7 +186,7 @@ class TransformersTarget:
 
     @torch.no_grad()
     def capture(self, prompts: Sequence[Sequence[int]], advance: Callable[[int], None]) -> list[Captured]:
-        """See `rounds.Capturer`. Prompts of unequal length are padded on the left."""
+        """See `turns.Capturer`. Prompts of unequal length are padded on the left."""
         step_BT, mask_BT = self._padded(prompts)
         run = _Run(self, mask_BT)
         counted: list[int | None] = [None] * len(prompts)

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from draftconv.drafter.facts import Fusion
+from draftconv.drafter.tensors import HEAD
 from draftconv.parity.replay import Arm
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.grids import Quantized, dequantize, quantize
 from draftconv.quantization.nibbles import pack, unpack
 from draftconv.quantization.recipes import find_recipe
-from draftconv.reference.drafter import HEAD, DrafterModel
+from draftconv.reference.drafter import DrafterModel
 
 INT4 = "quark-w4a8"
 """Recipe of the INT4 twin: the published W4A8 drafter's."""

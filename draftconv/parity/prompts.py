@@ -16,7 +16,6 @@ keys are not read. A .txt file holds one prompt per line. Blank lines are skippe
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -59,27 +58,13 @@ class PromptSet:
     """Prompts in the order in which they are asked.
 
     Attributes:
-        name: of the suite, or of the file without its directory.
-        source: where they came from: the file's name, or data set, commit and split.
+        source: where they came from: the file's name without its directory, or suite, data set, commit and split.
         max_tokens: the length that the suite is run at; None when the prompts came from a file.
     """
 
-    name: str
-    prompts: tuple[Prompt, ...]
     source: str
+    prompts: tuple[Prompt, ...]
     max_tokens: int | None = None
-
-    @property
-    def sha256(self) -> str:
-        """Equal for equal prompts in equal order, whatever file or suite they came from.
-
-        SHA-256 over one line of ASCII JSON per prompt: [id, category, turns, tokens].
-        """
-        digest = hashlib.sha256()
-        for p in self.prompts:
-            line = json.dumps([p.id, p.category, p.turns, p.tokens], separators=(",", ":"))
-            digest.update(line.encode("ascii") + b"\n")
-        return digest.hexdigest()
 
 
 def load_prompts(spec: str, limit: int | None = None) -> PromptSet:
@@ -98,8 +83,7 @@ def load_prompts(spec: str, limit: int | None = None) -> PromptSet:
         raise UsageError(f"--limit {limit} leaves no prompt", cure="give a number from 1")
     path = Path(spec)
     if _exists(path):
-        prompts = collected(_read(path), path.name, limit)
-        return PromptSet(path.name, prompts, path.name)
+        return PromptSet(path.name, collected(_read(path), path.name, limit))
     if path.suffix in _READERS:
         raise UsageError(f"{show(spec)}: no such file", cure="check the path")
     from draftconv.parity.suites import fetch, suites

@@ -82,14 +82,14 @@ def _read(line: bytes, where: str) -> Record:
             cure="write the report again",
         )
     return Record(
-        found.arm,
-        found.id,
-        found.cluster,
-        found.category,
-        found.prompt_tokens,
-        found.counted_tokens,
-        counts,
-        found.tokens,
+        arm=found.arm,
+        id=found.id,
+        cluster=found.cluster,
+        category=found.category,
+        prompt=found.prompt_tokens,
+        counted=found.counted_tokens,
+        counts=counts,
+        tokens=found.tokens,
     )
 
 

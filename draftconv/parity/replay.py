@@ -1,7 +1,7 @@
 """What drafters would have been accepted on a text that the target has already written.
 
 Under greedy verification the text is the target's own, whatever a drafter proposes. So
-every round that an engine could start is replayed at once: row t of a request, with
+every verify step that an engine could start is replayed at once: row t of a request, with
 feature t and token t + 1, is the root of a chain of K drafts for the tokens from t + 2 on
 (the attention pattern of training-time test, `draftconv.reference.attention`). A chain is fed
 the target's tokens instead of its own drafts: as long as it is accepted they are the same,
@@ -43,13 +43,13 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Acceptance:
     """What one arm did on one request.
 
     Attributes:
         accepted_R: int8, tokens accepted from each root; root r is position prompt - 1 + r.
         drafts_RK: int32 target ids drafted from each root, `NOTHING` after the first rejected one.
-        counts: of the rounds that an engine would have run.
+        counts: of the verify steps that an engine would have run.
         divergence_R: KL(first arm ‖ this arm) of the first draft's distribution in nats, float32;
             None where it was not asked for, and where the heads draft different tokens.
     """
@@ -60,12 +60,12 @@ class Outcome:
     divergence_R: Tensor | None = None
 
     def starts(self) -> list[int]:
-        """The roots at which an engine would have started a round."""
+        """The roots at which an engine would have started a verify step."""
         return list(walk(self.accepted_R.tolist()))
 
 
 def walk(accepted: Sequence[int]) -> Iterator[int]:
-    """Roots from which rounds start, given what is accepted from every root."""
+    """Roots from which verify steps start, given what is accepted from every root."""
     root = 0
     while root < len(accepted):
         yield root
@@ -73,7 +73,7 @@ def walk(accepted: Sequence[int]) -> Iterator[int]:
 
 
 def roots(request: Request) -> int:
-    """R: rounds start while fewer than prompt + counted tokens are known; the first knows prompt + 1."""
+    """R: verify steps start while fewer than prompt + counted tokens are known; the first knows prompt + 1."""
     return max(0, request.counted - 1)
 
 
@@ -87,20 +87,20 @@ def replay(
     compared: int = 0,
     rows: int = ROWS_AT_ONCE,
     done: Callable[[int], None] | None = None,
-) -> Iterator[tuple[Request, tuple[Outcome, ...]]]:
+) -> Iterator[tuple[Request, tuple[Acceptance, ...]]]:
     """Replay every arm on every request; the target's side is loaded once for all of them.
 
     Args:
         arms: all on one device, in one dtype.
         requests: their states are moved to the arms' device and dtype.
         boundaries: ascending boundaries of the requests' state columns.
-        depth: K, drafted tokens per round.
+        depth: K, drafted tokens per verify step.
         compared: how many arms after the first have their divergence from it measured.
         rows: most rows of a forward pass; also how many rows of requests are batched.
         done: told the tokens of each request that is finished.
 
     Yields:
-        A request and one outcome per arm, in the order of `requests`.
+        A request and what every arm did on it, in the order of `requests`.
 
     Raises:
         UsageError: the requests lack a boundary, or keep too few tokens for `depth`.
@@ -110,8 +110,8 @@ def replay(
     for batch in _batches(requests, rows):
         for request in batch:
             _refuse_clipped(request, depth)
-        outcomes = _replay_batch(arms, columns, batch, depth, compared, rows)
-        for request, of_arms in zip(batch, outcomes, strict=True):
+        found = _replay_batch(arms, columns, batch, depth, compared, rows)
+        for request, of_arms in zip(batch, found, strict=True):
             if done:
                 done(len(request.tokens_N))
             yield request, of_arms
@@ -133,7 +133,7 @@ def _refuse_clipped(request: Request, depth: int) -> None:
     if roots(request) and beyond < depth - 1:
         raise UsageError(
             f"request {request.id} keeps {beyond} tokens beyond its end, drafts of {depth} need {depth - 1}",
-            why="its last rounds would be clipped, which lowers the accept length",
+            why="its last steps would be clipped, which lowers the accept length",
             cure=f"make the trace with --depth {depth}, or replay with --depth {beyond + 1}",
         )
 
@@ -153,7 +153,7 @@ def _batches(requests: Iterable[Request], rows: int) -> Iterator[list[Request]]:
 
 
 def _context(request: Request) -> int:
-    """Rows that some round reads."""
+    """Rows that some verify step reads."""
     return request.prompt - 1 + roots(request)
 
 
@@ -164,7 +164,7 @@ def _replay_batch(
     depth: int,
     compared: int,
     rows: int,
-) -> list[tuple[Outcome, ...]]:
+) -> list[tuple[Acceptance, ...]]:
     weight = arms[0].model.fc.weight
     text = _Text.of(batch, depth, weight.device)
     states_BTAW = _padded_states(batch, text.width, weight.device, weight.dtype)
@@ -177,7 +177,7 @@ def _replay_batch(
             _first_drafts(runs[0], runs[1:], compared, block)
             for run in runs:
                 run.go_on(block)
-    return [tuple(run.outcome(b) for run in runs) for b in range(len(batch))]
+    return [tuple(run.acceptance(b) for run in runs) for b in range(len(batch))]
 
 
 def _blocks(width: int, rootless: int, rows: int) -> Iterator[tuple[int, int]]:
@@ -301,12 +301,12 @@ class _Run:
             )
         return self.model.to_target_ids(draft_R)
 
-    def outcome(self, b: int) -> Outcome:
+    def acceptance(self, b: int) -> Acceptance:
         """What came of the batch's request `b`."""
         root_T = self.root_BT[b]
         accepted_R = self.accepted_BT[b, root_T].cpu()
         accepted = accepted_R.tolist()
-        return Outcome(
+        return Acceptance(
             accepted_R,
             self.drafts_BTK[b, root_T].cpu(),
             Counts.of((accepted[root] for root in walk(accepted)), self.depth),

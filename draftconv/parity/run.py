@@ -49,8 +49,8 @@ def run(
     records: list[Record] = []
     tallies = {arm.name: Tally(depth) for arm in candidates}
     found = replay(arms, requests, boundaries, depth=depth, compared=len(candidates), done=progress)
-    for request, outcomes in found:
-        records += (record(arm.name, request, outcome) for arm, outcome in zip(arms, outcomes, strict=True))
-        for arm, outcome in zip(candidates, outcomes[1:], strict=False):
-            tallies[arm.name].add(request, outcomes[0], outcome)
+    for request, (first, *rest) in found:
+        records += (record(arm.name, request, done) for arm, done in zip(arms, (first, *rest), strict=True))
+        for arm, done in zip(candidates, rest, strict=False):
+            tallies[arm.name].add(request, first, done)
     return Replayed(tuple(records), tallies)

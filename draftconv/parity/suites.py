@@ -124,7 +124,7 @@ def fetch(name: str, suite: Suite, limit: int | None = None) -> PromptSet:
             why="figures over other prompts cannot be compared",
             cure=f"to use what is there, add --limit {len(prompts)}",
         )
-    return PromptSet(name, prompts, f"{suite.dataset}@{commit}, {suite.split}", suite.max_tokens)
+    return PromptSet(f"{name} ({suite.dataset}@{commit}, {suite.split})", prompts, suite.max_tokens)
 
 
 # ── the Hub ────────────────────────────────────────────────────────────────────────

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from draftconv.parity.records import Record
-from draftconv.parity.replay import NOTHING, Outcome
-from draftconv.parity.report.model import Diagnostics, Divergence, EveryPosition, Losses, LossSum, Place
+from draftconv.parity.replay import NOTHING, Acceptance
+from draftconv.parity.report.model import Diagnostics, Divergence, EveryPosition, Losses, Missed, Place
 from draftconv.parity.request import Request
 from draftconv.parity.statistics import Discordant, discordance
 from draftconv.parity.trace import token_hash
@@ -25,7 +25,7 @@ CONTEXT = 48
 STARTS = "places where a step of the reference starts"
 
 
-def record(arm: str, request: Request, outcome: Outcome) -> Record:
+def record(arm: str, request: Request, done: Acceptance) -> Record:
     """The line of records.jsonl for one request and arm."""
     text = request.tokens_N[: request.prompt + request.counted].tolist()
     return Record(
@@ -35,7 +35,7 @@ def record(arm: str, request: Request, outcome: Outcome) -> Record:
         category=request.category,
         prompt=request.prompt,
         counted=request.counted,
-        counts=outcome.counts,
+        counts=done.counts,
         tokens=token_hash(text),
     )
 
@@ -55,7 +55,7 @@ class Tally:
     def __post_init__(self) -> None:
         self.reached_2K = torch.zeros(2, self.depth, dtype=torch.int64)
 
-    def add(self, request: Request, reference: Outcome, candidate: Outcome) -> None:
+    def add(self, request: Request, reference: Acceptance, candidate: Acceptance) -> None:
         """Take in one request."""
         first_r, first_c = reference.drafts_RK[:, 0], candidate.drafts_RK[:, 0]
         right_r, right_c = reference.accepted_R > 0, candidate.accepted_R > 0
@@ -97,7 +97,57 @@ class Tally:
         return self.sums.losses()
 
 
-def places(request: Request, reference: Outcome, candidate: Outcome, depth: int) -> Iterator[Place]:
+@dataclass(slots=True)
+class LossSum:
+    """`Losses` in the making, place by place; equal losses keep the order in which they came.
+
+    Attributes:
+        what: which places are looked at, in words.
+        keep: how many of the costliest tokens and places are kept; memory is bounded by it and the vocabulary.
+    """
+
+    what: str
+    keep: int = 12
+    looked: int = field(default=0, init=False)
+    worse: int = field(default=0, init=False)
+    better: int = field(default=0, init=False)
+    lost: int = field(default=0, init=False)
+    gained: int = field(default=0, init=False)
+    missed: dict[int, list[int]] = field(default_factory=dict, init=False)
+    largest: list[Place] = field(default_factory=list, init=False)
+
+    def add(self, place: Place) -> None:
+        """One more place was looked at."""
+        self.looked += 1
+        if place.lost > 0:
+            self.worse += 1
+            self.lost += place.lost
+            entry = self.missed.setdefault(place.target[place.candidate_accepted], [0, 0])
+            entry[0] += 1
+            entry[1] += place.lost
+            self.largest.append(place)
+            if len(self.largest) > 4 * self.keep:
+                self.largest = _costliest(self.largest, self.keep)
+        elif place.lost < 0:
+            self.better += 1
+            self.gained -= place.lost
+
+    def losses(self) -> Losses:
+        """What has come together so far."""
+        tokens = sorted((Missed(token, *sums) for token, sums in self.missed.items()), key=lambda m: (-m.lost, m.token))
+        return Losses(
+            places=self.looked,
+            what=self.what,
+            worse=self.worse,
+            better=self.better,
+            lost=self.lost,
+            gained=self.gained,
+            tokens=tuple(tokens[: self.keep]),
+            largest=tuple(_costliest(self.largest, self.keep)),
+        )
+
+
+def places(request: Request, reference: Acceptance, candidate: Acceptance, depth: int) -> Iterator[Place]:
     """The roots at which a step of the reference starts, and what both arms drafted there."""
     tokens = request.tokens_N.tolist()
     accepted_r, accepted_c = reference.accepted_R.tolist(), candidate.accepted_R.tolist()
@@ -114,6 +164,10 @@ def places(request: Request, reference: Outcome, candidate: Outcome, depth: int)
             reference_accepted=accepted_r[root],
             candidate_accepted=accepted_c[root],
         )
+
+
+def _costliest(places: list[Place], keep: int) -> list[Place]:
+    return sorted(places, key=lambda place: -place.lost)[:keep]
 
 
 def _drafted(row: Sequence[int]) -> tuple[int, ...]:

@@ -35,8 +35,6 @@ from draftconv.drafter.targets import FAMILY_NAMES, Family
 from draftconv.errors import BadCheckpoint, UsageError
 
 if TYPE_CHECKING:
-    import torch
-
     from draftconv.parity.request import Request
 
 FORMAT = "draftconv-trace"
@@ -51,7 +49,8 @@ MAX_INDEX = 100_000_000
 DTYPES: Mapping[str, str] = MappingProxyType({"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"})
 """What a target may compute in, and how safetensors spells it."""
 
-_BLOCK = 16 * 1024 * 1024
+BLOCK = 16 * 1024 * 1024
+"""Bytes of a table that are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class About:
 
     Attributes:
         boundaries: ascending, 0…L. `depth`: tokens kept beyond the counted end.
-        prompts: name of the suite or file, and `prompts_sha256` of the prompts as they were rendered.
+        prompts: the suite with its data set and commit, or the file; `prompts_sha256`: see `dialogue.prompts_hash`.
         dtype: what the target computed in. `made_by`: program and version.
         chat: whether the target's chat template was applied.
         eos: the tokens that end the counted text; none when every text has full length.
@@ -136,18 +135,8 @@ class Trace:
     tokenizer: Path | None
     requests: LocalDirectory = field(repr=False)
 
-    def read(
-        self,
-        entry: Entry,
-        boundaries: Sequence[int],
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Request:
+    def read(self, entry: Entry, boundaries: Sequence[int]) -> Request:
         """One request, with the columns of these boundaries in this order, every byte checked.
-
-        Args:
-            dtype: of the states; None leaves them in the target's.
-            device: where torch puts tokens and states.
 
         Raises:
             BadCheckpoint: the file is missing, short, or not the one that trace.json was written for.
@@ -180,8 +169,8 @@ class Trace:
             category=entry.category,
             prompt=entry.prompt,
             counted=entry.counted,
-            tokens_N=torch.tensor(tokens, dtype=torch.int64, device=device),
-            states_TAW=states_TAW[:, columns].to(device=device, dtype=dtype),
+            tokens_N=torch.tensor(tokens),
+            states_TAW=states_TAW[:, columns],
         )
 
     def columns(self, boundaries: Sequence[int]) -> list[int]:
@@ -378,7 +367,7 @@ def token_hash(tokens: Sequence[int]) -> str:
 def tensor_hash(ref: TensorRef) -> str:
     """SHA-256 of a tensor's bytes, read in blocks."""
     digest = hashlib.sha256()
-    for start, stop in row_blocks(ref, _BLOCK):
+    for start, stop in row_blocks(ref, BLOCK):
         digest.update(ref.rows(start, stop))
     return digest.hexdigest()
 

@@ -58,7 +58,7 @@ class Gate:
 
     @property
     def text(self) -> str:
-        return "equal counts, request by request" if self.margin is None else f"a loss below {_percent(self.margin)}"
+        return "equal counts, request by request" if self.margin is None else f"a loss below {percent(self.margin)}"
 
 
 EXACT = Gate(None)
@@ -158,14 +158,14 @@ def _unmeasured(counted: Sequence[Pair]) -> Iterator[str]:
         yield "no verify step was counted"
     elif (first := Counts.pooled(pair.reference for pair in counted).reached(1)) < LEAST_FIRST:
         yield (
-            f"the reference gets {_percent(first, 1)} of its first drafted tokens accepted, less than "
-            f"{_percent(LEAST_FIRST)}: that is wrong wiring (layer ids, vocabulary map, norms), not quantization"
+            f"the reference gets {100 * first:.1f} % of its first drafted tokens accepted, less than "
+            f"{percent(LEAST_FIRST)}: that is wrong wiring (layer ids, vocabulary map, norms), not quantization"
         )
 
 
 def _errored(errors: int, requests: int) -> Iterator[str]:
     if errors > MOST_ERRORS * requests:
-        yield f"{errors} of {requests} requests failed, more than {_percent(MOST_ERRORS)}"
+        yield f"{errors} of {requests} requests failed, more than {percent(MOST_ERRORS)}"
 
 
 def _noise(aa: Sequence[Pair] | None, gate: Gate, how: How) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _noise(aa: Sequence[Pair] | None, gate: Gate, how: How) -> Iterator[str]:
     elif not 1 - gate.margin < found.interval.low <= found.interval.high < 1 + gate.margin:
         yield (
             f"the reference differs from itself by as much as the margin: {_within(found)}, "
-            f"and all of it should lie within {_percent(gate.margin)} of 1"
+            f"and all of it should lie within {percent(gate.margin)} of 1"
         )
 
 
@@ -276,5 +276,6 @@ def _within(found: Estimate) -> str:
     return f"ratio {found.ratio:.4f} ({found.interval.low:.4f} to {found.interval.high:.4f})"
 
 
-def _percent(share: float, digits: int | None = None) -> str:
-    return f"{100 * share:.10g} %" if digits is None else f"{100 * share:.{digits}f} %"
+def percent(share: float) -> str:
+    """A margin as it was given: 0.02 is 2 %."""
+    return f"{100 * share:.10g} %"

@@ -7,16 +7,20 @@ and ModelOpt; a result does not depend on how many rows are handed over at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.quantization.codes import STORED, decode, encode, nearest
 from draftconv.quantization.scales import FP8_MAX, Scaling, step
 from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, WeightScheme
+
+InputScales: TypeAlias = Mapping[str, Tensor]
+"""Module → the stored scale of its static activations, float32 []."""
 
 AT_ONCE = 1 << 18
 """Elements of a block: a few float32 copies of it stay in a core's cache."""
@@ -61,9 +65,7 @@ def quantize(
         UsageError: the inputs are no multiple of the group.
     """
     rows, inputs = weight_OI.shape
-    group = scheme.group or inputs
-    if inputs % group:
-        raise UsageError(f"{name} has {inputs} inputs, which is no multiple of the group of {group}")
+    group = check_inputs(inputs, scheme, name)
     if whole is None:
         whole = peak(weight_OI) if scheme.whole else torch.ones((), device=weight_OI.device)
     scaling = Scaling.of(scheme, weight_OI.dtype, whole)
@@ -74,15 +76,32 @@ def quantize(
         wide_BGg = torch.unflatten(rows_BI.float(), 1, (-1, group))
         top_BG = wide_BGg.abs().amax(-1)
         if not top_BG.isfinite().all():
-            raise BadCheckpoint(
-                f"{name} holds NaN or infinite values",
-                why="no scale covers them, and every code beside them would be lost",
-                cure="`draftconv inspect --deep` names the tensors that are not finite",
-            )
+            raise not_finite(name)
         stored_BG = scaling.fit(wide_BGg, whole.expand(1, 1) if scheme.per == "tensor" else top_BG)
         scale_OG[slice(1) if scheme.per == "tensor" else at] = stored_BG
         codes_OI[at] = encode(scaling.values(wide_BGg, stored_BG), scheme.grid).flatten(1)
     return Quantized(scheme.grid, codes_OI, scale_OG, scaling.unit)
+
+
+def check_inputs(inputs: int, scheme: WeightScheme, name: str) -> int:
+    """How many inputs of a row share a scale.
+
+    Raises:
+        UsageError: the inputs are no multiple of the group.
+    """
+    group = scheme.group or inputs
+    if inputs % group:
+        raise UsageError(f"{name} has {inputs} inputs, which is no multiple of the group of {group}")
+    return group
+
+
+def not_finite(name: str) -> BadCheckpoint:
+    """The error of a weight that cannot be quantized."""
+    return BadCheckpoint(
+        f"{name} holds NaN or infinite values",
+        why="no scale covers them, and every code beside them would be lost",
+        cure="`draftconv inspect --deep` names the tensors that are not finite",
+    )
 
 
 def dequantize(quantized: Quantized, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -123,6 +142,49 @@ def round_trip(x: Tensor, scheme: InputScheme) -> Tensor:
         scale = (top / FP8_MAX).clamp_min(1 / (FP8_MAX * 512))
         values = nearest(wide * scale.reciprocal(), "fp8")
     return (values * scale).to(x.dtype)
+
+
+def round_to(x: Tensor, scheme: InputScheme, scale: Tensor) -> Tensor:
+    """Activations under a fixed scale, in the dtype they came in; what lies beyond is clipped.
+
+    Args:
+        x: [..., features]. `scale`: float32 [], as `input_scale` makes it.
+
+    Source: vLLM `csrc/quantization/fp8/common.cu`, static per tensor; read.
+
+    Raises:
+        Refused: NVFP4, whose activations have a second scale per block.
+    """
+    refuse_unsimulated(scheme)
+    return (nearest(x.float() * scale.reciprocal(), "fp8") * scale).to(x.dtype)
+
+
+def refuse_unsimulated(scheme: InputScheme) -> None:
+    """Raises Refused for activations that nothing here computes."""
+    if scheme.grid == "nvfp4":
+        raise Refused(
+            f"activations as {scheme} are not simulated",
+            why="engines scale them once more per block while they run",
+            cure="compare the drafter on the engine",
+        )
+
+
+def input_scale(peak: Tensor, scheme: InputScheme) -> Tensor:
+    """The stored scale of static activations whose largest magnitude is `peak`: float32 [].
+
+    Source: nvidia-modelopt 0.47 `torch/export/quant_utils.py` (FP8: peak / 448) and
+    `torch/quantization/qtensor/nvfp4_tensor.py` (NVFP4: peak / (6 * 448)); read.
+
+    Raises:
+        UsageError: the scheme scales per token and stores nothing.
+    """
+    match scheme.grid:
+        case "fp8" if not scheme.dynamic:
+            return peak.float() / FP8_MAX
+        case "nvfp4":
+            return peak.float() / (FP8_MAX * GRIDS["nvfp4"].high)
+        case _:
+            raise UsageError(f"activations as {scheme} have no stored scale")
 
 
 def _blocks(tensor_OI: Tensor) -> Iterator[tuple[slice, Tensor]]:

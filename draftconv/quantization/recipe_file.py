@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from draftconv.errors import UsageError, did_you_mean
 from draftconv.quantization.exclusions import ROLES, is_pattern
-from draftconv.quantization.recipes import Recipe
+from draftconv.quantization.recipes import FormatName, Recipe
 from draftconv.quantization.scheme import (
     GridName,
     InputGrid,
@@ -56,6 +56,7 @@ class File(_Part):
     about: Text
     weights: Weights
     activations: Activations | None = None
+    format: FormatName | None = None
     exclude: list[Text]
 
 
@@ -97,7 +98,7 @@ def parse(text: str, name: str, where: str) -> Recipe:
                 why=f"roles: {', '.join(ROLES)}; a pattern holds a . or a *, as in layers.0.mlp.*",
                 cure=did_you_mean(entry, ROLES),
             )
-    return Recipe(name, file.about, scheme, tuple(file.exclude))
+    return Recipe(name, file.about, scheme, tuple(file.exclude), file.format)
 
 
 def _weights(part: Weights) -> WeightScheme:

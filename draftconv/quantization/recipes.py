@@ -6,8 +6,10 @@ file's shape is `draftconv.quantization.recipe_file`, imported only when one is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from draftconv.drafter.shipped import recipes as shipped_directory
 from draftconv.errors import UsageError, did_you_mean
@@ -16,6 +18,25 @@ from draftconv.quantization.scheme import Scheme
 SUFFIXES = (".yaml", ".yml")
 NO_RECIPES = frozenset({"targets.yaml"})
 """Files beside the recipes that hold something else."""
+
+FormatName = Literal[
+    "compressed-pack", "compressed-int", "compressed-float", "gptq", "autoawq", "quark-int4", "quark-mxfp4",
+    "modelopt-awq", "modelopt-fp8", "modelopt-nvfp4",
+]  # fmt: skip
+
+FORMATS: Mapping[FormatName, tuple[str, ...]] = {
+    "compressed-pack": (),
+    "compressed-int": (),
+    "compressed-float": (),
+    "gptq": (),
+    "autoawq": ("awq", "auto-round"),
+    "quark-int4": ("reorder", "order"),
+    "quark-mxfp4": (),
+    "modelopt-awq": ("trtllm",),
+    "modelopt-fp8": (),
+    "modelopt-nvfp4": (),
+}
+"""Formats that a recipe may name, with their styles, the usual one first (`draftconv.quantization.formats`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +47,14 @@ class Recipe:
         about: one line for a listing.
         exclude: roles (`draftconv.quantization.exclusions.ROLES`) and patterns of tensor
             names; every weight that none of them names is quantized.
+        format: the one format it is meant for; None leaves the choice to whoever serves it.
     """
 
     name: str
     about: str
     scheme: Scheme
     exclude: tuple[str, ...]
+    format: FormatName | None = None
 
 
 def recipe_names() -> tuple[str, ...]:

@@ -44,21 +44,35 @@ class Scaling:
     Attributes:
         dtype: of stored scales.
         unit: float32 []: what nvfp4 scales are multiples of; 1 on the other grids.
+        least: smaller magnitudes, other than zero, count as this.
+        quotient: what a weight over its scale is rounded to before it is rounded to the grid.
     """
 
     grid: GridName
     rule: Rule
     dtype: torch.dtype
     unit: Tensor
+    least: float
+    quotient: torch.dtype
 
     @classmethod
     def of(cls, scheme: WeightScheme, weight: torch.dtype, whole: Tensor) -> Scaling:
         """For weights of one dtype and largest magnitude (float32 [])."""
-        dtype = _DTYPES.get(scheme.scale_dtype, torch.float32 if weight == torch.float64 else weight)
+        weight = torch.float32 if weight == torch.float64 else weight
+        dtype = _DTYPES.get(scheme.scale_dtype, weight)
         unit = torch.ones_like(whole)
         if scheme.grid == "nvfp4":
             unit = torch.where(whole > 0, whole / (GRIDS["nvfp4"].high * FP8_MAX), unit)
-        return cls(scheme.grid, RULES[scheme.scale_rule], dtype, unit)
+        least, quotient = 0.0, torch.float32
+        if scheme.grid in ("int8", "fp8"):
+            if scheme.per == "tensor":
+                # A scale without dimensions widens nothing in torch: BF16 weights over it stay BF16.
+                # Source: nvidia-modelopt 0.47 torch/export/unified_export_hf.py, run.
+                quotient = weight
+            else:
+                # Source: nvidia-modelopt 0.47 torch/quantization/nn/modules/tensor_quantizer.py export_amax, run.
+                least = torch.finfo(weight).tiny
+        return cls(scheme.grid, RULES[scheme.scale_rule], dtype, unit, least, quotient)
 
     def fit(self, wide_OGg: Tensor, top_OG: Tensor) -> Tensor:
         """The stored scales of weights whose largest magnitudes are `top_OG`, by the scheme's rule."""
@@ -79,10 +93,10 @@ class Scaling:
                 exponent_OG = torch.frexp(torch.where(ratio_OG > 0, ratio_OG, 1)).exponent - 1
                 return (exponent_OG.clamp_(-127, 127) + 127).to(self.dtype)
             case _:
-                scale_OG = (top_OG / divisor).to(self.dtype)
-                if self.rule.floor is None:
-                    return torch.where(scale_OG > 0, scale_OG, 1)
-                return scale_OG.clamp_min(self.rule.floor)
+                if self.rule.floor is not None:
+                    return (top_OG / divisor).to(self.dtype).clamp_min_(self.rule.floor)
+                scale_OG = (top_OG.clamp_min(self.least) / divisor).to(self.dtype)
+                return torch.where((top_OG > 0) & (scale_OG > 0), scale_OG, 1)
 
     def step(self, stored_OG: Tensor) -> Tensor:
         """What codes under a stored scale are multiplied by."""
@@ -92,7 +106,7 @@ class Scaling:
         """The grid's nearest values under stored scales, in units of the scale: [O, G, g]."""
         step_OG1 = self.step(stored_OG)[..., None]
         units = wide_OGg * step_OG1.reciprocal() if self.rule.reciprocal else wide_OGg / step_OG1
-        return nearest(units, self.grid)
+        return nearest(units.to(self.quotient).float(), self.grid)
 
     def _least_squares(self, wide_OGg: Tensor, top_OG: Tensor) -> Tensor:
         if top_OG.numel() == 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from torch.nn import functional
 from draftconv.drafter.drafter import Drafter
 from draftconv.errors import Refused
 from draftconv.quantization.exclusions import WEIGHT, chosen, fused_with, select
-from draftconv.quantization.grids import dequantize, peak, quantize, round_trip
+from draftconv.quantization.grids import dequantize, peak, quantize, round_to, round_trip
 from draftconv.quantization.recipes import Recipe
 from draftconv.quantization.scheme import InputScheme
 from draftconv.reference.drafter import DrafterModel
@@ -25,18 +26,25 @@ from draftconv.reference.load import TORCH_DTYPES
 
 
 class RoundedLinear(nn.Linear):
-    """A Linear whose input is rounded per token first."""
+    """A Linear whose input is rounded first: per token, or under a fixed `scale` (float32 [])."""
 
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, inputs: InputScheme) -> None:
+    scale: Tensor | None
+
+    def __init__(
+        self, weight_OI: Tensor, bias_O: Tensor | None, inputs: InputScheme, scale: Tensor | None = None
+    ) -> None:
         with torch.device("meta"):
             super().__init__(weight_OI.shape[1], weight_OI.shape[0], bias=False)
         self.weight = nn.Parameter(weight_OI, requires_grad=False)
         if bias_O is not None:
             self.bias = nn.Parameter(bias_O, requires_grad=False)
         self.inputs = inputs
+        self.register_buffer("scale", scale, persistent=False)
 
     def forward(self, input: Tensor) -> Tensor:
-        return functional.linear(round_trip(input, self.inputs), self.weight, self.bias)
+        scale = self.scale
+        rounded = round_trip(input, self.inputs) if scale is None else round_to(input, self.inputs, scale)
+        return functional.linear(rounded, self.weight, self.bias)
 
 
 def simulate(
@@ -82,12 +90,18 @@ def simulate(
     return replaced(model, rounded, inputs)
 
 
-def replaced(model: DrafterModel, weights: Mapping[str, Tensor], inputs: InputScheme | None = None) -> DrafterModel:
+def replaced(
+    model: DrafterModel,
+    weights: Mapping[str, Tensor],
+    inputs: InputScheme | None = None,
+    scales: Mapping[str, Tensor] = MappingProxyType({}),
+) -> DrafterModel:
     """The drafter with other weights in some of its Linears, sharing all the rest.
 
     Args:
         weights: canonical name -> [O, I], in the model's dtype.
         inputs: how the inputs of these Linears are rounded, if at all.
+        scales: canonical name -> float32 [], of static activations.
     """
     # Parameters of its own over shared storage: moving the new drafter must not move the given one.
     shared: dict[int, object] = {id(model.facts): model.facts}
@@ -102,7 +116,7 @@ def replaced(model: DrafterModel, weights: Mapping[str, Tensor], inputs: InputSc
         else:
             parent, _, leaf = path.rpartition(".")
             bias_O = linear.bias if isinstance(linear.bias, Tensor) else None
-            rounded = RoundedLinear(weight_OI, bias_O, inputs).train(linear.training)
+            rounded = RoundedLinear(weight_OI, bias_O, inputs, scales.get(name)).train(linear.training)
             setattr(new.get_submodule(parent), leaf, rounded)
     return new
 

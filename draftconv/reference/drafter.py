@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.problems import KINDS
+from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import Refused, UsageError
 from draftconv.reference.attention import Cache, LayerCache, Span, build_attention
 from draftconv.reference.blocks import Mlp, RmsNorm, check_tensors
 
-EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 _UNREAD = frozenset({"t2d"})  # follows from d2t; engines do not read it
 
 

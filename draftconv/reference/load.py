@@ -12,8 +12,9 @@ from draftconv.checkpoint import TensorRef, show
 from draftconv.drafter.checks import target_table
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
+from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.reference.drafter import EMBEDDING, HEAD, DrafterModel
+from draftconv.reference.drafter import DrafterModel
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -28,6 +29,7 @@ def load_drafter(
     target: Target | None = None,
     *,
     tables: Mapping[str, TensorRef] = MappingProxyType({}),
+    made: Mapping[str, Tensor] = MappingProxyType({}),
     dtype: torch.dtype = torch.float32,
 ) -> DrafterModel:
     """Load an opened drafter's weights into the reference forward.
@@ -35,6 +37,7 @@ def load_drafter(
     Args:
         target: where the embedding or head comes from that the drafter does not store.
         tables: tables that stand in for the drafter's own and the target's, by canonical name.
+        made: tensors that were computed and lie in no file, by canonical name.
         dtype: of every floating parameter.
 
     Raises:
@@ -53,7 +56,7 @@ def load_drafter(
     for name, names in ((EMBEDDING, EMBED_NAMES), (HEAD, HEAD_NAMES)):
         if name not in refs:
             refs[name] = _lent(target, names, name.removesuffix(".weight"))
-    tensors = {name: to_torch(ref) for name, ref in refs.items()}
+    tensors = {name: to_torch(ref) for name, ref in refs.items()} | dict(made)
     if facts.reduced_vocab:
         tensors["d2t"] = _offsets(drafter)
     return DrafterModel.from_tensors(facts, tensors, dtype=dtype)
@@ -73,7 +76,9 @@ def to_torch(ref: TensorRef) -> Tensor:
         )
     if not ref.nbytes:
         return torch.empty(ref.shape, dtype=TORCH_DTYPES[ref.dtype])  # frombuffer takes no empty buffer
-    return torch.frombuffer(bytearray(ref.read()), dtype=TORCH_DTYPES[ref.dtype]).reshape(ref.shape)
+    raw = bytearray(ref.nbytes)
+    ref.file.readinto(ref.offset, memoryview(raw))
+    return torch.frombuffer(raw, dtype=TORCH_DTYPES[ref.dtype]).reshape(ref.shape)
 
 
 def _offsets(drafter: Drafter) -> Tensor:

@@ -1,6 +1,6 @@
 """Greedy speculative decoding of a drafter with a live target, counted as engines count.
 
-One round: the drafter proposes K tokens by a chain, the target checks them in one pass,
+One verify step: the drafter proposes K tokens by a chain, the target checks them in one pass,
 the longest agreeing prefix is accepted and the target's own next token is the bonus.
 The drafter's memory of accepted positions is then rebuilt from the target's states, so
 its context never holds its own guesses (vLLM, SGLang and TensorRT-LLM alike).
@@ -40,7 +40,7 @@ class Decoded:
 
 @torch.no_grad()
 def speculate(drafter: DrafterModel, target: LiveTarget, prompt_T: Tensor, *, depth: int, length: int) -> Decoded:
-    """Generate `length` tokens after `prompt_T` (int64), drafting `depth` tokens a round.
+    """Generate `length` tokens after `prompt_T` (int64), drafting `depth` tokens a step.
 
     The text is the target's own greedy text whatever the drafter proposes, up to the
     target's rounding between one-token and many-token passes.

@@ -255,8 +255,8 @@ def test_the_record_names_its_parts(source: Source, tmp_path: Path) -> None:
     convert(path, tmp_path / "out", ConvertOptions(to="torchspec", hash=True))
     record = document(tmp_path / "out", "draftconv.json")
     assert list(record) == [
-        "draftconv", "format", "layout", "source", "target", "options", "facts", "reasons", "renamed", "changes",
-        "made", "lm_head_order", "earlier", "warnings", "not_checked", "output",
+        "draftconv", "format", "layout", "source", "target", "engines", "options", "facts", "reasons", "renamed",
+        "changes", "made", "lm_head_order", "earlier", "findings", "warnings", "not_checked", "output",
     ]  # fmt: skip
     assert record["layout"] == "torchspec-native"
     assert record["source"]["layout"] == "modelopt-layers"

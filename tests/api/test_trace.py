@@ -17,6 +17,7 @@ from draftconv.api.trace import Sizing, TraceOptions, trace
 from draftconv.drafter.boundaries import IDS
 from draftconv.errors import BadCheckpoint, Undecided, UsageError, WriteError
 from draftconv.parity.dialogue import load_tokenizer
+from draftconv.parity.prompts import Prompt, PromptSet
 from draftconv.parity.trace import open_trace
 from draftconv.reference.targets import continue_greedily, load_target
 from tests import tiny
@@ -73,6 +74,12 @@ def test_a_trace_is_what_the_target_does(ids: Path, tmp_path: Path) -> None:
         states_TAW = model(request.tokens_N[None, :-1], boundaries=(2, 4, 5)).states[0]
         assert (request.states_TAW - states_TAW).abs().max() < 2e-3  # of 150; a row later it would be > 100
     assert (tmp_path / "out/tokenizer.json").read_bytes() == (MLA / "tokenizer.json").read_bytes()
+
+
+def test_the_commit_of_a_suite_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = PromptSet("mt-bench (owner/set@c0ffee, train)", (Prompt("0", "", tokens=(1, 2)),))
+    monkeypatch.setattr("draftconv.api.trace.load_prompts", lambda *_: fetched)
+    assert trace(LLAMA, "mt-bench", tmp_path / "out", FAST).about.prompts == fetched.source
 
 
 def test_it_is_the_function_of_its_command() -> None:

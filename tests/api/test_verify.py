@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.api.verify import Verification, verify
 from tests import tiny
 from tests.api.conftest import Source
@@ -413,3 +417,211 @@ def test_an_engine_that_cannot_be_judged_is_listed_not_praised(tmp_path: Path) -
     edit(tmp_path / "out", top(draft_vocab_size=None))
     rows = verify(tmp_path / "out", source, target=target).directory
     assert [(row.what, row.outcome, row.how.split(":")[0]) for row in rows] == [("trtllm@1.3", "declared", "undecided")]
+
+
+# ── quantized outputs ──────────────────────────────────────────────────────────────
+
+DOWN = "layers.0.mlp.down_proj.weight"
+RECIPES = ("w4a16", "w4a8", "quark-w4a8", "fp8", "w4a16-tiny")
+TINY_GROUPS = """\
+about: groups that fit a tiny drafter
+weights: {grid: int4, per: group, group: 8, scale_rule: mse, scale_dtype: weight}
+exclude: [embed, lm_head, fc, norms]
+"""
+
+
+def quantized(recipe: str, path: Path, out: Path, **options: Any) -> Path:
+    if recipe == "w4a16-tiny":
+        file = out.parent / "w4a16-tiny.yaml"
+        file.write_text(TINY_GROUPS)
+        recipe = str(file)
+    quantize(path, out, QuantizeOptions(recipe, **options))
+    return out
+
+
+def outcomes(found: Verification) -> dict[str, tuple[str, str]]:
+    return {row.what: (row.outcome, row.how) for row in found.tensors}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("variant", ["llama", "mla-3.1", "mixed", "reduced"])
+def test_a_quantized_output_passes_and_tells_its_error(
+    recipe: str, variant: str, source: Source, tmp_path: Path
+) -> None:
+    path = source("torchspec-native", variant)
+    found = verify(quantized(recipe, path, tmp_path / "out"), path)
+    assert found.passed, different(found)
+    rows = outcomes(found)
+    assert rows["fc.weight"] == ("equal", "every bit")
+    outcome, how = rows[DOWN]
+    assert outcome == "declared"
+    error = float(how.rsplit(" ", 1)[1])
+    assert 0.02 < error < (0.03 if recipe == "fp8" else 0.13)
+    assert not [name for name in rows if "scale" in name]
+
+
+def test_weights_beyond_the_clip_are_counted(source: Source, tmp_path: Path) -> None:
+    path = source("torchspec-native", "llama")
+    found = {r: outcomes(verify(quantized(r, path, tmp_path / r), path))[DOWN][1] for r in ("w4a16", "quark-w4a8")}
+    assert "clipped" in found["w4a16"]  # mse gives up a few large weights
+    assert "clipped" not in found["quark-w4a8"]
+
+
+def nibble(name: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    def change(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        was = tensors[name]
+        return {name: Tensor(was.dtype, was.shape, bytes([was.data[0] ^ 0x40]) + was.data[1:])}
+
+    return change
+
+
+def scale(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    """The first scale of a module, changed."""
+
+    def edited(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        was = tensors["midlayer.mlp.down_proj.weight_scale"]
+        values = tiny.to_torch(was).clone()
+        values.reshape(-1)[0] = change(values.reshape(-1)[0])
+        data = values.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return {"midlayer.mlp.down_proj.weight_scale": Tensor(was.dtype, was.shape, data)}
+
+    return edited
+
+
+def other_order(name: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    """Nibbles of every word in Quark's order where they were in the natural one, or the other way round."""
+
+    def change(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        was = tensors[name]
+        words = [int.from_bytes(was.data[i : i + 4], "little") for i in range(0, len(was.data), 4)]
+        moved = (sum(((w >> 4 * s & 15) << 4 * i) for i, s in enumerate((0, 2, 4, 6, 1, 3, 5, 7))) for w in words)
+        return {name: Tensor(was.dtype, was.shape, b"".join(word.to_bytes(4, "little") for word in moved))}
+
+    return change
+
+
+def one_bit(name: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    def change(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        was = tensors[name]
+        return {name: Tensor(was.dtype, was.shape, bytes([was.data[0] ^ 1]) + was.data[1:])}
+
+    return change
+
+
+BROKEN: dict[str, tuple[Callable[[str], Callable[[dict[str, Tensor]], dict[str, Tensor]]], str, str]] = {
+    "a nibble": (nibble, DOWN, "one code not the nearest"),
+    "doubled scale": (lambda _: scale(lambda s: 2 * s), DOWN, "not the nearest"),
+    "halved scale": (lambda _: scale(lambda s: s / 2), DOWN, "not the nearest"),
+    "nan scale": (lambda _: scale(lambda s: s * torch.nan), DOWN, "neither finite nor positive"),
+    "infinite scale": (lambda _: scale(lambda s: s * torch.inf), DOWN, "neither finite nor positive"),
+    "zero scale": (lambda _: scale(lambda s: s * 0), DOWN, "neither finite nor positive"),
+    "negative scale": (lambda _: scale(lambda s: -s), DOWN, "neither finite nor positive"),
+    "nibble order": (other_order, DOWN, "not the nearest"),
+    "excluded tensor": (lambda _: one_bit("fc.weight"), "fc.weight", "first in row 0"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("recipe", ["w4a16", "quark-w4a8", "w4a16-tiny"])
+def test_a_damaged_quantized_output_fails(recipe: str, case: str, source: Source, tmp_path: Path) -> None:
+    path = source("torchspec-native", "llama")
+    out = quantized(recipe, path, tmp_path / "out", engines=("vllm:b200",) if recipe == "w4a16" else ())
+    packed = "weight" if recipe == "quark-w4a8" else "weight_packed"
+    tensors = on_disk(out)
+    stem = next(name for name in tensors if name.endswith(f"mlp.down_proj.{packed}")).removesuffix(packed)
+    renamed = {name.replace(stem, "midlayer.mlp.down_proj."): tensor for name, tensor in tensors.items()}
+    change, what, how = BROKEN[case]
+    changed = change(f"midlayer.mlp.down_proj.{packed}")(renamed)
+    rewrite(out, tensors | {name.replace("midlayer.mlp.down_proj.", stem): t for name, t in changed.items()})
+    found = verify(out, path)
+    assert different(found) == {what}
+    assert how in outcomes(found)[what][1]
+
+
+def test_codes_that_leave_most_of_the_grid_unused_fail(source: Source, tmp_path: Path) -> None:
+    """A scale far too large with codes that are the nearest under it: nothing is out of place but the weights."""
+    path = source("torchspec-native", "llama")
+    out = quantized("w4a16", path, tmp_path / "out", engines=("vllm:cpu",))
+    tensors = on_disk(out)
+    name = next(name for name in tensors if name.endswith("mlp.down_proj.weight_packed"))
+    scales = name.replace("weight_packed", "weight_scale")
+    weight = load_file(path / "model.safetensors")["midlayer.mlp.down_proj.weight"].float()
+    wide = (weight.abs().amax(1, keepdim=True)).bfloat16()
+    codes = (weight / wide.float()).round().clamp(-8, 7).to(torch.int64) + 8
+    words = sum(codes[:, i::8] << 4 * i for i in range(8)).to(torch.int64)  # type: ignore[union-attr]
+    rewrite(out, tensors | {
+        name: Tensor("I32", tensors[name].shape, words.numpy().astype("<u4").tobytes()),
+        scales: Tensor("BF16", tensors[scales].shape, wide.view(torch.uint8).numpy().tobytes()),
+    })  # fmt: skip
+    assert "more than twice what its largest weight needs" in outcomes(verify(out, path))[DOWN][1]
+
+
+def test_a_quantized_output_without_a_record_is_undeclared(source: Source, tmp_path: Path) -> None:
+    path = source("torchspec-native", "llama")
+    out = quantized("w4a16", path, tmp_path / "out", engines=("vllm:b200",))
+    (out / "draftconv.json").unlink()
+    found = verify(out, path)
+    assert "quantization" in different(found)
+    assert outcomes(found)[DOWN][1].endswith("undeclared")
+
+
+@pytest.mark.parametrize("pack", ["compressed-pack", "compressed-int", "gptq", "quark-int4:order"])
+def test_packed_anew_is_the_same_weight(pack: str, source: Source, tmp_path: Path) -> None:
+    path = source("torchspec-native", "llama")
+    seed = quantized("quark-w4a8", path, tmp_path / "seed")
+    convert(seed, tmp_path / "out", ConvertOptions(to="vllm" if pack == "gptq" else "portable", pack=pack))
+    found = verify(tmp_path / "out", seed)
+    assert found.passed, different(found)
+    assert outcomes(found)[DOWN] == ("equal", "the same INT4 codes under the same scales")
+    assert verify(tmp_path / "out", path).passed  # and still within rounding of what it was quantized from
+
+
+@pytest.mark.parametrize(
+    ("case", "how"),
+    [("a nibble", "other integers"), ("doubled scale", "other scales"), ("nan scale", "neither finite"),
+     ("nibble order", "other integers"), ("excluded tensor", "first in row 0")],
+)  # fmt: skip
+def test_packed_anew_and_damaged_fails(case: str, how: str, source: Source, tmp_path: Path) -> None:
+    seed = quantized("quark-w4a8", source("torchspec-native", "llama"), tmp_path / "seed")
+    convert(seed, tmp_path / "out", ConvertOptions(to="vllm", pack="compressed-pack"))
+    change, what, _ = BROKEN[case]
+    tensors = on_disk(tmp_path / "out")
+    rewrite(tmp_path / "out", tensors | change("midlayer.mlp.down_proj.weight_packed")(tensors))
+    found = verify(tmp_path / "out", seed)
+    assert different(found) == {what}
+    assert how in outcomes(found)[what][1]
+
+
+@pytest.mark.parametrize("dtype", [None, "f32"])
+def test_dequantized_is_what_the_integers_stand_for(dtype: str | None, source: Source, tmp_path: Path) -> None:
+    seed = quantized("quark-w4a8", source("torchspec-native", "llama"), tmp_path / "seed")
+    out = tmp_path / "out"
+    convert(seed, out, ConvertOptions(to="sglang", dequantize=True, dtype=dtype))
+    found = verify(out, seed)
+    assert found.passed, different(found)
+    told = "what the INT4 codes stand for" + ("" if dtype else ", rounded once to BF16")
+    assert outcomes(found)[DOWN] == ("declared", told)
+    weights = out / "model.safetensors"
+    start, stop = offsets_in_file(weights)["midlayer.mlp.down_proj.weight"]
+    for at in (start, stop - 1):
+        flip(weights, at)
+        assert different(verify(out, seed)) == {DOWN}
+        flip(weights, at)
+    assert verify(out, seed).passed
+
+
+def test_a_quantized_weight_that_is_missing_fails(source: Source, tmp_path: Path) -> None:
+    path = source("torchspec-native", "llama")
+    out = quantized("w4a16", path, tmp_path / "out", engines=("vllm:b200",))
+    kept = {name: t for name, t in on_disk(out).items() if ".down_proj." not in name}
+    rewrite(out, kept)
+    assert DOWN in different(verify(out, path))
+
+
+def test_nothing_quantized_needs_no_torch(source: Source, tmp_path: Path) -> None:
+    path, out = source("torchspec-native", "llama"), tmp_path / "out"
+    convert(path, out, ConvertOptions(to="vllm"))
+    code = f"import sys; from draftconv.api.verify import verify; assert verify({str(out)!r}, {str(path)!r}).passed"
+    listing = f"{code}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

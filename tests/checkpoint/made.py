@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
+from draftconv.checkpoint import TensorRef
 from draftconv.checkpoint.files import check_range
 
 
@@ -69,3 +71,29 @@ def tensor_bytes(tensor: torch.Tensor) -> bytes:
     """The tensor's memory, row-major."""
     flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+@dataclass
+class Halves:
+    """A computation: the even and the odd bytes of a tensor, `low` and `high`.
+
+    Attributes:
+        short: whether `low` lacks its last byte. `broken`: whether both are nothing but NaN.
+        runs: how often it ran.
+    """
+
+    ref: TensorRef
+    short: bool = False
+    broken: bool = False
+    memory: int = 1 << 30
+    runs: int = 0
+
+    @property
+    def sources(self) -> tuple[TensorRef, ...]:
+        return (self.ref,)
+
+    def run(self) -> dict[str, bytes | memoryview]:
+        self.runs += 1
+        data = b"\xff" * self.ref.nbytes if self.broken else self.ref.read()
+        low = data[::2]
+        return {"low": low[:-1] if self.short else low, "high": memoryview(data[1::2])}

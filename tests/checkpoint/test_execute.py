@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from draftconv.checkpoint import Cast, Copy, Literal, Plan, PlannedTensor, Rows, TensorRef, open_checkpoint
+from draftconv.checkpoint import Cast, Computed, Copy, Literal, Plan, PlannedTensor, Rows, TensorRef, open_checkpoint
 from draftconv.checkpoint import execute as execute_module
 from draftconv.checkpoint.execute import execute, segments
 from draftconv.errors import BadCheckpoint, Refused, UsageError, WriteError
-from tests.checkpoint.made import MemoryFile, directory, tensor_bytes, tensors
+from tests.checkpoint.made import Halves, MemoryFile, directory, tensor_bytes, tensors
 
 
 def copies(refs: dict[str, TensorRef]) -> tuple[PlannedTensor, ...]:
@@ -237,3 +237,60 @@ def test_files_have_ordinary_permissions(refs: dict[str, TensorRef], tmp_path: P
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
     for path in (tmp_path / "out").iterdir():
         assert path.stat().st_mode == (tmp_path / "file").stat().st_mode
+
+
+# ── computations ───────────────────────────────────────────────────────────────────
+
+
+def halves(name: str, ref: TensorRef, **how: bool) -> tuple[PlannedTensor, ...]:
+    """The two parts of a computation as tensors of the output."""
+    computation, shape = Halves(ref, **how), (ref.nbytes // 2,)
+    return tuple(PlannedTensor(f"{name}.{part}", "U8", shape, Computed(computation, part)) for part in ("low", "high"))
+
+
+def test_parts_land_at_their_places_among_other_tensors(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    fc, head = halves("fc", refs["fc.weight"]), halves("head", refs["lm_head.weight"])
+    planned = (fc[1], head[0], *copies(refs), fc[0], head[1])
+    want = {f"fc.{part}": data for part, data in Halves(refs["fc.weight"]).run().items()}
+    want |= {f"head.{part}": data for part, data in Halves(refs["lm_head.weight"]).run().items()}
+    for threads, shard_size in ((1, None), (4, None), (4, 5000)):
+        out = tmp_path / f"out-{threads}-{shard_size}"
+        execute(Plan(planned, {"config.json": {}}, shard_size=shard_size), out, threads=threads)
+        found = open_checkpoint(out).tensors
+        assert {name: found[name].read() for name in want} == {name: bytes(data) for name, data in want.items()}
+        assert found["fc.weight"].read() == refs["fc.weight"].read()
+    first, second = contents(tmp_path / "out-1-None"), contents(tmp_path / "out-4-None")
+    assert first == second
+
+
+def test_parts_of_one_file_are_computed_together(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    planned = halves("fc", refs["fc.weight"])
+    computation = planned[0].operation
+    assert isinstance(computation, Computed)
+    assert isinstance(computation.of, Halves)
+    progress: list[int] = []
+    execute(Plan(planned), tmp_path / "out", progress=progress.append)
+    assert computation.of.runs == 1
+    assert progress[-1] == refs["fc.weight"].nbytes
+
+
+def test_a_part_of_another_length_leaves_nothing_behind(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"fc\.low: 1727 bytes, 1728 planned"):
+        execute(Plan(halves("fc", refs["fc.weight"], short=True)), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_computed_floats_are_looked_at_when_asked(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    computation = Halves(refs["fc.weight"], broken=True)
+    planned = PlannedTensor("scale", "F32", (432,), Computed(computation, "low"))
+    with pytest.raises(Refused, match="tensor scale holds NaN or infinity"):
+        execute(Plan((planned,)), tmp_path / "out", deep=True)
+    execute(Plan((planned,)), tmp_path / "out")
+
+
+def test_what_is_computed_from_is_never_the_output(source: Path, refs: dict[str, TensorRef]) -> None:
+    before = contents(source)
+    for out in (source, source / "out", source.parent):
+        with pytest.raises(UsageError, match="the source"):
+            execute(Plan(halves("fc", refs["fc.weight"])), out, overwrite=True)
+    assert contents(source) == before

@@ -5,6 +5,7 @@ import pytest
 
 from draftconv.checkpoint import (
     Cast,
+    Computed,
     Copy,
     Literal,
     Operation,
@@ -15,7 +16,7 @@ from draftconv.checkpoint import (
     open_checkpoint,
 )
 from draftconv.checkpoint.plan import INDEX, SINGLE
-from tests.checkpoint.made import directory
+from tests.checkpoint.made import Halves, directory
 
 
 @pytest.fixture
@@ -127,3 +128,20 @@ def test_peak_memory_is_known_beforehand(refs: dict[str, TensorRef]) -> None:
     copy = Plan((PlannedTensor("a", "BF16", fc.shape, Copy(fc)),))
     cast = Plan((PlannedTensor("a", "F32", fc.shape, Cast(fc, "F32")), literal("b", 1000)))
     assert copy.peak_memory < cast.peak_memory < 250 * 1024 * 1024
+
+
+def test_peak_memory_counts_the_largest_computation(refs: dict[str, TensorRef]) -> None:
+    """They run one after another, however many parts and tensors they yield."""
+
+    def plan(*sizes: int) -> Plan:
+        computations = [Halves(refs["fc.weight"], memory=size) for size in sizes]
+        return Plan(
+            tuple(
+                PlannedTensor(f"{i}.{part}", "U8", (1728,), Computed(computation, part))
+                for i, computation in enumerate(computations)
+                for part in ("low", "high")
+            )
+        )
+
+    assert plan(1 << 30).peak_memory - plan(1 << 20).peak_memory == (1 << 30) - (1 << 20)
+    assert plan(1 << 20, 1 << 30, 1 << 25).peak_memory == plan(1 << 30).peak_memory

@@ -181,7 +181,7 @@ def test_strict_fails_on_a_warning(run: Run, tmp_path: Path) -> None:
 def test_inspect_json(run: Run, drafter: Path) -> None:
     found = json.loads(run("inspect", drafter, "--format", "json").stdout)
     assert list(found) == ["name", "revision", "files", "layout", "facts", "reasons", "tensors", "companions",
-                           "dropped", "target", "problems", "not_checked", "engines"]  # fmt: skip
+                           "dropped", "target", "problems", "weights", "not_checked", "engines"]  # fmt: skip
     assert found["name"] == "drafter"
     assert found["layout"]["id"] == "torchspec-native"
     assert found["facts"]["eagle"] == "3"
@@ -273,8 +273,8 @@ def test_a_dry_run_shows_everything_and_proposes_itself(run: Run, drafter: Path,
 def test_convert_json(run: Run, drafter: Path) -> None:
     dry = json.loads(run("convert", drafter, "out", "--dry-run", "--format", "json").stdout)
     wet = json.loads(run("convert", drafter, "out", "--format", "json").stdout)
-    assert list(wet) == ["written", "layout", "bytes", "peak_memory", "files", "tensors", "changes", "warnings",
-                         "not_checked", "config", "engines"]  # fmt: skip
+    assert list(wet) == ["written", "layout", "bytes", "peak_memory", "files", "tensors", "changes", "findings",
+                         "warnings", "not_checked", "config", "engines"]  # fmt: skip
     assert (dry.pop("written"), wet.pop("written")) == (False, True)
     assert dry == wet
     (file,) = wet["files"]

@@ -287,18 +287,20 @@ class Terminal(io.StringIO):
 
 def test_stages_are_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
     with output.stages(module.STAGES) as progress:
         progress("reading", 10_000_000, 20_000_000)
         progress("reading", 20_000_000, 20_000_000)
         progress("replaying", 3, 12)
-    shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    shown = screen.getvalue()
     for said in ("reading", "100%", "B/s", "replaying", "25%", "tokens/s"):
         assert said in shown
 
 
 def test_stages_are_silent_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
     with output.stages({"reading": "bytes"}) as progress:
         progress("reading", 1, 2)
-    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+    assert screen.getvalue() == ""

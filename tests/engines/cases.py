@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from draftconv.drafter.facts import Facts, Mla
@@ -92,9 +92,17 @@ def _target(given: Target | str | None, facts: Facts) -> Target | None:
 
 # ── changes that several engines' cases use ────────────────────────────────────────
 
+PARTS = ("mlp.", "q_proj", "k_proj", "v_proj", "o_proj", "q_b_proj")
+"""Parts of the names of what a recipe quantizes in a file of either kind."""
+
+FC = r"re:.*\bfc$"
+KEPT = [FC, "lm_head", r"re:.*\bfused_qkv_a_proj", r"re:.*\b(kv_a_proj_with_mqa|kv_b_proj)$"]
+"""What it keeps, in the names that every engine matches."""
+
 SCALING = {
     "quant_method": "compressed-tensors",
     "format": "pack-quantized",
+    "ignore": KEPT,
     "config_groups": {
         "group_0": {
             "targets": ["Linear"],
@@ -107,30 +115,53 @@ SCALING = {
 
 
 def compressed(view: FakeView) -> FakeView:
-    """INT4 per channel, as compressed-tensors packs it: attention output and MLP."""
-    return view.pack("mlp.", "o_proj").set(quantization_config=SCALING)
+    """INT4 per channel, as compressed-tensors packs it."""
+    return view.pack(*PARTS).set(quantization_config=SCALING)
+
+
+def ignoring(*entries: str) -> Change:
+    """The same with another list of what is ignored."""
+    return lambda view: compressed(view).set(quantization_config={**SCALING, "ignore": list(entries)})
+
+
+def targeting(*targets: str) -> Change:
+    groups = {"group_0": {**SCALING["config_groups"]["group_0"], "targets": list(targets)}}  # type: ignore[index]
+    return lambda view: compressed(view).set(quantization_config={**SCALING, "config_groups": groups})
 
 
 def compressed_activations(view: FakeView) -> FakeView:
     groups = {"group_0": {**SCALING["config_groups"]["group_0"], "input_activations": {"num_bits": 8}}}  # type: ignore[index]
-    return view.pack("mlp.", "o_proj").set(quantization_config={**SCALING, "config_groups": groups})
+    return view.pack(*PARTS).set(quantization_config={**SCALING, "config_groups": groups})
 
 
-def quark(dtype: str = "int4", group_size: int | None = None, inputs: str | None = None) -> Change:
+def quark(
+    dtype: str = "int4", group_size: int | None = None, inputs: str | None = None, exclude: Sequence[str] = ()
+) -> Change:
     def change(view: FakeView) -> FakeView:
         section = {
             "weight": {"dtype": dtype, "group_size": group_size},
             "input_tensors": {"dtype": inputs} if inputs else None,
         }
-        config = {"quant_method": "quark", "global_quant_config": section}
-        return view.retype("I32" if dtype == "int4" else "F8_E4M3", "mlp.", "o_proj").set(quantization_config=config)
+        config = {"quant_method": "quark", "global_quant_config": section, "exclude": list(exclude or KEPT)}
+        return view.retype({"int4": "I32", "int8": "I8"}.get(dtype, "F8_E4M3"), *PARTS).set(quantization_config=config)
 
     return change
 
 
-def modelopt(algorithm: str, dtype: str = "U8", exclude: tuple[str, ...] = ("lm_head", "model.fc")) -> Change:
+LATENT_NAMES = (
+    "*.fused_qkv_a_proj", "*.fused_qkv_a_proj_with_mqa", "model.midlayer.self_attn.kv_a_proj_with_mqa",
+    "*.self_attn.kv_b_proj",
+)  # fmt: skip
+
+
+def modelopt(
+    algorithm: str,
+    dtype: str = "U8",
+    exclude: tuple[str, ...] = ("lm_head", "model.fc"),
+    latent: Sequence[str] = LATENT_NAMES,
+) -> Change:
     def change(view: FakeView) -> FakeView:
-        section = {"quant_algo": algorithm, "exclude_modules": list(exclude)}
-        return view.retype(dtype, "mlp.", "o_proj").beside("hf_quant_config.json", {"quantization": section})
+        section = {"quant_algo": algorithm, "exclude_modules": [*exclude, *latent]}
+        return view.retype(dtype, *PARTS).beside("hf_quant_config.json", {"quantization": section})
 
     return change

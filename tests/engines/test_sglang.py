@@ -8,15 +8,19 @@ from draftconv.drafter.facts import Facts, Taps
 from draftconv.drafter.targets import Target
 from draftconv.engines.sglang import RULES
 from tests.engines.cases import (
+    FC,
     IDS,
-    SCALING,
+    KEPT,
+    PARTS,
     Case,
     assert_case,
     compressed,
     compressed_activations,
+    ignoring,
     judged,
     modelopt,
     quark,
+    targeting,
     vary_target,
 )
 from tests.engines.views import (
@@ -42,7 +46,7 @@ PLAIN_NORM = {"norm_before_fc": False}
 
 
 def gptq(view: FakeView) -> FakeView:
-    return view.pack("mlp.").set(quantization_config={"quant_method": "gptq", "bits": 4})
+    return view.pack(*PARTS).set(quantization_config={"quant_method": "gptq", "bits": 4})
 
 
 CASES = {
@@ -68,8 +72,10 @@ CASES = {
     "sglang-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "sglang-mla-nvfp4": Case("NVFP4", modelopt("NVFP4"), MLA_QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "sglang-int4-activations": Case("4-bit weights, 8-bit activations", compressed_activations, QUANTIZED, compressed),
-    "sglang-kv-b": Case("kv_b_proj", lambda v: v.pack("kv_b_proj").set(quantization_config=SCALING), MLA_QUANTIZED,
-                        compressed),
+    "sglang-kv-b": Case("kv_b_proj", lambda v: ignoring(*KEPT[:3], "kv_a_proj_with_mqa")(v).pack("kv_b_proj"),
+                        MLA_QUANTIZED, compressed),
+    "sglang-a-projections": Case("q_a_proj, kv_a_proj_with_mqa", lambda v: ignoring(FC, "lm_head", "kv_b_proj")(v)
+                                 .pack("q_a_proj", "kv_a_proj_with_mqa"), MLA_QUANTIZED, compressed),
     "sglang-fc-quantized": Case("F8_E4M3", lambda v: quark("fp8_e4m3")(v).retype("F8_E4M3", "fc.weight"), QUANTIZED,
                                 quark("fp8_e4m3")),
     "sglang-rocm": Case("gptq on ROCm", gptq, QUANTIZED, gptq, spec="@0.5.23:mi325x", good_spec="@0.5.23:h200"),
@@ -113,7 +119,18 @@ CASES = {
                           good_target=LLAMA_TARGET),
     "sglang-norm-switches": Case("use_last_layernorm: false", lambda v: v.nest(use_last_layernorm=False)),
     "sglang-double-norm": Case("hidden_norm", facts=vary(LLAMA, double_norm=True), good_facts=LLAMA),
-    "sglang-quantized": Case("int4", compressed, QUANTIZED, good_facts=LLAMA),
+    "sglang-not-excluded-shape": Case("model.fc (nothing excludes it)",
+                                      modelopt("NVFP4", exclude=("lm_head",)), MLA_QUANTIZED,
+                                      modelopt("FP8", "F8_E4M3"), also=frozenset({"sglang-mla-nvfp4"})),
+    "sglang-excluded-shape": Case("model.down_proj (ignore: down_proj)",
+                                  modelopt("NVFP4", exclude=("lm_head", "down_proj")), QUANTIZED, modelopt("NVFP4")),
+    "sglang-torn": Case("model.gate_up_proj", lambda v: compressed(v).pack_not("up_proj"), QUANTIZED, compressed),
+    "sglang-unmatched": Case("model.qkv_proj (no target matches it)", targeting(r"re:.*self_attn.*proj$", "re:.*mlp"),
+                             QUANTIZED, compressed),
+    "sglang-not-excluded": Case("model.fc (targets: Linear)", ignoring(*KEPT[1:]), MLA_QUANTIZED, compressed),
+    "sglang-excluded": Case("model.down_proj (ignore: down_proj)", ignoring(*KEPT, "down_proj"), QUANTIZED, compressed),
+    "sglang-names-undecided": Case("MIXED_PRECISION", modelopt("MIXED_PRECISION", "F8_E4M3"), QUANTIZED,
+                                   modelopt("FP8", "F8_E4M3")),
 }  # fmt: skip
 
 
@@ -261,8 +278,8 @@ class TestContext:
 class TestHardware:
     def test_int4_of_compressed_tensors_needs_cuda(self) -> None:
         facts = vary(LLAMA, quantization="int4")
-        assert codes(compressed(GOOD), facts, spec="@0.5.23:h100") == {"sglang-quantized"}
-        assert codes(compressed(GOOD), facts, spec="@0.5.23:mi300x") == {"sglang-quantized", "sglang-rocm"}
+        assert codes(compressed(GOOD), facts, spec="@0.5.23:h100") == set()
+        assert codes(compressed(GOOD), facts, spec="@0.5.23:mi300x") == {"sglang-rocm"}
 
     def test_half_split_mla_is_honoured(self) -> None:
         facts = FACTS["mla, half-split rope"]

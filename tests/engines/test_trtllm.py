@@ -9,7 +9,19 @@ import pytest
 from draftconv.drafter.facts import Facts, Gqa, Rope, Taps
 from draftconv.drafter.targets import Target
 from draftconv.engines.trtllm import RULES
-from tests.engines.cases import Case, Change, assert_case, compressed, judged, modelopt, quark, vary_target
+from tests.engines.cases import (
+    KEPT,
+    LATENT_NAMES,
+    PARTS,
+    Case,
+    Change,
+    assert_case,
+    compressed,
+    judged,
+    modelopt,
+    quark,
+    vary_target,
+)
 from tests.engines.views import (
     FACTS,
     KIMI_TARGET,
@@ -74,7 +86,7 @@ CASES = {
     "trtllm-algorithm": Case("W8A8_SQ", modelopt("W8A8_SQ_PER_CHANNEL"), QUANTIZED, FP8),
     "trtllm-excluded": Case("model*", modelopt("W4A16_AWQ", exclude=EVERYTHING), QUANTIZED, modelopt("W4A16_AWQ")),
     "trtllm-latent-quantized": Case("kv_b_proj", lambda v: FP8(v).retype("F8_E4M3", "kv_b_proj"),
-                                    vary(MLA, quantization="fp8"), FP8),
+                                    vary(MLA, quantization="fp8"), FP8, also=frozenset({"trtllm-excluded-fp8"})),
     "trtllm-packed-undeclared": Case("packed weights", lambda v: v.pack("mlp."), QUANTIZED, FP8),
     "trtllm-missing-tensor": Case("layers.0.self_attn.o_proj.weight", lambda v: v.drop("o_proj")),
     "trtllm-dropped": Case("midlayer.1.", lambda v: v.set(num_hidden_layers=1), TWO,
@@ -119,7 +131,12 @@ CASES = {
                              good_target=LLAMA_TARGET),
     "trtllm-norm-switches": Case("use_last_layernorm: false", lambda v: v.nest(use_last_layernorm=False)),
     "trtllm-double-norm": Case("hidden_norm", facts=vary(LLAMA, double_norm=True), good_facts=LLAMA),
-    "trtllm-quantized": Case("int4", FP8, QUANTIZED, good_facts=LLAMA),
+    "trtllm-not-excluded": Case("model.fc (nothing excludes it)", modelopt("FP8", "F8_E4M3", ("lm_head", "fc")),
+                                QUANTIZED, FP8),
+    "trtllm-torn": Case("model.midlayer.self_attn.qkv_proj",
+                        lambda v: FP8(v).put("midlayer.self_attn.k_proj.weight", 16, 32), QUANTIZED, FP8),
+    "trtllm-names-undecided": Case("the pattern (.*)*fc is not tried",
+                                   modelopt("FP8", "F8_E4M3", ("lm_head", "re:(.*)*fc")), QUANTIZED, FP8),
 }  # fmt: skip
 
 
@@ -219,16 +236,16 @@ class TestConfigs:
 
     def test_block_fp8_may_hold_the_latent_projections(self) -> None:
         facts = vary(MLA, quantization="fp8")
-        change = modelopt("FP8_BLOCK_SCALES", "F8_E4M3")
+        change = modelopt("FP8_BLOCK_SCALES", "F8_E4M3", latent=LATENT_NAMES[:3])
         view = change(written(facts, "trtllm", KIMI_TARGET)).retype("F8_E4M3", "kv_b_proj")
-        assert codes(view, facts, KIMI_TARGET) == {"trtllm-quantized"}
+        assert codes(view, facts, KIMI_TARGET) == set()
 
     def test_compressed_tensors_of_floats_is_translated(self) -> None:
         weights = {"num_bits": 8, "type": "float"}
         groups = {"group_0": {"weights": weights, "input_activations": {"num_bits": 8, "type": "float"}}}
-        config = {"quant_method": "compressed-tensors", "config_groups": groups}
-        view = GOOD.retype("F8_E4M3", "mlp.").set(quantization_config=config)
-        assert codes(view, QUANTIZED) == {"trtllm-quantized"}
+        config = {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": KEPT}
+        view = GOOD.retype("F8_E4M3", *PARTS).set(quantization_config=config)
+        assert codes(view, QUANTIZED) == set()
 
     def test_qk_norms_have_no_place(self) -> None:
         facts = vary(LLAMA, attention=Gqa(4, 4, 4, qk_norm=True))

@@ -9,7 +9,18 @@ import pytest
 
 from draftconv.drafter.facts import Gqa, Rope, Taps
 from draftconv.engines.vllm import RULES
-from tests.engines.cases import IDS, Case, assert_case, compressed, judged, modelopt, quark, vary_target
+from tests.engines.cases import (
+    FC,
+    IDS,
+    Case,
+    assert_case,
+    compressed,
+    ignoring,
+    judged,
+    modelopt,
+    quark,
+    vary_target,
+)
 from tests.engines.views import (
     FACTS,
     KIMI_TARGET,
@@ -26,6 +37,8 @@ from tests.engines.views import (
 
 LAYERS = FACTS["llama, layers given"]
 QUANTIZED = vary(LLAMA, quantization="int4")
+QUANTIZED_AT = vary(LAYERS, quantization="int4")
+INT8 = vary(LLAMA, quantization="int8")
 POST_NORM = vary(LLAMA, feedback="post-norm")
 FACTOR_ONE = Rope(50000.0, "interleaved", "yarn", MappingProxyType({**YARN, "attention_factor": 1.0}))
 INNER = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
@@ -107,7 +120,17 @@ CASES = {
                                   good=speculators),
     "vllm-norm-switches": Case("use_last_layernorm: false", lambda v: v.nest(use_last_layernorm=False)),
     "vllm-double-norm": Case("hidden_norm", facts=vary(LLAMA, double_norm=True), good_facts=LLAMA),
-    "vllm-quantized": Case("int4", compressed, QUANTIZED, good_facts=LLAMA),
+    "vllm-not-excluded": Case("model.fc (targets: Linear)", ignoring("fc", "lm_head"), QUANTIZED, compressed),
+    "vllm-excluded": Case("model.layers.8.mlp.down_proj (ignore: re:.*down_proj)", ignoring("re:.*down_proj", FC),
+                          QUANTIZED, compressed),
+    "vllm-torn": Case("model.layers.8.self_attn.qkv_proj", lambda v: compressed(v).pack_not("k_proj"), QUANTIZED,
+                      compressed),
+    "vllm-cast": Case("model.fc (global_quant_config)", quark("int8", exclude=("*fc", "*lm_head")), INT8,
+                      quark("int8")),
+    "vllm-names-undecided": Case(
+        "model.layers.61.mlp.down_proj", ignoring("model.layers.61.mlp.down_proj", FC), QUANTIZED_AT,
+        compressed, target="none"),
+    "vllm-pattern-undecided": Case("(.*)*fc", ignoring("re:(.*)*fc", "lm_head"), QUANTIZED, compressed),
 }  # fmt: skip
 
 
@@ -178,8 +201,8 @@ class TestNames:
     def test_packed_weights_count_as_present(self) -> None:
         facts = vary(LLAMA, quantization="int4")
         view = compressed(GOOD)
-        assert codes(view, facts) == {"vllm-quantized"}
-        assert codes(view.drop("down_proj"), facts) == {"vllm-quantized", "vllm-missing-tensor"}
+        assert codes(view, facts) == set()
+        assert codes(view.drop("down_proj"), facts) == {"vllm-missing-tensor"}
 
 
 class TestConfigs:

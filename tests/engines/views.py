@@ -154,6 +154,15 @@ class FakeView:
         assert tensors.keys() != self.tensors.keys(), parts
         return replace(self, tensors=tensors)
 
+    def pack_not(self, part: str) -> FakeView:
+        """With one packed weight as floats again."""
+        tensors = dict(self.tensors)
+        (name,) = [name for name in tensors if name.endswith(f"{part}.weight_packed")]
+        stem = name.removesuffix(".weight_packed")
+        rows, words = tensors.pop(name).shape
+        del tensors[f"{stem}.weight_scale"]
+        return replace(self, tensors={**tensors, f"{stem}.weight": Header("BF16", (rows, words * 8))})
+
     def retype(self, dtype: str, *parts: str) -> FakeView:
         """With these weights in another dtype, as Quark and ModelOpt store packed ones."""
         changed = {

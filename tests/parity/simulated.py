@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from draftconv.parity.records import Record
 from draftconv.parity.report import (
@@ -27,6 +27,7 @@ from draftconv.parity.report import (
     Report,
 )
 from draftconv.parity.statistics import Discordant, discordance
+from draftconv.parity.tally import LossSum
 from draftconv.parity.verdict import Gate, How
 from draftconv.reference.counts import Counts
 
@@ -63,6 +64,13 @@ def _walk(accepted: Sequence[int]) -> Iterator[int]:
     while position < len(accepted):
         yield accepted[position]
         position += accepted[position] + 1
+
+
+def summed(places: Iterable[Place], keep: int = 12) -> Losses:
+    sums = LossSum("positions", keep)
+    for place in places:
+        sums.add(place)
+    return sums.losses()
 
 
 def make(
@@ -131,7 +139,7 @@ def make(
             name,
             gate,
             how=how,
-            losses=Losses.of(places[name], "positions") if losses else None,
+            losses=summed(places[name]) if losses else None,
             diagnostics=diagnosed(name),
         )
         for name in names[1:]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.parity import capture
 from draftconv.parity.capture import TransformersTarget, find_layers, load_model, transformers
-from draftconv.parity.recording import Captured
+from draftconv.parity.trace_writer import Captured
 from draftconv.reference.targets import TargetModel, continue_greedily, load_target
 from tests.parity.conftest import DATA, Fixture
 

@@ -11,6 +11,7 @@ import torch
 
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.tensors import HEAD
 from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
 from draftconv.parity.controls import FAULTS, INT4, Subject, subject
@@ -20,7 +21,6 @@ from draftconv.parity.verdict import EXACT, Gate, Outcome, judge
 from draftconv.quantization.recipes import find_recipe
 from draftconv.quantization.simulate import simulate, stored_dtypes
 from draftconv.reference.counts import Counts
-from draftconv.reference.drafter import HEAD
 from draftconv.reference.load import load_drafter
 from tests.parity.scripted import random_arm
 from tests.parity.traces import HELD, described, requests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -102,7 +103,8 @@ def test_every_end_token_counts() -> None:
 
 def test_the_hash_changes_with_whatever_is_asked() -> None:
     plain = prompts_hash([TWO, IDS], [[1, 2], [3, 1, 4]])
-    assert plain == prompts_hash([TWO, IDS], [[1, 2], [3, 1, 4]])
+    lines = b'["81","prose",["Say a.","Say b."],[1,2]]\n["9","",[],[3,1,4]]\n'
+    assert plain == hashlib.sha256(lines).hexdigest()  # traces outlive a release
     others = {
         prompts_hash([IDS, TWO], [[3, 1, 4], [1, 2]]),
         prompts_hash([TWO, IDS], [[1, 9], [3, 1, 4]]),

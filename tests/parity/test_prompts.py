@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from draftconv.errors import BadPrompts, UsageError
 from draftconv.parity import prompts as module
-from draftconv.parity.prompts import Prompt, PromptSet, load_prompts
+from draftconv.parity.prompts import Prompt, load_prompts
 
 
 def jsonl(path: Path, *entries: object) -> str:
@@ -43,7 +43,7 @@ def test_every_form_of_a_text(tmp_path: Path) -> None:
     )
     lines = load_prompts(jsonl(tmp_path / "p.jsonl", *entries))
     assert lines.prompts == expected
-    assert (lines.name, lines.source, lines.max_tokens) == ("p.jsonl", "p.jsonl", None)
+    assert (lines.source, lines.max_tokens) == ("p.jsonl", None)
     (tmp_path / "p.json").write_text(json.dumps(entries), encoding="utf-8")
     assert load_prompts(str(tmp_path / "p.json")).prompts == expected
 
@@ -73,40 +73,6 @@ def test_a_file_wins_over_a_suite_of_its_name(tmp_path: Path, monkeypatch: pytes
     Path(module.DEFAULT_SUITE).mkdir()
     with pytest.raises(UsageError, match="not a file of prompts"):
         load_prompts(module.DEFAULT_SUITE)
-
-
-# ── the hash ───────────────────────────────────────────────────────────────────────
-
-
-def test_the_hash_is_of_the_prompts_alone(tmp_path: Path) -> None:
-    lines = load_prompts(jsonl(tmp_path / "a.jsonl", "one", "two"))
-    (tmp_path / "b.txt").write_text("one\ntwo\n", encoding="utf-8")
-    text = load_prompts(str(tmp_path / "b.txt"))
-    pinned = "9bf34f40a76e0e4a4fdf761e70b0f47c06142aad8cdc4e7cba9bfa5e43ac10c8"  # traces outlive a release
-    assert lines.sha256 == text.sha256 == pinned
-    assert lines.sha256 != load_prompts(str(tmp_path / "b.txt"), 1).sha256
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        Prompt("1", "c", ("a", "b")),
-        Prompt("0", "d", ("a", "b")),
-        Prompt("0", "c", ("ab",)),
-        Prompt("0", "c", ("b", "a")),
-        Prompt(
-            "0",
-            "c",
-            ("a", "b "),
-        ),
-        Prompt("0", "c", tokens=(97, 98)),
-    ],
-)
-def test_the_hash_sees_every_difference(other: Prompt) -> None:
-    one = PromptSet("s", (Prompt("0", "c", ("a", "b")),), "s")
-    assert one.sha256 != PromptSet("s", (other,), "s").sha256
-    assert one.sha256 != PromptSet("s", (*one.prompts, other), "s").sha256
-    assert one.sha256 == PromptSet("t", one.prompts, "elsewhere", 256).sha256
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text.strip() != "")

@@ -17,7 +17,7 @@ from draftconv.errors import BadCheckpoint, UsageError
 from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
 from draftconv.parity import heads
-from draftconv.parity.replay import NOTHING, Arm, Outcome, replay, roots, walk
+from draftconv.parity.replay import NOTHING, Acceptance, Arm, replay, roots, walk
 from draftconv.parity.request import Request
 from draftconv.reference.counts import Counts
 from draftconv.reference.load import load_drafter
@@ -34,11 +34,11 @@ REDUCED = replace(LLAMA, draft_vocab=30, vocab_order="unordered")
 
 def outcomes(
     arm: Arm, texts: Sequence[Request], depth: int = 3, held: Sequence[int] | None = None, **how: Any
-) -> list[Outcome]:
+) -> list[Acceptance]:
     return [found for _, (found,) in replay([arm], texts, held or arm.boundaries, depth=depth, **how)]
 
 
-def side_by_side(arms: Sequence[Arm], text: Request) -> tuple[Outcome, ...]:
+def side_by_side(arms: Sequence[Arm], text: Request) -> tuple[Acceptance, ...]:
     ((_, found),) = replay(arms, [text], BOUNDARIES, depth=3, compared=1)
     return found
 

@@ -18,7 +18,7 @@ from draftconv.parity.records import read_lines, run_twice
 from draftconv.parity.report import Losses, Place, Report, read_report, write_report
 from draftconv.parity.report.model import Comparison, Missed
 from draftconv.parity.verdict import EXACT, judge
-from tests.parity.simulated import decode, make
+from tests.parity.simulated import decode, make, summed
 
 LOSS = 0.025
 """Too near 2 % for few prompts."""
@@ -193,14 +193,14 @@ def place(reference: int, candidate: int, token: int = 5) -> Place:
 
 def test_losses_are_summed_and_the_costliest_kept() -> None:
     places = [place(1, 0, 4), place(3, 0, 5), place(2, 2), place(0, 3), place(2, 1, 4), *[place(1, 0, 6)] * 50]
-    losses = Losses.of(places, "positions", keep=2)
+    losses = summed(places, keep=2)
     assert (losses.places, losses.worse, losses.better, losses.lost, losses.gained) == (55, 53, 1, 55, 3)
     assert losses.tokens == (Missed(6, 50, 50), Missed(5, 1, 3))
     assert losses.largest == (places[1], places[0])
 
 
 def test_no_place_no_loss() -> None:
-    assert Losses.of((), "positions") == Losses(0, "positions", 0, 0, 0, 0, (), ())
+    assert summed(()) == Losses(0, "positions", 0, 0, 0, 0, (), ())
 
 
 def test_an_exact_gate_keeps_who_differs(tmp_path: Path) -> None:

@@ -148,8 +148,8 @@ def test_a_row_becomes_a_prompt(hub: Hub, name: str) -> None:
     hub.rows = {config: [row] for config in suite.configs or (None,)}
     found = load_prompts(name, 1)
     assert found.prompts == (prompt,)
-    assert (found.name, found.max_tokens) == (name, suite.max_tokens)
-    assert found.source == f"{suite.dataset}@{COMMIT}, {suite.split}"
+    assert found.max_tokens == suite.max_tokens
+    assert found.source == f"{name} ({suite.dataset}@{COMMIT}, {suite.split})"
     # What is loaded is the commit that is recorded, and no keyword lets a data set run code.
     config = suite.configs[0] if suite.configs else None
     assert hub.asked == [
@@ -189,12 +189,12 @@ def test_only_the_rows_asked_for(hub: Hub) -> None:
     assert [p.id for p in load_prompts("speed-bench-coding").prompts] == [f"q{index}" for index in range(1, 160, 2)]
 
 
-def test_the_same_rows_have_the_same_hash(hub: Hub) -> None:
+def test_the_same_rows_are_the_same_prompts(hub: Hub) -> None:
     hub.rows = {None: [{"prompt": [f"{index}", "b"], "prompt_id": index, "category": "c"} for index in range(80)]}
-    first = load_prompts("mt-bench")
-    assert load_prompts("mt-bench").sha256 == first.sha256
+    first = load_prompts("mt-bench").prompts
+    assert load_prompts("mt-bench").prompts == first
     hub.rows[None][79]["prompt"] = ["79", "b "]
-    assert load_prompts("mt-bench").sha256 != first.sha256
+    assert load_prompts("mt-bench").prompts != first
 
 
 # ── faults ─────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from draftconv.parity.replay import NOTHING, Outcome, walk
+from draftconv.parity.replay import NOTHING, Acceptance, walk
 from draftconv.parity.report import Diagnostics, Divergence, EveryPosition, Losses, Missed, Place
 from draftconv.parity.request import Request
 from draftconv.parity.tally import CONTEXT, STARTS, Tally, record
@@ -24,13 +24,13 @@ def request(id: str = "a", cluster: str = "a", category: str = "x", counted: int
     return Request(id, cluster, category, 2, counted, tokens_N, torch.zeros(len(tokens_N) - 1, 1, 1))
 
 
-def outcome(drafts: Sequence[Sequence[int]], nats: Sequence[float] | None = None) -> Outcome:
+def outcome(drafts: Sequence[Sequence[int]], nats: Sequence[float] | None = None) -> Acceptance:
     """What follows from drafts of three tokens: a draft is right while it is the text."""
     accepted = [
         next((j for j, token in enumerate(row) if token != TEXT[3 + root + j]), len(row))
         for root, row in enumerate(drafts)
     ]
-    return Outcome(
+    return Acceptance(
         torch.tensor(accepted, dtype=torch.int8),
         torch.tensor(drafts, dtype=torch.int32).reshape(len(drafts), 3),
         Counts.of((accepted[root] for root in walk(accepted)), 3),
@@ -43,7 +43,7 @@ CANDIDATE = outcome([[13, 8, _], [14, 15, 8], [15, 16, 8], [8, _, _]], [0.5, 0.2
 NOBODY = outcome([], [])
 
 
-def tally(*rows: tuple[Request, Outcome, Outcome]) -> Tally:
+def tally(*rows: tuple[Request, Acceptance, Acceptance]) -> Tally:
     made = Tally(3)
     for row in rows:
         made.add(*row)
@@ -102,7 +102,7 @@ def test_requests_add_up_and_prompts_are_one_cluster() -> None:
 
 
 def test_other_depths() -> None:
-    one = Outcome(torch.tensor([1, 0], dtype=torch.int8), torch.tensor([[13], [9]]), Counts((1, 1)))
+    one = Acceptance(torch.tensor([1, 0], dtype=torch.int8), torch.tensor([[13], [9]]), Counts((1, 1)))
     made = Tally(1)
     made.add(request(counted=3), one, one)
     assert made.diagnostics().every_position == (EveryPosition(1, 0.5, 0.5),)
@@ -180,7 +180,7 @@ def test_the_context_is_bounded() -> None:
     right = [181, 182, 183]
     drafts = torch.tensor([right, right]), torch.tensor([[7, _, _], [7, _, _]])
     reference, candidate = (
-        Outcome(torch.tensor(accepted, dtype=torch.int8), rows, Counts((0, 0, 0, 1)))
+        Acceptance(torch.tensor(accepted, dtype=torch.int8), rows, Counts((0, 0, 0, 1)))
         for accepted, rows in zip(([3, 0], [0, 0]), drafts, strict=True)
     )
     (place,) = tally((long, reference, candidate)).losses().largest
@@ -200,6 +200,6 @@ def test_a_request_of_one_token_changes_no_figure() -> None:
 
 
 @pytest.mark.parametrize("rows", [(), ((request(counted=1), NOBODY, NOBODY),)])
-def test_nothing_is_no_figure(rows: tuple[tuple[Request, Outcome, Outcome], ...]) -> None:
+def test_nothing_is_no_figure(rows: tuple[tuple[Request, Acceptance, Acceptance], ...]) -> None:
     assert tally(*rows).diagnostics() == Diagnostics()
     assert tally(*rows).losses() == Losses(0, STARTS, 0, 0, 0, 0, (), ())

@@ -73,10 +73,10 @@ def nearest(x: float, magnitudes: Sequence[float]) -> float:
     return -magnitudes[code] if x < 0 else magnitudes[code]
 
 
-def fp8(row: Sequence[float], largest: float) -> tuple[list[float], float]:
-    """nvidia-modelopt: scale max/448 in float32, codes from the quotient."""
+def fp8(row: Sequence[float], largest: float, quotient: str = "F32") -> tuple[list[float], float]:
+    """nvidia-modelopt: scale max/448 in float32, codes from the quotient, which per tensor has the weight's dtype."""
     scale = f32(largest / 448) or 1.0
-    return [nearest(f32(w / scale), e4m3()) for w in row], scale
+    return [nearest(NARROW[quotient](f32(w / scale)), e4m3()) for w in row], scale
 
 
 def nvfp4(block: Sequence[float], largest: float) -> tuple[list[float], float, float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from draftconv.quantization import grids, scales
 from draftconv.quantization.codes import decode
 from draftconv.quantization.grids import Quantized, dequantize, peak, quantize, round_trip
 from draftconv.quantization.nibbles import pack, unpack
-from draftconv.quantization.scheme import GRIDS, InputScheme, WeightScheme
+from draftconv.quantization.scheme import GRIDS, RULES, InputScheme, WeightScheme
 from tests.quantization import plain
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -105,7 +105,7 @@ def test_fp8_is_modelopt_s(dtype: str, scheme: WeightScheme) -> None:
     found = quantize(weight, scheme)
     largest = plain.top([plain.top(row) for row in weight.tolist()])
     for i, row in enumerate(weight.tolist()):
-        values, scale = plain.fp8(row, largest if scheme.per == "tensor" else plain.top(row))
+        values, scale = plain.fp8(row, largest, dtype) if scheme.per == "tensor" else plain.fp8(row, plain.top(row))
         assert found.codes[i].float().tolist() == values
         assert found.scale[0 if scheme.per == "tensor" else i].item() == scale
 
@@ -234,7 +234,7 @@ def test_the_error_is_at_most_half_a_step(weight: Tensor) -> None:
         wide = weight.float()
         inside = (wide >= step * row.low) & (wide <= step * row.high)
         off = (dequantize(found) - wide).abs()
-        assert (off[inside] <= (step * 0.5 * (1 + 2**-20)).expand_as(off)[inside]).all()
+        assert (off[inside] <= (step * 0.5 * (1 + 2**-16)).expand_as(off)[inside]).all()
         assert (
             scheme.scale_rule == "mse" or (off <= step * 0.5 * (1 + 2**-4)).all()
         )  # max rules clip half a step at most
@@ -262,6 +262,7 @@ def test_a_max_rule_that_clips_nothing_is_idempotent(weight: Tensor) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(weights())
+@example(torch.nn.functional.pad(torch.tensor([[2.0**-24]], dtype=torch.bfloat16), (31, 0)))
 def test_least_squares_is_never_worse_than_the_max_rules(weight: Tensor) -> None:
     for grid, group in (("int4", None), ("int4", 16), ("int8", None), ("mxfp4", 32)):
         row = GRIDS[grid]
@@ -269,7 +270,8 @@ def test_least_squares_is_never_worse_than_the_max_rules(weight: Tensor) -> None
             rule: squared(weight, WeightScheme(grid, "group" if group else "channel", rule, row.scales[0], group))
             for rule in row.rules
         }
-        assert all(errors["mse"] <= other * (1 + 2**-18) for other in errors.values())
+        below = len(weight.flatten()) * ((RULES["mse"].floor or 0) / 2) ** 2  # rules without a floor may go below it
+        assert all(errors["mse"] <= other * (1 + 2**-18) + below for other in errors.values())
 
 
 def squared(weight: Tensor, scheme: WeightScheme) -> float:

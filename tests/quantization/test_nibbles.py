@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftconv.errors import UsageError
-from draftconv.quantization.nibbles import Order, pack, unpack
+from draftconv.quantization.nibbles import OFFSET, Order, pack, unpack
 from tests.quantization import plain
 
 LITERAL: dict[Order, tuple[int, ...]] = {"order": (0, 1, 2, 3, 4, 5, 6, 7), "reorder": (0, 2, 4, 6, 1, 3, 5, 7)}
@@ -54,3 +54,28 @@ def test_unsigned_codes_and_one_known_word() -> None:
 def test_half_a_word_is_refused() -> None:
     with pytest.raises(UsageError, match="12 codes do not fill"):
         pack(torch.zeros(3, 12, dtype=torch.int8), "order")
+
+
+@orders
+@pytest.mark.parametrize("words", [1, (1 << 16) - 1, (1 << 16) + 1])
+def test_blocks_meet_without_a_seam(order: Order, words: int) -> None:
+    codes = (torch.arange(8 * words) * 7 % 16 - 8).to(torch.int8)
+    packed = pack(codes, order)
+    assert torch.equal(unpack(packed, order), codes)
+    assert packed[-1].item() == plain.word(codes[-8:].tolist(), LITERAL[order])
+
+
+@orders
+def test_tensors_that_start_anywhere_and_lie_across(order: Order) -> None:
+    codes = torch.arange(3 * 17, dtype=torch.int8).view(3, 17) % 16 - 8
+    assert torch.equal(pack(codes[:, 1:], order), pack(codes[:, 1:].clone(), order))
+    across = codes.T[:16, :].reshape(8, 6).T
+    assert torch.equal(pack(across, order), pack(across.contiguous(), order))
+    assert unpack(torch.zeros(0, 2, dtype=torch.int32), order).shape == (0, 16)
+    assert pack(torch.zeros(2, 0, dtype=torch.int8), order).shape == (2, 0)
+
+
+@given(codes=nibbles)
+def test_the_offset_makes_codes_unsigned(codes: list[int]) -> None:
+    tensor = torch.tensor(codes, dtype=torch.int8)
+    assert torch.equal(pack(tensor, "order") ^ OFFSET, pack(tensor + 8, "order"))

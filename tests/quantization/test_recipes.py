@@ -96,7 +96,7 @@ def test_the_recipe_in_the_docs(tmp_path: Path) -> None:
         (("[embed, norms, layers.*.mlp.*]", "embed"), "exclude: input should be a valid list", ""),
         (("about: mine", "about: ''"), "about: string should have at least 1 character", ""),
         (("about: mine", "about: a: b"), "is not YAML: line 1", "recipes/w4a16.yaml"),
-        ((GOOD, "- a\n- b\n"), "no mapping", "keys: about, weights, activations, exclude"),
+        ((GOOD, "- a\n- b\n"), "no mapping", "keys: about, weights, activations, format, exclude"),
         ((GOOD, ""), "no mapping", "keys: about"),
     ],
 )

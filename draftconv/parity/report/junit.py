@@ -19,9 +19,9 @@ from xml.etree import ElementTree
 
 from draftconv.checkpoint.text import safe
 from draftconv.parity.report.model import Comparison, Report
-from draftconv.parity.report.words import asked, change, change_interval, length, percent, sentence
+from draftconv.parity.report.words import asked, change, change_interval, length, sentence
 from draftconv.parity.statistics import Estimate, called
-from draftconv.parity.verdict import Outcome, category_floor
+from draftconv.parity.verdict import Outcome, category_floor, percent
 
 Result = Literal["passed", "failure", "error", "skipped"]
 RESULTS: dict[Outcome, Result] = {

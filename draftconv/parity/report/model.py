@@ -22,7 +22,7 @@ class About:
 
     Attributes:
         target: name, with @revision where it has one.
-        prompts: name of the suite or file; `prompts_sha256`: of the prompts as they were rendered.
+        prompts: the suite with its data set and commit, or the file; `prompts_sha256`: of them as they were rendered.
         trace: hash of the trace that every arm was replayed on; None in a live run.
         depth: K, drafted tokens per step.
         settings: everything else that the figures depend on, by name: dtype, device, lengths, sampling;
@@ -121,67 +121,6 @@ class Losses:
     gained: int
     tokens: tuple[Missed, ...]
     largest: tuple[Place, ...]
-
-    @classmethod
-    def of(cls, places: Iterable[Place], what: str, keep: int = 12) -> Losses:
-        """Sum up places; equal losses keep the order in which they came.
-
-        Args:
-            keep: how many of the costliest tokens and places are kept; memory is bounded by them.
-        """
-        sums = LossSum(what, keep)
-        for place in places:
-            sums.add(place)
-        return sums.losses()
-
-
-@dataclass(slots=True)
-class LossSum:
-    """`Losses` in the making, place by place: memory is bounded by `keep` and the vocabulary."""
-
-    what: str
-    keep: int = 12
-    looked: int = field(default=0, init=False)
-    worse: int = field(default=0, init=False)
-    better: int = field(default=0, init=False)
-    lost: int = field(default=0, init=False)
-    gained: int = field(default=0, init=False)
-    missed: dict[int, list[int]] = field(default_factory=dict, init=False)
-    largest: list[Place] = field(default_factory=list, init=False)
-
-    def add(self, place: Place) -> None:
-        """One more place was looked at."""
-        self.looked += 1
-        if place.lost > 0:
-            self.worse += 1
-            self.lost += place.lost
-            entry = self.missed.setdefault(place.target[place.candidate_accepted], [0, 0])
-            entry[0] += 1
-            entry[1] += place.lost
-            self.largest.append(place)
-            if len(self.largest) > 4 * self.keep:
-                self.largest = _costliest(self.largest, self.keep)
-        elif place.lost < 0:
-            self.better += 1
-            self.gained -= place.lost
-
-    def losses(self) -> Losses:
-        """What has come together so far."""
-        tokens = sorted((Missed(token, *sums) for token, sums in self.missed.items()), key=lambda m: (-m.lost, m.token))
-        return Losses(
-            self.looked,
-            self.what,
-            self.worse,
-            self.better,
-            self.lost,
-            self.gained,
-            tuple(tokens[: self.keep]),
-            tuple(_costliest(self.largest, self.keep)),
-        )
-
-
-def _costliest(places: list[Place], keep: int) -> list[Place]:
-    return sorted(places, key=lambda place: -place.lost)[:keep]
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,12 +295,12 @@ class Report:
         verdict, about = comparison.verdict, self.about
         return Sample(
             Terms(
-                self.arm(reference).content,
-                self.arm(candidate).content,
-                about.target,
-                about.depth,
-                verdict.gate,
-                verdict.how,
+                reference=self.arm(reference).content,
+                candidate=self.arm(candidate).content,
+                target=about.target,
+                depth=about.depth,
+                gate=verdict.gate,
+                how=verdict.how,
             ),
             self.pairs(comparison),
             {record.id: record.tokens for record in self.records if record.arm == reference},

@@ -23,10 +23,10 @@ from draftconv.parity.report.words import (
     change_interval,
     length,
     passage,
-    percent,
     sentence,
     token,
 )
+from draftconv.parity.verdict import percent
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -98,19 +98,19 @@ class Section:
             tables.attribution(comparison),
         )
         return cls(
-            comparison,
-            gate,
-            gate.strip(found) if found else None,
-            tables.categories(comparison),
-            axis,
-            tuple(axis.strip(part) for part in (*verdict.categories.values(), *filter(None, [found]))),
-            tables.depths(comparison),
-            plots.acceptance_by_depth(f"depth-{number}", comparison.depths) if found else "",
-            plots.per_request(f"requests-{number}", report.pairs(comparison)) if found else "",
-            tuple(Shown.of(place, decode) for place in (losses.largest if losses else ())),
-            tuple(table for table in more if table.rows),
-            tables.missed(comparison, decode),
-            tables.sample(report, comparison),
+            comparison=comparison,
+            gate=gate,
+            gate_strip=gate.strip(found) if found else None,
+            category_table=tables.categories(comparison),
+            category_axis=axis,
+            category_strips=tuple(axis.strip(part) for part in (*verdict.categories.values(), *filter(None, [found]))),
+            depth_table=tables.depths(comparison),
+            depth=plots.acceptance_by_depth(f"depth-{number}", comparison.depths) if found else "",
+            requests=plots.per_request(f"requests-{number}", report.pairs(comparison)) if found else "",
+            places=tuple(Shown.of(place, decode) for place in (losses.largest if losses else ())),
+            more=tuple(table for table in more if table.rows),
+            missed=tables.missed(comparison, decode),
+            sample=tables.sample(report, comparison),
         )
 
 

@@ -18,14 +18,13 @@ from draftconv.parity.report.words import (
     change,
     change_interval,
     length,
-    percent,
     points,
     points_interval,
     share,
     token,
 )
 from draftconv.parity.statistics import Estimate, called
-from draftconv.parity.verdict import CONTROL_MARGIN
+from draftconv.parity.verdict import CONTROL_MARGIN, percent
 from draftconv.reference.counts import Counts
 
 NONE = "—"

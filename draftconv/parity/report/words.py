@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from draftconv.checkpoint.text import safe
 from draftconv.parity.report.model import Comparison, Report
 from draftconv.parity.statistics import FEWEST_CLUSTERS, Interval
-from draftconv.parity.verdict import Outcome
+from draftconv.parity.verdict import Outcome, percent
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids to text; what a tokenizer does."""
@@ -57,11 +57,6 @@ def points(value: float) -> str:
 def points_interval(found: Interval) -> str:
     """The interval of a difference of rates, in percentage points."""
     return f"{points(found.low)} to {points(found.high)}"
-
-
-def percent(value: float) -> str:
-    """A margin: 0.02 is 2 %."""
-    return f"{100 * value:.10g} %"
 
 
 def asked(comparison: Comparison) -> str:

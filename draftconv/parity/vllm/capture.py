@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from draftconv.errors import UsageError
-from draftconv.parity.recording import Captured
+from draftconv.parity.trace_writer import Captured
 from draftconv.parity.vllm.states import PATIENCE, Answer, Wanted, take_states
 
 
 @dataclass(frozen=True, slots=True)
 class VllmTarget:
-    """A target that vLLM runs; see `rounds.Capturer`.
+    """A target that vLLM runs; see `turns.Capturer`.
 
     Every text is generated to its full length with EOS ignored, then cut: how far beyond EOS the
     tokens are wanted cannot be said in a request.
@@ -49,7 +49,7 @@ class VllmTarget:
             take_states(answer, self.wanted, self.storage, patience=self.patience)
 
     def capture(self, prompts: Sequence[Sequence[int]], advance: Callable[[int], None]) -> list[Captured]:
-        """See `rounds.Capturer`.
+        """See `turns.Capturer`.
 
         Raises:
             UsageError: a prompt leaves no room for its text.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-DTYPES = ("bfloat16", "float16", "float32")
+VLLM_DTYPES = ("bfloat16", "float16", "float32")
 """What vLLM computes in."""
 
 GPU_CONNECTOR = "ExampleHiddenStatesConnector"
@@ -31,7 +31,7 @@ class Extraction:
         model: directory or Hub id that vLLM opens.
         boundaries: ascending; vLLM takes them as they are and writes the columns in this order.
         storage: directory that vLLM writes to and draftconv reads from.
-        dtype: what the target computes in, one of `DTYPES`: `auto` would make bfloat16 of float32.
+        dtype: what the target computes in, one of `VLLM_DTYPES`: `auto` would make bfloat16 of float32.
         room: tokens of the longest prompt and its text. Without chunked prefill vLLM reserves states for as
             many tokens at once: with Kimi-K2's 262144 and three boundaries 11 GB.
         tensor_parallel: devices that hold the target.

@@ -18,14 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from draftconv.checkpoint import TensorRef, show
+from draftconv.checkpoint import show
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.headers import read_header
 from draftconv.errors import BadCheckpoint, EngineError, Void
 from draftconv.parity.trace import DTYPES
+from draftconv.reference.load import to_torch
 
 PATIENCE = 300.0
 """Seconds to wait for a file whose request is answered; Kimi-K2 writes 43 kB a token."""
@@ -153,7 +153,7 @@ def _read(answer: Answer, wanted: Wanted, file: LocalFile) -> Tensor:
     for position, (mine, theirs) in enumerate(zip(tokens[:rows], held, strict=True)):
         if mine != theirs:
             raise BadCheckpoint(f"{name} holds token {theirs} at position {position}, the answer {mine}")
-    states_TAW = _tensor(states, wanted.dtype)
+    states_TAW = to_torch(states)
     if not bool(states_TAW.isfinite().all()):
         raise BadCheckpoint(f"{name} holds states that are not finite")
     empty = (states_TAW == 0).flatten(1).all(1).nonzero().flatten().tolist()
@@ -163,10 +163,3 @@ def _read(answer: Answer, wanted: Wanted, file: LocalFile) -> Tensor:
             "they were never written"
         )
     return states_TAW
-
-
-def _tensor(ref: TensorRef, dtype: str) -> Tensor:
-    raw = bytearray(ref.nbytes)
-    ref.file.readinto(ref.offset, memoryview(raw))
-    kind: torch.dtype = getattr(torch, dtype)
-    return torch.frombuffer(raw, dtype=kind).reshape(ref.shape)

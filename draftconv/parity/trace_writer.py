@@ -26,9 +26,10 @@ from draftconv.checkpoint import TensorRef, encode_header, row_blocks, show
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.headers import Entry as HeaderEntry
 from draftconv.checkpoint.local import LocalDirectory
-from draftconv.checkpoint.staging import sync_directory, write_error
+from draftconv.checkpoint.staging import occupied, sync_directory, write_error
 from draftconv.errors import BadCheckpoint, UsageError, Void, WriteError
 from draftconv.parity.trace import (
+    BLOCK,
     DTYPES,
     FORMAT,
     INDEX,
@@ -47,8 +48,6 @@ from draftconv.parity.trace import (
     tensor_hash,
     token_hash,
 )
-
-_BLOCK = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +221,7 @@ class TraceWriter:
 
         def pieces() -> Iterable[bytes]:
             yield encode_header([HeaderEntry(tensor, ref.dtype, ref.shape, 0, ref.nbytes)], {"format": "pt"})
-            for start, stop in row_blocks(ref, _BLOCK):
+            for start, stop in row_blocks(ref, BLOCK):
                 block = ref.rows(start, stop)
                 digest.update(block)
                 yield block
@@ -282,12 +281,8 @@ def refuse_occupied(out: Path) -> None:
         WriteError: it may not be written to.
     """
     name = show(out.absolute().name)
-    if not out.parent.is_dir():
-        raise WriteError(f"the directory that {name} would stand in does not exist", cure="create it first")
-    if not os.path.lexists(out):
+    if not occupied(out):
         return
-    if out.is_symlink() or not out.is_dir():
-        raise WriteError(f"{name} exists and is not a directory", cure="choose another output name")
     if (out / INDEX).exists():
         raise WriteError(
             f"{name} holds a complete trace",

@@ -1,4 +1,4 @@
-"""Rounds: who shares a batch, what the second turn is asked, and how a stopped run goes on."""
+"""Turns: who shares a batch, what the second turn is asked, and how a stopped run goes on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from draftconv.errors import UsageError
 from draftconv.parity.dialogue import Dialogue
 from draftconv.parity.prompts import Prompt
-from draftconv.parity.recording import Captured, TraceWriter
-from draftconv.parity.rounds import record, slots
+from draftconv.parity.trace_writer import Captured, TraceWriter
+from draftconv.parity.turns import capture_all, slots
 from tests.parity import made
 
 PROMPTS = (
@@ -88,7 +88,7 @@ def test_a_request_per_turn_and_a_cluster_per_prompt() -> None:
 def test_turns_of_a_batch_run_together_and_quote_the_answers(tmp_path: Path) -> None:
     target = Echo()
     with writer(tmp_path / "out") as out:
-        trace = record(out, PROMPTS, DIALOGUE, target, batch=2)
+        trace = capture_all(out, PROMPTS, DIALOGUE, target, batch=2)
     aa, bb, c = ([ord(letter) % 40 for letter in text] for text in ("aa", "\n\nbb", "c"))
     assert target.asked[:2] == [[aa, c], [[*aa, 0, 1, 2, *bb]]]
     assert [len(asked) for asked in target.asked] == [2, 1, 2, 1, 1]
@@ -104,11 +104,11 @@ def test_turns_of_a_batch_run_together_and_quote_the_answers(tmp_path: Path) -> 
 def test_a_stopped_run_computes_what_it_would_have_computed(tmp_path: Path, die: int) -> None:
     whole, before, after = Echo(), Echo(die), Echo()
     with writer(tmp_path / "whole") as out:
-        record(out, PROMPTS, DIALOGUE, whole, batch=2)
+        capture_all(out, PROMPTS, DIALOGUE, whole, batch=2)
     with pytest.raises(KeyboardInterrupt), writer(tmp_path / "cut") as out:
-        record(out, PROMPTS, DIALOGUE, before, batch=2)
+        capture_all(out, PROMPTS, DIALOGUE, before, batch=2)
     with writer(tmp_path / "cut") as out:
-        record(out, PROMPTS, DIALOGUE, after, batch=2)
+        capture_all(out, PROMPTS, DIALOGUE, after, batch=2)
     assert before.asked + after.asked == whole.asked
     for path in (tmp_path / "whole").rglob("*"):
         if path.is_file():
@@ -120,16 +120,16 @@ def test_a_half_written_batch_is_run_again_whole(tmp_path: Path) -> None:
         out.write(0, Echo().answer([ord("a") % 40] * 2))
     target = Echo()
     with writer(tmp_path / "cut") as out:
-        record(out, PROMPTS, DIALOGUE, target, batch=2)
+        capture_all(out, PROMPTS, DIALOGUE, target, batch=2)
     assert [len(asked) for asked in target.asked] == [2, 1, 2, 1, 1]
 
 
 def test_progress_counts_what_this_run_generated_and_ends_at_one(tmp_path: Path) -> None:
     told: list[tuple[int, float]] = []
     with pytest.raises(KeyboardInterrupt), writer(tmp_path / "out") as out:
-        record(out, PROMPTS, DIALOGUE, Echo(2), batch=2, progress=lambda *now: told.append(now))
+        capture_all(out, PROMPTS, DIALOGUE, Echo(2), batch=2, progress=lambda *now: told.append(now))
     with writer(tmp_path / "out") as out:
-        record(out, PROMPTS, DIALOGUE, Echo(), batch=2, progress=lambda *now: told.append(now))
+        capture_all(out, PROMPTS, DIALOGUE, Echo(), batch=2, progress=lambda *now: told.append(now))
     first, second = told[:4], told[4:]
     assert first == [(2, 2 / 49), (2, 14 / 49), (3, 15 / 49), (3, 21 / 49)]
     assert second[0] == (0, 14 / 49)

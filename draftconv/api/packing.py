@@ -1,0 +1,261 @@
+"""Passes that touch quantized weights: quantize, bring into another format, bring back to floats."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from draftconv.api.work import Packed, Work
+from draftconv.checkpoint import Computed, Copy, PlannedTensor, TensorRef, show, show_some
+from draftconv.drafter.facts import Facts
+from draftconv.drafter.targets import Target
+from draftconv.engines import EngineSpec
+from draftconv.engines.naming import ignore_names, module_names, wide_modules, wide_names
+from draftconv.errors import Refused, UsageError, did_you_mean
+from draftconv.quantization.exclusions import WEIGHT, fused_with
+from draftconv.quantization.recipes import FormatName
+from draftconv.quantization.scheme import GRIDS, Per, ScaleDtype, Scheme, WeightScheme
+
+if TYPE_CHECKING:
+    from draftconv.quantization.deviation import Deviation
+    from draftconv.quantization.formats.base import Format, Weight
+    from draftconv.quantization.grids import InputScales
+    from draftconv.quantization.reading import Stored
+
+ACTIVATIONS = "activations"
+"""What a record calls the rounding of inputs, which no fact of the drafter holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How quantized weights are to be written.
+
+    Attributes:
+        scheme: what the file declares. `ignore`: kept modules as the readers spell them.
+        listed: quantized modules as the reader spells them, for formats that list them.
+    """
+
+    format: Format
+    style: str | None
+    scheme: Scheme
+    ignore: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+
+    def packed(self) -> Packed:
+        """What config.json and its sidecars say."""
+        from draftconv.quantization.formats.base import Declared
+
+        weights = self.scheme.weights
+        declared = Declared(
+            weights.grid, weights.per, weights.group, self.scheme.inputs, ignore=self.ignore, style=self.style
+        )
+        declaration = self.format.declare(declared, self.listed)
+        return Packed(declaration.config, declaration.sidecars)
+
+
+def spelled(
+    form: FormatName,
+    facts: Facts,
+    kept: Collection[str],
+    quantized: Collection[str],
+    specs: Sequence[EngineSpec],
+    target: Target | None,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is kept, and what is quantized where a format lists it, in the names that these engines match.
+
+    Args:
+        specs: none spells both for every engine that reads the format.
+    """
+    if not specs:
+        return wide_names(form, facts, kept, target), wide_modules(form, facts, quantized, target)
+    ignore = (name for spec in specs for name in ignore_names(spec, form, facts, kept, target))
+    listed = (name for spec in specs for name in module_names(spec, form, facts, quantized, target))
+    return tuple(dict.fromkeys(ignore)), tuple(dict.fromkeys(listed))
+
+
+def quantize(
+    work: Work,
+    names: Sequence[str],
+    form: Form,
+    why: str,
+    *,
+    input_scales: InputScales | None = None,
+) -> tuple[Work, dict[str, Deviation]]:
+    """Quantize some weights of a drafter.
+
+    Args:
+        names: canonical weights. `why`: for the record.
+        input_scales: of static activations, by module.
+
+    Returns:
+        The work, and what will be told of each weight once the plan has been executed.
+
+    Raises:
+        Refused: the format cannot hold a weight of this shape.
+    """
+    from draftconv.quantization.weights import Quantize
+
+    sources = {name: _float_source(work, name) for name in names}
+    deviations: dict[str, Deviation] = {}
+    for name, ref in sources.items():
+        module = name.removesuffix(WEIGHT)
+        computation = Quantize(
+            name,
+            ref,
+            form.scheme,
+            form.format,
+            form.style,
+            tuple(sources[other] for other in fused_with(name, sources)),
+            deviations,
+            (input_scales or {}).get(module),
+        )
+        outputs, inputs = ref.shape
+        parts = form.format.parts((outputs, inputs), form.scheme, ref.dtype)
+        work = work.without(name).put(
+            *(
+                PlannedTensor(f"{module}.{part.suffix}", part.dtype, part.shape, Computed(computation, part.suffix))
+                for part in parts
+            )
+        )
+        work = work.declare("replaced", name, why)
+    return replace(work, packed=form.packed()), deviations
+
+
+def without_quantized(work: Work, stored: Stored) -> Work:
+    """Only what is not quantized; every part of a quantized weight is declared as taken apart."""
+    for module, parts in stored.modules.items():
+        work = work.without(*(f"{module}.{suffix}" for suffix in parts))
+        for ref in parts.values():
+            work = work.declare("dropped", ref.name, f"a part of {module}{WEIGHT} as {stored.format.title} stores it")
+    return work
+
+
+def repack(work: Work, stored: Stored, form: Form) -> Work:
+    """The same integers and scales in another format; the weights are read once, to know that they fit.
+
+    Raises:
+        Refused: the format cannot hold them.
+        BadCheckpoint: the tensors of a weight do not fit each other.
+    """
+    from draftconv.quantization.weights import Repack
+
+    for module, parts in stored.modules.items():
+        group = form.scheme.weights.group
+        computation = Repack(module, parts, stored, form.format, form.style, group)
+        weight = computation.weight()
+        foretold = form.format.parts(stored.shapes[module], form.scheme, weight.dtype)
+        work = work.put(
+            *(
+                PlannedTensor(f"{module}.{part.suffix}", part.dtype, part.shape, Computed(computation, part.suffix))
+                for part in foretold
+            )
+        )
+        work = work.declare("replaced", f"{module}{WEIGHT}", f"the same integers and scales as {form.format.title}")
+    before, after = stored.declared.inputs, form.scheme.inputs
+    if before != after:
+        why = f"{before or '16 bit'} → {after or '16 bit'}: {form.format.title} cannot declare them"
+        work = work.declare("fact", ACTIVATIONS, why)
+    return replace(work, packed=form.packed())
+
+
+def dequantize(work: Work, stored: Stored, dtype: str | None) -> Work:
+    """Floats in place of quantized weights: exactly what they stand for, rounded once.
+
+    Args:
+        dtype: to round to; None is that of the drafter's other weights.
+    """
+    from draftconv.quantization.weights import Dequantize
+
+    work = without_quantized(work, stored)
+    for module, parts in stored.modules.items():
+        computation = Dequantize(f"{module}{WEIGHT}", parts, stored, dtype or stored.dtype)
+        planned = PlannedTensor(
+            f"{module}{WEIGHT}", computation.dtype, stored.shapes[module], Computed(computation, "weight")
+        )
+        work = work.put(planned).declare("replaced", f"{module}{WEIGHT}", f"dequantized from {stored.format.title}")
+    return work
+
+
+def apart(stored: Stored, modules: Sequence[str]) -> tuple[Stored, Stored]:
+    """Some of the quantized weights, and all others.
+
+    Raises:
+        UsageError: one is not quantized, a fused group is torn apart, or no other is left.
+    """
+    names = [f"{module}{WEIGHT}" for module in stored.modules]
+    for module in modules:
+        if module not in stored.modules:
+            raise UsageError(
+                f"--unpack {show(module)}: no such weight is quantized",
+                cure=did_you_mean(module, stored.modules, f"quantized: {show_some(sorted(stored.modules), 4)}"),
+            )
+        torn = [n for n in fused_with(f"{module}{WEIGHT}", names) if n.removesuffix(WEIGHT) not in modules]
+        if torn:
+            raise UsageError(
+                f"--unpack {module} without {show_some(torn, 4)}",
+                why="engines join these into one weight, which is quantized or not as a whole",
+                cure="name all of them",
+            )
+    rest = {module: parts for module, parts in stored.modules.items() if module not in modules}
+    if not rest:
+        raise UsageError("--unpack leaves nothing to pack", cure="use --dequantize instead of --pack")
+    return replace(stored, modules={module: stored.modules[module] for module in modules}), replace(
+        stored, modules=rest
+    )
+
+
+def same_integers(stored: Stored, form: Format, style: str | None, *, lossy: bool) -> tuple[str | None, Scheme]:
+    """How a format would declare weights that are stored in another: the style, and the scheme.
+
+    Args:
+        lossy: leave out activations that the format cannot declare.
+
+    Raises:
+        Refused: the format cannot hold the integers, or not all that is declared of them.
+    """
+    declared = stored.declared
+    weight = stored.load(next(iter(stored.modules)))
+    grid, inputs = weight.quantized.grid, declared.inputs
+    group = stored.group(weight)
+    if (grid, "group" if group else per_of(weight)) not in form.holds:
+        group = _held_group(stored) if (grid, "group") in form.holds else None
+    per = "group" if group else per_of(weight)
+    if (grid, per) not in form.holds:
+        raise Refused(
+            f"{form.title} cannot hold {GRIDS[grid].title} per {per}",
+            why=f"it holds {', '.join(sorted(f'{g} per {p}' for g, p in form.holds))}",
+            cure="choose another --pack, or --dequantize",
+        )
+    if inputs not in form.inputs and not lossy:
+        raise Refused(
+            f"{form.title} cannot declare activations as {inputs or '16 bit'}",
+            why="the weights would be the same, and what they are multiplied with would not",
+            cure="add --allow-lossy to leave activations in 16 bits",
+        )
+    wide = weight.quantized.scale.dtype.itemsize == 4 and grid in ("int4", "int8")
+    scale: ScaleDtype = "F32" if wide else GRIDS[grid].scales[0]
+    weights = WeightScheme(grid, per, GRIDS[grid].rules[0], scale, group)
+    return style, Scheme(weights, inputs if inputs in form.inputs else None)
+
+
+def per_of(weight: Weight) -> Per:
+    """Whether a weight has one scale, or one per row."""
+    return "tensor" if weight.quantized.scale.numel() == 1 and weight.quantized.codes.shape[0] > 1 else "channel"
+
+
+def _held_group(stored: Stored) -> int | None:
+    """The largest usual group that divides the inputs of every weight."""
+    return next((g for g in (128, 64, 32) if all(inputs % g == 0 for _, inputs in stored.shapes.values())), None)
+
+
+def _float_source(work: Work, name: str) -> TensorRef:
+    match work.tensors[name].operation:
+        case Copy(ref):
+            return ref
+        case _:
+            raise Refused(
+                f"{name} is changed before it is quantized",
+                why="its values would be rounded twice without a word",
+                cure="convert first, then quantize what came of it",
+            )

@@ -1,0 +1,219 @@
+"""`draftconv quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from draftconv.api.convert import ConvertOptions
+from draftconv.api.quantize import Quantization, QuantizeOptions, prepare
+from draftconv.cli.options import command_line, format_option, reading_options, target_options
+
+if TYPE_CHECKING:
+    from draftconv.quantization.deviation import Deviation
+
+EPILOG = """\b
+Examples:
+  draftconv quantize drafter out --recipe w4a8 --for vllm:b200 --target kimi-k2.5
+  draftconv quantize drafter out --recipe fp8 --for sglang:mi325x --target kimi-k2.5 --dry-run
+  draftconv quantize drafter out --recipe w4a8-awq --for trtllm:b200 --calibrate trace
+"""
+
+OUTLIER = 2.0
+"""A row whose error is this many times that of the median row is worth a warning."""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--recipe", required=True, metavar="NAME|FILE",
+              help="A shipped recipe (see `draftconv recipes`), or a YAML file.")  # fmt: skip
+@click.option(
+    "--for", "engines", multiple=True, metavar="ENGINE",
+    help="Who will serve it, as ENGINE[@VERSION][:HARDWARE], e.g. vllm:b200; may be repeated.  "
+    "[default: the form that most engines read]",
+)  # fmt: skip
+@click.option("--allow-a16", is_flag=True,
+              help="Leave activations in 16 bits where the engine has no form of the recipe otherwise.")  # fmt: skip
+@click.option("--tp", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+              help="Ranks of tensor parallelism, for the sizes that the engine's kernels take.")  # fmt: skip
+@click.option("--calibrate", type=click.Path(path_type=Path), metavar="TRACE",
+              help="A trace to measure static activation scales on.")  # fmt: skip
+@target_options
+@click.option("--dry-run", is_flag=True, help="Say what would be written and run, and write nothing.")
+@click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
+@click.option("--no-card", is_flag=True, help="Write no README.md.")
+@reading_options
+@click.option("--overwrite", is_flag=True, help="Replace OUT if draftconv wrote it.")
+@format_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    source: str,
+    out: Path,
+    recipe: str,
+    engines: tuple[str, ...],
+    allow_a16: bool,
+    tp: int,
+    calibrate: Path | None,
+    target: str | None,
+    target_layers: int | None,
+    dry_run: bool,
+    hashed: bool,
+    no_card: bool,
+    layout: str | None,
+    aux_convention: str | None,
+    overwrite: bool,
+    form: str,
+) -> None:
+    """Quantize the drafter SOURCE for the engine that will serve it, to the new directory OUT.
+
+    Says in words which arithmetic will run there. A recipe that has no form on an engine is refused
+    before any work, and the nearest one named. embed_tokens, lm_head, fc and norms keep every bit.
+    """
+    from draftconv.cli import output
+
+    convert = ConvertOptions(
+        source=layout, target=target, target_layers=target_layers, aux_convention=aux_convention, hash=hashed,
+        card=not no_card,
+    )  # fmt: skip
+    found = prepare(source, QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, convert), download=not dry_run)
+    if not dry_run:
+        total = found.conversion.plan.total_bytes
+        with output.progress(f"writing {out.name}") as report:
+            found.write(out, overwrite=overwrite, progress=lambda done: report(done, total))
+    match form:
+        case "json":
+            output.print_json(_json(found, written=not dry_run))
+        case "human":
+            _show(found, out, written=not dry_run)
+            if dry_run:
+                output.print_next(command_line(ctx, dry_run=None))
+            else:
+                output.print_next(["draftconv", "parity", source, str(out), "--trace", "TRACE"])
+
+
+# ── for a person ───────────────────────────────────────────────────────────────────
+
+
+def _show(found: Quantization, out: Path, *, written: bool) -> None:
+    from draftconv.cli import output
+
+    screen = output.console()
+    screen.print(output.card(f"Recipe {found.recipe.name}", _card(found)))
+    if written:
+        screen.print(_table(found))
+    for line in (*found.faults, *(_outliers(found.deviations) if written else ())):
+        screen.print(output.text(f"Warning: {line}", "yellow"))
+    before, after = _sizes(found)
+    verb = f"Wrote {out}" if written else "Nothing written: would write"
+    output.write(output.safe(f"{verb}: {output.size(after)}, {100 * after / before:.0f} % of {output.size(before)}"))
+
+
+def _card(found: Quantization) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = [
+        ("scheme", found.deployment.scheme),
+        ("format", _format(found)),
+        ("quantized", f"{len(found.selection.quantized)} weights: {', '.join(map(_short, found.selection.quantized))}"),
+        ("kept", ", ".join(f"{_short(name)} ({why})" for name, why in found.selection.kept.items())),
+    ]
+    for name, deployment in found.deployments.items():
+        rows.append((name, f"runs as {deployment.executed} [{deployment.evidence}: {deployment.source}]"))
+        rows += [("", note) for note in deployment.notes]
+    if not found.deployments:
+        rows += [("", note) for note in found.deployment.notes]
+    return rows
+
+
+def _format(found: Quantization) -> str:
+    style = f", style {found.deployment.style}" if found.deployment.style else ""
+    return f"{found.deployment.format}{style}"
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(".weight")
+
+
+def _table(found: Quantization) -> object:
+    from draftconv.cli import output
+
+    bytes_of = _bytes(found)
+    rows = [
+        (
+            output.text(_short(name)),
+            output.text(f"{100 * deviation.relative:.2f} %"),
+            output.text(f"{100 * deviation.worst:.2f} % (row {deviation.row})"),
+            output.text(f"{deviation.largest:.3g}"),
+            output.text(output.size(bytes_of[name][0])),
+            output.text(output.size(bytes_of[name][1])),
+        )
+        for name, deviation in found.deviations.items()
+    ]
+    columns = ("weight", "relative error", "worst row", "largest error", "before", "after")
+    return output.table("Quantized weights", columns, rows)
+
+
+def _outliers(deviations: Mapping[str, Deviation]) -> list[str]:
+    return [
+        f"{_short(name)}: row {d.row} has {d.worst / d.typical:.1f} times the error of the median row"
+        for name, d in deviations.items()
+        if d.typical and d.worst > OUTLIER * d.typical
+    ]
+
+
+def _bytes(found: Quantization) -> dict[str, tuple[int, int]]:
+    """Bytes of each quantized weight before and after."""
+    after: dict[str, int] = {}
+    for name, tensor in found.conversion.work.tensors.items():
+        module = name.rpartition(".")[0]
+        after[module] = after.get(module, 0) + tensor.nbytes
+    source = found.conversion.drafter.tensors
+    return {name: (source[name].nbytes, after[_short(name)]) for name in found.selection.quantized}
+
+
+def _sizes(found: Quantization) -> tuple[int, int]:
+    return sum(ref.nbytes for ref in found.conversion.drafter.tensors.values()), found.conversion.plan.total_bytes
+
+
+# ── for a program ──────────────────────────────────────────────────────────────────
+
+
+def _json(found: Quantization, *, written: bool) -> dict[str, object]:
+    from dataclasses import asdict
+
+    from draftconv.cli.describe import verdict_json
+
+    before, after = _sizes(found)
+    bytes_of = _bytes(found)
+    deviations = found.deviations if written else {}
+    return {
+        "written": written,
+        "recipe": found.recipe.name,
+        "scheme": str(found.deployment.scheme),
+        "format": found.deployment.format,
+        "style": found.deployment.style,
+        "engines": [
+            {
+                "engine": name,
+                "executed": deployment.executed,
+                "evidence": deployment.evidence,
+                "source": deployment.source,
+                "notes": list(deployment.notes),
+            }
+            for name, deployment in found.deployments.items()
+        ],
+        "warnings": [*found.faults, *_outliers(deviations)],
+        "verdicts": [verdict_json(verdict) for verdict in found.conversion.verdicts],
+        "quantized": [
+            {"name": name, "bytes_before": bytes_of[name][0], "bytes_after": bytes_of[name][1]}
+            | (asdict(deviations[name]) if name in deviations else {})
+            for name in found.selection.quantized
+        ],
+        "kept": dict(found.selection.kept),
+        "bytes_before": before,
+        "bytes_after": after,
+        "peak_memory": found.conversion.plan.peak_memory,
+    }

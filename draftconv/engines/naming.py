@@ -1,0 +1,162 @@
+"""Exclusions and lists of modules, spelled so that the engine they are for matches them.
+
+The inverse of `draftconv.engines.matching`: what is written here, read there, gives back
+exactly the modules that are kept. Lists never hold the names of the checkpoint itself
+(`midlayer.*`, `layers.0.*`), which no matcher but TensorRT-LLM's would find.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Literal
+
+from draftconv.drafter.facts import Facts
+from draftconv.drafter.targets import Target
+from draftconv.engines.base import EngineSpec
+from draftconv.engines.kernels import KERNELS
+from draftconv.engines.modules import Module, modules
+from draftconv.errors import Refused, Undecided
+from draftconv.quantization.recipes import FormatName
+
+Spelling = Literal["regex", "part", "name", "key", "rule", "none"]
+
+_REGEX_FORMATS = frozenset({
+    "compressed-pack", "compressed-int", "compressed-float", "quark-int4", "quark-mxfp4",
+})  # fmt: skip
+
+
+def ignore_names(
+    spec: EngineSpec, form: FormatName, facts: Facts, kept: Collection[str], target: Target | None = None
+) -> tuple[str, ...]:
+    """What stays unquantized, as this engine matches it in this format.
+
+    Spelled as a regular expression with `re:` (compressed-tensors, Quark), a glob or name
+    (ModelOpt), a part of the name (AWQ), a key of `extra_config` (auto-round, on SGLang) or
+    a rule of `dynamic` (GPTQ on SGLang). Empty for GPTQ on vLLM, which lists what is quantized.
+
+    Args:
+        kept: canonical weights that stay as they are, with or without `.weight`; others are ignored.
+        target: whose layers vLLM counts on from.
+
+    Raises:
+        Refused: the engine has one name for modules that differ, or joins kept and quantized weights.
+        Undecided: layers differ, and their names depend on a target that is not given.
+    """
+    chosen, others = _sorted_out(spec, facts, kept, target)
+    spelling = _spelling(spec, form)
+    if spelling == "none":
+        return ()
+    return tuple(dict.fromkeys(_spell(module, others, spelling, target) for module in chosen))
+
+
+def wide_names(form: FormatName, facts: Facts, kept: Collection[str], target: Target | None = None) -> tuple[str, ...]:
+    """`ignore_names` of every engine that has a kernel for the format, for a file that none is named for."""
+    return tuple(
+        dict.fromkeys(name for spec in _readers(form) for name in ignore_names(spec, form, facts, kept, target))
+    )
+
+
+def wide_modules(
+    form: FormatName, facts: Facts, quantized: Collection[str], target: Target | None = None
+) -> tuple[str, ...]:
+    """`module_names` of every engine that has a kernel for the format, for a file that none is named for."""
+    return tuple(
+        dict.fromkeys(name for spec in _readers(form) for name in module_names(spec, form, facts, quantized, target))
+    )
+
+
+def _readers(form: FormatName) -> tuple[EngineSpec, ...]:
+    return tuple(EngineSpec(name, "0") for name in dict.fromkeys(k.engine for k in KERNELS if k.format == form))
+
+
+def module_names(
+    spec: EngineSpec, form: FormatName, facts: Facts, quantized: Collection[str], target: Target | None = None
+) -> tuple[str, ...]:
+    """Quantized modules, for formats that list them; empty for the others.
+
+    GPTQ (modules_in_block_to_quantize): parts of vLLM's fused names. ModelOpt on TensorRT-LLM
+    (quantized_layers): one name per stored projection, under the module that it is joined into.
+
+    Args:
+        quantized: canonical weights, with or without `.weight`.
+
+    Raises:
+        Refused, Undecided: as `ignore_names`.
+    """
+    if form == "gptq" and spec.name == "vllm":
+        chosen, others = _sorted_out(spec, facts, quantized, target)
+        return tuple(dict.fromkeys(_spell(module, others, "part", target) for module in chosen))
+    if form.startswith("modelopt") and spec.name == "trtllm":
+        chosen, _ = _sorted_out(spec, facts, quantized, target)
+        return tuple(
+            f"{module.name.rpartition('.')[0]}.{part.rpartition('.')[2]}" for module in chosen for part in module.parts
+        )
+    return ()
+
+
+def _spelling(spec: EngineSpec, form: FormatName) -> Spelling:
+    match form, spec.name:
+        case "gptq", "sglang":
+            return "rule"
+        case "gptq", _:
+            return "none"
+        case "autoawq", "sglang":
+            return "key"
+        case "autoawq", _:
+            return "part"
+        case _ if form in _REGEX_FORMATS:
+            return "regex"
+        case _:
+            return "name"
+
+
+def _sorted_out(
+    spec: EngineSpec, facts: Facts, names: Iterable[str], target: Target | None
+) -> tuple[list[Module], list[Module]]:
+    """Modules made of these weights, and all others."""
+    weights = {name.removesuffix(".weight") for name in names}
+    chosen: list[Module] = []
+    others: list[Module] = []
+    for module in modules(spec, facts, target.layers if target else None):
+        inside = [part for part in module.parts if part in weights]
+        if inside and len(inside) < len(module.parts):
+            outside = next(part for part in module.parts if part not in weights)
+            raise Refused(
+                f"{inside[0]} and {outside} are one name to {spec.name}: {module.name}",
+                why="one of them would be quantized and the other kept",
+                cure="quantize both or neither",
+            )
+        (chosen if inside else others).append(module)
+    return chosen, others
+
+
+def _spell(module: Module, others: Iterable[Module], spelling: Spelling, target: Target | None) -> str:
+    """One module so that nothing else is matched; without its layer when all layers are alike."""
+    tail = _tail(module)
+    if any(_tail(other) == tail for other in others):
+        if target is None and ".layers." in module.name:
+            raise Undecided(
+                f"{tail} is quantized in some layers and kept in others",
+                why="vLLM numbers a drafter's layers on from the target's",
+                cure="give --target or --target-layers",
+            )
+        tail = module.name
+    match spelling:
+        case "regex" if module.head:
+            return module.name
+        case "regex":
+            return rf"re:.*\b{re.escape(tail)}$"
+        case "rule":
+            return rf"-:.*\b{re.escape(tail)}$"
+        case "name" if ".layers." in module.name and tail != module.name:
+            return f"*.{tail}"
+        case "part":
+            return tail
+        case _:
+            return module.name
+
+
+def _tail(module: Module) -> str:
+    """The name without the number of its layer, which depends on the target in vLLM."""
+    return re.sub(r"^model\.(layers\.\d+\.)?|^model\.midlayer\.(\d+\.)?", "", module.name)

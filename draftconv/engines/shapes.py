@@ -1,0 +1,192 @@
+"""Sizes that kernels ask for, per tensor-parallel rank.
+
+A weight of [outputs, inputs] is cut along its outputs (q, k, v, gate, up and MLA's b
+projections) or along its inputs (o, down); others are whole on every rank. `SHAPES` holds
+what must divide what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from draftconv.drafter.facts import Facts, Gqa
+from draftconv.drafter.tensors import expected
+from draftconv.engines.base import EngineSpec, Evidence
+from draftconv.engines.kernels import AMD, CHIPS, FP8_TOKEN, NVIDIA, Chip, Deployment, hardware_of
+from draftconv.engines.modules import Module, modules
+from draftconv.quantization.recipes import FormatName
+
+Along = Literal["outputs", "inputs"]
+
+BY_OUTPUT = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "q_b_proj", "kv_b_proj")
+BY_INPUT = ("o_proj", "down_proj")
+"""Projections by how tensor parallelism cuts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One kernel's demand.
+
+    Attributes:
+        along: which side of the weight; `joined`: whether of the fused module or of each projection in it.
+        multiple: what must divide it; None is the group of the scheme.
+        fp8: for FP8 activations only (True), for the others only (False).
+        refused: whether the engine stops; otherwise it takes another kernel.
+    """
+
+    engine: str
+    formats: tuple[FormatName, ...]
+    along: Along
+    multiple: int | None
+    says: str
+    source: str
+    evidence: Evidence = "read"
+    chips: tuple[Chip, ...] = ()
+    joined: bool = True
+    fp8: bool | None = None
+    refused: bool = True
+
+
+_INT4: tuple[FormatName, ...] = ("compressed-pack", "gptq", "autoawq", "quark-int4")
+_VLLM = "vllm/model_executor/kernels/linear/mixed_precision, 0.33.0"
+_MARLIN = "sglang/srt/layers/quantization/marlin_utils.py, 0.5.23"
+_TRT = "tensorrt_llm/_torch/modules/linear.py, main 2026 H2"
+
+SHAPES: tuple[Shape, ...] = (
+    Shape("vllm", _INT4, "inputs", None, "a group of scales cannot lie on two ranks", _VLLM),
+    Shape("vllm", ("compressed-pack", "gptq"), "inputs", 8, "8 inputs share a word", _VLLM),
+    Shape("vllm", ("autoawq", "quark-int4"), "outputs", 8, "8 outputs share a word", _VLLM, joined=False),
+    Shape("vllm", _INT4, "outputs", 8, "TritonW4A16 takes outputs by 8", _VLLM, chips=AMD),
+    Shape("vllm", _INT4, "inputs", 32, "CPUWNA16 takes inputs by 32", _VLLM, "run", chips=("cpu",)),
+    Shape("vllm", _INT4, "outputs", 32, "CPUWNA16 takes outputs by 32", _VLLM, "run", chips=("cpu",)),
+    Shape("vllm", ("compressed-pack",), "inputs", 128, "CUTLASS W4A8 takes inputs by 128", _VLLM, chips=("sm90",),
+          fp8=True),
+    Shape("vllm", ("compressed-pack",), "outputs", 128, "CUTLASS W4A8 takes outputs by 128", _VLLM, chips=("sm90",),
+          fp8=True),
+    Shape("vllm", _INT4, "outputs", 128, "Machete takes outputs by 128; Marlin is used instead", _VLLM,
+          chips=("sm90",), fp8=False, refused=False),
+    Shape("vllm", _INT4, "inputs", 64, "Machete takes inputs by 64; Marlin is used instead", _VLLM,
+          chips=("sm90",), fp8=False, refused=False),
+    Shape("vllm", ("modelopt-nvfp4",), "inputs", 16, "16 inputs share a scale", _VLLM),
+    Shape("vllm", ("quark-mxfp4",), "inputs", 32, "32 inputs share a scale", _VLLM),
+    Shape("sglang", _INT4, "inputs", None, "a group of scales cannot lie on two ranks", _MARLIN),
+    Shape("sglang", _INT4, "outputs", 64, "Marlin takes outputs by 64, and nothing is padded", _MARLIN, chips=NVIDIA),
+    Shape("sglang", _INT4, "inputs", 128, "Marlin takes inputs by 128, and nothing is padded", _MARLIN, chips=NVIDIA),
+    Shape("sglang", ("autoawq",), "outputs", 8, "8 outputs share a word", "sglang/srt/layers/quantization/awq, 0.5.23",
+          joined=False),
+    Shape("sglang", ("modelopt-nvfp4",), "inputs", 16, "16 inputs share a scale",
+          "sglang/srt/layers/quantization/modelopt_quant.py, 0.5.23"),
+    Shape("trtllm", ("modelopt-awq",), "inputs", None, "a group of scales cannot lie on two ranks", _TRT),
+    Shape("trtllm", ("modelopt-awq",), "outputs", 2, "2 outputs share a byte", _TRT, joined=False),
+    Shape("trtllm", ("modelopt-nvfp4",), "inputs", 16, "16 inputs share a scale", _TRT),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One size that a kernel does not take.
+
+    Attributes:
+        module: as the engine calls it, without its layer's number from the target's.
+        says: the sizes, and what they should be a multiple of.
+        refused: whether the engine stops; otherwise it takes another kernel.
+    """
+
+    module: str
+    says: str
+    source: str
+    evidence: Evidence
+    refused: bool = True
+
+
+def shape_faults(
+    spec: EngineSpec, deployment: Deployment, facts: Facts, quantized: Collection[str], tp: int = 1
+) -> tuple[Fault, ...]:
+    """Sizes of a quantized drafter that the engine's kernels do not take.
+
+    Without hardware in `spec`, those of all of the engine's hardware.
+
+    Args:
+        quantized: canonical weights, with or without `.weight`.
+        tp: ranks of tensor parallelism.
+    """
+    weights = {name.removesuffix(".weight") for name in quantized}
+    if uneven := tuple(_uneven(spec, facts, deployment, tp)):
+        return uneven
+    hardware = (spec.hardware,) if spec.hardware else hardware_of(spec.name)
+    chips = {CHIPS[name] for name in hardware}
+    found: dict[tuple[str, str], Fault] = {}
+    for module in modules(spec, facts, 0):
+        if weights.issuperset(module.parts):
+            for shape in SHAPES:
+                if _asks(shape, spec, deployment, chips):
+                    for fault in _misfits(shape, module, facts, deployment, tp):
+                        found.setdefault((fault.module, fault.says), fault)
+    return tuple(found.values())
+
+
+def _asks(shape: Shape, spec: EngineSpec, deployment: Deployment, chips: set[Chip]) -> bool:
+    return (
+        shape.engine == spec.name
+        and deployment.format in shape.formats
+        and (not shape.chips or not chips.isdisjoint(shape.chips))
+        and shape.fp8 in (None, deployment.scheme.inputs == FP8_TOKEN)
+    )
+
+
+def _uneven(spec: EngineSpec, facts: Facts, deployment: Deployment, tp: int) -> Iterator[Fault]:
+    """Sizes that cannot be shared out at all."""
+    source = f"{spec.name}: parallel linear layers"
+    attention = facts.attention
+    sizes: dict[str, int] = {"attention heads": attention.heads, "intermediate_size": facts.intermediate}
+    for what, size in sizes.items():
+        if size % tp:
+            yield Fault("drafter", f"{size} {what} cannot be shared by {tp} ranks", source, "read")
+    if isinstance(attention, Gqa):
+        few = attention.kv_heads
+        if few % tp and tp % few:
+            yield Fault("drafter", f"{few} key heads cannot be shared by {tp} ranks", source, "read")
+        elif tp > few and spec.name == "trtllm" and deployment.format == "modelopt-awq":
+            yield Fault(
+                "drafter", f"{few} key heads are copied to {tp} ranks, but not the scales of INT4 weights", _TRT, "read"
+            )
+
+
+def _misfits(shape: Shape, module: Module, facts: Facts, deployment: Deployment, tp: int) -> Iterator[Fault]:
+    multiple = shape.multiple or deployment.scheme.weights.group
+    if multiple is None:
+        return
+    sizes = {part: _per_rank(part, facts, tp) for part in module.parts}
+    if shape.along == "inputs":
+        wanted = {module.name: sizes[module.parts[0]][1]}
+    elif shape.joined:
+        wanted = {module.name: sum(rows for rows, _ in sizes.values())}
+    else:
+        wanted = {part: rows for part, (rows, _) in sizes.items()}
+    for name, size in wanted.items():
+        if size % multiple:
+            ranks = f" per rank of {tp}" if tp > 1 else ""
+            says = f"{size} {shape.along}{ranks} are no multiple of {multiple}: {shape.says}"
+            yield Fault(name.replace("model.layers.", "layers."), says, shape.source, shape.evidence, shape.refused)
+
+
+def _per_rank(part: str, facts: Facts, tp: int) -> tuple[int, int]:
+    """[outputs, inputs] of one projection on one rank; key heads are copied where there are too few."""
+    rows, columns = _shapes(facts)[part]
+    leaf = part.rpartition(".")[2]
+    if leaf in ("k_proj", "v_proj") and isinstance(facts.attention, Gqa):
+        return max(rows // tp, facts.attention.head_dim), columns
+    if leaf in BY_OUTPUT:
+        return rows // tp, columns
+    return (rows, columns // tp) if leaf in BY_INPUT else (rows, columns)
+
+
+def _shapes(facts: Facts) -> Mapping[str, tuple[int, int]]:
+    found = expected(facts)
+    return {
+        name.removesuffix(".weight"): (tensor.shape[0], tensor.shape[1])
+        for name, tensor in found.items()
+        if name.endswith(".weight") and len(tensor.shape) == 2
+    }

@@ -1,0 +1,55 @@
+"""How far a quantized weight is from the weight it was made from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Errors of one weight.
+
+    Attributes:
+        relative: Frobenius norm of the error over that of the weight.
+        worst: the same of the worst row, which is row `row`.
+        typical: the same of the median row.
+        largest: largest magnitude of any element's error.
+    """
+
+    relative: float
+    worst: float
+    row: int
+    typical: float
+    largest: float
+
+
+class Sum:
+    """A deviation while its rows come by."""
+
+    def __init__(self) -> None:
+        self.error = self.weight = self.largest = 0.0
+        self.rows: list[float] = []
+
+    def add(self, weight_BI: Tensor, quantized_BI: Tensor) -> None:
+        """Take in some rows of both, float32."""
+        error_BI = quantized_BI - weight_BI
+        error_B, weight_B = error_BI.square().sum(-1), weight_BI.square().sum(-1)
+        self.error += float(error_B.double().sum())
+        self.weight += float(weight_B.double().sum())
+        self.largest = max(self.largest, float(error_BI.abs().max()))
+        self.rows += (error_B / weight_B.clamp_min(1e-30)).sqrt().tolist()
+
+    def deviation(self) -> Deviation:
+        """Of all rows seen so far."""
+        worst = max(range(len(self.rows)), key=self.rows.__getitem__)
+        ordered = sorted(self.rows)
+        return Deviation(
+            relative=math.sqrt(self.error / self.weight) if self.weight else 0.0,
+            worst=self.rows[worst],
+            row=worst,
+            typical=ordered[len(ordered) // 2],
+            largest=self.largest,
+        )

@@ -1,0 +1,44 @@
+"""Formats: how quantized weights lie on disk, one module each, read and written.
+
+`formats` finds one instance of each by looking through the package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+from draftconv.errors import UsageError, did_you_mean
+from draftconv.quantization.formats.base import Format
+
+
+@cache
+def formats() -> Mapping[str, Format]:
+    """Every format by id, in alphabetical order of modules."""
+    found: dict[str, Format] = {}
+    for module in pkgutil.iter_modules(__path__):
+        if module.name != "base":
+            members = vars(importlib.import_module(f"{__name__}.{module.name}")).values()
+            found |= {item.id: item for item in members if isinstance(item, Format)}
+    return MappingProxyType(found)
+
+
+def find_format(spec: str) -> tuple[Format, str | None]:
+    """The format that FORMAT or FORMAT:STYLE names, and the style.
+
+    Raises:
+        UsageError: there is none of that name, or it has no such style.
+    """
+    name, _, style = spec.partition(":")
+    known = formats()
+    if name not in known:
+        raise UsageError(
+            f"no format is called {name}",
+            why=f"known formats: {', '.join(known)}",
+            cure=did_you_mean(name, known, "see docs/recipes.md"),
+        )
+    found = known[name]
+    return found, found.written(style) if style else None

@@ -1,0 +1,104 @@
+"""compressed-tensors `pack-quantized`: integers in 32-bit words along the inputs.
+
+A word holds eight INT4 codes as code + 8, or four INT8 codes as code + 128, the first in the
+lowest bits. What activations become is told in config.json alone: the tensors stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from draftconv.errors import BadCheckpoint, Refused
+from draftconv.quantization.formats.base import Declared, Part, Weight
+from draftconv.quantization.formats.checks import (
+    check_shape,
+    check_style,
+    check_weight,
+    quantized,
+    scale_dtype,
+    scale_of,
+)
+from draftconv.quantization.formats.compressed import CompressedTensors
+from draftconv.quantization.nibbles import OFFSET, pack, unpack
+from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, Scheme
+
+
+class CompressedPack(CompressedTensors):
+    """INT4 and INT8 for vLLM everywhere and SGLang on NVIDIA."""
+
+    id = "compressed-pack"
+    title = "compressed-tensors pack-quantized"
+    source = "compressed-tensors 0.20.0 compressors/pack_quantized/{base,helpers}.py, run"
+    layout = "pack-quantized"
+    holds = frozenset({("int4", "channel"), ("int4", "group"), ("int8", "channel"), ("int8", "group")})
+    inputs = frozenset({None, InputScheme("int8", "token", True), InputScheme("fp8", "token", True)})
+
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+        outputs, inputs = shape
+        each = _codes_of_a_word(scheme.weights.grid)
+        check_shape(self, shape, scheme, inputs=each)
+        return (
+            Part("weight_packed", "I32", (outputs, inputs // each)),
+            Part(
+                "weight_scale", scale_dtype(self, scheme, dtype), (outputs, inputs // (scheme.weights.group or inputs))
+            ),
+            Part("weight_shape", "I64", (2,)),
+        )
+
+    def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
+        check_style(self, style)
+        check_weight(self, weight)
+        codes = weight.quantized.codes
+        return {
+            "weight_packed": _pack(codes, weight.quantized.grid),
+            "weight_scale": scale_of(self, weight),
+            "weight_shape": torch.tensor(codes.shape, dtype=torch.int64),
+        }
+
+    def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
+        tensors = self.tensors(stored, "weight_packed", "weight_scale", "weight_shape")
+        packed = tensors.get("weight_packed", ("I32",), None, None)
+        each = _codes_of_a_word(declared.grid)
+        shape = (packed.shape[0], packed.shape[1] * each)
+        if (told := tensors.optional("weight_shape", ("I64",), 2)) is not None:
+            _check_told(told, shape, each)
+        scale = self.scale(tensors, declared, shape)
+        codes = _unpack(packed, declared.grid)
+        return Weight(quantized(declared.grid, codes, scale), self.weight_dtype(scale, declared.grid, dtype))
+
+
+def _codes_of_a_word(grid: GridName) -> int:
+    return 32 // GRIDS[grid].bits
+
+
+def _check_told(told: Tensor, shape: tuple[int, int], each: int) -> None:
+    """Raises BadCheckpoint when `weight_shape` is another than the words have, Refused when the last is padded."""
+    outputs, inputs = (int(size) for size in told)
+    if outputs == shape[0] and shape[1] - each < inputs < shape[1]:
+        raise Refused(
+            f"weight_shape says {inputs} inputs, which end inside a word of {each} codes",
+            why="no engine has kernels for such a weight",
+        )
+    if (outputs, inputs) != shape:
+        raise BadCheckpoint(
+            f"weight_shape says [{outputs}, {inputs}], but weight_packed holds {list(shape)}",
+            why="readers disagree on which of the two they believe",
+        )
+
+
+def _pack(codes: Tensor, grid: GridName) -> Tensor:
+    if grid == "int4":
+        return pack(codes, "order").bitwise_xor_(OFFSET)
+    return codes.contiguous().bitwise_xor(-128).view(torch.int32)
+
+
+def _unpack(words: Tensor, grid: GridName) -> Tensor:
+    if grid == "int4":
+        return unpack(words ^ OFFSET, "order")
+    return words.contiguous().view(torch.int8) ^ -128
+
+
+compressed_pack = CompressedPack()

@@ -1,0 +1,125 @@
+"""GPTQ version 1, symmetric: words along the inputs, transposed; `qzeros` holds the zero point minus 1.
+
+`qweight` is `weight_packed` of compressed-tensors transposed. `g_idx` says which scale an input
+is under; here that is always the input's place, so activations need no reordering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from draftconv.checkpoint import show
+from draftconv.drafter.config import Config
+from draftconv.errors import Refused, UsageError
+from draftconv.quantization.formats.base import Declaration, Declared, Format, Part, Weight
+from draftconv.quantization.formats.checks import (
+    AGAIN,
+    ASYMMETRIC,
+    check_declared,
+    quantized,
+)
+from draftconv.quantization.formats.columns import (
+    BITS,
+    EACH,
+    HEAD,
+    read_grouping,
+    read_scales,
+    side_parts,
+    side_tensors,
+)
+from draftconv.quantization.formats.tensors import SPELLED, Tensors
+from draftconv.quantization.nibbles import OFFSET, pack, unpack
+from draftconv.quantization.scheme import Scheme
+
+ZERO = 8 - 1
+"""Zero point 8 in a nibble of `qzeros`: version 1 stores it less one, version 2 as it is."""
+
+METHOD = "gptq"
+IN_ORDER = "draftconv knows weights whose scales follow the inputs, and vLLM no others"
+
+
+class Gptq(Format):
+    """INT4 for vLLM everywhere and SGLang on NVIDIA."""
+
+    id = "gptq"
+    title = "GPTQ"
+    source = (
+        "vLLM 0.32.0 model_executor/layers/quantization/auto_gptq.py and utils/gptq_utils.py, read and run on CPU; "
+        "formulas of the format"
+    )
+    holds = frozenset({("int4", "channel"), ("int4", "group")})
+    inputs = frozenset({None})
+
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+        sides = side_parts(self, shape, scheme, dtype)
+        outputs, inputs = shape
+        return (Part("qweight", "I32", (inputs // EACH, outputs)), *sides, Part("g_idx", "I32", (inputs,)))
+
+    def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
+        sides = side_tensors(self, weight, style, ZERO)
+        codes_OI = weight.quantized.codes
+        words = pack(codes_OI, "order").bitwise_xor_(OFFSET)
+        order = _order(codes_OI.shape[1], weight.quantized.scale.shape[1], codes_OI.device)
+        return {"qweight": words.T.contiguous(), **sides, "g_idx": order}
+
+    def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
+        tensors = Tensors(self.title, stored)
+        tensors.only("qweight", "qzeros", "scales", "g_idx")
+        words = tensors.get("qweight", ("I32",), None, None)
+        shape = (words.shape[1], words.shape[0] * EACH)
+        scale_OG = read_scales(tensors, declared, shape, ZERO)
+        order = tensors.optional("g_idx", ("I32",), shape[1])
+        if order is not None and not torch.equal(order, _order(shape[1], scale_OG.shape[1], order.device)):
+            raise Refused("g_idx puts inputs under scales out of order", why=IN_ORDER, cure=AGAIN)
+        codes = unpack(words.T ^ OFFSET, "order")
+        return Weight(quantized(declared.grid, codes, scale_OG), SPELLED[scale_OG.dtype])
+
+    def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
+        check_declared(self, declared)
+        if not modules:
+            raise UsageError(
+                f"{self.title} names the quantized modules, and there are none",
+                why="without a list vLLM takes names from the file, which no module of a drafter has",
+            )
+        return Declaration(
+            {
+                "quant_method": METHOD,
+                "checkpoint_format": METHOD,
+                "bits": BITS,
+                "group_size": declared.group or -1,
+                "sym": True,
+                "desc_act": False,
+                "lm_head": HEAD in modules,
+                "modules_in_block_to_quantize": list(dict.fromkeys(modules)),
+            }
+        )
+
+    def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:
+        found = Config(config, "config.json: quantization_config")
+        if found.text("quant_method") != METHOD:
+            return None
+        per, group = read_grouping(found, ("bits",), ("group_size",))
+        if found.flag("sym") is False:
+            raise Refused("the weights are asymmetric (sym: false)", why=ASYMMETRIC, cure=AGAIN)
+        version = found.text("checkpoint_format") or found.text("format") or METHOD
+        if version.lower() != METHOD:
+            raise Refused(
+                f"checkpoint_format {show(version)} is not known to draftconv",
+                why="it knows version 1, whose zero points are stored less one",
+            )
+        if found.flag("desc_act") and group is not None:
+            raise Refused("desc_act puts inputs under scales out of order", why=IN_ORDER, cure=AGAIN)
+        if found.section("dynamic").data:
+            raise Refused("dynamic gives modules schemes of their own", why="draftconv knows drafters of one scheme")
+        return Declared("int4", per, group)
+
+
+def _order(inputs: int, groups: int, device: torch.device) -> Tensor:
+    """The scale of each input: [I]."""
+    return torch.arange(inputs, dtype=torch.int32, device=device) // (inputs // groups)
+
+
+gptq = Gptq()

@@ -1,0 +1,283 @@
+"""What nvidia-modelopt writes about its weights: `hf_quant_config.json`, and `quantization_config` beside it.
+
+Source: nvidia-modelopt 0.47 `torch/export/{quant_utils,convert_hf_config}.py`, read, and its
+exports, run; for TensorRT-LLM `models/quant_config_utils.py`, `quantization/modelopt_config.py`
+and `_torch/models/modeling_speculative.py`, main 2026 H2, read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+from draftconv.checkpoint import show, show_some
+from draftconv.drafter.config import Config
+from draftconv.errors import BadCheckpoint, Refused, UsageError
+from draftconv.quantization.formats.base import Declaration, Declared, Format
+from draftconv.quantization.scheme import GridName, InputScheme, Per
+
+SIDECAR = "hf_quant_config.json"
+METHOD = "modelopt"
+PRODUCER = {"name": METHOD, "version": "0.47.0"}
+"""By this name TensorRT-LLM knows the config; the version is that of the layout."""
+
+MIXED = "MIXED_PRECISION"
+
+UNQUANTIZED = ("lm_head", "model.fc", "*fc", "re:.*fc")
+"""What keeps the head and `fc` of a drafter in TensorRT-LLM: its older releases compare with fnmatch
+alone, newer ones take `re:` too. An entry that would exclude a quantized module is left out."""
+
+FP8_STATIC = InputScheme("fp8", "tensor", False)
+FP8_TOKEN = InputScheme("fp8", "token", True)
+NVFP4_STATIC = InputScheme("nvfp4", "tensor", False)
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """What one `quant_algo` stands for.
+
+    Attributes:
+        keys: what the legacy file says beside it; `group_size` is added where `per` is group.
+        weights, activations: its config group, in the words of compressed-tensors; `group_size` likewise.
+        told: whether ModelOpt writes the config group when all layers share the algorithm.
+        group: the only group size, where there is one.
+    """
+
+    grid: GridName
+    per: Per
+    inputs: InputScheme | None
+    keys: Mapping[str, object]
+    weights: Mapping[str, object]
+    activations: Mapping[str, object] | None
+    told: bool
+    group: int | None = None
+
+
+class ModelOpt(Format):
+    """A format whose word is ModelOpt's header.
+
+    Styles: `plain` is one algorithm for all modules, as ModelOpt exports it. `trtllm` names every
+    quantized module under MIXED_PRECISION, because in some releases of TensorRT-LLM an excluded
+    `fc` of a drafter is built quantized all the same; a module that is not named never is.
+
+    Attributes:
+        algorithms: by `quant_algo`.
+    """
+
+    algorithms: ClassVar[Mapping[str, Algorithm]]
+    styles = ("plain", "trtllm")
+
+    def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
+        style = self.written(declared.style)
+        for name, algorithm in self.algorithms.items():
+            if (algorithm.grid, algorithm.per, algorithm.inputs) == (declared.grid, declared.per, declared.inputs):
+                group = _group(algorithm, declared.group, self.title)
+                if algorithm.per == "group" and group is None:
+                    raise UsageError(f"{self.title} declares the size of groups, and none is given")
+                if style == "plain":
+                    return _plain(name, algorithm, group, declared.ignore)
+                return _mixed(name, algorithm, group, declared.ignore, modules)
+        raise Refused(
+            f"{self.title} cannot declare {declared.grid} weights per {declared.per} with activations "
+            f"{declared.inputs or '16 bit'}",
+            cure=f"its algorithms: {', '.join(self.algorithms)}",
+        )
+
+    def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:
+        header = read_header(config, sidecars)
+        if header is None:
+            return None
+        names = {name for name, _ in header.algorithms}
+        if not names & self.algorithms.keys():
+            return None
+        if len(header.algorithms) > 1:
+            raise Refused(
+                f"{header.where} gives modules different algorithms: {show_some(sorted(names))}",
+                why="draftconv reads one scheme for all quantized modules",
+                cure="quantize the 16-bit drafter with a recipe",
+            )
+        ((name, group),) = header.algorithms
+        found = self.algorithms[name]
+        return Declared(
+            found.grid,
+            found.per,
+            _group(found, group, header.where),
+            found.inputs,
+            header.ignore,
+            "trtllm" if header.layers else "plain",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a checkpoint says.
+
+    Attributes:
+        algorithms: `quant_algo` and `group_size` of its modules.
+        layers: modules that are listed one by one, under MIXED_PRECISION.
+    """
+
+    algorithms: frozenset[tuple[str, int | None]]
+    ignore: tuple[str, ...]
+    layers: frozenset[str]
+    where: str
+
+
+def read_header(config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Header | None:
+    """The header, from the legacy file, from `quantization_config` in either form, or from both.
+
+    Raises:
+        BadCheckpoint: the two say different things, or a key has another JSON type.
+        Refused: weights have zero points.
+    """
+    entry, sidecar = Config(config, "quantization_config"), Config(sidecars.get(SIDECAR, {}), SIDECAR)
+    headers = [header for header in (_legacy(sidecar), _legacy(entry) or _flat(entry)) if header is not None]
+    if not headers:
+        return None
+    first = headers[0]
+    if any(_contradict(first, other) for other in headers[1:]):
+        raise BadCheckpoint(
+            f"{SIDECAR} and quantization_config of config.json contradict each other: "
+            f"{' against '.join(map(_summary, headers))}",
+            why="TensorRT-LLM reads the one and vLLM the other",
+            cure="correct the one that is wrong, or remove it",
+        )
+    return first
+
+
+def _contradict(one: Header, other: Header) -> bool:
+    # A group that only one of them has is no contradiction: ModelOpt leaves it out of config.json.
+    groups = _groups(one), _groups(other)
+    return (
+        _names(one) != _names(other)
+        or (all(groups) and groups[0] != groups[1])
+        or one.layers != other.layers
+        or set(one.ignore) != set(other.ignore)
+    )
+
+
+def _legacy(source: Config) -> Header | None:
+    return _header(source.section("quantization"), "exclude_modules")
+
+
+def _flat(source: Config) -> Header | None:
+    if (source.text("quant_method") or "").startswith(METHOD) or source.section("producer").raw("name") == METHOD:
+        return _header(source, "ignore")
+    return None
+
+
+def _header(source: Config, exclusions: str) -> Header | None:
+    name = source.text("quant_algo")
+    if name is None:
+        return None
+    if name != MIXED:
+        return Header(frozenset({_algorithm(source)}), source.texts(exclusions), frozenset(), source.where)
+    layers = source.section("quantized_layers")
+    found = set()
+    for module, entry in layers.data.items():
+        if not isinstance(entry, dict):
+            raise BadCheckpoint(f"{layers.where}: {show(module)} is no object", cure="correct or remove the key")
+        found.add(_algorithm(Config(entry, f"{layers.where}: {show(module)}")))
+    if not found:
+        raise BadCheckpoint(
+            f"{source.where}: {MIXED} without quantized_layers",
+            why="no module would be taken for quantized",
+            cure="list every quantized module with its quant_algo",
+        )
+    return Header(frozenset(found), source.texts(exclusions), frozenset(layers.data), source.where)
+
+
+def _algorithm(source: Config) -> tuple[str, int | None]:
+    name = source.text("quant_algo")
+    if name is None:
+        raise BadCheckpoint(f"{source.where} has no quant_algo", cure="add it as the drafter was exported")
+    if source.flag("has_zero_point"):
+        raise Refused(
+            f"{source.where}: has_zero_point is true",
+            why="draftconv knows ModelOpt's symmetric weights",
+            cure="quantize the 16-bit drafter with a recipe",
+        )
+    return name, source.size("group_size")
+
+
+def _names(header: Header) -> set[str]:
+    return {name for name, _ in header.algorithms}
+
+
+def _groups(header: Header) -> set[int]:
+    return {group for _, group in header.algorithms if group is not None}
+
+
+def _summary(header: Header) -> str:
+    algorithms = show_some(sorted(f"{name} {group or ''}".rstrip() for name, group in header.algorithms))
+    return f"{algorithms} except {show_some(sorted(header.ignore)) or 'nothing'}"
+
+
+def _group(algorithm: Algorithm, declared: int | None, where: str) -> int | None:
+    """The group of an algorithm that declares one.
+
+    Raises:
+        BadCheckpoint: the algorithm has none, or another.
+    """
+    if declared not in (None, algorithm.group) and (algorithm.per != "group" or algorithm.group is not None):
+        raise BadCheckpoint(
+            f"{where}: group_size is {declared}",
+            why=f"{algorithm.grid} weights per {algorithm.per} have {algorithm.group or 'none'}",
+            cure="correct or remove group_size",
+        )
+    return algorithm.group or declared
+
+
+def _plain(name: str, algorithm: Algorithm, group: int | None, ignore: tuple[str, ...]) -> Declaration:
+    entry = _entry(name, algorithm, group)
+    flat: dict[str, object] = {"config_groups": _groups_of(algorithm, group, ["Linear"])} if algorithm.told else {}
+    flat |= {"ignore": list(ignore), **entry, "producer": PRODUCER, "quant_method": METHOD}
+    nested = {"quant_algo": name, "kv_cache_quant_algo": None, **entry, "exclude_modules": list(ignore)}
+    return Declaration(flat, {SIDECAR: {"producer": PRODUCER, "quantization": nested}})
+
+
+def _mixed(
+    name: str, algorithm: Algorithm, group: int | None, ignore: tuple[str, ...], modules: Sequence[str]
+) -> Declaration:
+    if not modules:
+        raise UsageError(f"{MIXED} has to name every quantized module, and none is given")
+    kept = [entry for entry in UNQUANTIZED if not any(_excludes(entry, module) for module in modules)]
+    excluded = list(dict.fromkeys((*kept, *ignore)))
+    layers = {module: _entry(name, algorithm, group) for module in modules}
+    flat: dict[str, object] = {
+        "config_groups": _groups_of(algorithm, group, sorted(modules)),
+        "quantized_layers": layers,
+        "ignore": excluded,
+        "quant_algo": MIXED,
+        "producer": PRODUCER,
+        "quant_method": METHOD,
+    }
+    nested = {
+        "quant_algo": MIXED,
+        "kv_cache_quant_algo": None,
+        "exclude_modules": excluded,
+        "quantized_layers": layers,
+    }
+    return Declaration(flat, {SIDECAR: {"producer": PRODUCER, "quantization": nested}})
+
+
+def _excludes(entry: str, module: str) -> bool:
+    if entry.startswith("re:"):
+        return re.fullmatch(entry.removeprefix("re:"), module) is not None
+    return fnmatchcase(module, entry)
+
+
+def _entry(name: str, algorithm: Algorithm, group: int | None) -> dict[str, object]:
+    sized = {} if group is None else {"group_size": group}
+    return {"quant_algo": name, **sized, **algorithm.keys}
+
+
+def _groups_of(algorithm: Algorithm, group: int | None, targets: list[str]) -> dict[str, object]:
+    sized = {} if group is None else {"group_size": group}
+    found: dict[str, object] = {"weights": {**algorithm.weights, **sized}, "targets": targets}
+    if algorithm.activations is not None:
+        found["input_activations"] = {**algorithm.activations, **sized}
+    return {"group_0": found}

@@ -1,0 +1,56 @@
+"""Backends: who rounds the weights, draftconv or the package whose rule it follows.
+
+`native` does every scheme. `quark` and `modelopt` are amd-quark and nvidia-modelopt
+themselves, installed as extras and imported when they are asked for; each does the
+schemes that it exports, and does them bit for bit as `native` does. No torch here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
+
+from draftconv.errors import UsageError, did_you_mean
+from draftconv.quantization.scheme import WeightScheme
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from draftconv.quantization.grids import Quantized
+
+BackendName = Literal["native", "quark", "modelopt"]
+BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
+
+
+class Backend(Protocol):
+    """Rounds a weight as `draftconv.quantization.grids.quantize` does, with the same arguments and errors."""
+
+    def __call__(
+        self, weight_OI: Tensor, scheme: WeightScheme, *, whole: Tensor | None = None, name: str = "the weight"
+    ) -> Quantized: ...
+
+
+def backend(name: str, scheme: WeightScheme) -> Backend:
+    """What rounds weights to this scheme, with its package imported.
+
+    The packages of `quark` and `modelopt` take 5 to 60 seconds to import.
+
+    Raises:
+        UsageError: no backend is called so, or its package is missing or does not start.
+        Refused: the package does not have the scheme.
+    """
+    match name:
+        case "native":
+            from draftconv.quantization.grids import quantize
+
+            return quantize
+        case "quark":
+            from draftconv.quantization.oracles import quark
+
+            return quark.backend(scheme)
+        case "modelopt":
+            from draftconv.quantization.oracles import modelopt
+
+            return modelopt.backend(scheme)
+    raise UsageError(
+        f"no backend is called {name}", cure=did_you_mean(name, BACKENDS, f"backends: {', '.join(BACKENDS)}")
+    )

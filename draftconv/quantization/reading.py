@@ -1,0 +1,314 @@
+"""The quantized weights of an opened drafter: which format they are in, and what belongs to which module.
+
+config.json is believed where it speaks of a format that the tensors are in. Where it does not,
+or the tensors say otherwise, the one format that fits every module is taken and told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from draftconv.checkpoint import FLOATS, TensorRef, show, show_some
+from draftconv.drafter.config import Config
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.tensors import Expected, expected
+from draftconv.errors import BadCheckpoint, Refused, Undecided
+from draftconv.quantization.exclusions import WEIGHT
+from draftconv.quantization.formats import find_format, formats
+from draftconv.quantization.formats.base import Declared, Format, Weight
+from draftconv.quantization.sniffing import Fit, fitting, headers
+from draftconv.reference.load import to_torch
+
+Parts = Mapping[str, TensorRef]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The quantized weights of a drafter, not yet read.
+
+    Attributes:
+        modules: canonical module (`layers.0.mlp.down_proj`) → its tensors by suffix. `shapes`: [O, I] of each.
+        dtype: of the weights that they stand for, as safetensors spells it.
+        findings: what is not as config.json says, for a person.
+    """
+
+    format: Format
+    declared: Declared
+    modules: Mapping[str, Parts]
+    shapes: Mapping[str, tuple[int, int]]
+    dtype: str
+    findings: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Format and granularity, for a person."""
+        return _title(Fit(self.format, self.declared))
+
+    def load(self, module: str) -> Weight:
+        """One weight in memory.
+
+        Raises:
+            BadCheckpoint: its tensors do not fit each other, the drafter or what is declared.
+        """
+        parts = {suffix: read(ref) for suffix, ref in self.modules[module].items()}
+        weight = self.format.load(parts, self.declared, self.dtype)
+        if (found := tuple(weight.quantized.codes.shape)) != self.shapes[module]:
+            raise BadCheckpoint(
+                f"{show(module)} unpacks to {show(found)}, the drafter needs {show(self.shapes[module])}",
+                why=f"it was read as {self.format.title}, as quantization_config says",
+                cure="quantization_config does not describe these tensors",
+            )
+        return weight
+
+    def group(self, weight: Weight) -> int | None:
+        """Inputs under one scale; None for one scale per row or for all."""
+        inputs, scales = weight.quantized.codes.shape[1], weight.quantized.scale.shape[1]
+        return None if scales == 1 else inputs // scales
+
+
+def find_stored(drafter: Drafter, given: str | None = None) -> Stored:
+    """How the weights of a quantized drafter are stored.
+
+    Args:
+        given: the format to read as, FORMAT or FORMAT:STYLE, when config.json should not decide.
+
+    Raises:
+        Undecided: several formats fit the tensors, and only `given` can tell.
+        Refused: no format that draftconv reads fits, or the variant is not known.
+        BadCheckpoint: config.json contradicts itself, or something is quantized that is no weight.
+        UsageError: no format is called as given.
+    """
+    modules = dict(quantized_modules(drafter))
+    shapes = _shapes(drafter, modules)
+    fits = _in_range(fitting(modules, shapes), modules) if modules else ()
+    told = _told(drafter, forgiving=given is not None)
+    if given is not None:
+        chosen = _with_rest(_given(given, fits), told)
+        findings = [f"read as {chosen} because it was asked for"]
+    elif isinstance(told, Fit):
+        chosen = _believed(told, fits)
+        findings = _overruled(told, chosen)
+    else:
+        chosen = _only(fits, modules, drafter, told)
+        findings = [f"config.json does not say how the weights are stored; their tensors are {_title(chosen)}"]
+    if not isinstance(told, Fit):
+        findings += ["what activations are rounded to is not told: they are read as 16 bit"]
+    findings += _strange(chosen, modules)
+    if isinstance(told, Fit):
+        findings += _unlike(drafter, told, modules)
+    return Stored(chosen.format, chosen.declared, modules, shapes, _dtype(drafter), tuple(findings))
+
+
+def _told(drafter: Drafter, *, forgiving: bool) -> Fit | BadCheckpoint | None:
+    """What config.json says; an error where it contradicts itself.
+
+    Raises:
+        Refused: it tells of a variant that is not known, unless `forgiving`.
+    """
+    config = Config(drafter.config)
+    section = config.section("quantization_config").data or config.section("compression_config").data
+    try:
+        for form in formats().values():
+            if (declared := form.read(section, drafter.checkpoint.sidecars)) is not None:
+                return Fit(form, declared)
+    except BadCheckpoint as error:
+        return error
+    except Refused:
+        if not forgiving:
+            raise
+    return None
+
+
+def _with_rest(found: Fit, told: Fit | BadCheckpoint | None) -> Fit:
+    """A reading by tensors, with what only config.json can tell."""
+    if not isinstance(told, Fit):
+        return found
+    return replace(found, declared=replace(found.declared, inputs=told.declared.inputs, ignore=told.declared.ignore))
+
+
+def _given(given: str, fits: Sequence[Fit]) -> Fit:
+    form, style = find_format(given)
+    found = [fit for fit in fits if fit.format is form and style in (None, fit.declared.style)]
+    if not found:
+        raise Refused(
+            f"the tensors are not {form.title}",
+            why=f"what fits every quantized weight: {', '.join(map(str, fits)) or 'no format'}",
+            cure="leave --from-format out, or give one that fits",
+        )
+    return _one(found)
+
+
+def _believed(told: Fit, fits: Sequence[Fit]) -> Fit:
+    """What config.json says, unless only another reading fits the tensors."""
+    same = [fit for fit in fits if fit.format is told.format]
+    if not fits or any(fit.tells(told.declared) for fit in same):
+        return told
+    # A wrong granularity leaves the order of nibbles told, which no tensor tells.
+    alike = [fit for fit in same if fit.declared.style == told.declared.style]
+    return _with_rest(_one(alike or fits), told)
+
+
+def _only(fits: Sequence[Fit], modules: Mapping[str, Parts], drafter: Drafter, error: BadCheckpoint | None) -> Fit:
+    if fits:
+        return _one(fits)
+    if error is not None:
+        raise error
+    raise Refused(
+        f"draftconv cannot read weights that are {drafter.facts.quantization}",
+        why=f"the tensors of one module are {show_some(sorted(next(iter(modules.values()), {})), 6)}",
+        cure=f"formats that it reads: {', '.join(formats())}",
+    )
+
+
+def _in_range(fits: tuple[Fit, ...], modules: Mapping[str, Parts]) -> tuple[Fit, ...]:
+    """Of readings that differ only in the range of codes, those that hold the codes of the smallest weight."""
+    if len({str(fit) for fit in fits}) == len(fits):
+        return fits
+    smallest = min(modules.values(), key=lambda parts: sum(ref.nbytes for ref in parts.values()))
+    stored = {suffix: read(ref) for suffix, ref in smallest.items()}
+    return tuple(fit for fit in fits if _loads(fit, stored)) or fits
+
+
+def _loads(fit: Fit, stored: Mapping[str, Tensor]) -> bool:
+    try:
+        fit.format.load(stored, fit.declared, "BF16")
+    except (BadCheckpoint, Refused):
+        return False
+    return True
+
+
+def _one(fits: Sequence[Fit]) -> Fit:
+    """The only reading.
+
+    Raises:
+        Undecided: there are several.
+    """
+    names = tuple(dict.fromkeys(map(str, fits)))
+    if len(names) > 1:
+        raise Undecided(
+            f"the quantized weights may be {' or '.join(names)}",
+            why="config.json does not tell, and their tensors look the same in each",
+            cure=f"add --from-format {names[0]} if that is how they were written",
+        )
+    return fits[0]
+
+
+# ── findings ───────────────────────────────────────────────────────────────────────
+
+
+def _title(fit: Fit) -> str:
+    declared = fit.declared
+    return f"{fit.format.title} per {declared.per or 'group'}" + (f" of {declared.group}" if declared.group else "")
+
+
+def _overruled(told: Fit, chosen: Fit) -> list[str]:
+    if chosen is told:
+        return []
+    return [f"config.json says {_title(told)}, but the tensors are {_title(chosen)} and are read so"]
+
+
+def _strange(chosen: Fit, modules: Mapping[str, Parts]) -> list[str]:
+    """Variants that are read and never written, and tensors that one would expect."""
+    parts = next(iter(modules.values()))
+    try:
+        style = chosen.format.resolve(headers(parts), chosen.declared).style
+    except BadCheckpoint:
+        return []  # told, with the module's name, when it is loaded
+    if style is not None and style in chosen.format.only_read:
+        return [chosen.format.only_read[style]]
+    return [text for suffix, text in chosen.format.may_lack.items() if suffix not in parts]
+
+
+PLAIN = ("fc", "self_attn.", "mlp.")
+"""What engines build as quantized linears unless it is excluded."""
+
+LITERAL = re.compile(r"(?:re:)?[\^]?(?:[.]?[*]|\\b|[.]|\\[.])*([A-Za-z_](?:\w|[\\]?[.])*)\$?")
+"""An entry of an exclusion list that ends in a name: `fc`, `*fc`, `re:.*\\bfc$`. Others are left to the engines."""
+
+
+JOINED: Mapping[str, tuple[str, ...]] = {
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+    "fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa"),
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+"""What engines call weights that they join; see `exclusions.FUSED`."""
+
+
+def _unlike(drafter: Drafter, told: Fit, modules: Mapping[str, Parts]) -> list[str]:
+    """Modules that are quantized or plain against the word of the config."""
+    if not told.declared.ignore:
+        return []  # formats that list what is quantized, or nothing at all
+    entries = [LITERAL.fullmatch(entry) for entry in told.declared.ignore]
+    spelled = [found[1].replace("\\.", ".").removesuffix(WEIGHT) for found in entries if found]
+    named = {part for name in spelled for part in JOINED.get(name.rpartition(".")[2], (name,))}
+    weights = [n.removesuffix(WEIGHT) for n, row in expected(drafter.facts).items() if len(row.shape) == 2]
+    excluded = [module for module in weights if any(f".{module}".endswith(f".{name}") for name in named)]
+    findings = []
+    if packed := [module for module in excluded if module in modules]:
+        findings.append(f"{show_some(packed)} quantized, although config.json excludes it")
+    linear = [m for m in weights if m not in modules and m not in excluded and any(part in m for part in PLAIN)]
+    if plain := [module for module in linear if f"{module}{WEIGHT}" in drafter.tensors]:
+        findings.append(f"{show_some(plain)} stored plain, although config.json does not exclude it")
+    return findings
+
+
+def quantized_modules(drafter: Drafter) -> Iterator[tuple[str, Parts]]:
+    """Modules that have anything but a plain float weight, each with all its tensors but the bias."""
+    every = {**drafter.tensors, **drafter.companions}
+    modules: dict[str, dict[str, TensorRef]] = {}
+    for name, ref in every.items():
+        module, _, suffix = name.rpartition(".")
+        modules.setdefault(module, {})[suffix] = ref
+    for module, parts in modules.items():
+        kept = {suffix: ref for suffix, ref in parts.items() if suffix != "bias"}
+        if module and kept and (set(kept) - {"weight"} or kept["weight"].dtype not in FLOATS):
+            yield module, kept
+
+
+def _shapes(drafter: Drafter, modules: Iterable[str]) -> dict[str, tuple[int, int]]:
+    wanted = expected(drafter.facts)
+    shapes = {}
+    for module in modules:
+        match wanted.get(f"{module}{WEIGHT}"):
+            case Expected(shape=(outputs, inputs)):
+                shapes[module] = (outputs, inputs)
+            case _:
+                raise BadCheckpoint(
+                    f"{show(module)} has quantized tensors, and is no weight of a drafter that could be quantized",
+                    why="nobody would know what they belong to",
+                    cure="export the checkpoint again",
+                )
+    return shapes
+
+
+def _dtype(drafter: Drafter) -> str:
+    """The dtype that the quantized weights had: that of the layer norms beside them."""
+    norms = [ref.dtype for name, ref in drafter.tensors.items() if name.startswith("layers.") and "norm" in name]
+    floats = [dtype for dtype in norms if dtype in FLOATS]
+    return floats[0] if floats else "BF16"
+
+
+INTEGERS: Mapping[str, torch.dtype] = {
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "F8_E4M3": torch.float8_e4m3fn,
+}
+"""Dtypes that only quantized weights have."""
+
+
+def read(ref: TensorRef) -> Tensor:
+    """Any tensor of a stored weight, in its own dtype and shape."""
+    if ref.dtype not in INTEGERS:
+        return to_torch(ref)
+    if not ref.nbytes:
+        return torch.empty(ref.shape, dtype=INTEGERS[ref.dtype])
+    return torch.frombuffer(bytearray(ref.read()), dtype=INTEGERS[ref.dtype]).reshape(ref.shape)

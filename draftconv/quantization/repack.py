@@ -1,0 +1,49 @@
+"""The same weight under more scales or fewer: exact, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from draftconv.errors import Refused
+from draftconv.quantization.formats.base import Weight
+from draftconv.quantization.scheme import GRIDS, Per
+
+
+def regroup(weight: Weight, group: int | None) -> Weight:
+    """A weight with a scale for every `group` inputs, or per channel; codes and what they stand for stay.
+
+    Args:
+        group: inputs under one scale; None is one scale per row.
+
+    Raises:
+        Refused: no such group fits, or scales that would become one differ.
+    """
+    scale_OG, inputs = weight.quantized.scale, weight.quantized.codes.shape[1]
+    row = GRIDS[weight.quantized.grid]
+    if not {"channel", "group"} <= set(row.per):
+        raise Refused(f"{row.title} weights are not scaled per channel and per group alike")
+    size = group or inputs
+    if inputs % size:
+        raise Refused(f"{inputs} inputs are no multiple of the group of {size}")
+    found = inputs // scale_OG.shape[1]
+    # Where neither size divides the other, a row has one scale in either or cannot be regrouped.
+    folded_OG = scale_OG if found % size == 0 else _folded(scale_OG, size if size % found == 0 else inputs, found)
+    regrouped = folded_OG.repeat_interleave(inputs // size // folded_OG.shape[1], 1)
+    per: Per = "channel" if group is None else "group"
+    return replace(weight, quantized=replace(weight.quantized, scale=regrouped), per=per)
+
+
+def _folded(scale_OG: Tensor, size: int, found: int) -> Tensor:
+    """One scale for every `size` inputs where there was one for every `found`."""
+    scale_OGn = torch.unflatten(scale_OG, 1, (-1, size // found))
+    first_OG = scale_OGn[..., 0]
+    if differing := int((scale_OGn != first_OG[..., None]).any(-1).any(-1).sum()):
+        raise Refused(
+            f"{differing} of {len(scale_OG)} rows have scales that differ within {size} inputs",
+            why="one scale for all of them would change the weights",
+            cure="keep the groups, or quantize again from the 16-bit weights",
+        )
+    return first_OG

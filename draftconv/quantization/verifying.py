@@ -1,0 +1,200 @@
+"""Whether a quantized weight is what it was made from: rounded to the nearest code, or the same integers.
+
+What is checked needs no word of the file on how scales were found. A code must be the nearest one
+of its grid under the scale beside it: within the grid that is an error of half a step at most, and
+beyond it the outermost code. Codes in another order and scales that were changed afterwards fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from draftconv.checkpoint import FLOATS, TensorRef, row_blocks
+from draftconv.errors import BadCheckpoint, Refused
+from draftconv.quantization.codes import decode, nearest
+from draftconv.quantization.deviation import Deviation, Sum
+from draftconv.quantization.formats.base import Weight
+from draftconv.quantization.formats.checks import check_range
+from draftconv.quantization.grids import Quantized, dequantize
+from draftconv.quantization.reading import Stored
+from draftconv.quantization.scales import step
+from draftconv.quantization.scheme import GRIDS
+from draftconv.quantization.weights import BLOCK, floats
+from draftconv.reference.load import TORCH_DTYPES, to_torch
+
+SLACK = 2.0**-20
+"""Units of a step, and parts of a value: codes come from w * (1 / scale) or from w / scale, both rounded."""
+
+ROUNDED_SCALE = 2.0**-8
+"""How much smaller than its rule's a scale may be after rounding to BF16."""
+
+SMALL = 2.0**-14
+"""Weights below the smallest normal F16 may lie under a scale of 1, and round to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One weight, compared with what it was made from.
+
+    Attributes:
+        fault: why it cannot have been made from it; None when it can.
+        how: how it was made, for a person.
+        same: nothing was rounded: the weight stands for the same values, bit for bit.
+    """
+
+    fault: str | None
+    how: str = ""
+    same: bool = False
+
+
+def compare(module: str, mine: Stored | TensorRef, theirs: Stored | TensorRef) -> Judgement:
+    """Judge one weight of an output by that of its source; at least one of the two is quantized."""
+    match mine, theirs:
+        case Stored(), Stored():
+            return _both(module, mine, theirs)
+        case Stored(), TensorRef():
+            ours = _load(module, mine)
+            return ours if isinstance(ours, Judgement) else _rounded(ours, theirs)
+        case TensorRef(), Stored():
+            read = _load(module, theirs)
+            return read if isinstance(read, Judgement) else _dequantized(mine, read)
+        case _:
+            raise ValueError(f"{module} is quantized on neither side")
+
+
+def _load(module: str, stored: Stored) -> Weight | Judgement:
+    """A weight whose numbers are numbers, or what is wrong with them."""
+    try:
+        weight = stored.load(module)
+        if weight.quantized.grid in ("int4", "int8"):
+            check_range(weight.quantized.codes, weight.quantized.grid)
+    except (BadCheckpoint, Refused) as error:
+        return Judgement(f"{error.what}, as {stored.format.title}")
+    if tuple(weight.quantized.codes.shape) != stored.shapes[module]:
+        wanted = list(stored.shapes[module])
+        return Judgement(f"{list(weight.quantized.codes.shape)}, and the drafter has {wanted} there")
+    fault = _not_scales(weight)
+    return Judgement(fault) if fault else weight
+
+
+def _not_scales(weight: Weight) -> str | None:
+    quantized = weight.quantized
+    step_OG = step(quantized.grid, quantized.scale, quantized.unit)
+    bad_O = ~(step_OG.isfinite() & (step_OG > 0)).all(-1)
+    if bad_O.any():
+        row = int(bad_O.nonzero()[0])
+        return f"a scale of row {row} is {step_OG[row].min().item():g}, neither finite nor positive"
+    for name, value in (("input_scale", weight.input_scale), ("pre_quant_scale", weight.pre_quant_scale)):
+        if value is not None and not (value.isfinite() & (value > 0)).all():
+            return f"{name} is not finite and positive"
+    if quantized.grid == "fp8" and not decode(quantized.codes, "fp8").isfinite().all():
+        return "a code is NaN"
+    return None
+
+
+# ── quantized from floats ──────────────────────────────────────────────────────────
+
+
+def _rounded(mine: Weight, theirs: TensorRef) -> Judgement:
+    quantized = mine.quantized
+    if theirs.dtype not in FLOATS or theirs.shape != tuple(quantized.codes.shape):
+        return Judgement(f"{list(quantized.codes.shape)} codes, {theirs.dtype} {list(theirs.shape)} in the source")
+    total, clipped = Sum(), 0
+    for start, stop in row_blocks(theirs, BLOCK):
+        wide_BI = to_torch(theirs.row_range(start, stop)).float()
+        if mine.pre_quant_scale is not None:
+            wide_BI = wide_BI / mine.pre_quant_scale.float()
+        part = _rows(quantized, start, stop)
+        fault, beyond = _not_nearest(wide_BI, part, start)
+        if fault:
+            return Judgement(fault)
+        clipped += beyond
+        total.add(wide_BI, dequantize(part))
+    return Judgement(None, _spoken(mine, total.deviation(), clipped / max(1, quantized.codes.numel())))
+
+
+def _rows(quantized: Quantized, start: int, stop: int) -> Quantized:
+    whole = len(quantized.scale) != len(quantized.codes)
+    scale = quantized.scale if whole else quantized.scale[start:stop]
+    return Quantized(quantized.grid, quantized.codes[start:stop], scale, quantized.unit)
+
+
+def _not_nearest(wide_BI: Tensor, quantized: Quantized, first: int) -> tuple[str | None, int]:
+    """What is wrong with some rows, the first of them row `first`; and how many weights lie beyond the grid."""
+    grid = GRIDS[quantized.grid]
+    step_BG1 = step(quantized.grid, quantized.scale, quantized.unit)[..., None]
+    units_BGg = torch.unflatten(wide_BI, 1, (step_BG1.shape[1], -1)) / step_BG1
+    values_BGg = torch.unflatten(decode(quantized.codes, quantized.grid), 1, (step_BG1.shape[1], -1))
+    best_BGg = nearest(units_BGg.clone(), quantized.grid)
+    allowed_BGg = (units_BGg - best_BGg).abs() + SLACK * (1 + units_BGg.abs())
+    off_BGg = (units_BGg - values_BGg).abs()
+    wrong_BI = (off_BGg > allowed_BGg).flatten(1)
+    if wrong_BI.any():
+        row, column = (int(index) for index in wrong_BI.nonzero()[0])
+        told = f"{int(wrong_BI.sum())} codes from row {first + row} on" if wrong_BI.sum() > 1 else "one code"
+        steps = off_BGg.flatten(1)[row, column].item()
+        how = f"at [{first + row}, {column}] it is {steps:.3g} steps away"
+        return f"{told} not the nearest of {grid.title}: {how}", 0
+    if quantized.grid in ("int4", "int8"):
+        top_BG = units_BGg.abs().amax(-1)
+        idle_B = ((top_BG < grid.high / 2) & (top_BG * step_BG1[..., 0] > SMALL)).any(-1)
+        if idle_B.any():
+            row = first + int(idle_B.nonzero()[0])
+            return f"a scale of row {row} is more than twice what its largest weight needs", 0
+    # Half a step beyond the last code is what rounding costs anywhere; the scale itself was rounded too.
+    high, low = (limit * (1 + ROUNDED_SCALE) for limit in (grid.high + 0.5, grid.low - 0.5))
+    return None, int(((units_BGg > high) | (units_BGg < low)).sum())
+
+
+def _spoken(weight: Weight, deviation: Deviation, clipped: float) -> str:
+    beyond = f", {clipped:.2%} of the weights clipped" if clipped else ""
+    title = GRIDS[weight.quantized.grid].title
+    return f"{title}, every code the nearest under its scale{beyond}; relative error {deviation.relative:.4f}"
+
+
+# ── quantized before ───────────────────────────────────────────────────────────────
+
+
+def _both(module: str, mine: Stored, theirs: Stored) -> Judgement:
+    ours, source = _load(module, mine), _load(module, theirs)
+    if isinstance(ours, Judgement):
+        return ours
+    if isinstance(source, Judgement):
+        return Judgement(f"of the source, {source.fault}")
+    if ours.quantized.grid != source.quantized.grid:
+        grids = (GRIDS[weight.quantized.grid].title for weight in (ours, source))
+        return Judgement("{} in the output, {} in the source".format(*grids))
+    if not torch.equal(_bits(ours.quantized.codes), _bits(source.quantized.codes)):
+        row = int((_bits(ours.quantized.codes) != _bits(source.quantized.codes)).any(-1).nonzero()[0])
+        return Judgement(f"other integers than the source's, first in row {row}")
+    if not torch.equal(floats(ours), floats(source)):
+        row = int((floats(ours) != floats(source)).any(-1).nonzero()[0])
+        return Judgement(f"the source's integers under other scales, first in row {row}")
+    if not (_same(ours.pre_quant_scale, source.pre_quant_scale) and _same(ours.input_scale, source.input_scale)):
+        return Judgement("the source's weights, but its activations are scaled otherwise")
+    return Judgement(None, f"the same {GRIDS[ours.quantized.grid].title} codes under the same scales", same=True)
+
+
+def _bits(codes: Tensor) -> Tensor:
+    return codes.view(torch.uint8)
+
+
+def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
+    return ours is theirs or (ours is not None and theirs is not None and torch.equal(ours.float(), theirs.float()))
+
+
+def _dequantized(mine: TensorRef, theirs: Weight) -> Judgement:
+    title = GRIDS[theirs.quantized.grid].title
+    shape = list(theirs.quantized.codes.shape)
+    if mine.dtype not in FLOATS or list(mine.shape) != shape:
+        return Judgement(f"{mine.dtype} {list(mine.shape)} in the output, {shape} {title} codes in the source")
+    wanted_OI = floats(theirs).to(TORCH_DTYPES[mine.dtype])
+    found_OI = to_torch(mine)
+    unequal_O = (wanted_OI.view(torch.uint8) != found_OI.view(torch.uint8)).any(-1)
+    if unequal_O.any():
+        return Judgement(f"not what the {title} codes stand for, first in row {int(unequal_O.nonzero()[0])}")
+    rounded = "" if mine.dtype == "F32" else f", rounded once to {mine.dtype}"
+    return Judgement(None, f"what the {title} codes stand for{rounded}")

@@ -1,0 +1,101 @@
+"""Measure `quantize` on a full-size drafter: time against a durable copy of the source, and peak memory.
+
+Baseline, cache and order as in `bench_convert`: whole processes in turn, the source in the page
+cache, everything on the disk at the end. A quantized output is smaller than the copy, so a ratio
+of one would mean that arithmetic costs what the smaller file saves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+
+from bench_convert import ROOM_NEEDED, about, durable_copy, limit, make_source, make_target, median, seconds, settle
+from measuring import SCRIPTS, BenchError, Row, Run, Section, progress, remove, run, spread
+
+TITLE = "Quantization"
+
+RECIPES: Mapping[str, float] = MappingProxyType({"quark-w4a8": 2.0, "w4a16": 3.0})
+"""Recipe → the most that it may take, in durable copies: one by the largest magnitude, one by search (mse)."""
+
+MEMORY = 700  # MB
+
+
+def measure_quantize(program: Path, source: Path, target: str, work: Path, runs: int) -> dict[str, list[Run]]:
+    """Durable copies and quantizations of the same file, in turn; each is first as often as the others.
+
+    One round before the others is thrown away, since blocks that were never written before can be slow.
+    """
+    weights = source / "model.safetensors"
+    copy, quantized = work / "copy.safetensors", work / "quantized"
+    kinds = ("copy", *RECIPES)
+    found: dict[str, list[Run]] = {kind: [] for kind in kinds}
+    for number in range(runs + 1):
+        first = number % len(kinds)
+        for kind in (*kinds[first:], *kinds[:first]):
+            settle(weights)
+            if kind == "copy":
+                found[kind].append(durable_copy(weights, copy))
+            else:
+                found[kind].append(run([program, "quantize", source, quantized, "--recipe", kind, "--target", target]))
+            remove(copy)
+            remove(quantized)
+        told = ", ".join(f"{kind} {found[kind][-1].seconds:.2f} s" for kind in kinds)
+        progress(f"round {number} of {runs}: {told}" + ("" if number else " (not counted)"))
+    return {kind: found[kind][1:] for kind in kinds}
+
+
+def figures(program: Path, source: Path, target: str, work: Path, runs: int) -> tuple[Row, ...]:
+    """Every figure of the section."""
+    gigabytes = (source / "model.safetensors").stat().st_size / 1e9
+    found = measure_quantize(program, source, target, work, runs)
+    copies = found.pop("copy")
+    rows = [Row("durable copy (`cp`, then fsync)", f"{spread(seconds(copies))}, {gigabytes / median(copies):.2f} GB/s")]
+    for recipe, quantizations in found.items():
+        ratios = sorted(b.seconds / a.seconds for a, b in zip(copies, quantizations, strict=True))
+        peak = max(each.peak_bytes for each in quantizations)
+        rows += [
+            Row(
+                f"`draftconv quantize --recipe {recipe}`",
+                f"{spread(seconds(quantizations))}, {gigabytes / median(quantizations):.2f} GB/s read",
+            ),
+            limit(f"{recipe} : durable copy, medians", median(quantizations) / median(copies), RECIPES[recipe], "x"),
+            Row(
+                f"{recipe} : durable copy, round by round",
+                f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+            ),
+            limit(f"peak memory of {recipe}", peak / 1e6, MEMORY, "MB"),
+        ]
+    rows.append(Row("amd-quark and ModelOpt on the same layers", "not measured"))
+    return tuple(rows)
+
+
+def measure(options: argparse.Namespace, program: Path) -> Section:
+    """Make the drafter, measure, clean up.
+
+    Raises:
+        BenchError: no room, or a program failed.
+    """
+    name = "tiny-eagle3" if options.quick else "kimi-k2.5-eagle3"
+    work: Path = options.dir
+    work.mkdir(parents=True, exist_ok=True)
+    source = work / name
+    if not options.quick and not source.exists() and shutil.disk_usage(work).free < ROOM_NEEDED:
+        raise BenchError(f"{work} has less than {ROOM_NEEDED / 1e9:.0f} GB of room; choose another with --dir")
+    with ExitStack() as cleanup:
+        if not options.keep:
+            cleanup.callback(remove, source)
+        for leftover in (f"{name}.partial", "copy.safetensors", "quantized", "target"):
+            cleanup.callback(remove, work / leftover)
+        make_source(SCRIPTS / "specs" / f"{name}.json", source)
+        target = make_target(work) if options.quick else "kimi-k2.5"
+        load = os.getloadavg()[0]
+        rows = figures(program, source, target, work, options.runs)
+        what = f"random weights in the shape of {name}" + (" (a miniature)" if options.quick else "")
+        return Section(TITLE, about(source, what, work, options.runs, load), rows)

@@ -1,0 +1,161 @@
+"""Measure what every shipped recipe does to the accept length of every trained fixture.
+
+    scripts/measure_recipes            print the tables
+    scripts/measure_recipes --write    put them into docs/recipes.md
+
+Each target runs once over its 32 held-out prompts, 64 tokens each. Every fixture is then
+quantized by every recipe, to files, and all of them are replayed in one pass over that trace.
+Static activation scales are measured on another trace, of texts that are written here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from draftconv.api.convert import ConvertOptions
+from draftconv.api.parity import ParityOptions, parity
+from draftconv.api.quantize import QuantizeOptions, quantize
+from draftconv.api.trace import TraceOptions, trace
+from draftconv.drafter.shipped import recipes as shipped_directory
+from draftconv.parity.report import Report
+from draftconv.quantization.recipes import recipe_names
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "tests/data"
+PAGE = ROOT / "docs/recipes.md"
+PART = re.compile(r"(<!-- measured: accept-lengths -->\n).*?(<!-- end: accept-lengths -->)", re.DOTALL)
+
+SERVED: Mapping[str, str] = {"w4a16-awq": "trtllm:b200", "w4a8-awq": "trtllm:b200"}
+"""Recipes whose format lists modules by the names of one engine; the others are written for no engine."""
+
+WEIGHTS_ONLY = ("nvfp4",)
+"""Recipes whose activations replay does not compute: measured without them, simulated and not from a file."""
+
+MARGIN = 0.02
+TOKENS = 64
+
+CALIBRATION = (
+    "def area(width, height):\n    if width < 0 or height < 0:\n        raise ValueError('negative size')\n    return",
+    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        self.items.",
+    "import os\nimport sys\n\ndef main(args=None):\n    if args is None:\n        args = sys.argv[1:]\n    for name in",
+    "    def __repr__(self):\n        return '<%s at %x>' % (self.__class__.__name__, id(self))\n\n    def __eq__(self",
+    "try:\n    import json\nexcept ImportError:\n    json = None\n"
+    "\ndef load(path, encoding='utf-8'):\n    with open(path",
+    "# Copy the file in blocks, and tell how many bytes were copied.\n"
+    "def copy(source, target, length=65536):\n    while",
+    'class Error(Exception):\n    """Base class of the errors of this module."""\n'
+    "\n    def __init__(self, message, *args):",
+    "    for key, value in sorted(options.items()):\n        if value is None:\n"
+    "            continue\n        result.append(",
+)
+"""What calibration traces are asked: text of the kind that the fixtures were trained on, none of it held out."""
+
+
+def made_traces(target: str, drafters: Sequence[Path], work: Path) -> tuple[Path, Path]:
+    """The held-out trace of a target, and the one to calibrate on."""
+    texts = work / "calibration.json"
+    texts.write_text(json.dumps(CALIBRATION), encoding="utf-8")
+    options = TraceOptions(drafters=tuple(drafters), dtype="float32", batch=32, max_tokens=TOKENS, ignore_eos=True)
+    places = []
+    for name, prompts in (("held-out", DATA / "prompts.json"), ("calibration", texts)):
+        place = work / f"{target}-{name}"
+        trace(DATA / "targets" / target, prompts, place, options)
+        places.append(place)
+    return places[0], places[1]
+
+
+def without_activations(recipe: str, work: Path) -> str:
+    """The path of a recipe that leaves activations alone and is otherwise the same."""
+    text = yaml.safe_load(shipped_directory().joinpath(f"{recipe}.yaml").read_text(encoding="utf-8"))
+    del text["activations"]
+    path = work / f"{recipe}-weights.yaml"
+    path.write_text(yaml.safe_dump(text), encoding="utf-8")
+    return str(path)
+
+
+def measured(drafter: Path, work: Path, held_out: Path, calibration: Path) -> tuple[Report, list[str]]:
+    """One fixture under every recipe: the report of one pass, and its rows' names in order."""
+    target = str(DATA / "targets" / drafter.name.partition("-")[0])
+    written = [name for name in recipe_names() if name not in WEIGHTS_ONLY]
+    (work / drafter.name).mkdir()
+    for recipe in written:
+        engines = (SERVED[recipe],) if recipe in SERVED else ()
+        options = QuantizeOptions(recipe, engines, calibrate=calibration, convert=ConvertOptions(target=target))
+        quantize(drafter, work / drafter.name / recipe, options)
+    report = parity(
+        drafter,
+        [work / drafter.name / recipe for recipe in written],
+        trace=held_out,
+        options=ParityOptions(
+            margin=MARGIN, fake_quant=tuple(without_activations(name, work) for name in WEIGHTS_ONLY)
+        ),
+    )
+    return report, [f"`{name}`" for name in written] + [f"`{name}`, weights only" for name in WEIGHTS_ONLY]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def rows(report: Report, names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for number, (name, comparison) in enumerate(zip(names, report.comparisons, strict=True)):
+        found = comparison.verdict.estimate
+        if found is None:
+            raise SystemExit(f"{name} gave no interval: {comparison.verdict.outcome}")
+        if number == 0:
+            yield "BF16", f"{found.reference.value:.3f}", "", "", ""
+        yield (
+            name,
+            f"{found.candidate.value:.3f}",
+            f"{found.ratio:.3f}",
+            f"{found.interval.low:.3f} to {found.interval.high:.3f}",
+            comparison.verdict.outcome,
+        )
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="scripts/measure_recipes",
+        description="Measure the accept length of every trained fixture under every shipped recipe; some minutes.",
+    )
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/recipes.md")
+    options = parser.parse_args(argv)
+    targets: dict[str, list[Path]] = {}
+    for drafter in sorted((DATA / "drafters").iterdir()):
+        targets.setdefault(drafter.name.partition("-")[0], []).append(drafter)
+    parts = []
+    with tempfile.TemporaryDirectory() as directory:
+        work = Path(directory)
+        for target, drafters in targets.items():
+            held_out, calibration = made_traces(target, drafters, work)
+            for drafter in drafters:
+                print(f"measure_recipes: {drafter.name}", file=sys.stderr, flush=True)
+                head = (
+                    "recipe",
+                    "accept length",
+                    "ratio",
+                    "95 % interval",
+                    f"loss below {MARGIN:.0%}".replace("%", " %"),
+                )
+                found = table(head, rows(*measured(drafter, work, held_out, calibration)))
+                parts.append(f"`{drafter.name}`\n\n{found}")
+    text = "\n".join(parts)
+    print(text, end="")
+    if options.write:
+        page = PAGE.read_text(encoding="utf-8")
+        if not PART.search(page):
+            raise SystemExit(f"{PAGE.relative_to(ROOT)} has no place for measured accept lengths")
+        PAGE.write_text(PART.sub(lambda match: f"{match[1]}\n{text}\n{match[2]}", page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,176 @@
+"""`draftconv quantize`: what is said where, what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from draftconv.cli.quantize import OUTLIER
+from tests.cli.conftest import Program, Run
+from tests.parity.traces import Recorded
+from tests.reference.test_fixtures import DATA
+
+LLAMA = DATA / "drafters/llama-eagle3"
+TARGET = ("--target", DATA / "targets/llama")
+WEIGHTS = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.fixture
+def lopsided(tmp_path: Path) -> Path:
+    """A fixture in which one value of a row leaves the others no code but zero."""
+    out = tmp_path / "lopsided"
+    out.mkdir()
+    (out / "config.json").write_text((LLAMA / "config.json").read_text())
+    tensors = load_file(LLAMA / "model.safetensors")
+    (name,) = (name for name in tensors if name.endswith("mlp.up_proj.weight"))
+    tensors[name][7, 0] = 100 * tensors[name][7].abs().max()
+    tensors[name][7, 1:] = tensors[name][7, 1:].sign() * tensors[name][7, 0] / 20
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    return out
+
+
+def test_a_person_reads_what_will_run_and_how_far_each_weight_went(run: Run) -> None:
+    done = run("quantize", LLAMA, "out", "--recipe", "w4a8", "--for", "vllm:mi325x", *TARGET)
+    assert (done.exit_code, done.stderr) == (0, "")
+    said = flat(done.stdout)
+    for word in (
+        "Recipe w4a8",
+        "weights INT4 per channel, mse; activations INT8 per token, dynamic",
+        "compressed-pack",
+        "runs as 4-bit storage, 16-bit arithmetic",
+        "[read: vllm/model_executor/layers/quantization/compressed_tensors, 0.33.0]",
+        "Quantized weights",
+        "Wrote out: ",
+    ):
+        assert word in said
+    for name in WEIGHTS:
+        assert f"layers.0.{name}" in said
+    assert "Warning" not in said
+    assert said.endswith(f"draftconv parity {LLAMA} out --trace TRACE")
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "README.md", "config.json", "draftconv.json", "model.safetensors",
+    ]  # fmt: skip
+
+
+def test_a_program_reads_the_same(run: Run) -> None:
+    words = ("--recipe", "w4a8", "--for", "vllm:mi325x", *TARGET, "--format", "json")
+    told = json.loads(run("quantize", LLAMA, "out", *words).stdout)
+    assert (told["written"], told["recipe"], told["format"], told["style"]) == (True, "w4a8", "compressed-pack", None)
+    (engine,) = told["engines"]
+    assert engine["engine"].endswith(":mi325x")
+    assert "16-bit arithmetic" in engine["executed"]
+    assert [verdict["status"] for verdict in told["verdicts"]] == ["loads"]
+    assert [row["name"] for row in told["quantized"]] == [f"layers.0.{name}.weight" for name in WEIGHTS]
+    for row in told["quantized"]:
+        assert 0.05 < row["relative"] < row["worst"] < 0.3
+        assert 3.5 < row["bytes_before"] / row["bytes_after"] < 4
+    assert told["kept"]["fc.weight"] == "fc"
+    assert told["warnings"] == []
+    assert told["bytes_after"] < told["bytes_before"]
+    written = sum(tensor.nbytes for tensor in load_file("out/model.safetensors").values())
+    assert written == told["bytes_after"]
+
+
+def test_a_dry_run_writes_nothing_and_says_what_would_be(run: Run) -> None:
+    words = ("quantize", LLAMA, "out", "--recipe", "fp8", "--for", "sglang:mi325x", *TARGET)
+    done = run(*words, "--dry-run")
+    assert done.exit_code == 0
+    said = flat(done.stdout)
+    assert "Nothing written: would write: " in said
+    assert "FP8 arithmetic" in said
+    assert "Quantized weights" not in said
+    assert "--dry-run" not in said.partition("Next:")[2]
+    told = json.loads(run(*words, "--dry-run", "--format", "json").stdout)
+    assert told["written"] is False
+    assert all("relative" not in row for row in told["quantized"])
+    assert not Path("out").exists()
+
+
+def test_quiet_leaves_the_directory(run: Run) -> None:
+    done = run("quantize", LLAMA, "out", "--recipe", "w4a16", "--no-card", "--format", "quiet")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+    assert sorted(path.name for path in Path("out").iterdir()) == ["config.json", "draftconv.json", "model.safetensors"]
+
+
+def test_without_an_engine_it_says_who_reads_it(run: Run) -> None:
+    said = flat(run("quantize", LLAMA, "out", "--recipe", "w4a16").stdout)
+    assert "vLLM on h100, h200: 4-bit storage, 16-bit arithmetic (Machete, else Marlin)" in said
+    assert "SGLang on h100, h200, b200: 4-bit storage" in said
+
+
+def test_a_row_far_worse_than_the_others_is_a_warning(run: Run, lopsided: Path) -> None:
+    words = ("quantize", lopsided, "out", "--recipe", "quark-w4a8", *TARGET)
+    said = flat(run(*words).stdout)
+    assert "Warning: layers.0.mlp.up_proj: row 7 has " in said
+    assert said.count("Warning:") == 1
+    (warning,) = json.loads(run(*words, "--overwrite", "--format", "json").stdout)["warnings"]
+    assert float(warning.partition(" has ")[2].split()[0]) > OUTLIER
+
+
+def test_a_slower_kernel_is_a_warning(run: Run) -> None:
+    words = ("quantize", LLAMA, "out", "--recipe", "w4a16", "--for", "vllm:h200", "--tp", 4, "--dry-run", *TARGET)
+    assert "Warning: vllm@0.33.0:h200: " in flat(run(*words).stdout)
+    assert any(
+        "Marlin is used instead" in line for line in json.loads(run(*words, "--format", "json").stdout)["warnings"]
+    )
+
+
+def test_calibrated(run: Run, recorded: Recorded) -> None:
+    trace = recorded("llama", count=2, length=8)
+    done = run("quantize", LLAMA, "out", "--recipe", "w4a8-awq", "--for", "trtllm:b200", "--calibrate", trace, *TARGET)
+    assert done.exit_code == 0, done.stderr
+    assert "W4A8_AWQ" in Path("out/hf_quant_config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--recipe", "w4a9"), "no recipe is called w4a9"),
+        (("--recipe", "w4a8", "--for", "trtllm:b200"), "--recipe w4a8-awq is the nearest"),
+        (("--recipe", "w4a8", "--for", "vlm"), "vlm"),
+        (("--recipe", "w4a8", "--for", "vllm:b300"), "b300"),
+        (("--recipe", "fp8-tensor"), "--calibrate TRACE"),
+        (("--recipe", "fp8-tensor", "--calibrate", "nowhere"), "nowhere"),
+        (("--recipe", "w4a16", "--tp", "0"), "0 is not in the range"),
+        (("--recipe", "w4a16-g128", "--for", "vllm:b200", "--tp", "2"), "has no kernel for some sizes"),
+        ((), "Missing option '--recipe'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_done(run: Run, words: tuple[str, ...], said: str) -> None:
+    done = run("quantize", LLAMA, "out", *words, *TARGET)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in flat(done.stderr)
+    assert "Traceback" not in done.stderr
+    assert not Path("out").exists()
+
+
+def test_an_output_that_exists_is_kept(run: Run) -> None:
+    assert run("quantize", LLAMA, "out", "--recipe", "w4a16").exit_code == 0
+    before = Path("out/model.safetensors").read_bytes()
+    done = run("quantize", LLAMA, "out", "--recipe", "fp8")
+    assert done.exit_code == 2
+    assert "out exists already" in done.stderr
+    assert Path("out/model.safetensors").read_bytes() == before
+
+
+def test_as_a_program(program: Program, tmp_path: Path) -> None:
+    done = program("quantize", LLAMA, "out", "--recipe", "w4a16", "--format", "quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "out/model.safetensors").exists()

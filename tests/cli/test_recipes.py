@@ -1,0 +1,67 @@
+"""`draftconv recipes`: what there is, and what of it runs where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from draftconv.engines import ENGINES
+from draftconv.engines.kernels import hardware_of
+from draftconv.quantization.recipes import recipe_names
+from tests.cli.conftest import Run
+
+CELLS = [f"{engine}:{hardware}" for engine in ENGINES for hardware in hardware_of(engine)]
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_all_of_them(run: Run) -> None:
+    done = run("recipes")
+    assert (done.exit_code, done.stderr) == (0, "")
+    for name in recipe_names():
+        assert f" {name} " in flat(done.stdout)
+    told = json.loads(run("recipes", "--format", "json").stdout)
+    assert [row["name"] for row in told] == list(recipe_names())
+    assert all(row["about"] and row["scheme"].startswith("weights ") for row in told)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_one_on_every_engine_and_hardware(run: Run, name: str) -> None:
+    told = json.loads(run("recipes", name, "--format", "json").stdout)
+    assert told["name"] == name
+    assert [row["engine"] for row in told["engines"]] == CELLS
+    for row in told["engines"]:
+        assert row["told"].startswith("no form: ") == (row["format"] == "")
+        assert row["format"] or "--recipe " in row["told"]
+
+
+def test_a_person_reads_what_runs(run: Run) -> None:
+    said = flat(run("recipes", "w4a8").stdout)
+    assert "Recipe w4a8" in said
+    assert "Where it runs" in said
+    assert "embed, lm_head, fc, norms" in said
+
+
+def test_quiet_says_nothing(run: Run) -> None:
+    for words in ((), ("w4a8",)):
+        done = run("recipes", *words, "--format", "quiet")
+        assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_file_of_ones_own(run: Run, tmp_path: Path) -> None:
+    shipped = (Path(__file__).parents[2] / "recipes" / "w4a16.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(shipped)
+    mine, theirs = (json.loads(run("recipes", name, "--format", "json").stdout) for name in ("mine.yaml", "w4a16"))
+    assert mine["name"] == "mine"
+    assert [row["format"] for row in mine["engines"]] == [row["format"] for row in theirs["engines"]]
+
+
+def test_unknown_ones_are_met_with_known_ones(run: Run) -> None:
+    done = run("recipes", "w4a9")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "no recipe is called w4a9" in done.stderr
+    assert "w4a8" in done.stderr

@@ -1,0 +1,47 @@
+"""How far a weight went: figures worked out by hand, however the rows come by."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from draftconv.quantization.deviation import Deviation, Sum
+
+WEIGHT = torch.tensor([[3.0, 4.0], [6.0, 8.0], [0.0, 10.0]])
+NEAR = torch.tensor([[3.0, 4.5], [6.0, 7.0], [0.0, 10.0]])
+
+
+def told(*blocks: slice) -> Deviation:
+    total = Sum()
+    for block in blocks:
+        total.add(WEIGHT[block], NEAR[block])
+    return total.deviation()
+
+
+def test_by_hand() -> None:
+    found = told(slice(3))
+    assert found.relative == pytest.approx(math.sqrt((0.25 + 1) / (25 + 100 + 100)))
+    assert (found.row, found.worst) == (0, pytest.approx(0.1))
+    assert found.typical == pytest.approx(0.1)
+    assert found.largest == 1.0
+
+
+def test_rows_may_come_in_blocks() -> None:
+    assert told(slice(1), slice(1, 3)) == told(slice(3))
+
+
+def test_the_worst_row_is_counted_through_blocks() -> None:
+    total = Sum()
+    total.add(WEIGHT[:2], WEIGHT[:2])
+    total.add(WEIGHT[2:], WEIGHT[2:] * 0.5)
+    assert total.deviation() == Deviation(
+        relative=pytest.approx(5 / 15), worst=0.5, row=2, typical=0.0, largest=5.0
+    )  # fmt: skip
+
+
+def test_a_weight_of_zeros_has_no_error() -> None:
+    total = Sum()
+    total.add(torch.zeros(2, 3), torch.zeros(2, 3))
+    assert total.deviation() == Deviation(0.0, 0.0, 0, 0.0, 0.0)
