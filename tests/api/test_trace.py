@@ -260,6 +260,14 @@ def test_no_run_begins_that_the_disk_cannot_hold(ids: Path, tmp_path: Path, monk
     assert not (tmp_path / "out").exists()
 
 
+def test_the_directory_one_stands_in_is_called_by_its_name(
+    ids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WriteError, match=rf"{tmp_path.name} exists and holds no incomplete trace"):
+        trace(LLAMA, ids, Path(), FAST)
+
+
 def test_a_target_without_sizes(ids: Path, tmp_path: Path) -> None:
     target = Path(shutil.copytree(LLAMA, tmp_path / "target"))
     config = json.loads((target / "config.json").read_text())
