@@ -83,6 +83,10 @@ def refuse_occupied(out: Path, *, overwrite: bool = False, mark: Mark = CHECKPOI
     if not out.name:
         raise UsageError("the output directory has no name", cure="name a directory that does not exist yet")
     _refuse_target(out, mark, overwrite=overwrite)
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        mounted = os.statvfs(out.parent).f_flag
+        code = errno.EROFS if mounted & os.ST_RDONLY else errno.EACCES
+        raise write_error(OSError(code, os.strerror(code)), out)
     return out
 
 
@@ -199,14 +203,12 @@ def _claimed(room: Path) -> Iterator[Path]:
 
 def _lock(room: Path) -> int:
     while True:
+        room.mkdir(mode=0o700, exist_ok=True)  # not tried again: nothing can be made in /proc, however often
+        shared = room.parent.stat().st_mode & stat.S_ISVTX
         try:
-            room.mkdir(mode=0o700, exist_ok=True)
             status = room.lstat()
-            shared = room.parent.stat().st_mode & stat.S_ISVTX
         except FileNotFoundError:
-            if room.parent.is_dir():
-                continue  # another run finished and removed the room between the two calls
-            raise
+            continue  # another run finished and removed the room between the two calls
         # in a directory like /tmp anyone may have put it there; elsewhere a server may map user ids
         if not stat.S_ISDIR(status.st_mode) or (shared and status.st_uid != os.geteuid()):
             raise WriteError(

@@ -118,8 +118,8 @@ def _resolve(spec: str) -> Target:
     if path.is_dir():
         return _from_config(spec, read_config(path), path)
     known = known_targets()
-    if spec in known:
-        return known[spec]
+    if spec.lower() in known:
+        return known[spec.lower()]
     if "/" in spec:
         return _from_config(spec, read_config(spec), None)
     raise UsageError(

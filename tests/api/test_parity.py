@@ -536,10 +536,10 @@ def test_somebody_has_to_be_compared(recorded: Recorded) -> None:
         parity(LLAMA, trace=recorded())
 
 
-def test_a_quantized_drafter_is_refused_by_name(recorded: Recorded, tmp_path: Path) -> None:
+def test_quantized_weights_that_are_not_there_are_refused(recorded: Recorded, tmp_path: Path) -> None:
     out = shutil.copytree(LLAMA, tmp_path / "int4")
     edit(out / "config.json", {"quantization_config": {"quant_method": "compressed-tensors"}})
-    with pytest.raises(Refused, match="runs unquantized drafters"):
+    with pytest.raises(Refused, match="cannot read weights that are compressed-tensors"):
         parity(LLAMA, [out], trace=recorded())
 
 

@@ -2,11 +2,12 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from draftconv.checkpoint import staging as staging_module
-from draftconv.checkpoint.staging import refuse_same, staging
+from draftconv.checkpoint.staging import refuse_occupied, refuse_same, staging
 from draftconv.errors import UsageError, WriteError
 
 
@@ -107,6 +108,26 @@ def test_an_empty_directory_may_be_overwritten(tmp_path: Path) -> None:
 def test_needs_a_name() -> None:
     with pytest.raises(UsageError, match="has no name"), staging(Path("/")):
         pytest.fail("it must not start")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that takes no directories")
+def test_where_nothing_can_be_made_is_an_error() -> None:
+    """mkdir says ENOENT there, as it does when another run has just finished; trying again would never end."""
+    with pytest.raises(WriteError, match=r"out could not be written"), staging(Path("/proc/out")):
+        pytest.fail("it must not start")
+
+
+@pytest.mark.parametrize(("flags", "said"), [(os.ST_RDONLY, "Read-only file system"), (0, "Permission denied")])
+def test_what_may_not_be_written_to_is_told_before_the_work(
+    flags: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write everywhere, so the answers of the system are played."""
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
+    with pytest.raises(WriteError, match=f"out could not be written: {said}"):
+        refuse_occupied(tmp_path / "out")
+    monkeypatch.undo()
+    assert refuse_occupied(tmp_path / "out") == tmp_path / "out"
 
 
 def test_two_runs_do_not_meet(tmp_path: Path) -> None:

@@ -26,16 +26,19 @@ def test_only_layers() -> None:
             find_target(None, layers)
 
 
-def test_a_known_name() -> None:
-    found = find_target("kimi-k2.5", 61)
+@pytest.mark.parametrize("name", ["kimi-k2.5", "Kimi-K2.5"])
+def test_a_known_name(name: str) -> None:
+    """Also as the model is spelled elsewhere."""
+    found = find_target(name, 61)
     assert found is not None
-    assert (found.layers, found.family, found.hidden, found.vocab) == (61, "deepseek", 7168, 163840)
+    assert (found.name, found.layers, found.family) == ("kimi-k2.5", 61, "deepseek")
+    assert (found.hidden, found.vocab) == (7168, 163840)
     assert found.repo == "moonshotai/Kimi-K2.5"
 
 
 def test_the_shipped_table_is_complete() -> None:
     for name, target in known_targets().items():
-        assert target.name == name
+        assert target.name == name == name.lower()
         assert target.layers >= 6
         assert target.repo.count("/") == 1
         assert None not in (target.hidden, target.vocab, target.max_positions, target.family)

@@ -152,7 +152,7 @@ def test_activations_are_dropped_only_when_allowed() -> None:
 def test_the_seed_is_served_nowhere_and_repacked_where_its_integers_fit() -> None:
     for engine, form in (("vllm:mi325x", "compressed-pack"), ("sglang:h200", "compressed-pack"),
                          ("trtllm:b200", "modelopt-awq"), ("vllm", "compressed-pack")):  # fmt: skip
-        assert refusal("quark-w4a8", engine).cure.endswith(f"draftconv convert OUT OUT2 --format {form}")
+        assert refusal("quark-w4a8", engine).cure.endswith(f"draftconv convert OUT OUT2 --pack {form}")
     assert "convert" not in refusal("quark-w4a8", "sglang:mi325x").cure
     assert "positive group_size" in refusal("quark-w4a8", "vllm:cpu").why
     assert widest(find_recipe("quark-w4a8")).format == "quark-int4"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftconv.errors import BadCheckpoint, Refused
+from draftconv.errors import BadCheckpoint
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.grids import quantize
 from draftconv.quantization.reading import find_stored, quantized_modules, read
@@ -86,15 +86,13 @@ def test_tensors_decide_what_is_quantized(tmp_path: Path) -> None:
     assert torch.equal(found.load("fc").quantized.codes, torch.full((256, 768), -8, dtype=torch.int8))
 
 
-def test_a_config_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_a_config_of_another_format_is_overruled_by_the_tensors(tmp_path: Path) -> None:
     def other(config: dict[str, Any], _: dict[str, torch.Tensor]) -> None:
         config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
-    drafter = quantized.read(spoilt(tmp_path / "out", "w4a16", other), NAME)
-    with pytest.raises(Refused, match="cannot read weights that are") as caught:
-        find_stored(drafter)
-    assert "weight_packed" in caught.value.why
-    assert "compressed-pack" in caught.value.cure
+    found = find_stored(quantized.read(spoilt(tmp_path / "out", "w4a16", other), NAME))
+    assert found.format.id == "compressed-pack"
+    assert "config.json does not say how the weights are stored" in found.findings[0]
 
 
 def test_a_config_that_lies_about_the_format_is_seen(tmp_path: Path) -> None:
@@ -103,8 +101,8 @@ def test_a_config_that_lies_about_the_format_is_seen(tmp_path: Path) -> None:
                                          "sym": True}  # fmt: skip
 
     found = find_stored(quantized.read(spoilt(tmp_path / "out", "w4a16-g128", lie), NAME))
-    with pytest.raises(BadCheckpoint, match="GPTQ has no weight_packed"):
-        found.load(DOWN)
+    assert found.format.id == "compressed-pack"
+    assert found.findings
 
 
 def test_a_weight_of_another_shape_is_seen(tmp_path: Path) -> None:
@@ -125,7 +123,7 @@ def test_scales_of_no_weight_are_refused(tmp_path: Path) -> None:
         tensors[f"{prefix}mlp.extra.weight_scale"] = torch.ones(4, 1)
 
     drafter = quantized.read(spoilt(tmp_path / "out", "w4a16", stray), NAME)
-    with pytest.raises(BadCheckpoint, match="and this drafter has no such weight"):
+    with pytest.raises(BadCheckpoint, match="is no weight of a drafter that could be quantized"):
         find_stored(drafter)
 
 

@@ -110,7 +110,7 @@ def test_a_config_is_read_as_it_was_declared(format: Format, scheme: Scheme) -> 
 
 
 @held
-@pytest.mark.parametrize("drop", ["weight", "weight_scale", "weight_scale_2", "input_scale", "weight_zero_point"])
+@pytest.mark.parametrize("drop", ["weight", "weight_scale", "weight_scale_2", "input_scale"])
 def test_a_missing_tensor_is_named(format: Format, scheme: Scheme, drop: str) -> None:
     stored = format.store(random_weight(scheme, (16, 64), "BF16"))
     if stored.pop(drop, None) is not None:
