@@ -2,7 +2,7 @@
 
 `native` does every scheme. `quark` and `modelopt` are amd-quark and nvidia-modelopt
 themselves, installed as extras and imported when they are asked for; each does the
-schemes that it exports, and does them bit for bit as `native` does. No torch here.
+schemes that it exports, with the bits of `native` (MXFP4: with its values). No torch here.
 """
 
 from __future__ import annotations
