@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -164,8 +164,24 @@ def about(source: Path, what: str, work: Path, runs: int, load: float) -> str:
     )
 
 
+Figures = Callable[[Path, Path, str, Path, int], tuple[Row, ...]]
+"""From program, source, target, work directory and number of runs to rows."""
+
+
 def measure(options: argparse.Namespace, program: Path) -> Section:
     """Make the drafter, measure, clean up.
+
+    Raises:
+        BenchError: no room, or a program failed.
+    """
+    return section(options, program, TITLE, "converted", figures)
+
+
+def section(options: argparse.Namespace, program: Path, title: str, output: str, figures: Figures) -> Section:
+    """What some figures say of the full-size drafter, or of a miniature.
+
+    Args:
+        output: what the program measured leaves in the work directory.
 
     Raises:
         BenchError: no room, or a program failed.
@@ -179,11 +195,11 @@ def measure(options: argparse.Namespace, program: Path) -> Section:
     with ExitStack() as cleanup:
         if not options.keep:
             cleanup.callback(remove, source)
-        for leftover in (f"{name}.partial", "copy.safetensors", "converted", "target"):
+        for leftover in (f"{name}.partial", "copy.safetensors", output, "target"):
             cleanup.callback(remove, work / leftover)
         make_source(SCRIPTS / "specs" / f"{name}.json", source)
         target = make_target(work) if options.quick else "kimi-k2.5"
         load = os.getloadavg()[0]
         rows = figures(program, source, target, work, options.runs)
         what = f"random weights in the shape of {name}" + (" (a miniature)" if options.quick else "")
-        return Section(TITLE, about(source, what, work, options.runs, load), rows)
+        return Section(title, about(source, what, work, options.runs, load), rows)

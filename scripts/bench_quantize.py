@@ -8,16 +8,13 @@ of one would mean that arithmetic costs what the smaller file saves.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import statistics
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 
-from bench_convert import ROOM_NEEDED, about, durable_copy, limit, make_source, make_target, median, seconds, settle
-from measuring import SCRIPTS, BenchError, Row, Run, Section, progress, remove, run, spread
+from bench_convert import durable_copy, limit, median, seconds, section, settle
+from measuring import Row, Run, Section, progress, remove, run, spread
 
 TITLE = "Quantization"
 
@@ -82,20 +79,4 @@ def measure(options: argparse.Namespace, program: Path) -> Section:
     Raises:
         BenchError: no room, or a program failed.
     """
-    name = "tiny-eagle3" if options.quick else "kimi-k2.5-eagle3"
-    work: Path = options.dir
-    work.mkdir(parents=True, exist_ok=True)
-    source = work / name
-    if not options.quick and not source.exists() and shutil.disk_usage(work).free < ROOM_NEEDED:
-        raise BenchError(f"{work} has less than {ROOM_NEEDED / 1e9:.0f} GB of room; choose another with --dir")
-    with ExitStack() as cleanup:
-        if not options.keep:
-            cleanup.callback(remove, source)
-        for leftover in (f"{name}.partial", "copy.safetensors", "quantized", "target"):
-            cleanup.callback(remove, work / leftover)
-        make_source(SCRIPTS / "specs" / f"{name}.json", source)
-        target = make_target(work) if options.quick else "kimi-k2.5"
-        load = os.getloadavg()[0]
-        rows = figures(program, source, target, work, options.runs)
-        what = f"random weights in the shape of {name}" + (" (a miniature)" if options.quick else "")
-        return Section(TITLE, about(source, what, work, options.runs, load), rows)
+    return section(options, program, TITLE, "quantized", figures)

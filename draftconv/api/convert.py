@@ -328,7 +328,7 @@ def _repacking(
     from draftconv.quantization.formats import find_format
 
     form, style = find_format(str(options.pack))
-    style, scheme = packing.same_integers(stored, form, style, lossy=options.allow_lossy)
+    scheme = packing.same_integers(stored, form, lossy=options.allow_lossy)
     specs = [parse_engine(found.id)] if found.id in ENGINES else []
 
     def pack(work: Work) -> Work:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from draftconv.api.work import Packed, Work
-from draftconv.checkpoint import Computed, Copy, PlannedTensor, TensorRef, show, show_some
+from draftconv.checkpoint import Computation, Computed, Copy, PlannedTensor, TensorRef, show, show_some
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
@@ -19,7 +19,7 @@ from draftconv.quantization.scheme import GRIDS, Per, ScaleDtype, Scheme, Weight
 
 if TYPE_CHECKING:
     from draftconv.quantization.deviation import Deviation
-    from draftconv.quantization.formats.base import Format, Weight
+    from draftconv.quantization.formats.base import Format, Part, Weight
     from draftconv.quantization.grids import InputScales
     from draftconv.quantization.reading import Stored
 
@@ -80,16 +80,15 @@ def quantize(
     form: Form,
     why: str,
     *,
-    input_scales: InputScales | None = None,
-) -> tuple[Work, dict[str, Deviation]]:
+    deviations: dict[str, Deviation],
+    input_scales: InputScales,
+) -> Work:
     """Quantize some weights of a drafter.
 
     Args:
         names: canonical weights. `why`: for the record.
+        deviations: is told how far each weight went, once the plan is executed.
         input_scales: of static activations, by module.
-
-    Returns:
-        The work, and what will be told of each weight once the plan has been executed.
 
     Raises:
         Refused: the format cannot hold a weight of this shape.
@@ -97,7 +96,6 @@ def quantize(
     from draftconv.quantization.weights import Quantize
 
     sources = {name: _float_source(work, name) for name in names}
-    deviations: dict[str, Deviation] = {}
     for name, ref in sources.items():
         module = name.removesuffix(WEIGHT)
         computation = Quantize(
@@ -108,18 +106,12 @@ def quantize(
             form.style,
             tuple(sources[other] for other in fused_with(name, sources)),
             deviations,
-            (input_scales or {}).get(module),
+            input_scales.get(module),
         )
         outputs, inputs = ref.shape
         parts = form.format.parts((outputs, inputs), form.scheme, ref.dtype)
-        work = work.without(name).put(
-            *(
-                PlannedTensor(f"{module}.{part.suffix}", part.dtype, part.shape, Computed(computation, part.suffix))
-                for part in parts
-            )
-        )
-        work = work.declare("replaced", name, why)
-    return replace(work, packed=form.packed()), deviations
+        work = _computed(work.without(name), module, parts, computation).declare("replaced", name, why)
+    return replace(work, packed=form.packed())
 
 
 def without_quantized(work: Work, stored: Stored) -> Work:
@@ -145,12 +137,7 @@ def repack(work: Work, stored: Stored, form: Form) -> Work:
         computation = Repack(module, parts, stored, form.format, form.style, group)
         weight = computation.weight()
         foretold = form.format.parts(stored.shapes[module], form.scheme, weight.dtype)
-        work = work.put(
-            *(
-                PlannedTensor(f"{module}.{part.suffix}", part.dtype, part.shape, Computed(computation, part.suffix))
-                for part in foretold
-            )
-        )
+        work = _computed(work, module, foretold, computation)
         work = work.declare("replaced", f"{module}{WEIGHT}", f"the same integers and scales as {form.format.title}")
     before, after = stored.declared.inputs, form.scheme.inputs
     if before != after:
@@ -205,8 +192,8 @@ def apart(stored: Stored, modules: Sequence[str]) -> tuple[Stored, Stored]:
     )
 
 
-def same_integers(stored: Stored, form: Format, style: str | None, *, lossy: bool) -> tuple[str | None, Scheme]:
-    """How a format would declare weights that are stored in another: the style, and the scheme.
+def same_integers(stored: Stored, form: Format, *, lossy: bool) -> Scheme:
+    """How a format would declare weights that are stored in another.
 
     Args:
         lossy: leave out activations that the format cannot declare.
@@ -236,12 +223,22 @@ def same_integers(stored: Stored, form: Format, style: str | None, *, lossy: boo
     wide = weight.quantized.scale.dtype.itemsize == 4 and grid in ("int4", "int8")
     scale: ScaleDtype = "F32" if wide else GRIDS[grid].scales[0]
     weights = WeightScheme(grid, per, GRIDS[grid].rules[0], scale, group)
-    return style, Scheme(weights, inputs if inputs in form.inputs else None)
+    return Scheme(weights, inputs if inputs in form.inputs else None)
 
 
 def per_of(weight: Weight) -> Per:
     """Whether a weight has one scale, or one per row."""
     return "tensor" if weight.quantized.scale.numel() == 1 and weight.quantized.codes.shape[0] > 1 else "channel"
+
+
+def _computed(work: Work, module: str, parts: Iterable[Part], computation: Computation) -> Work:
+    """The tensors that a module becomes, all of one computation."""
+    return work.put(
+        *(
+            PlannedTensor(f"{module}.{part.suffix}", part.dtype, part.shape, Computed(computation, part.suffix))
+            for part in parts
+        )
+    )
 
 
 def _held_group(stored: Stored) -> int | None:

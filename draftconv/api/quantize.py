@@ -123,10 +123,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
 
     def packer(work: Work) -> Work:
         why = f"quantized by recipe {recipe.name}: {deployment.scheme}"
-        work, found = packing.quantize(work, selection.quantized, form, why, input_scales=scales)
-        nonlocal deviations
-        deviations = found
-        return work
+        return packing.quantize(work, selection.quantized, form, why, deviations=deviations, input_scales=scales)
 
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     convert = replace(options.convert, to=_layout(specs))

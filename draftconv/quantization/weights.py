@@ -58,21 +58,21 @@ class Quantize:
         return 4 * BLOCK + 3 * self.ref.shape[0] * self.ref.shape[1]
 
     def run(self) -> Bytes:
-        total = Sum()
-        quantized = self._quantized(self.ref, total)
+        total, weights = Sum(), self.scheme.weights
+        whole = torch.stack([_peak(ref) for ref in self.fused]).amax() if weights.whole else None
+        quantized = self._quantized(self.ref, whole, total)
         self.deviations[self.name] = total.deviation()
         weight = Weight(
             quantized,
             self.ref.dtype,
             self.input_scale,
-            fp8_scale=self._fp8_scale(quantized),
-            per=self.scheme.weights.per,
+            fp8_scale=self._fp8_scale(quantized, whole),
+            per=weights.per,
         )
         return to_bytes(self.format.store(weight, self.style))
 
-    def _quantized(self, ref: TensorRef, total: Sum | None = None) -> Quantized:
+    def _quantized(self, ref: TensorRef, whole: Tensor | None, total: Sum | None = None) -> Quantized:
         weights = self.scheme.weights
-        whole = torch.stack([_peak(other) for other in self.fused]).amax() if weights.whole else None
         codes_OI, scales, at = torch.empty(0), [], 0
         for rows_BI in _rows(ref):
             part = quantize(rows_BI, weights, whole=whole, name=self.name)
@@ -86,12 +86,12 @@ class Quantize:
         scale = scales[0] if weights.per == "tensor" else torch.cat(scales)
         return replace(part, codes=codes_OI, scale=scale)
 
-    def _fp8_scale(self, quantized: Quantized) -> Tensor | None:
+    def _fp8_scale(self, quantized: Quantized, whole: Tensor | None) -> Tensor | None:
         """What int4 weights are widened by to meet FP8 activations: one for all that are multiplied together."""
         inputs = self.scheme.inputs
         if inputs is None or inputs.dynamic or self.scheme.weights.grid != "int4":
             return None
-        others = (self._quantized(ref) for ref in self.fused if ref is not self.ref)
+        others = (self._quantized(ref, whole) for ref in self.fused if ref is not self.ref)
         return torch.stack([fp8_scale(each) for each in (quantized, *others)]).amax()
 
 
