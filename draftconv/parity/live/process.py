@@ -1,4 +1,4 @@
-"""An engine as a process of ours: in a group of its own, its output in a file, gone with all its children at the end."""
+"""An engine as a process of ours: in a group of its own, its output in a file, gone with its children at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -80,10 +80,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    try:
-        os.killpg(process.pid, number)  # the group outlives its leader as long as a child lives
-    except ProcessLookupError:
-        pass
+    with suppress(ProcessLookupError):  # the group outlives its leader as long as a child lives
+        os.killpg(process.pid, number)
 
 
 @contextmanager
@@ -93,7 +91,7 @@ def _terminable() -> Iterator[None]:
         yield
         return
 
-    def unwind(number: int, frame: FrameType | None) -> None:
+    def unwind(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, unwind)

@@ -2,6 +2,7 @@
 
     DIR/run.json               target, engine, prompts, lengths: the same for all arms
     DIR/arms/0/arm.json        drafter and engine of an arm; 0 is the reference
+    DIR/arms/0/server.json     which server answered last, so that one that was not swapped is noticed
     DIR/arms/0/answers.jsonl   one line per finished request: ids of its text, histogram
     DIR/arms/0/server.log      of the server, where draftconv started it
 
@@ -31,7 +32,7 @@ from draftconv.parity.trace import token_hash
 from draftconv.reference.counts import Counts
 
 FORMAT, VERSION = "draftconv-live-run", 1
-RUN, ARMS, ARM, ANSWERS = "run.json", "arms", "arm.json", "answers.jsonl"
+RUN, ARMS, ARM, SERVER, ANSWERS = "run.json", "arms", "arm.json", "server.json", "answers.jsonl"
 _ANOTHER = "repeat the options of the run, or choose another directory"
 
 
@@ -121,6 +122,37 @@ class Stored:
         """
         _agree(self.directory / ARM, asdict(terms))
 
+    def seen(self, born: str, drafter: str, *, finished: bool = False) -> None:
+        """Remember which server answered last, and whether the arm is finished.
+
+        Raises:
+            WriteError: the file system refuses.
+        """
+        _write(self.directory / SERVER, {"born": born, "drafter": drafter, "finished": finished})
+
+    @property
+    def last_seen(self) -> tuple[str, str]:
+        """Birth and drafter of the server that answered last; empty where it did not tell, or none has.
+
+        Raises:
+            BadReport: the file was changed.
+        """
+        server = self._server()
+        return server.text("born") or "", server.text("drafter") or ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether every request was answered, or failed as the few that a run survives.
+
+        Raises:
+            BadReport: the file was changed.
+        """
+        return self._server().flag("finished") is True
+
+    def _server(self) -> Config:
+        path = self.directory / SERVER
+        return Config(_document(path) if path.exists() else {}, SERVER)
+
     def terms(self) -> ArmTerms | None:
         """What the arm was begun with; None when it has not been.
 
@@ -190,15 +222,7 @@ class Store:
 def _agree(path: Path, wanted: Mapping[str, object]) -> None:
     """Write a document, or find the same one there."""
     if not path.exists():
-        new = path.with_name(f"{path.name}.new")
-        try:
-            with new.open("wb") as file:
-                file.write(json.dumps(wanted, indent=1, ensure_ascii=True).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
-        except OSError as error:
-            raise write_error(error, path) from error
+        _write(path, wanted)
         return
     begun = _document(path)
     for key in sorted({*begun, *wanted}):
@@ -208,6 +232,18 @@ def _agree(path: Path, wanted: Mapping[str, object]) -> None:
                 why="answers of both would be mixed",
                 cure=_ANOTHER,
             )
+
+
+def _write(path: Path, document: Mapping[str, object]) -> None:
+    new = path.with_name(f"{path.name}.new")
+    try:
+        with new.open("wb") as file:
+            file.write(json.dumps(document, indent=1, ensure_ascii=True).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        raise write_error(error, path) from error
 
 
 def _append(path: Path, line: Mapping[str, object]) -> None:
