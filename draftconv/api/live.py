@@ -208,6 +208,11 @@ def live_parity(
         depth=options.depth,
         length=length,
         ignore_eos=not options.natural_stop,
+        concurrency=options.concurrency,
+        arguments=(
+            *options.server_args,
+            *([f"tensor parallel {options.tensor_parallel}"] * (options.tensor_parallel > 1)),
+        ),
     )
     asking = Asking(options.depth, length, not options.natural_stop, options.timeout)
     with Store(options.run, terms) as store:

@@ -44,6 +44,7 @@ class Terms:
         target: name with revision. `engine`: its name. `way`: server, launched or offline.
         prompts: where they came from. `prompts_sha256`: of them as they were rendered.
         depth: K. `length`: generated tokens at most. `ignore_eos`: always so many.
+        concurrency: requests at a time. `arguments`: that an engine was started with beside the usual ones.
     """
 
     target: str
@@ -54,6 +55,8 @@ class Terms:
     depth: int
     length: int
     ignore_eos: bool
+    concurrency: int = 1
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,10 @@ class Store:
                 raise UsageError(
                     f"{show(self.directory.name)} holds something else than a run", cure="choose another directory"
                 )
-            _agree(self.directory / RUN, {"format": FORMAT, "version": VERSION, **asdict(self.terms)})
+            _agree(
+                self.directory / RUN,
+                {"format": FORMAT, "version": VERSION, **asdict(self.terms), "arguments": [*self.terms.arguments]},
+            )
         except BlockingIOError as error:
             os.close(self._lock)
             raise WriteError(

@@ -120,25 +120,23 @@ class VllmServer:
             model = first(self.http.get("/v1/models"), "data")
             self.model = model.text("id") or ""
             version = self.http.get("/version").text("version") or "of unknown version"
-            born = self._counters()
+            before = self._counters()
             reply = self._complete(prompt, replace(self.asking, length=min(PROBE, self.asking.length)))
             depth = _per_request(reply).integer("num_spec_tokens")
             self.totals = depth is None
-            after = self._counters()
             if self.totals:
-                self._refuse_undrafted(born, after)
-                depth = len(after.reached) if after else None
+                depth = self._drafted(before, len(self._tokens(reply)))
             refuse_depth("vLLM", depth, self.asking.depth)
             if not self.totals:
                 self._explained(reply)
-            self.seen = after
+                self.seen = self._counters()
             return Served(
                 target=model.text("root") or self.model,
                 version=version,
                 counting=TOTALS if self.totals else PER_REQUEST,
                 alone=self.totals,
                 room=model.integer("max_model_len"),
-                born=after.born if after else "",
+                born=self.seen.born if self.seen else "",
             )
 
     def ask(self, prompt: Sequence[int]) -> Answer:
@@ -146,8 +144,9 @@ class VllmServer:
         with self.http.understood():
             if not self.totals:
                 return self._explained(self._complete(prompt, self.asking))
-            before = self._counters()
-            if before is None or (self.seen and before.since(self.seen).steps):
+            before, seen = self._counters(), self.seen
+            self.seen = before
+            if before is None or (seen and before.since(seen).steps):
                 raise Void("the server drafted between two requests", why="its counts are totals", cure=OTHERS)
             tokens = self._tokens(self._complete(prompt, self.asking))
             return explained(tokens, self._settled(before, len(tokens)))
@@ -196,7 +195,7 @@ class VllmServer:
         deadline = time.monotonic() + self.settling
         while True:
             self.seen = self._counters()
-            counts = self.seen.since(before) if self.seen else Counts(())
+            counts = (self.seen or before).since(before)
             if 1 + counts.steps + counts.accepted >= length or time.monotonic() > deadline:
                 return counts
             time.sleep(_POLL)
@@ -209,14 +208,21 @@ class VllmServer:
                 raise
             return None  # a server may keep its metrics to itself when answers carry the counts
 
-    def _refuse_undrafted(self, before: Counters | None, after: Counters | None) -> None:
-        if after is None or before is None or after.drafts == before.drafts:
+    def _drafted(self, before: Counters | None, length: int) -> int:
+        """K, from counters that moved with a text.
+
+        Raises:
+            Void: there are none, or they did not move.
+        """
+        counts = self._settled(before, length) if before else None
+        if counts is None or not counts.steps:
             raise Void(
                 f"the server at {show(self.http.url)} reports no drafts",
                 why="it has no drafter, or neither counts per request nor /metrics",
                 cure="start it with the command that `draftconv serve` prints and "
                 "--per-request-spec-decode-metrics summary",
             )
+        return counts.depth
 
 
 def _per_request(reply: Config) -> Config:
