@@ -148,6 +148,7 @@ class _Run:
     store: Store
     progress: Progress | None
     arms: Sequence[LiveArm]
+    launches: Sequence[Launch]
     asks: list[Ask] = field(default_factory=list, init=False)
 
     @property
@@ -215,8 +216,11 @@ def live_parity(
         ),
     )
     asking = Asking(options.depth, length, not options.natural_stop, options.timeout)
+    launches = [_launch(arm, kind, options) for arm in arms] if way in ("launch", "offline") else []
     with Store(options.run, terms) as store:
-        run = _Run(options, way, spec, kind, goal, asking, asked.prompts, first, dialogue, store, progress, arms)
+        run = _Run(
+            options, way, spec, kind, goal, asking, asked.prompts, first, dialogue, store, progress, arms, launches
+        )
         answers = _all_answers(run)
         found = _report(run, answers, terms)
     return extended(earlier, found) if earlier else found
@@ -271,8 +275,6 @@ def _check(options: LiveOptions, way: Way, spec: EngineSpec, candidates: Sequenc
         raise UsageError(f"{', '.join(wrong)} has no meaning for a running server", cure="leave it out")
     if way == "offline" and options.concurrency > 1:
         raise UsageError("--offline asks one request at a time", cure="leave out --concurrency")
-    if started:
-        refuse_switches(options.server_args, os.environ)
     urls = [url for url in (options.url_ref, *options.url_cand) if url]
     if len({url.rstrip("/") for url in urls}) < len(urls):
         raise UsageError(
@@ -456,8 +458,7 @@ def _client(run: _Run, arm: LiveArm, directory: Path) -> Iterator[Client]:
     if arm.url is not None:
         yield run.kind.connect(*arm.url, run.asking)
         return
-    launch = _launch(run, arm)
-    refuse_switches((*launch.argv, *launch.files.values()), os.environ)
+    launch = run.launches[arm.number]
     if run.way == "offline":
         argv = without_server(launch.argv)
         if run.asking.ignore_eos:
@@ -480,9 +481,8 @@ def _client(run: _Run, arm: LiveArm, directory: Path) -> Iterator[Client]:
         yield client
 
 
-def _launch(run: _Run, arm: LiveArm) -> Launch:
+def _launch(arm: LiveArm, kind: Kind, options: LiveOptions) -> Launch:
     """The server of an arm, with the command of `draftconv serve`."""
-    options = run.options
     command = serve(
         arm.source,
         options.engine,
@@ -493,15 +493,17 @@ def _launch(run: _Run, arm: LiveArm) -> Launch:
         aux_convention=options.aux_convention,
     )
     python = options.engine_python.absolute() if options.engine_python else None
-    return measuring(
-        command.argv, command.files, run.kind, options.server_args, patience=options.start_timeout, python=python
+    launch = measuring(
+        command.argv, command.files, kind, options.server_args, patience=options.start_timeout, python=python
     )
+    refuse_switches((*launch.argv, *launch.files.values()), os.environ)
+    return launch
 
 
 def _start(run: _Run, arm: LiveArm) -> str:
     """What starts the server of an arm; empty where draftconv cannot say."""
     try:
-        return f"start it with: {shlex.join(_launch(run, arm).argv)}"
+        return f"start it with: {shlex.join(_launch(arm, run.kind, run.options).argv)}"
     except DraftconvError:
         return ""
 

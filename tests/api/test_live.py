@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from draftconv.api.convert import ConvertOptions
+from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.live import LiveOptions, live_parity
 from draftconv.api.parity import exit_code
 from draftconv.api.quantize import QuantizeOptions, quantize
-from draftconv.errors import EngineError, Unfinished, UsageError, Void
+from draftconv.errors import CheckFailed, EngineError, Unfinished, UsageError, Void
 from draftconv.parity.live.collect import Patience
 from draftconv.parity.report import Report, read_report, write_report
 from tests.parity.live.stub import Reply, Stub, all_serving, steps
@@ -305,6 +305,15 @@ def test_a_switch_is_refused_before_anything_starts(options: LiveOptions, cand: 
     faked = replace(options, launch=True, server_args=('--speculative-config={"synthetic_acceptance_length": 3}',))
     with pytest.raises(Void, match="synthetic_acceptance"):
         live_parity(REF, [cand], faked)
+
+
+def test_a_drafter_that_is_refused_is_so_before_anything_starts(options: LiveOptions, tmp_path: Path) -> None:
+    """Its server would be the third, hours later."""
+    convert(REF, tmp_path / "out", ConvertOptions(to="vllm", target=str(TARGET)))
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    (tmp_path / "out/config.json").write_text(json.dumps({**config, "norm_output": False}))
+    with pytest.raises(CheckFailed, match="would not serve this drafter as it was trained"):
+        live_parity(REF, [tmp_path / "out"], replace(options, launch=True, engine_python=Path("/nowhere/python")))
 
 
 def test_a_text_that_the_server_has_no_room_for(options: LiveOptions, cand: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.live import LiveOptions, live_parity
@@ -87,13 +88,16 @@ def test_offline_counts_are_those_of_plain_decoding(tmp_path: Path, monkeypatch:
 
 
 def test_servers_that_are_started(tmp_path: Path) -> None:
-    """A config that lost norm_output loads without a word; the engine's own counts tell."""
+    """A drafter with a scale doubled, as no loader notices: the engine's own counts tell."""
     broken = converted(tmp_path, "llama-eagle3.1", "llama")
-    config = json.loads((broken / "config.json").read_text())
-    (broken / "config.json").write_text(json.dumps({**config, "norm_output": False}))
+    tensors = load_file(broken / "model.safetensors")
+    doubled = [name for name in tensors if name.endswith("mlp.down_proj.weight")]
+    for name in doubled:
+        tensors[name] *= 2
+    save_file(tensors, broken / "model.safetensors", {"format": "pt"})
     report = judged(tmp_path, "llama-eagle3.1", "llama", broken, offline=False)
     comparison = report.comparisons[0]
-    assert config["norm_output"] is True
+    assert len(doubled) == 1
     assert comparison.verdict.outcome == "fail"
     assert report.identical(comparison) == 32  # greedy float32 text does not depend on the drafter
     assert equal_requests(report, "llama-eagle3.1") >= 0.9
