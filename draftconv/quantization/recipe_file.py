@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field
 
+from draftconv.drafter.yaml_file import Part, read_yaml
 from draftconv.errors import UsageError, did_you_mean
 from draftconv.quantization.exclusions import ROLES, is_pattern
 from draftconv.quantization.recipes import FormatName, Recipe
@@ -28,11 +25,7 @@ from draftconv.quantization.scheme import (
 Text = Annotated[str, Field(min_length=1)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Weights(_Part):
+class Weights(Part):
     """`weights:` of a recipe."""
 
     grid: GridName
@@ -42,7 +35,7 @@ class Weights(_Part):
     scale_dtype: ScaleDtype
 
 
-class Activations(_Part):
+class Activations(Part):
     """`activations:` of a recipe; left out, they stay in 16 bits."""
 
     grid: InputGrid
@@ -50,7 +43,7 @@ class Activations(_Part):
     scale: Literal["dynamic", "static"]
 
 
-class File(_Part):
+class File(Part):
     """A whole recipe."""
 
     about: Text
@@ -70,23 +63,14 @@ def parse(text: str, name: str, where: str) -> Recipe:
     Raises:
         UsageError: it is no YAML or no recipe; the message names the key.
     """
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{where} is not YAML: {_where(error)}", cure="recipes/w4a16.yaml is an example") from error
-    if not isinstance(data, dict):
-        raise UsageError(f"{where} is no mapping of keys to values", cure=_keys(File))
-    try:
-        file = File.model_validate(data)
-    except ValidationError as error:
-        # A misspelled key is also a missing one: the spelling is told first.
-        faults = sorted(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
-        first, *more = (_told(details) for details in faults)
-        raise UsageError(
-            f"{where}: {'; '.join([first[0], *(what for what, _ in more)])}",
-            why="a key that is misread would quantize something else than was meant",
-            cure=first[1],
-        ) from error
+    file = read_yaml(
+        File,
+        text,
+        where,
+        noun="recipe",
+        why="a key that is misread would quantize something else than was meant",
+        example="recipes/w4a16.yaml",
+    )
     try:
         scheme = Scheme(_weights(file.weights), _inputs(file.activations))
     except UsageError as error:
@@ -107,36 +91,3 @@ def _weights(part: Weights) -> WeightScheme:
 
 def _inputs(part: Activations | None) -> InputScheme | None:
     return InputScheme(part.grid, part.per, part.scale == "dynamic") if part else None
-
-
-def _told(details: ErrorDetails) -> tuple[str, str]:
-    """What is wrong with one key, and what to write instead."""
-    path = [str(step) for step in details["loc"]]
-    key = ".".join(path)
-    match details["type"]:
-        case "extra_forbidden":
-            part = _PARTS.get(path[0], File) if len(path) > 1 else File
-            return f"{key} is no key of a recipe", did_you_mean(path[-1], part.model_fields, _keys(part))
-        case "missing":
-            return f"{key} is missing", f"add {key}"
-        case "literal_error":
-            known = re.findall(r"'([^']+)'", details.get("ctx", {}).get("expected", ""))
-            return f"{key}: {details['input']!r} is unknown", did_you_mean(
-                str(details["input"]), known, f"{key}: {' or '.join(known)}"
-            )
-        case _:
-            said = details["msg"]
-            return f"{key}: {said[:1].lower()}{said[1:]}", ""
-
-
-_PARTS: Mapping[str, type[_Part]] = {"weights": Weights, "activations": Activations}
-
-
-def _keys(part: type[_Part]) -> str:
-    return f"keys: {', '.join(part.model_fields)}"
-
-
-def _where(error: yaml.YAMLError) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"line {error.problem_mark.line + 1}: {error.problem}"
-    return "it cannot be parsed"

@@ -1,0 +1,37 @@
+"""The shape of a profile file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from draftconv.drafter.yaml_file import Part
+from draftconv.parity.verdict import Kind
+
+Text = Annotated[str, Field(min_length=1)]
+Number = Annotated[int, Field(ge=1)]
+
+
+class Asked(Part):
+    """An entry of `suites:`."""
+
+    prompts: Text
+    limit: Number | None = None
+    max_tokens: Number
+
+
+class File(Part):
+    """A whole profile."""
+
+    about: Text
+    engine: Text
+    target: Text | None = None
+    tensor_parallel: Number
+    depth: Number
+    server_args: list[str]
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], str]
+    recipe: Text
+    suites: Annotated[list[Asked], Field(min_length=1)]
+    margins: dict[Kind, Annotated[float, Field(ge=0, lt=1)]]
+    evidence: Literal["run", "read"]
