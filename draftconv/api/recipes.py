@@ -1,13 +1,18 @@
-"""The shipped recipes, and what each becomes on every engine and its hardware."""
+"""What ships under a name: recipes with what each becomes on every engine, hardware profiles, prompt suites."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
+from draftconv.api.profiles import Profile, find_profile, profile_names
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.kernels import hardware_of, resolve
-from draftconv.errors import Refused
-from draftconv.quantization.recipes import Recipe, find_recipe, recipe_names
+from draftconv.errors import Refused, UsageError, did_you_mean
+from draftconv.quantization.recipes import SUFFIXES, Recipe, find_recipe, recipe_names
+
+Kind = Literal["recipe", "profile", "suite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,46 @@ class Served:
 def listed() -> tuple[Recipe, ...]:
     """The shipped recipes in alphabetical order."""
     return tuple(find_recipe(name) for name in recipe_names())
+
+
+def listed_profiles() -> tuple[Profile, ...]:
+    """The shipped profiles in alphabetical order."""
+    return tuple(find_profile(name) for name in profile_names())
+
+
+def kind_of(spec: str) -> Kind:
+    """What a name, or the path of a file, stands for.
+
+    Raises:
+        UsageError: nothing that ships has this name.
+    """
+    from draftconv.parity.suites import suites
+
+    if spec.endswith(SUFFIXES):
+        return "profile" if _is_profile(Path(spec)) else "recipe"
+    names: dict[str, Kind] = {
+        **dict.fromkeys(recipe_names(), "recipe"),
+        **dict.fromkeys(profile_names(), "profile"),
+        **dict.fromkeys(suites(), "suite"),
+    }
+    if spec not in names:
+        raise UsageError(
+            f"no recipe, profile or suite is called {spec}",
+            why=f"`draftconv recipes` lists the {len(names)} that are shipped",
+            cure=did_you_mean(spec, names, "a recipe or profile of your own is given by its path, ending in .yaml"),
+        )
+    return names[spec]
+
+
+def _is_profile(path: Path) -> bool:
+    """True for YAML that names an engine; what cannot be read is left to whoever reads it as a recipe."""
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return False
+    return isinstance(data, dict) and "engine" in data
 
 
 def served(name: str) -> tuple[Recipe, tuple[Served, ...]]:

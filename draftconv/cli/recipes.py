@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from draftconv.cli.options import format_option
+
+if TYPE_CHECKING:
+    from draftconv.api.profiles import Profile
 
 EPILOG = """\b
 Examples:
   draftconv recipes
   draftconv recipes w4a8
+  draftconv recipes b200-vllm
+  draftconv recipes mt-bench
 """
 
 
@@ -17,22 +24,55 @@ Examples:
 @click.argument("name", required=False)
 @format_option
 def command(name: str | None, form: str) -> None:
-    """List the shipped recipes, or show one: its numbers, what it leaves alone, and what runs where."""
-    from dataclasses import asdict
+    """List what ships: quantization recipes, hardware profiles and prompt suites; or show one of them.
 
-    from draftconv.api.recipes import listed, served
-    from draftconv.cli import output
+    A recipe is shown with what runs of it on every engine and hardware; a profile with what a parity run on
+    its machine takes from it. NAME may be the path of a recipe or profile of your own, ending in .yaml.
+    """
+    from draftconv.api.recipes import kind_of
 
     if name is None:
-        recipes = listed()
-        match form:
-            case "json":
-                output.print_json([{"name": r.name, "about": r.about, "scheme": str(r.scheme)} for r in recipes])
-            case "human":
-                rows = [(output.text(r.name), output.text(r.about), output.text(r.scheme)) for r in recipes]
-                output.console().print(output.table("Recipes", ("recipe", "", "numbers"), rows))
-                output.print_next(["draftconv", "recipes", recipes[0].name])
+        _all(form)
         return
+    {"recipe": _recipe, "profile": _profile, "suite": _suite}[kind_of(name)](name, form)
+
+
+def _all(form: str) -> None:
+    from draftconv.api.recipes import listed, listed_profiles
+    from draftconv.cli import output
+    from draftconv.parity.suites import suites
+
+    recipes, profiles, named = listed(), listed_profiles(), suites()
+    match form:
+        case "json":
+            output.print_json(
+                {
+                    "recipes": [{"name": r.name, "about": r.about, "scheme": str(r.scheme)} for r in recipes],
+                    "profiles": [
+                        {"name": p.name, "about": p.about, "engine": p.engine, "recipe": p.recipe} for p in profiles
+                    ],
+                    "suites": [{"name": name, "about": suite.about} for name, suite in named.items()],
+                }
+            )
+        case "human":
+            screen = output.console()
+            rows = [(output.text(r.name), output.text(r.about), output.text(r.scheme)) for r in recipes]
+            screen.print(output.table("Recipes", ("recipe", "", "numbers"), rows))
+            rows = [(output.text(p.name), output.text(p.about), output.text(p.recipe)) for p in profiles]
+            screen.print(output.table("Hardware profiles", ("profile", "", "recipe"), rows))
+            rows = [
+                (output.text(name), output.text(suite.about), output.text(suite.count)) for name, suite in named.items()
+            ]
+            screen.print(output.table("Prompt suites", ("suite", "", "prompts"), rows))
+            output.print_next(["draftconv", "recipes", recipes[0].name])
+
+
+def _recipe(name: str, form: str) -> None:
+    from dataclasses import asdict
+
+    from draftconv.api.recipes import served
+    from draftconv.cli import output
+
     recipe, table = served(name)
     match form:
         case "json":
@@ -51,3 +91,80 @@ def command(name: str | None, form: str) -> None:
             screen.print(output.card(f"Recipe {recipe.name}: {recipe.about}", card))
             rows = [(output.text(row.engine), output.text(row.format), output.text(row.told)) for row in table]
             screen.print(output.table("Where it runs", ("engine", "format", "what runs there"), rows))
+
+
+def _profile(name: str, form: str) -> None:
+    from dataclasses import asdict
+
+    from draftconv.api.profiles import find_profile
+    from draftconv.cli import output
+
+    profile = find_profile(name)
+    match form:
+        case "json":
+            output.print_json(asdict(profile))
+        case "human":
+            screen = output.console()
+            screen.print(output.card(f"Profile {profile.name}: {profile.about}", _card(profile)))
+            rows = [
+                (output.text(a.prompts), output.text(a.limit or "all"), output.text(a.max_tokens))
+                for a in profile.suites
+            ]
+            screen.print(output.table("What is asked", ("suite", "prompts", "tokens"), rows))
+            target = [] if profile.target else ["--target", "TARGET"]
+            output.print_next(
+                [
+                    "draftconv",
+                    "parity",
+                    "REF",
+                    "CAND",
+                    "--profile",
+                    name,
+                    *target,
+                    "--launch",
+                    "--run",
+                    "RUN",
+                    "--dry-run",
+                ]
+            )
+
+
+def _card(profile: Profile) -> list[tuple[str, object]]:
+    import shlex
+
+    return [
+        ("engine", profile.engine),
+        ("target", profile.target or "yours: --target"),
+        ("devices for the target", profile.tensor_parallel),
+        ("drafted tokens per step", profile.depth),
+        ("server arguments", shlex.join(profile.server_args) or "none"),
+        ("environment", " ".join(f"{name}={value}" for name, value in profile.environment.items()) or "as it is"),
+        ("recipe", f"{profile.recipe}: {profile.executed}"),
+        ("allowed loss", ", ".join(f"{kind} {margin:.1%}" for kind, margin in profile.margins.items())),
+        ("proven", EVIDENCE[profile.evidence]),
+    ]
+
+
+EVIDENCE = {
+    "run": "run on this hardware",
+    "read": "not run on hardware: put together from published cards and the engines' own files",
+}
+
+
+def _suite(name: str, form: str) -> None:
+    from draftconv.cli import output
+    from draftconv.parity.suites import suites
+
+    suite = suites()[name]
+    match form:
+        case "json":
+            output.print_json({"name": name, **suite.model_dump(mode="json")})
+        case "human":
+            card = [
+                ("data set", suite.dataset),
+                ("prompts", f"{suite.count}: {suite.choice}"),
+                ("tokens of each text", suite.max_tokens),
+                ("licence", f"{suite.license}, redistribution {suite.redistribution}"),
+                ("columns known", f"{suite.evidence}: {suite.source}"),
+            ]
+            output.console().print(output.card(f"Suite {name}: {suite.about}", card))

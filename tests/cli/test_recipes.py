@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from draftconv.api.profiles import profile_names
 from draftconv.engines import ENGINES
 from draftconv.engines.kernels import hardware_of
+from draftconv.parity.suites import suites
 from draftconv.quantization.recipes import recipe_names
 from tests.cli.conftest import Run
 
@@ -25,8 +27,31 @@ def test_all_of_them(run: Run) -> None:
     for name in recipe_names():
         assert f" {name} " in flat(done.stdout)
     told = json.loads(run("recipes", "--format", "json").stdout)
-    assert [row["name"] for row in told] == list(recipe_names())
-    assert all(row["about"] and row["scheme"].startswith("weights ") for row in told)
+    assert [row["name"] for row in told["recipes"]] == list(recipe_names())
+    assert all(row["about"] and row["scheme"].startswith("weights ") for row in told["recipes"])
+    assert [row["name"] for row in told["profiles"]] == list(profile_names())
+    assert [row["name"] for row in told["suites"]] == list(suites())
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_one_profile(run: Run, name: str) -> None:
+    told = json.loads(run("recipes", name, "--format", "json").stdout)
+    assert (told["name"], told["suites"][0]["prompts"]) == (name, "mt-bench")
+    said = flat(run("recipes", name).stdout)
+    assert told["engine"] in said
+    assert ("not run on hardware" in said) == (name != "cpu-vllm")
+
+
+def test_one_suite(run: Run) -> None:
+    assert json.loads(run("recipes", "mt-bench", "--format", "json").stdout)["count"] == 80
+    assert "Suite mt-bench" in run("recipes", "mt-bench").stdout
+
+
+def test_a_profile_of_ones_own(run: Run, tmp_path: Path) -> None:
+    shipped = (Path(__file__).parents[2] / "recipes" / "profiles" / "b200-vllm.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(shipped.replace("depth: 3", "depth: 5"))
+    told = json.loads(run("recipes", "mine.yaml", "--format", "json").stdout)
+    assert (told["name"], told["depth"]) == ("mine", 5)
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -63,5 +88,5 @@ def test_a_file_of_ones_own(run: Run, tmp_path: Path) -> None:
 def test_unknown_ones_are_met_with_known_ones(run: Run) -> None:
     done = run("recipes", "w4a9")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "no recipe is called w4a9" in done.stderr
+    assert "no recipe, profile or suite is called w4a9" in flat(done.stderr)
     assert "w4a8" in done.stderr

@@ -1,0 +1,130 @@
+"""Hardware profiles: what is shipped runs where it says, and files that are wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from draftconv.api.profiles import find_profile, profile_names
+from draftconv.drafter.targets import known_targets
+from draftconv.engines import parse_engine
+from draftconv.engines.kernels import resolve
+from draftconv.errors import UsageError
+from draftconv.parity.suites import suites
+from draftconv.parity.verdict import GATES
+from draftconv.quantization.recipes import find_recipe
+from tests.engines.views import LLAMA, MLA
+
+SHIPPED = {
+    "b200-sglang": ("sglang:b200", "w4a16", "compressed-pack"),
+    "b200-trtllm": ("trtllm:b200", "w4a8-awq", "modelopt-awq"),
+    "b200-vllm": ("vllm:b200", "w4a16", "compressed-pack"),
+    "cpu-vllm": ("vllm:cpu", "w4a16", "compressed-pack"),
+    "h200-vllm": ("vllm:h200", "w4a8-fp8", "compressed-pack"),
+    "mi325x-sglang": ("sglang:mi325x", "fp8", "compressed-float"),
+    "mi325x-vllm": ("vllm:mi325x", "w4a16", "compressed-pack"),
+}
+
+
+def test_what_is_shipped() -> None:
+    assert profile_names() == tuple(SHIPPED)
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_the_recipe_of_a_profile_runs_on_its_engine_and_chip(name: str) -> None:
+    profile = find_profile(name)
+    engine, recipe, form = SHIPPED[name]
+    assert (profile.engine, profile.recipe) == (engine, recipe)
+    for facts in (LLAMA, MLA):
+        found = resolve(find_recipe(recipe), parse_engine(engine), facts=facts)
+        assert (found.format, found.executed) == (form, profile.executed)
+    assert "ignores the activation scheme" not in profile.executed  # a recipe that claims less is the honest one
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_what_a_profile_names_exists(name: str) -> None:
+    profile = find_profile(name)
+    assert profile.target is None or profile.target in known_targets()
+    assert all(asked.prompts in suites() for asked in profile.suites)
+    assert profile.margins == {kind: gate.margin for (kind, how), gate in GATES.items() if how == "live"}
+    assert profile.evidence == ("run" if name == "cpu-vllm" else "read")
+
+
+# ── what was typed wins ────────────────────────────────────────────────────────────
+
+
+def test_a_profile_fills_what_was_not_typed() -> None:
+    told = find_profile("mi325x-sglang").options({})
+    assert (told["engine"], told["target"], told["tensor_parallel"]) == ("sglang:mi325x", "kimi-k2.5", 8)
+    assert (told["prompts"], told["limit"], told["max_tokens"]) == ("mt-bench", None, 256)
+    assert told["server_args"] == ("--mem-fraction-static", "0.80")
+
+
+def test_what_was_typed_wins() -> None:
+    typed = {"engine": "sglang@0.5.20", "tensor_parallel": 4, "server_args": ("--dtype", "float16"), "depth": 5}
+    told = find_profile("mi325x-sglang").options(typed)
+    assert (told["engine"], told["tensor_parallel"], told["depth"]) == ("sglang@0.5.20", 4, 5)
+    assert told["server_args"] == ("--mem-fraction-static", "0.80", "--dtype", "float16")
+
+
+@pytest.mark.parametrize(
+    ("typed", "limit", "tokens"),
+    [
+        ({"prompts": "gsm8k"}, 100, 256),
+        ({"prompts": "gsm8k", "limit": 3}, 3, 256),
+        ({"prompts": "mine.jsonl"}, None, None),
+        ({"max_tokens": 64}, None, 64),
+    ],
+)
+def test_the_lengths_are_those_of_the_suite(typed: dict[str, object], limit: object, tokens: object) -> None:
+    told = find_profile("b200-vllm").options(typed)
+    assert (told.get("limit"), told.get("max_tokens")) == (limit, tokens)
+
+
+@pytest.mark.parametrize("engine", ["sglang:b200", "vllm:mi325x"])
+def test_another_engine_than_the_profiles(engine: str) -> None:
+    with pytest.raises(UsageError, match=f"profile b200-vllm is for vllm:b200, not {engine}"):
+        find_profile("b200-vllm").options({"engine": engine})
+
+
+# ── files that are wrong ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "told"),
+    [
+        ("depth: 3", "dept: 3", "dept is no key of a profile; depth is missing.*did you mean depth"),
+        ("depth: 3", "depth: 0", "depth: input should be greater than or equal to 1"),
+        ('"0.95"', "0.95", "server_args.1: input should be a valid string"),
+        ("environment: {}", "environment: {A-B: x}", "environment.A-B"),
+        ("limit: 100", "limt: 100", "suites.1.limt is no key of a profile.*did you mean limit"),
+        ("4-bit: 0.02", "2-bit: 0.02", "margins.2-bit"),
+        ("4-bit: 0.02", "4-bit: 1.0", "margins.4-bit: input should be less than 1"),
+        ("engine: vllm:b200", "engine: vllm", "engine: vllm names no hardware.*write it as vllm:HARDWARE"),
+        ("engine: vllm:b200", "engine: onnx:b200", "unknown engine onnx"),
+        ("recipe: w4a16", "recipe: w4a17", "no recipe is called w4a17.*did you mean w4a16"),
+        ("recipe: w4a16", "recipe: w4a8-fp8", "recipe w4a8-fp8 has no form on vLLM on b200.*Hopper"),
+        ("evidence: read", "evidence: guessed", "evidence: 'guessed' is unknown"),
+        ("suites:", "suites: [", "is not YAML: line"),
+    ],
+)
+def test_a_file_that_is_wrong(tmp_path: Path, was: str, becomes: str, told: str) -> None:
+    text = (Path(__file__).parents[2] / "recipes/profiles/b200-vllm.yaml").read_text()
+    assert was in text
+    file = tmp_path / "mine.yaml"
+    file.write_text(text.replace(was, becomes))
+    with pytest.raises(UsageError) as caught:
+        find_profile(str(file))
+    error = caught.value
+    assert "mine.yaml" in error.what
+    assert re.search(told, f"{error.what}; {error.why}; {error.cure}", re.DOTALL)
+
+
+def test_unknown_ones() -> None:
+    with pytest.raises(UsageError, match="no profile is called b200-vlm") as caught:
+        find_profile("b200-vlm")
+    assert "b200-vllm" in caught.value.cure
+    with pytest.raises(UsageError, match=r"profile nowhere\.yaml cannot be read"):
+        find_profile("nowhere.yaml")
