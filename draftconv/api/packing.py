@@ -18,6 +18,7 @@ from draftconv.quantization.recipes import FormatName
 from draftconv.quantization.scheme import GRIDS, Per, ScaleDtype, Scheme, WeightScheme
 
 if TYPE_CHECKING:
+    from draftconv.api.rounding import Rounding
     from draftconv.quantization.deviation import Deviation
     from draftconv.quantization.formats.base import Format, Part, Weight
     from draftconv.quantization.grids import InputScales
@@ -80,13 +81,14 @@ def quantize(
     form: Form,
     why: str,
     *,
+    rounding: Rounding,
     deviations: dict[str, Deviation],
     input_scales: InputScales,
 ) -> Work:
     """Quantize some weights of a drafter.
 
     Args:
-        names: canonical weights. `why`: for the record.
+        names: canonical weights. `why`: for the record. `rounding`: who rounds them.
         deviations: is told how far each weight went, once the plan is executed.
         input_scales: of static activations, by module.
 
@@ -107,6 +109,8 @@ def quantize(
             tuple(sources[other] for other in fused_with(name, sources)),
             deviations,
             input_scales.get(module),
+            rounding.rounds,
+            rounding.block,
         )
         outputs, inputs = ref.shape
         parts = form.format.parts((outputs, inputs), form.scheme, ref.dtype)

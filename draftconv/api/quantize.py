@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from draftconv.api import packing
 from draftconv.api.convert import Conversion, ConvertOptions, plan_drafter
 from draftconv.api.hints import hints
+from draftconv.api.rounding import Rounding, decide
 from draftconv.api.work import Work
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.checks import check_drafter
@@ -27,6 +28,7 @@ from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts.reading import read_drafter
 from draftconv.quantization.exclusions import WEIGHT, Selection, select
+from draftconv.quantization.oracles import BackendName
 from draftconv.quantization.recipes import Recipe, find_recipe
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class QuantizeOptions:
         allow_a16: leave activations in 16 bits where an engine has no form of the recipe otherwise.
         tp: ranks of tensor parallelism, for the sizes that the engines' kernels take.
         calibrate: a trace, for recipes with static activation scales.
+        backend: who rounds the weights.
         convert: how everything else is converted; its `to` follows from `engines`.
     """
 
@@ -55,6 +58,7 @@ class QuantizeOptions:
     allow_a16: bool = False
     tp: int = 1
     calibrate: Path | None = None
+    backend: BackendName = "native"
     convert: ConvertOptions = field(default_factory=ConvertOptions)
 
 
@@ -64,6 +68,7 @@ class Quantization:
 
     Attributes:
         deployments: engine as it was named → what will run there; empty when none was.
+        rounding: who rounds the weights, and what is not as the recipe says.
         faults: sizes for which an engine leaves the kernel that it would have taken, in words.
         deviations: canonical weight → how far it went; filled while the output is written.
     """
@@ -72,6 +77,7 @@ class Quantization:
     selection: Selection
     deployment: Deployment
     deployments: Mapping[str, Deployment]
+    rounding: Rounding
     conversion: Conversion
     faults: tuple[str, ...]
     deviations: Mapping[str, Deviation]
@@ -104,8 +110,10 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
 
     Raises:
         Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the drafter is
-            quantized already, or what would be written would not be read rightly.
-        UsageError: unknown recipe or engine, several engines that need different files, no calibration.
+            quantized already, the backend does not have the scheme, or what would be written would not
+            be read rightly.
+        UsageError: unknown recipe or engine, several engines that need different files, no calibration,
+            a backend whose package is missing or does not start.
     """
     recipe = find_recipe(options.recipe)
     specs = [parse_engine(text) for text in options.engines]
@@ -117,18 +125,24 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     deployment = _one(deployments) if deployments else widest(recipe)
     selection = select(recipe, drafter.facts)
     faults = tuple(_slower(specs, deployment, drafter, selection, options.tp))
+    _refuse_uncalibrated(deployment, options)
+    rounding = decide(options.backend, recipe, deployment, options.calibrate)
+    deployment = replace(deployment, scheme=rounding.scheme)
     form = _form(deployment, drafter, selection, specs, target)
-    scales = _input_scales(drafter, deployment, selection, options)
+    scales = _input_scales(drafter, deployment, selection, options.calibrate)
     deviations: dict[str, Deviation] = {}
 
     def packer(work: Work) -> Work:
-        why = f"quantized by recipe {recipe.name}: {deployment.scheme}"
-        return packing.quantize(work, selection.quantized, form, why, deviations=deviations, input_scales=scales)
+        by = f"; rounded by {rounding.package}" if rounding.package else ""
+        why = f"quantized by recipe {recipe.name}: {deployment.scheme}{by}"
+        return packing.quantize(
+            work, selection.quantized, form, why, rounding=rounding, deviations=deviations, input_scales=scales
+        )
 
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     convert = replace(options.convert, to=_layout(specs))
     conversion = plan_drafter(drafter, findings, target, convert, packer=packer, engines=specs)
-    return Quantization(recipe, selection, deployment, deployments, conversion, faults, deviations)
+    return Quantization(recipe, selection, deployment, deployments, rounding, conversion, faults, deviations)
 
 
 def _refuse_quantized(drafter: Drafter) -> None:
@@ -203,29 +217,29 @@ def _form(
     )
 
 
-def _input_scales(
-    drafter: Drafter, deployment: Deployment, selection: Selection, options: QuantizeOptions
-) -> InputScales:
-    """Scales of static activations, measured on the trace of `--calibrate`.
-
-    Raises:
-        UsageError: the recipe needs them and there is no trace.
-    """
+def _refuse_uncalibrated(deployment: Deployment, options: QuantizeOptions) -> None:
     inputs = deployment.scheme.inputs
-    if inputs is None or inputs.dynamic:
-        return {}
-    if options.calibrate is None:
+    if inputs is not None and not inputs.dynamic and options.calibrate is None:
         raise UsageError(
             f"recipe {options.recipe} scales activations by fixed numbers: {inputs}",
             why="they are measured on the drafter's own inputs, never invented",
             cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
         )
+
+
+def _input_scales(
+    drafter: Drafter, deployment: Deployment, selection: Selection, calibrate: Path | None
+) -> InputScales:
+    """Scales of static activations, measured on the trace of `--calibrate`; none where they are dynamic."""
+    inputs = deployment.scheme.inputs
+    if inputs is None or inputs.dynamic or calibrate is None:
+        return {}
     from draftconv.parity.arms import Loading, load_arm
     from draftconv.parity.calibration import input_peaks
     from draftconv.parity.trace import open_trace
     from draftconv.quantization.grids import input_scale
 
-    trace = open_trace(options.calibrate)
+    trace = open_trace(calibrate)
     arm = load_arm(drafter.checkpoint.name, drafter, Loading(trace.table))
     modules = [name.removesuffix(WEIGHT) for name in selection.quantized]
     requests = (trace.read(entry, arm.boundaries) for entry in trace.entries)

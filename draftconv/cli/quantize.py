@@ -11,8 +11,10 @@ import click
 from draftconv.api.convert import ConvertOptions
 from draftconv.api.quantize import Quantization, QuantizeOptions, prepare
 from draftconv.cli.options import command_line, format_option, reading_options, target_options
+from draftconv.quantization.oracles import BACKENDS, BackendName
 
 if TYPE_CHECKING:
+    from draftconv.api.rounding import Rounding
     from draftconv.quantization.deviation import Deviation
 
 EPILOG = """\b
@@ -42,6 +44,8 @@ OUTLIER = 2.0
               help="Ranks of tensor parallelism, for the sizes that the engine's kernels take.")  # fmt: skip
 @click.option("--calibrate", type=click.Path(path_type=Path), metavar="TRACE",
               help="A trace to measure static activation scales on.")  # fmt: skip
+@click.option("--backend", type=click.Choice(BACKENDS), default="native", show_default=True,
+              help="Who rounds the weights: draftconv, amd-quark or nvidia-modelopt (extras).")  # fmt: skip
 @target_options
 @click.option("--dry-run", is_flag=True, help="Say what would be written and run, and write nothing.")
 @click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
@@ -59,6 +63,7 @@ def command(
     allow_a16: bool,
     tp: int,
     calibrate: Path | None,
+    backend: BackendName,
     target: str | None,
     target_layers: int | None,
     dry_run: bool,
@@ -80,7 +85,8 @@ def command(
         source=layout, target=target, target_layers=target_layers, aux_convention=aux_convention, hash=hashed,
         card=not no_card,
     )  # fmt: skip
-    found = prepare(source, QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, convert), download=not dry_run)
+    options = QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, backend, convert)
+    found = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = found.conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
@@ -117,6 +123,7 @@ def _card(found: Quantization) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = [
         ("scheme", found.deployment.scheme),
         ("format", _format(found)),
+        *_rounding(found.rounding),
         ("quantized", f"{len(found.selection.quantized)} weights: {', '.join(map(_short, found.selection.quantized))}"),
         ("kept", ", ".join(f"{_short(name)} ({why})" for name, why in found.selection.kept.items())),
     ]
@@ -126,6 +133,11 @@ def _card(found: Quantization) -> list[tuple[str, object]]:
     if not found.deployments:
         rows += [("", note) for note in found.deployment.notes]
     return rows
+
+
+def _rounding(rounding: Rounding) -> list[tuple[str, object]]:
+    told = [("rounded by", rounding.package)] if rounding.package else []
+    return [*told, *(("", note) for note in rounding.notes)]
 
 
 def _format(found: Quantization) -> str:
@@ -195,6 +207,11 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
         "scheme": str(found.deployment.scheme),
         "format": found.deployment.format,
         "style": found.deployment.style,
+        "backend": {
+            "name": found.rounding.backend,
+            "package": found.rounding.package,
+            "notes": list(found.rounding.notes),
+        },
         "engines": [
             {
                 "engine": name,

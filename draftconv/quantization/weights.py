@@ -19,13 +19,14 @@ from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats.base import Format, Weight
 from draftconv.quantization.formats.modelopt_awq import fp8_scale
 from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
+from draftconv.quantization.oracles import BLOCKS, Backend
 from draftconv.quantization.reading import Stored
 from draftconv.quantization.repack import regroup
 from draftconv.quantization.scheme import Scheme
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
-BLOCK = 1024 * 1024
-"""Source bytes held at a time: few enough that a block and what is computed of it stay in a core's cache."""
+BLOCK = BLOCKS["native"]
+"""Source bytes held at a time."""
 
 Bytes = dict[str, bytes | memoryview]
 
@@ -38,6 +39,7 @@ class Quantize:
         name: canonical, for messages and `deviations`, which is told how far the result is from the weight.
         fused: weights that share a scale for the whole with this one, itself among them.
         input_scale: float32 [], of static activations.
+        rounds: who rounds the rows, and `block`: the source bytes of a call; a row's codes depend on neither.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Quantize:
     fused: tuple[TensorRef, ...]
     deviations: dict[str, Deviation] = field(default_factory=dict)
     input_scale: Tensor | None = None
+    rounds: Backend = quantize
+    block: int = BLOCK
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -55,11 +59,11 @@ class Quantize:
 
     @property
     def memory(self) -> int:
-        return 4 * BLOCK + 3 * self.ref.shape[0] * self.ref.shape[1]
+        return 4 * self.block + 3 * self.ref.shape[0] * self.ref.shape[1]
 
     def run(self) -> Bytes:
         total, weights = Sum(), self.scheme.weights
-        whole = torch.stack([_peak(ref) for ref in self.fused]).amax() if weights.whole else None
+        whole = torch.stack([_peak(ref, self.block) for ref in self.fused]).amax() if weights.whole else None
         quantized = self._quantized(self.ref, whole, total)
         self.deviations[self.name] = total.deviation()
         weight = Weight(
@@ -74,8 +78,8 @@ class Quantize:
     def _quantized(self, ref: TensorRef, whole: Tensor | None, total: Sum | None = None) -> Quantized:
         weights = self.scheme.weights
         codes_OI, scales, at = torch.empty(0), [], 0
-        for rows_BI in _rows(ref):
-            part = quantize(rows_BI, weights, whole=whole, name=self.name)
+        for rows_BI in _rows(ref, self.block):
+            part = self.rounds(rows_BI, weights, whole=whole, name=self.name)
             if total is not None:
                 total.add(rows_BI.float(), dequantize(part))
             if not at:
@@ -169,10 +173,10 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:
     return {name: t.contiguous().reshape(-1).view(torch.uint8).numpy().data for name, t in tensors.items()}
 
 
-def _rows(ref: TensorRef) -> Iterator[Tensor]:
-    for start, stop in row_blocks(ref, BLOCK):
+def _rows(ref: TensorRef, block: int) -> Iterator[Tensor]:
+    for start, stop in row_blocks(ref, block):
         yield to_torch(ref.row_range(start, stop))
 
 
-def _peak(ref: TensorRef) -> Tensor:
-    return torch.stack([peak(rows_BI) for rows_BI in _rows(ref)]).amax()
+def _peak(ref: TensorRef, block: int) -> Tensor:
+    return torch.stack([peak(rows_BI) for rows_BI in _rows(ref, block)]).amax()

@@ -66,13 +66,12 @@ def read_back(done: Quantize) -> Weight:
 
 
 @pytest.mark.parametrize("recipe", FORMS)
-def test_blocks_of_rows_are_the_whole(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_rows_are_the_whole(recipe: str) -> None:
     """A few rows at a time, with the largest value in the last block and a larger one in a fused weight."""
     tensor, other = weight(largest=9.0), weight(seed=1, largest=11.0)
     done = computation(recipe, tensor, other)
     at_once = done.run()
-    monkeypatch.setattr(module, "BLOCK", 7 * 512)
-    assert done.run() == at_once
+    assert replace(done, block=7 * 512).run() == at_once
     scheme = find_recipe(recipe).scheme.weights
     whole = torch.maximum(peak(tensor), peak(other)) if scheme.whole else None
     wanted, found = quantize(tensor, scheme, whole=whole), read_back(done).quantized

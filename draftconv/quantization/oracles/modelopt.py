@@ -24,7 +24,7 @@ from draftconv.quantization.oracles.package import Kind, Package, linear, prepar
 from draftconv.quantization.scales import FP8_MAX
 from draftconv.quantization.scheme import GRIDS, InputScheme, Scheme, WeightScheme
 
-MODELOPT = Package("nvidia-modelopt", "modelopt", "modelopt")
+MODELOPT = Package("nvidia-modelopt", "modelopt", "modelopt", "w4a16-awq and w4a8-awq with --calibrate")
 
 Settings = Mapping[str, object]
 
