@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from draftconv.quantization.formats.base import Format, Part, Weight
     from draftconv.quantization.grids import InputScales
     from draftconv.quantization.reading import Stored
+    from draftconv.quantization.weights import Smoothing
 
 ACTIVATIONS = "activations"
 """What a record calls the rounding of inputs, which no fact of the drafter holds."""
@@ -84,13 +85,14 @@ def quantize(
     rounding: Rounding,
     deviations: dict[str, Deviation],
     input_scales: InputScales,
+    smoothings: Mapping[str, Smoothing],
 ) -> Work:
     """Quantize some weights of a drafter.
 
     Args:
         names: canonical weights. `why`: for the record. `rounding`: who rounds them.
         deviations: is told how far each weight went, once the plan is executed.
-        input_scales: of static activations, by module.
+        input_scales: of static activations, by module. `smoothings`: of inputs, by weight.
 
     Raises:
         Refused: the format cannot hold a weight of this shape.
@@ -111,10 +113,13 @@ def quantize(
             input_scales.get(module),
             rounding.rounds,
             rounding.block,
+            smoothings.get(name),
         )
         outputs, inputs = ref.shape
         parts = form.format.parts((outputs, inputs), form.scheme, ref.dtype)
-        work = _computed(work.without(name), module, parts, computation).declare("replaced", name, why)
+        work = _computed(work.without(name), module, parts, computation).declare(
+            "replaced", name, f"{why}; inputs smoothed by AWQ" if name in smoothings else why
+        )
     return replace(work, packed=form.packed())
 
 

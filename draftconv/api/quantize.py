@@ -27,13 +27,17 @@ from draftconv.engines.kernels import Deployment, resolve, widest
 from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts.reading import read_drafter
-from draftconv.quantization.exclusions import WEIGHT, Selection, select
+from draftconv.quantization.exclusions import WEIGHT, Selection, fused_with, select
 from draftconv.quantization.oracles import BackendName
 from draftconv.quantization.recipes import Recipe, find_recipe
+from draftconv.quantization.scheme import Scheme
 
 if TYPE_CHECKING:
+    from draftconv.parity.replay import Arm
+    from draftconv.parity.request import Request
     from draftconv.quantization.deviation import Deviation
     from draftconv.quantization.grids import InputScales
+    from draftconv.quantization.weights import Smoothing
 
 FEW = 3
 """Sizes that a refusal names; the rest are counted."""
@@ -129,14 +133,27 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     rounding = decide(options.backend, recipe, deployment, options.calibrate)
     deployment = replace(deployment, scheme=rounding.scheme)
     form = _form(deployment, drafter, selection, specs, target)
-    scales = _input_scales(drafter, deployment, selection, options.calibrate)
+    scales: InputScales = {}
+    smoothings: Mapping[str, Smoothing] = {}
+    if rounding.smooths and options.calibrate is not None:
+        smoothings, notes = _smoothings(drafter, deployment.scheme, selection, options.calibrate)
+        rounding = replace(rounding, notes=(*rounding.notes, *notes))
+    elif options.calibrate is not None:
+        scales = _input_scales(drafter, deployment, selection, options.calibrate)
     deviations: dict[str, Deviation] = {}
 
     def packer(work: Work) -> Work:
         by = f"; rounded by {rounding.package}" if rounding.package else ""
         why = f"quantized by recipe {recipe.name}: {deployment.scheme}{by}"
         return packing.quantize(
-            work, selection.quantized, form, why, rounding=rounding, deviations=deviations, input_scales=scales
+            work,
+            selection.quantized,
+            form,
+            why,
+            rounding=rounding,
+            deviations=deviations,
+            input_scales=scales,
+            smoothings=smoothings,
         )
 
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
@@ -227,21 +244,56 @@ def _refuse_uncalibrated(deployment: Deployment, options: QuantizeOptions) -> No
         )
 
 
-def _input_scales(
-    drafter: Drafter, deployment: Deployment, selection: Selection, calibrate: Path | None
-) -> InputScales:
-    """Scales of static activations, measured on the trace of `--calibrate`; none where they are dynamic."""
+def _input_scales(drafter: Drafter, deployment: Deployment, selection: Selection, calibrate: Path) -> InputScales:
+    """Scales of static activations, measured on a trace; none where they are dynamic."""
     inputs = deployment.scheme.inputs
-    if inputs is None or inputs.dynamic or calibrate is None:
+    if inputs is None or inputs.dynamic:
         return {}
-    from draftconv.parity.arms import Loading, load_arm
     from draftconv.parity.calibration import input_peaks
-    from draftconv.parity.trace import open_trace
     from draftconv.quantization.grids import input_scale
+
+    arm, requests = _fed(drafter, calibrate)
+    modules = [name.removesuffix(WEIGHT) for name in selection.quantized]
+    peaks = input_peaks(arm, requests, arm.boundaries, modules)
+    return {module: input_scale(peak, inputs) for module, peak in peaks.items()}
+
+
+def _smoothings(
+    drafter: Drafter, scheme: Scheme, selection: Selection, calibrate: Path
+) -> tuple[dict[str, Smoothing], list[str]]:
+    """What AWQ smooths the inputs of weights by, found when they are written; and what to say of it.
+
+    Source of what is left out: TensorRT-LLM `_torch/modules/linear.py`, main 2026 H2; read.
+    """
+    from draftconv.parity.calibration import sampled_inputs
+    from draftconv.quantization.oracles.modelopt import smoothing
+    from draftconv.quantization.weights import Smoothing
+
+    groups = dict.fromkeys(fused_with(name, selection.quantized) for name in selection.quantized)
+    joined = [name for group in groups if len(group) > 1 and scheme.inputs is None for name in group]
+    smooth = [group for group in groups if group[0] not in joined]
+    arm, requests = _fed(drafter, calibrate)
+    sampled = sampled_inputs(arm, requests, arm.boundaries, [group[0].removesuffix(WEIGHT) for group in smooth])
+    found: dict[str, Smoothing] = {}
+    for group in smooth:
+        inputs = sampled[group[0].removesuffix(WEIGHT)]
+        refs = {name: drafter.tensors[name] for name in group}
+        found |= dict.fromkeys(group, Smoothing(refs, scheme, inputs.rows_NI, inputs.peak_I, smoothing))
+    notes = []
+    if sampled:
+        rows = max(len(inputs.rows_NI) for inputs in sampled.values())
+        notes += [f"inputs are smoothed by AWQ, found on {rows} rows of each that are spread over the trace"]
+    if joined:
+        modules = ", ".join(name.removesuffix(WEIGHT) for name in joined)
+        notes += [f"not smoothed: {modules}: beside 16-bit activations TensorRT-LLM drops the factors of what it joins"]
+    return found, notes
+
+
+def _fed(drafter: Drafter, calibrate: Path) -> tuple[Arm, Iterator[Request]]:
+    """The drafter and the requests of a trace, to be replayed for what its weights are fed."""
+    from draftconv.parity.arms import Loading, load_arm
+    from draftconv.parity.trace import open_trace
 
     trace = open_trace(calibrate)
     arm = load_arm(drafter.checkpoint.name, drafter, Loading(trace.table))
-    modules = [name.removesuffix(WEIGHT) for name in selection.quantized]
-    requests = (trace.read(entry, arm.boundaries) for entry in trace.entries)
-    peaks = input_peaks(arm, requests, arm.boundaries, modules)
-    return {module: input_scale(peak, inputs) for module, peak in peaks.items()}
+    return arm, (trace.read(entry, arm.boundaries) for entry in trace.entries)

@@ -43,7 +43,7 @@ OUTLIER = 2.0
 @click.option("--tp", type=click.IntRange(1), default=1, show_default=True, metavar="N",
               help="Ranks of tensor parallelism, for the sizes that the engine's kernels take.")  # fmt: skip
 @click.option("--calibrate", type=click.Path(path_type=Path), metavar="TRACE",
-              help="A trace to measure static activation scales on.")  # fmt: skip
+              help="A trace to measure static activation scales on, or AWQ smoothing (modelopt).")  # fmt: skip
 @click.option("--backend", type=click.Choice(BACKENDS), default="native", show_default=True,
               help="Who rounds the weights: draftconv, amd-quark or nvidia-modelopt (extras).")  # fmt: skip
 @target_options

@@ -6,8 +6,10 @@ becomes. What it holds at most is about the weight's codes, one byte each, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ from draftconv.quantization.deviation import Deviation, Sum
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats.base import Format, Weight
 from draftconv.quantization.formats.modelopt_awq import fp8_scale
-from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
+from draftconv.quantization.grids import Quantized, dequantize, input_scale, peak, quantize
 from draftconv.quantization.oracles import BLOCKS, Backend
 from draftconv.quantization.reading import Stored
 from draftconv.quantization.repack import regroup
@@ -30,6 +32,43 @@ BLOCK = BLOCKS["native"]
 
 Bytes = dict[str, bytes | memoryview]
 
+Search: TypeAlias = Callable[[Mapping[str, Tensor], Scheme, Sequence[Tensor]], Tensor]
+"""Name → [O, I], their scheme and inputs [N, I] that they share → what these inputs are to be multiplied by: [I]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothing:
+    """What the inputs of some weights are multiplied by, and their columns divided by, before both are rounded (AWQ).
+
+    Attributes:
+        refs: every weight that reads these inputs, by canonical name: engines that join them take one factor.
+        rows_NI: a sample of the inputs, and `peak_I`: the largest magnitudes of all of them; float32.
+    """
+
+    refs: Mapping[str, TensorRef]
+    scheme: Scheme
+    rows_NI: Tensor
+    peak_I: Tensor
+    search: Search
+
+    @cached_property
+    def factor_I(self) -> Tensor:
+        """float32, with the values that a file holds: weights are divided by what inputs are really multiplied by."""
+        weights = {name: to_torch(ref) for name, ref in self.refs.items()}
+        dtype = next(iter(weights.values())).dtype
+        return self.search(weights, self.scheme, [self.rows_NI]).to(dtype).float()
+
+    @property
+    def input_scale(self) -> Tensor | None:
+        """Of static activations, from the largest of all inputs once they are smoothed: float32 []."""
+        inputs = self.scheme.inputs
+        return None if inputs is None else input_scale((self.peak_I * self.factor_I).amax(), inputs)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a search holds, about: ModelOpt makes copies of the weights in their dtype and in float32."""
+        return 8 * sum(ref.nbytes for ref in self.refs.values())
+
 
 @dataclass(frozen=True, eq=False)
 class Quantize:
@@ -39,6 +78,7 @@ class Quantize:
         name: canonical, for messages and `deviations`, which is told how far the result is from the weight.
         fused: weights that share a scale for the whole with this one, itself among them.
         input_scale: float32 [], of static activations.
+        smoothing: of its inputs; `input_scale` then follows from it.
         rounds: who rounds the rows, and `block`: the source bytes of a call; a row's codes depend on neither.
     """
 
@@ -52,6 +92,7 @@ class Quantize:
     input_scale: Tensor | None = None
     rounds: Backend = quantize
     block: int = BLOCK
+    smoothing: Smoothing | None = None
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -59,7 +100,8 @@ class Quantize:
 
     @property
     def memory(self) -> int:
-        return 4 * self.block + 3 * self.ref.shape[0] * self.ref.shape[1]
+        searched = self.smoothing.memory if self.smoothing else 0
+        return max(searched, 4 * self.block + 3 * self.ref.shape[0] * self.ref.shape[1])
 
     def run(self) -> Bytes:
         total, weights = Sum(), self.scheme.weights
@@ -69,7 +111,8 @@ class Quantize:
         weight = Weight(
             quantized,
             self.ref.dtype,
-            self.input_scale,
+            self.smoothing.input_scale if self.smoothing else self.input_scale,
+            self.smoothing.factor_I if self.smoothing else None,
             fp8_scale=self._fp8_scale(quantized, whole),
             per=weights.per,
         )
@@ -78,10 +121,12 @@ class Quantize:
     def _quantized(self, ref: TensorRef, whole: Tensor | None, total: Sum | None = None) -> Quantized:
         weights = self.scheme.weights
         codes_OI, scales, at = torch.empty(0), [], 0
+        factor_I = self.smoothing.factor_I if self.smoothing else None
         for rows_BI in _rows(ref, self.block):
-            part = self.rounds(rows_BI, weights, whole=whole, name=self.name)
+            smooth_BI = rows_BI if factor_I is None else rows_BI.float() * factor_I.reciprocal()
+            part = self.rounds(smooth_BI, weights, whole=whole, name=self.name)
             if total is not None:
-                total.add(rows_BI.float(), dequantize(part))
+                total.add(rows_BI.float(), _scaled(dequantize(part), factor_I))
             if not at:
                 codes_OI = part.codes.new_empty(ref.shape)
             codes_OI[at : at + len(rows_BI)] = part.codes
@@ -164,8 +209,11 @@ class Dequantize:
 
 def floats(weight: Weight) -> Tensor:
     """What a weight stands for: float32 [O, I], exact for 16-bit scales of integer codes."""
-    values_OI = dequantize(weight.quantized)
-    return values_OI if weight.pre_quant_scale is None else values_OI * weight.pre_quant_scale.float()
+    return _scaled(dequantize(weight.quantized), weight.pre_quant_scale)
+
+
+def _scaled(weight_OI: Tensor, factor_I: Tensor | None) -> Tensor:
+    return weight_OI if factor_I is None else weight_OI * factor_I.float()
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:

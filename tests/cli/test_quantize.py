@@ -148,7 +148,7 @@ def test_calibrated(run: Run, recorded: Recorded) -> None:
         (("--recipe", "fp8-tensor"), "--calibrate TRACE"),
         (("--recipe", "fp8-tensor", "--calibrate", "nowhere"), "nowhere"),
         (("--recipe", "quark-w4a8", "--backend", "quarck"), "'quarck' is not one of 'native', 'quark', 'modelopt'"),
-        (("--recipe", "w4a16", "--backend", "quark"), "shipped recipes that it has"),
+        (("--recipe", "w4a16", "--backend", "quark"), "recipes that it has: quark-w4a8"),
         (("--recipe", "w4a16-awq", "--backend", "modelopt"), "by nvidia-modelopt is AWQ, which is calibrated"),
         (("--recipe", "w4a16", "--tp", "0"), "0 is not in the range"),
         (("--recipe", "w4a16-g128", "--for", "vllm:b200", "--tp", "2"), "has no kernel for some sizes"),
