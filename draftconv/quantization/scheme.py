@@ -140,9 +140,14 @@ class WeightScheme:
         """True when a scale belongs to the whole tensor, alone or over the scales of groups."""
         return self.per == "tensor" or self.grid == "nvfp4"
 
-    def __str__(self) -> str:
+    @property
+    def title(self) -> str:
+        """What a weight becomes, however its scales are found."""
         per = f"group {self.group}" if self.per == "group" else self.per
-        return f"{GRIDS[self.grid].title} per {per}, {self.scale_rule}"
+        return f"{GRIDS[self.grid].title} per {per}"
+
+    def __str__(self) -> str:
+        return f"{self.title}, {self.scale_rule}"
 
 
 _INPUTS: Mapping[tuple[InputGrid, InputPer, bool], str] = {
