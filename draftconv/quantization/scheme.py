@@ -120,7 +120,9 @@ class WeightScheme:
             ("scale_dtype", self.scale_dtype, grid.scales),
         ):
             if value not in known:
-                raise UsageError(f"{key}: {grid.title} weights know no {value}", cure=f"{key}: {' or '.join(known)}")
+                raise UsageError(
+                    f"{key}: {grid.title} weights know no {value}", cure=f"write {key}: {' or '.join(known)}"
+                )
         if self.per == "group" and self.group is None:
             raise UsageError("per: group lacks the size of a group", cure=f"add group: {grid.group or 128}")
         if self.per != "group" and self.group is not None:
@@ -132,7 +134,7 @@ class WeightScheme:
         if self.group is not None and (self.group < 1 or grid.group not in (None, self.group)):
             raise UsageError(
                 f"group: {self.group} is no group size of {grid.title}",
-                cure=f"group: {grid.group or 128}",
+                cure=f"write group: {grid.group or 128}",
             )
 
     @property
