@@ -18,13 +18,15 @@ from draftconv.api import packing, passes
 from draftconv.api.hints import hints
 from draftconv.api.planned import judge, named_quantization, spell_config
 from draftconv.api.provenance import FILE, Way, read_provenance
-from draftconv.api.record import make_record
+from draftconv.api.record import finished, make_record
 from draftconv.api.repairs import repair
 from draftconv.api.work import Change, Work, start
 from draftconv.checkpoint import (
     FLOATS,
     Checkpoint,
     Copy,
+    Document,
+    Hashes,
     Plan,
     PlannedTensor,
     local_path,
@@ -44,6 +46,7 @@ from draftconv.layouts.reading import read_drafter
 from draftconv.layouts.spelling import spell
 
 if TYPE_CHECKING:
+    from draftconv.api.quantized import Told
     from draftconv.quantization.reading import Stored
 
 Progress = Callable[[int], None]
@@ -184,12 +187,14 @@ def plan_drafter(
     *,
     packer: Callable[[Work], Work] | None = None,
     engines: Sequence[EngineSpec] = (),
+    told: Told | None = None,
 ) -> Conversion:
     """As `plan_conversion`, for a drafter that has been read and checked already.
 
     Args:
         packer: the last pass, which may quantize weights.
         engines: who has to read what `packer` made; without it those that the layout is for.
+        told: what the record and the card tell of a quantization.
     """
     checkpoint = drafter.checkpoint
     found = layout(options.to)
@@ -241,17 +246,21 @@ def plan_drafter(
         reads=_reads(checkpoint, target, options),
         findings=stored.findings if stored else (),
     )
-    record = make_record(conversion, options, target, provenance)
-    card = {"README.md": _card(record, work, target)} if options.card else {}
+    record = make_record(conversion, options, target, provenance, told)
+
+    def last_files(hashes: Hashes) -> dict[str, Document]:
+        whole = finished(record, conversion, hashes)
+        return {FILE: whole, "README.md": _card(whole, work, target, told)} if options.card else {FILE: whole}
+
     sidecars = work.packed.sidecars if work.packed else {}
-    plan = replace(conversion.plan, json_files={"config.json": config, **sidecars, FILE: record}, text_files=card)
+    plan = replace(conversion.plan, files={"config.json": config, **sidecars}, last_files=last_files)
     return replace(conversion, plan=plan)
 
 
-def _card(record: Mapping[str, object], work: Work, target: Target | None) -> str:
+def _card(record: Mapping[str, object], work: Work, target: Target | None, told: Told | None) -> str:
     from draftconv.api.card import model_card
 
-    return model_card(record, work.facts, target)
+    return model_card(record, work.facts, target, told)
 
 
 def _writer(found: Layout, name: str) -> Writer:

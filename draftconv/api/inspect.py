@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.api.hints import hints
-from draftconv.checkpoint import open_checkpoint
+from draftconv.checkpoint import open_checkpoint, show_some
 from draftconv.drafter.checks import Findings, check_drafter, deep_bytes
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.problems import Problem
@@ -93,7 +93,11 @@ def _weights(drafter: Drafter) -> Weights | None:
         stored = find_stored(drafter)
     except DraftconvError as error:
         return Weights(None, "not known", (f"{error.what}: {error.why}" if error.why else error.what,))
-    return Weights(stored.format.id, stored.title, stored.findings)
+    findings = list(stored.findings)
+    if stored.unlisted:
+        names = show_some(stored.unlisted)
+        findings.append(f"{names} plain and not excluded by config.json: some engines take it for quantized, see below")
+    return Weights(stored.format.id, stored.title, tuple(findings))
 
 
 def remedy(found: Inspection) -> ConvertOptions | None:

@@ -29,6 +29,10 @@ ACTIVATIONS = "activations"
 """What a record calls the rounding of inputs, which no fact of the drafter holds."""
 
 
+DEQUANTIZED = "dequantized from "
+"""How a record begins to tell of a weight that became floats again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """How quantized weights are to be written.
@@ -169,7 +173,7 @@ def dequantize(work: Work, stored: Stored, dtype: str | None) -> Work:
         planned = PlannedTensor(
             f"{module}{WEIGHT}", computation.dtype, stored.shapes[module], Computed(computation, "weight")
         )
-        work = work.put(planned).declare("replaced", f"{module}{WEIGHT}", f"dequantized from {stored.format.title}")
+        work = work.put(planned).declare("replaced", f"{module}{WEIGHT}", f"{DEQUANTIZED}{stored.format.title}")
     return work
 
 

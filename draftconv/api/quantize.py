@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from draftconv.api import packing
 from draftconv.api.convert import Conversion, ConvertOptions, plan_drafter
 from draftconv.api.hints import hints
+from draftconv.api.quantized import Told, quantization_record
 from draftconv.api.rounding import Rounding, decide
 from draftconv.api.work import Work
 from draftconv.checkpoint import open_checkpoint
@@ -158,7 +159,12 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
 
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     convert = replace(options.convert, to=_layout(specs))
-    conversion = plan_drafter(drafter, findings, target, convert, packer=packer, engines=specs)
+    record = quantization_record(
+        recipe, deployment, selection, rounding, engines=tuple(deployments), allow_a16=options.allow_a16,
+        tp=options.tp, calibrate=options.calibrate,
+    )  # fmt: skip
+    told = Told(record, str(deployment.scheme), deviations)
+    conversion = plan_drafter(drafter, findings, target, convert, packer=packer, engines=specs, told=told)
     return Quantization(recipe, selection, deployment, deployments, rounding, conversion, faults, deviations)
 
 

@@ -151,21 +151,25 @@ def _short(name: str) -> str:
 
 def _table(found: Quantization) -> object:
     from draftconv.cli import output
+    from draftconv.quantization.deviation import total
 
-    bytes_of = _bytes(found)
+    bytes_of, scheme = _bytes(found), found.deployment.scheme.weights.title
     rows = [
-        (
-            output.text(_short(name)),
-            output.text(f"{100 * deviation.relative:.2f} %"),
-            output.text(f"{100 * deviation.worst:.2f} % (row {deviation.row})"),
-            output.text(f"{deviation.largest:.3g}"),
-            output.text(output.size(bytes_of[name][0])),
-            output.text(output.size(bytes_of[name][1])),
-        )
-        for name, deviation in found.deviations.items()
+        (_short(name), scheme, each.relative, f"{each.row}: {_percent(each.worst)}", each.largest, *bytes_of[name])
+        for name, each in ((name, found.deviations[name]) for name in found.selection.quantized)
     ]
-    columns = ("weight", "relative error", "worst row", "largest error", "before", "after")
-    return output.table("Quantized weights", columns, rows)
+    whole, (before, after) = total(found.deviations), _summed(bytes_of)
+    rows.append(("total", "", whole.relative, _percent(whole.worst), whole.largest, before, after))
+    columns = ("weight", "scheme", "relative error", "worst row", "largest error", "before", "after")
+    cells = (
+        (name, scheme, _percent(error), worst, f"{largest:.3g}", output.size(before), output.size(after))
+        for name, scheme, error, worst, largest, before, after in rows
+    )
+    return output.table("Quantized weights", columns, (tuple(map(output.text, row)) for row in cells))
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.2f} %"
 
 
 def _outliers(deviations: Mapping[str, Deviation]) -> list[str]:
@@ -186,6 +190,10 @@ def _bytes(found: Quantization) -> dict[str, tuple[int, int]]:
     return {name: (source[name].nbytes, after[_short(name)]) for name in found.selection.quantized}
 
 
+def _summed(bytes_of: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    return sum(before for before, _ in bytes_of.values()), sum(after for _, after in bytes_of.values())
+
+
 def _sizes(found: Quantization) -> tuple[int, int]:
     return sum(ref.nbytes for ref in found.conversion.drafter.tensors.values()), found.conversion.plan.total_bytes
 
@@ -197,10 +205,12 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
     from dataclasses import asdict
 
     from draftconv.cli.describe import verdict_json
+    from draftconv.quantization.deviation import total
 
     before, after = _sizes(found)
-    bytes_of = _bytes(found)
+    bytes_of, scheme = _bytes(found), str(found.deployment.scheme.weights)
     deviations = found.deviations if written else {}
+    weights_before, weights_after = _summed(bytes_of)
     return {
         "written": written,
         "recipe": found.recipe.name,
@@ -225,10 +235,12 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
         "warnings": [*found.faults, *_outliers(deviations)],
         "verdicts": [verdict_json(verdict) for verdict in found.conversion.verdicts],
         "quantized": [
-            {"name": name, "bytes_before": bytes_of[name][0], "bytes_after": bytes_of[name][1]}
+            {"name": name, "scheme": scheme, "bytes_before": bytes_of[name][0], "bytes_after": bytes_of[name][1]}
             | (asdict(deviations[name]) if name in deviations else {})
             for name in found.selection.quantized
         ],
+        "total": {"bytes_before": weights_before, "bytes_after": weights_after}
+        | (asdict(total(deviations)) if deviations else {}),
         "kept": dict(found.selection.kept),
         "bytes_before": before,
         "bytes_after": after,

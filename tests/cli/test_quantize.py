@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,8 @@ def test_a_person_reads_what_will_run_and_how_far_each_weight_went(run: Run) -> 
         assert word in said
     for name in WEIGHTS:
         assert f"layers.0.{name}" in said
+    assert said.count("INT4 per channel") == len(WEIGHTS) + 1  # the card's, and one for each weight
+    assert re.search(r"total [\d.]+ % [\d.]+ % [\d.]+ 1\.25 MB [\d.]+ kB", said)
     assert "Warning" not in said
     assert said.endswith(f"draftconv parity {LLAMA} out --trace TRACE")
     assert sorted(path.name for path in Path("out").iterdir()) == [
@@ -82,7 +85,14 @@ def test_a_program_reads_the_same(run: Run) -> None:
         assert 3.5 < row["bytes_before"] / row["bytes_after"] < 4
     assert told["kept"]["fc.weight"] == "fc"
     assert told["warnings"] == []
+    assert {row["scheme"] for row in told["quantized"]} == {"INT4 per channel, mse"}
     assert told["bytes_after"] < told["bytes_before"]
+    total = told["total"]
+    assert total["bytes_before"] == sum(row["bytes_before"] for row in told["quantized"])
+    assert total["bytes_after"] == sum(row["bytes_after"] for row in told["quantized"])
+    assert min(row["relative"] for row in told["quantized"]) < total["relative"] < total["worst"]
+    worst = max(told["quantized"], key=lambda row: float(row["worst"]))
+    assert (total["worst"], total["name"]) == (worst["worst"], worst["name"])
     written = sum(tensor.nbytes for tensor in load_file("out/model.safetensors").values())
     assert written == told["bytes_after"]
 
@@ -98,7 +108,7 @@ def test_a_dry_run_writes_nothing_and_says_what_would_be(run: Run) -> None:
     assert "--dry-run" not in said.partition("Next:")[2]
     told = json.loads(run(*words, "--dry-run", "--format", "json").stdout)
     assert told["written"] is False
-    assert all("relative" not in row for row in told["quantized"])
+    assert all("relative" not in row for row in (*told["quantized"], told["total"]))
     assert not Path("out").exists()
 
 
