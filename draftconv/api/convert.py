@@ -9,7 +9,7 @@ whole result, and a refused conversion has written nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -188,6 +188,7 @@ def plan_drafter(
     packer: Callable[[Work], Work] | None = None,
     engines: Sequence[EngineSpec] = (),
     told: Told | None = None,
+    again: tuple[Stored, Collection[str]] | None = None,
 ) -> Conversion:
     """As `plan_conversion`, for a drafter that has been read and checked already.
 
@@ -195,13 +196,17 @@ def plan_drafter(
         packer: the last pass, which may quantize weights.
         engines: who has to read what `packer` made; without it those that the layout is for.
         told: what the record and the card tell of a quantization.
+        again: the quantized weights of the source, and the names of those that `packer` quantizes again.
     """
     checkpoint = drafter.checkpoint
     found = layout(options.to)
     writer = _writer(found, options.to)
     codes = frozenset(problem.code for problem in findings.problems)
     work = start(drafter)
-    if (stored := _stored(drafter, options)) is not None:
+    if again is not None:
+        stored: Stored | None = again[0]
+        work = packing.taken_apart(work, *again)
+    elif (stored := _stored(drafter, options)) is not None:
         if options.dequantize:
             work = packing.dequantize(work, stored, passes.float_dtype(options.dtype))
             work = work.with_facts("its weights were dequantized", quantization=None)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from draftconv.parity.request import Request
     from draftconv.quantization.deviation import Deviation
     from draftconv.quantization.grids import InputScales
+    from draftconv.quantization.reading import Stored
     from draftconv.quantization.weights import Smoothing
 
 FEW = 3
@@ -55,6 +56,7 @@ class QuantizeOptions:
         tp: ranks of tensor parallelism, for the sizes that the engines' kernels take.
         calibrate: a trace, for recipes with static activation scales.
         backend: who rounds the weights.
+        requantize: take a source that is quantized already.
         convert: how everything else is converted; its `to` follows from `engines`.
     """
 
@@ -64,6 +66,7 @@ class QuantizeOptions:
     tp: int = 1
     calibrate: Path | None = None
     backend: BackendName = "native"
+    requantize: bool = False
     convert: ConvertOptions = field(default_factory=ConvertOptions)
 
 
@@ -76,6 +79,7 @@ class Quantization:
         rounding: who rounds the weights, and what is not as the recipe says.
         faults: sizes for which an engine leaves the kernel that it would have taken, in words.
         deviations: canonical weight → how far it went; filled while the output is written.
+        stored: the quantized weights of the source; None where it had none.
     """
 
     recipe: Recipe
@@ -86,6 +90,13 @@ class Quantization:
     conversion: Conversion
     faults: tuple[str, ...]
     deviations: Mapping[str, Deviation]
+    stored: Stored | None = None
+
+    @property
+    def unpacked(self) -> tuple[str, ...]:
+        """Weights that were quantized in the source and are floats now, because the recipe keeps them."""
+        names = (f"{module}{WEIGHT}" for module in self.stored.modules) if self.stored else ()
+        return tuple(name for name in names if name not in self.selection.quantized)
 
     def write(self, out: str | Path, *, overwrite: bool = False, progress: Callable[[int], None] | None = None) -> None:
         """Write the directory `out`, which appears whole or not at all; see `Conversion.write`."""
@@ -125,7 +136,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     target = find_target(options.convert.target, options.convert.target_layers)
     checkpoint = open_checkpoint(source, download=download)
     drafter = read_drafter(checkpoint, hints(options.convert.source, options.convert.aux_convention, target))
-    _refuse_quantized(drafter)
+    stored = _stored(drafter, options)
     deployments = {str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs}
     deployment = _one(deployments) if deployments else widest(recipe)
     selection = select(recipe, drafter.facts)
@@ -137,7 +148,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     scales: InputScales = {}
     smoothings: Mapping[str, Smoothing] = {}
     if rounding.smooths and options.calibrate is not None:
-        smoothings, notes = _smoothings(drafter, deployment.scheme, selection, options.calibrate)
+        smoothings, notes = _smoothings(drafter, stored, deployment.scheme, selection, options.calibrate)
         rounding = replace(rounding, notes=(*rounding.notes, *notes))
     elif options.calibrate is not None:
         scales = _input_scales(drafter, deployment, selection, options.calibrate)
@@ -155,6 +166,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
             deviations=deviations,
             input_scales=scales,
             smoothings=smoothings,
+            stored=stored,
         )
 
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
@@ -164,17 +176,42 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
         tp=options.tp, calibrate=options.calibrate,
     )  # fmt: skip
     told = Told(record, str(deployment.scheme), deviations)
-    conversion = plan_drafter(drafter, findings, target, convert, packer=packer, engines=specs, told=told)
-    return Quantization(recipe, selection, deployment, deployments, rounding, conversion, faults, deviations)
+    conversion = plan_drafter(
+        drafter,
+        findings,
+        target,
+        convert,
+        packer=packer,
+        engines=specs,
+        told=told,
+        again=(stored, selection.quantized) if stored else None,
+    )
+    return Quantization(recipe, selection, deployment, deployments, rounding, conversion, faults, deviations, stored)
 
 
-def _refuse_quantized(drafter: Drafter) -> None:
-    if drafter.facts.quantization:
+def _stored(drafter: Drafter, options: QuantizeOptions) -> Stored | None:
+    """The quantized weights of a source that is quantized already.
+
+    Raises:
+        Refused: they are there and nobody asked to quantize them again, or no format that is known.
+        UsageError: an option is about them and there are none.
+    """
+    if drafter.facts.quantization is None:
+        if options.requantize:
+            raise UsageError("--requantize is about quantized drafters, this one is not quantized")
+        if options.convert.from_format:
+            raise UsageError("--from-format is about quantized drafters, this one is not quantized")
+        return None
+    if not options.requantize:
         raise Refused(
             f"this drafter is quantized already: {drafter.facts.quantization}",
             why="errors of both would add up",
-            cure="quantize the 16-bit drafter that it was made from, or repack it with `draftconv convert --pack`",
+            cure="quantize the 16-bit drafter that it was made from, repack it with `draftconv convert --pack`, "
+            "or add --requantize to do it all the same",
         )
+    from draftconv.quantization.reading import find_stored
+
+    return find_stored(drafter, options.convert.from_format)
 
 
 def _slower(
@@ -265,7 +302,7 @@ def _input_scales(drafter: Drafter, deployment: Deployment, selection: Selection
 
 
 def _smoothings(
-    drafter: Drafter, scheme: Scheme, selection: Selection, calibrate: Path
+    drafter: Drafter, stored: Stored | None, scheme: Scheme, selection: Selection, calibrate: Path
 ) -> tuple[dict[str, Smoothing], list[str]]:
     """What AWQ smooths the inputs of weights by, found when they are written; and what to say of it.
 
@@ -273,7 +310,7 @@ def _smoothings(
     """
     from draftconv.parity.calibration import sampled_inputs
     from draftconv.quantization.oracles.modelopt import smoothing
-    from draftconv.quantization.weights import Smoothing
+    from draftconv.quantization.weights import Again, Smoothing
 
     groups = dict.fromkeys(fused_with(name, selection.quantized) for name in selection.quantized)
     joined = [name for group in groups if len(group) > 1 and scheme.inputs is None for name in group]
@@ -283,7 +320,8 @@ def _smoothings(
     found: dict[str, Smoothing] = {}
     for group in smooth:
         inputs = sampled[group[0].removesuffix(WEIGHT)]
-        refs = {name: drafter.tensors[name] for name in group}
+        again = group[0].removesuffix(WEIGHT) in stored.modules if stored else False
+        refs = {name: Again(name, stored) if stored and again else drafter.tensors[name] for name in group}
         found |= dict.fromkeys(group, Smoothing(refs, scheme, inputs.rows_NI, inputs.peak_I, smoothing))
     notes = []
     if sampled:

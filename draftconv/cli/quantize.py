@@ -46,6 +46,10 @@ OUTLIER = 2.0
               help="A trace to measure static activation scales on, or AWQ smoothing (modelopt).")  # fmt: skip
 @click.option("--backend", type=click.Choice(BACKENDS), default="native", show_default=True,
               help="Who rounds the weights: draftconv, amd-quark or nvidia-modelopt (extras).")  # fmt: skip
+@click.option("--requantize", is_flag=True,
+              help="Take a SOURCE that is quantized already; the errors of both add up.")  # fmt: skip
+@click.option("--from-format", metavar="FORMAT[:STYLE]",
+              help="How a quantized SOURCE is stored, where its config.json and tensors do not tell.")  # fmt: skip
 @target_options
 @click.option("--dry-run", is_flag=True, help="Say what would be written and run, and write nothing.")
 @click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
@@ -64,6 +68,8 @@ def command(
     tp: int,
     calibrate: Path | None,
     backend: BackendName,
+    requantize: bool,
+    from_format: str | None,
     target: str | None,
     target_layers: int | None,
     dry_run: bool,
@@ -83,9 +89,9 @@ def command(
 
     convert = ConvertOptions(
         source=layout, target=target, target_layers=target_layers, aux_convention=aux_convention, hash=hashed,
-        card=not no_card,
+        card=not no_card, from_format=from_format,
     )  # fmt: skip
-    options = QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, backend, convert)
+    options = QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, backend, requantize, convert)
     found = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = found.conversion.plan.total_bytes
@@ -124,6 +130,7 @@ def _card(found: Quantization) -> list[tuple[str, object]]:
         ("scheme", found.deployment.scheme),
         ("format", _format(found)),
         *_rounding(found.rounding),
+        *_again(found),
         ("quantized", f"{len(found.selection.quantized)} weights: {', '.join(map(_short, found.selection.quantized))}"),
         ("kept", ", ".join(f"{_short(name)} ({why})" for name, why in found.selection.kept.items())),
     ]
@@ -138,6 +145,19 @@ def _card(found: Quantization) -> list[tuple[str, object]]:
 def _rounding(rounding: Rounding) -> list[tuple[str, object]]:
     told = [("rounded by", rounding.package)] if rounding.package else []
     return [*told, *(("", note) for note in rounding.notes)]
+
+
+def _again(found: Quantization) -> list[tuple[str, object]]:
+    """What a person has to know of a source that was quantized already."""
+    if found.stored is None:
+        return []
+    told: list[tuple[str, object]] = [
+        ("source", f"quantized already, as {found.stored.title}"),
+        ("", "errors of both roundings add up: those below are of the second, against what the source held"),
+    ]
+    if found.unpacked:
+        told.append(("floats again", f"{', '.join(map(_short, found.unpacked))} (in {found.stored.dtype})"))
+    return told + [("", finding) for finding in found.conversion.findings]
 
 
 def _format(found: Quantization) -> str:
@@ -186,8 +206,12 @@ def _bytes(found: Quantization) -> dict[str, tuple[int, int]]:
     for name, tensor in found.conversion.work.tensors.items():
         module = name.rpartition(".")[0]
         after[module] = after.get(module, 0) + tensor.nbytes
-    source = found.conversion.drafter.tensors
-    return {name: (source[name].nbytes, after[_short(name)]) for name in found.selection.quantized}
+    source, stored = found.conversion.drafter.tensors, found.stored.modules if found.stored else {}
+    found_in = {
+        name: stored[_short(name)].values() if _short(name) in stored else (source[name],)
+        for name in found.selection.quantized
+    }
+    return {name: (sum(ref.nbytes for ref in refs), after[_short(name)]) for name, refs in found_in.items()}
 
 
 def _summed(bytes_of: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
@@ -195,7 +219,9 @@ def _summed(bytes_of: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
 
 
 def _sizes(found: Quantization) -> tuple[int, int]:
-    return sum(ref.nbytes for ref in found.conversion.drafter.tensors.values()), found.conversion.plan.total_bytes
+    drafter = found.conversion.drafter
+    every = {**drafter.tensors, **drafter.companions}
+    return sum(ref.nbytes for ref in every.values()), found.conversion.plan.total_bytes
 
 
 # ── for a program ──────────────────────────────────────────────────────────────────
@@ -222,6 +248,10 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
             "package": found.rounding.package,
             "notes": list(found.rounding.notes),
         },
+        "source": {"quantized": found.stored.title, "findings": list(found.conversion.findings)}
+        if found.stored
+        else None,
+        "floats_again": list(found.unpacked),
         "engines": [
             {
                 "engine": name,

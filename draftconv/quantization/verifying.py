@@ -17,13 +17,14 @@ from draftconv.checkpoint import FLOATS, TensorRef, row_blocks
 from draftconv.errors import BadCheckpoint, Refused
 from draftconv.quantization.codes import decode, nearest
 from draftconv.quantization.deviation import Deviation, Sum
+from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats.base import Weight
 from draftconv.quantization.formats.checks import check_range
 from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
 from draftconv.quantization.reading import Stored
 from draftconv.quantization.scales import step
 from draftconv.quantization.scheme import GRIDS, WeightScheme
-from draftconv.quantization.weights import BLOCK, floats
+from draftconv.quantization.weights import BLOCK, Again, Floats, floats, rows
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
 SLACK = 2.0**-20
@@ -51,9 +52,18 @@ class Judgement:
     same: bool = False
 
 
-def compare(module: str, mine: Stored | TensorRef, theirs: Stored | TensorRef) -> Judgement:
-    """Judge one weight of an output by that of its source; at least one of the two is quantized."""
+def compare(module: str, mine: Stored | TensorRef, theirs: Stored | TensorRef, *, again: bool = False) -> Judgement:
+    """Judge one weight of an output by that of its source; at least one of the two is quantized.
+
+    Args:
+        again: what is quantized on both sides was rounded again on the way.
+    """
     match mine, theirs:
+        case Stored(), Stored() if again:
+            ours, read = _load(module, mine), _load(module, theirs)
+            if isinstance(read, Judgement):
+                return Judgement(f"of the source, {read.fault}")
+            return ours if isinstance(ours, Judgement) else _rounded(ours, Again(f"{module}{WEIGHT}", theirs))
         case Stored(), Stored():
             return _both(module, mine, theirs)
         case Stored(), TensorRef():
@@ -99,28 +109,23 @@ def _not_scales(weight: Weight) -> str | None:
 # ── quantized from floats ──────────────────────────────────────────────────────────
 
 
-def _rounded(mine: Weight, theirs: TensorRef) -> Judgement:
+def _rounded(mine: Weight, theirs: Floats) -> Judgement:
     quantized = mine.quantized
     if theirs.dtype not in FLOATS or theirs.shape != tuple(quantized.codes.shape):
         return Judgement(f"{list(quantized.codes.shape)} codes, {theirs.dtype} {list(theirs.shape)} in the source")
-    total, clipped = Sum(), 0
-    for start, stop in row_blocks(theirs, BLOCK):
-        wide_BI = to_torch(theirs.row_range(start, stop)).float()
+    total, clipped, start = Sum(), 0, 0
+    for rows_BI in rows(theirs, BLOCK):
+        wide_BI, stop = rows_BI.float(), start + len(rows_BI)
         if mine.pre_quant_scale is not None:
             wide_BI = wide_BI / mine.pre_quant_scale.float()
-        part = _rows(quantized, start, stop)
+        part = quantized.rows(start, stop)
         fault, beyond = _not_nearest(wide_BI, part, start, TORCH_DTYPES[theirs.dtype])
         if fault:
             return Judgement(fault)
         clipped += beyond
         total.add(wide_BI, dequantize(part))
+        start = stop
     return Judgement(None, _spoken(mine, total.deviation(), clipped / max(1, quantized.codes.numel())))
-
-
-def _rows(quantized: Quantized, start: int, stop: int) -> Quantized:
-    whole = len(quantized.scale) != len(quantized.codes)
-    scale = quantized.scale if whole else quantized.scale[start:stop]
-    return Quantized(quantized.grid, quantized.codes[start:stop], scale, quantized.unit)
 
 
 def _not_nearest(wide_BI: Tensor, quantized: Quantized, first: int, dtype: torch.dtype) -> tuple[str | None, int]:

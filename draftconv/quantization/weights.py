@@ -6,6 +6,7 @@ becomes. What it holds at most is about the weight's codes, one byte each, and t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from draftconv.checkpoint import TensorRef, row_blocks
+from draftconv.checkpoint import TensorRef, nbytes, row_blocks
 from draftconv.errors import Refused
 from draftconv.quantization.deviation import Deviation, Sum
 from draftconv.quantization.exclusions import WEIGHT
@@ -32,6 +33,49 @@ BLOCK = BLOCKS["native"]
 
 Bytes = dict[str, bytes | memoryview]
 
+
+@dataclass(frozen=True, eq=False)
+class Again:
+    """A stored weight as the floats that it stands for, rounded once to `dtype`, block of rows by block.
+
+    It has what is asked of a `TensorRef`: name, dtype, shape and nbytes are those of the floats.
+    """
+
+    name: str
+    stored: Stored
+
+    @property
+    def module(self) -> str:
+        return self.name.removesuffix(WEIGHT)
+
+    @property
+    def dtype(self) -> str:
+        return self.stored.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.stored.shapes[self.module]
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes(self.dtype, self.shape)
+
+    @property
+    def parts(self) -> tuple[TensorRef, ...]:
+        return tuple(self.stored.modules[self.module].values())
+
+    def rows(self, block: int) -> Iterator[Tensor]:
+        """The rows in order, in blocks of at most `block` bytes (one row at least)."""
+        weight, outputs = self.stored.load(self.module), self.shape[0]
+        step = max(1, block * outputs // max(1, self.nbytes))
+        for start in range(0, outputs, step):
+            part = replace(weight, quantized=weight.quantized.rows(start, min(start + step, outputs)))
+            yield floats(part).to(TORCH_DTYPES[self.dtype])
+
+
+Floats: TypeAlias = TensorRef | Again
+"""A weight that is to be rounded: plain in a file, or quantized there."""
+
 Search: TypeAlias = Callable[[Mapping[str, Tensor], Scheme, Sequence[Tensor]], Tensor]
 """Name → [O, I], their scheme and inputs [N, I] that they share → what these inputs are to be multiplied by: [I]."""
 
@@ -45,7 +89,7 @@ class Smoothing:
         rows_NI: a sample of the inputs, and `peak_I`: the largest magnitudes of all of them; float32.
     """
 
-    refs: Mapping[str, TensorRef]
+    refs: Mapping[str, Floats]
     scheme: Scheme
     rows_NI: Tensor
     peak_I: Tensor
@@ -54,7 +98,7 @@ class Smoothing:
     @cached_property
     def factor_I(self) -> Tensor:
         """float32, with the values that a file holds: weights are divided by what inputs are really multiplied by."""
-        weights = {name: to_torch(ref) for name, ref in self.refs.items()}
+        weights = {name: torch.cat(list(rows(ref, BLOCK))) for name, ref in self.refs.items()}
         dtype = next(iter(weights.values())).dtype
         return self.search(weights, self.scheme, [self.rows_NI]).to(dtype).float()
 
@@ -83,11 +127,11 @@ class Quantize:
     """
 
     name: str
-    ref: TensorRef
+    ref: Floats
     scheme: Scheme
     format: Format
     style: str | None
-    fused: tuple[TensorRef, ...]
+    fused: tuple[Floats, ...]
     deviations: dict[str, Deviation] = field(default_factory=dict)
     input_scale: Tensor | None = None
     rounds: Backend = quantize
@@ -96,12 +140,13 @@ class Quantize:
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
-        return (self.ref, *(ref for ref in self.fused if ref is not self.ref))
+        every = (self.ref, *(ref for ref in self.fused if ref is not self.ref))
+        return tuple(part for ref in every for part in (ref.parts if isinstance(ref, Again) else (ref,)))
 
     @property
     def memory(self) -> int:
         searched = self.smoothing.memory if self.smoothing else 0
-        return max(searched, 4 * self.block + 3 * self.ref.shape[0] * self.ref.shape[1])
+        return max(searched, 4 * self.block + (5 if isinstance(self.ref, Again) else 3) * math.prod(self.ref.shape))
 
     def run(self) -> Bytes:
         total, weights = Sum(), self.scheme.weights
@@ -118,11 +163,11 @@ class Quantize:
         )
         return to_bytes(self.format.store(weight, self.style))
 
-    def _quantized(self, ref: TensorRef, whole: Tensor | None, total: Sum | None = None) -> Quantized:
+    def _quantized(self, ref: Floats, whole: Tensor | None, total: Sum | None = None) -> Quantized:
         weights = self.scheme.weights
         codes_OI, scales, at = torch.empty(0), [], 0
         factor_I = self.smoothing.factor_I if self.smoothing else None
-        for rows_BI in _rows(ref, self.block):
+        for rows_BI in rows(ref, self.block):
             smooth_BI = rows_BI if factor_I is None else rows_BI.float() * factor_I.reciprocal()
             part = self.rounds(smooth_BI, weights, whole=whole, name=self.name)
             if total is not None:
@@ -221,10 +266,14 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:
     return {name: t.contiguous().reshape(-1).view(torch.uint8).numpy().data for name, t in tensors.items()}
 
 
-def _rows(ref: TensorRef, block: int) -> Iterator[Tensor]:
+def rows(ref: Floats, block: int) -> Iterator[Tensor]:
+    """The rows of a float weight in order, in its dtype, in blocks of at most `block` bytes (one row at least)."""
+    if isinstance(ref, Again):
+        yield from ref.rows(block)
+        return
     for start, stop in row_blocks(ref, block):
         yield to_torch(ref.row_range(start, stop))
 
 
-def _peak(ref: TensorRef, block: int) -> Tensor:
-    return torch.stack([peak(rows_BI) for rows_BI in _rows(ref, block)]).amax()
+def _peak(ref: Floats, block: int) -> Tensor:
+    return torch.stack([peak(rows_BI) for rows_BI in rows(ref, block)]).amax()

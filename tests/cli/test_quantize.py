@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from draftconv.cli.quantize import OUTLIER
 from tests.cli.conftest import Program, Run
 from tests.parity.traces import Recorded
+from tests.quantization.test_sniffing import seed
 from tests.reference.test_fixtures import DATA
 
 LLAMA = DATA / "drafters/llama-eagle3"
@@ -160,6 +161,8 @@ def test_calibrated(run: Run, recorded: Recorded) -> None:
         (("--recipe", "quark-w4a8", "--backend", "quarck"), "'quarck' is not one of 'native', 'quark', 'modelopt'"),
         (("--recipe", "w4a16", "--backend", "quark"), "recipes that it has: quark-w4a8"),
         (("--recipe", "w4a16-awq", "--backend", "modelopt"), "by nvidia-modelopt is AWQ, which is calibrated"),
+        (("--recipe", "w4a16", "--requantize"), "--requantize is about quantized drafters"),
+        (("--recipe", "w4a16", "--from-format", "gptq"), "--from-format is about quantized drafters"),
         (("--recipe", "w4a16", "--tp", "0"), "0 is not in the range"),
         (("--recipe", "w4a16-g128", "--for", "vllm:b200", "--tp", "2"), "has no kernel for some sizes"),
         ((), "Missing option '--recipe'"),
@@ -172,6 +175,29 @@ def test_what_cannot_be_done(run: Run, words: tuple[str, ...], said: str) -> Non
     assert said in flat(done.stderr)
     assert "Traceback" not in done.stderr
     assert not Path("out").exists()
+
+
+def test_a_source_that_was_quantized(run: Run, tmp_path: Path) -> None:
+    path = seed(tmp_path, fc=True)
+    words = ("quantize", path, "out", "--recipe", "fp8")
+    refused = run(*words)
+    assert refused.exit_code == 2
+    assert "add --requantize" in flat(refused.stderr)
+    assert not Path("out").exists()
+    done = run(*words, "--requantize")
+    assert done.exit_code == 0, done.stderr
+    said = flat(done.stdout)
+    assert "quantized already, as Quark INT4 per channel" in said
+    assert "errors of both roundings add up" in said
+    assert "floats again fc (in F16)" in said.replace("│", "").replace("  ", " ")
+    told = json.loads(run(*words, "--requantize", "--overwrite", "--format", "json").stdout)
+    assert told["source"]["quantized"] == "Quark INT4 per channel"
+    assert told["floats_again"] == ["fc.weight"]
+    before = sum(tensor.nbytes for tensor in load_file(path / "model.safetensors").values())
+    assert told["bytes_before"] == before
+    (down,) = (row for row in told["quantized"] if row["name"].endswith("down_proj.weight"))
+    assert down["bytes_before"] < down["bytes_after"]
+    assert 0 < down["relative"] < 0.1
 
 
 def test_an_output_that_exists_is_kept(run: Run) -> None:
