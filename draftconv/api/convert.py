@@ -193,7 +193,7 @@ def plan_drafter(
 
     Args:
         packer: the last pass, which may quantize weights.
-        engines: who has to read what `packer` made; without it those that the layout is for.
+        engines: who has to read quantized weights; floats are for those that the layout is for.
         told: what the record and the card tell of a quantization.
     """
     checkpoint = drafter.checkpoint
@@ -209,7 +209,7 @@ def plan_drafter(
             floats, packed = packing.apart(stored, options.unpack)
             work = packing.dequantize(work, floats, passes.float_dtype(options.dtype))
             work = packing.without_quantized(work, packed)
-            packer, engines = _repacking(packed, found, options, target)
+            packer, engines = _repacking(packed, found, options, target, engines)
     work, repaired = repair(work, options.repairs, codes)
     # That undeclared integers are no floats is settled once they have been recognised.
     settled = repaired | {UNDECLARED_INTEGERS} if stored is not None else repaired
@@ -327,7 +327,7 @@ def _stored(drafter: Drafter, options: ConvertOptions) -> Stored | None:
 
 
 def _repacking(
-    stored: Stored, found: Layout, options: ConvertOptions, target: Target | None
+    stored: Stored, found: Layout, options: ConvertOptions, target: Target | None, engines: Sequence[EngineSpec]
 ) -> tuple[Callable[[Work], Work], Sequence[EngineSpec]]:
     """The last pass of a repack, and who has to read what comes of it.
 
@@ -338,7 +338,7 @@ def _repacking(
 
     form, style = find_format(str(options.pack))
     scheme = packing.same_integers(stored, form, lossy=options.allow_lossy)
-    specs = [parse_engine(found.id)] if found.id in ENGINES else []
+    specs = engines or ([parse_engine(found.id)] if found.id in ENGINES else [])
 
     def pack(work: Work) -> Work:
         quantized = [f"{module}.weight" for module in stored.modules]

@@ -172,7 +172,7 @@ def _tensors(
     if out.facts.quantization or source.facts.quantization:
         weights = _Weights.of(out, source, declared)
         yield from weights.faults
-        yield from weights.findings
+        yield from weights.lies
         yield from weights.activations(declared)
         for module in weights.modules:
             yield weights.compare(module, declared)
@@ -229,10 +229,10 @@ class _Weights:
         return cls(out, source, found[0], found[1], () if alike else tuple(faults))
 
     @property
-    def findings(self) -> Iterator[Comparison]:
+    def lies(self) -> Iterator[Comparison]:
         """What config.json says wrongly of the output's weights, and not of the source's."""
-        known = self.theirs.findings if self.theirs else ()
-        for finding in self.mine.findings if self.mine else ():
+        known = self.theirs.lies if self.theirs else ()
+        for finding in self.mine.lies if self.mine else ():
             if finding not in known:
                 yield Comparison("quantized weights", "different", finding)
 

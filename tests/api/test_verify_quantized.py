@@ -251,12 +251,12 @@ CHANNEL = '"strategy": "channel",\n          "group_size": null'
 
 LIES: dict[str, tuple[str, str, str, str]] = {
     # recipe, text in its JSON files, text in its place, what verify says of it
-    "group":       ("w4a16-g128", '"group_size": 128', '"group_size": 64', f"{PACKED} per group of 64, but the tensors"),
-    "granularity": ("w4a16-g128", GROUP, CHANNEL, f"{PACKED} per channel, but the tensors are {PACKED} per group of 128"),
+    "group":       ("w4a16-g128", '"group_size": 128', '"group_size": 64', f"{PACKED} per group of 64, but the"),
+    "granularity": ("w4a16-g128", GROUP, CHANNEL, f"{PACKED} per channel, but the tensors are {PACKED} per group"),
     "bits":        ("w4a16", '"num_bits": 4', '"num_bits": 8', f"INT8 per channel, but the tensors are {PACKED} per"),
     "excluded":    ("w4a16", "bfc$", "bdown_proj$", "layers.0.mlp.down_proj quantized, although config.json excludes"),
     "format":      ("fp8", "float-quantized", "pack-quantized", "pack-quantized holds no FP8 E4M3 weights"),
-    "method":      ("fp8-tensor", '"FP8"', '"NVFP4"', "says ModelOpt NVFP4 per group of 16, but the tensors are ModelOpt"),
+    "method":      ("fp8-tensor", '"FP8"', '"NVFP4"', "says ModelOpt NVFP4 per group of 16, but the tensors are"),
     "awq":         ("w4a8-awq", '"group_size": 128', '"group_size": 64', "per group of 64, but the tensors are"),
 }  # fmt: skip
 
