@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
     from draftconv.api.quantized import Told
+    from draftconv.quantization.deviation import Total
 
 
 def model_card(record: Mapping[str, object], facts: Facts, target: Target | None, told: Told | None) -> str:
     """Render the card. Nothing that came from a checkpoint can act as markup in it."""
-    from draftconv.quantization.deviation import total
-
     layout = layouts()[str(record["layout"])]
     hub = target.repo if target and target.path is None else ""
     return _template().render(
@@ -33,7 +32,7 @@ def model_card(record: Mapping[str, object], facts: Facts, target: Target | None
         # Quantized weights are for the engines that were asked about them, not for all that read the layout.
         serves=_engines(record) if facts.quantization else layout.writer.serves if layout.writer else (),
         told=told,
-        total=total(told.deviations) if told and told.deviations else None,
+        total=_total(told) if told and told.deviations else None,
         facts=facts,
         attention=describe_attention(facts),
         boundaries=describe_boundaries(facts),
@@ -41,6 +40,12 @@ def model_card(record: Mapping[str, object], facts: Facts, target: Target | None
         # A local path may not be told, and its base name alone would not work when pasted.
         target=shlex.quote(code(hub)) if hub else "TARGET",
     )
+
+
+def _total(told: Told) -> Total:
+    from draftconv.quantization.deviation import total
+
+    return total(told.deviations)
 
 
 def _engines(record: Mapping[str, object]) -> tuple[str, ...]:

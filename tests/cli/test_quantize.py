@@ -213,3 +213,25 @@ def test_as_a_program(program: Program, tmp_path: Path) -> None:
     done = program("quantize", LLAMA, "out", "--recipe", "w4a16", "--format", "quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "out/model.safetensors").exists()
+
+
+def test_inspect_names_the_repack_that_is_served(run: Run) -> None:
+    assert run("quantize", LLAMA, "out", "--recipe", "quark-w4a8", *TARGET).exit_code == 0
+    seen = run("inspect", "out", "--for", "vllm:b200", *TARGET)
+    assert seen.exit_code == 1
+    said = flat(seen.stdout).partition("Next: ")[2]
+    assert said.endswith("--pack compressed-pack")
+    assert run(*said.split()[1:]).exit_code == 0
+    assert run("inspect", "out-vllm", "--for", "vllm:b200", *TARGET).exit_code == 0
+    assert run("verify", "out-vllm", "--against", LLAMA).exit_code == 0
+
+
+def test_inspect_is_told_the_format(run: Run) -> None:
+    assert run("quantize", LLAMA, "out", "--recipe", "quark-w4a8", "--no-card", *TARGET).exit_code == 0
+    config = json.loads(Path("out/config.json").read_text())
+    del config["quantization_config"]
+    Path("out/config.json").write_text(json.dumps(config))
+    asked = flat(run("inspect", "out", "--for", "vllm:b200", *TARGET).stdout)
+    assert "add --from-format quark-int4:reorder if that is how they were written" in asked
+    told = run("inspect", "out", "--for", "vllm:b200", "--from-format", "quark-int4:reorder", *TARGET)
+    assert flat(told.stdout).endswith("--pack compressed-pack --from-format quark-int4:reorder")
