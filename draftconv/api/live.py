@@ -36,10 +36,10 @@ from draftconv.errors import DraftconvError, EngineError, Unfinished, UsageError
 from draftconv.layouts.reading import read_drafter
 from draftconv.parity.dialogue import Dialogue, end_tokens, open_dialogue, prompts_hash
 from draftconv.parity.live.answer import Answer, first_split
-from draftconv.parity.live.client import Asking, Client, Kind, Served
+from draftconv.parity.live.client import Asking, Client, Interface, Served
 from draftconv.parity.live.collect import Ask, Patience, collect, most_failures
 from draftconv.parity.live.commands import measuring, without_server
-from draftconv.parity.live.kinds import KINDS
+from draftconv.parity.live.interfaces import INTERFACES
 from draftconv.parity.live.launch import Launch, address, free_port, launched
 from draftconv.parity.live.offline import offline
 from draftconv.parity.live.store import ArmTerms, Store, Stored, Terms
@@ -139,7 +139,7 @@ class _Run:
     options: LiveOptions
     way: Way
     spec: EngineSpec
-    kind: Kind
+    interface: Interface
     goal: Target
     asking: Asking
     prompts: Sequence[Prompt]
@@ -149,6 +149,7 @@ class _Run:
     progress: Progress | None
     arms: Sequence[LiveArm]
     launches: Sequence[Launch]
+    longest: int
     asks: list[Ask] = field(default_factory=list, init=False)
 
     @property
@@ -180,7 +181,7 @@ def live_parity(
     """
     way = _way(options, len(candidates))
     spec = parse_engine(options.engine)
-    kind = KINDS[spec.name]
+    interface = INTERFACES[spec.name]
     _check(options, way, spec, candidates)
     earlier = read_report(options.extend) if options.extend else None
     if earlier:
@@ -216,10 +217,23 @@ def live_parity(
         ),
     )
     asking = Asking(options.depth, length, not options.natural_stop, options.timeout)
-    launches = [_launch(arm, kind, options) for arm in arms] if way in ("launch", "offline") else []
+    launches = [_launch(arm, interface, options) for arm in arms] if way in ("launch", "offline") else []
     with Store(options.run, terms) as store:
         run = _Run(
-            options, way, spec, kind, goal, asking, asked.prompts, first, dialogue, store, progress, arms, launches
+            options=options,
+            way=way,
+            spec=spec,
+            interface=interface,
+            goal=goal,
+            asking=asking,
+            prompts=asked.prompts,
+            first=first,
+            dialogue=dialogue,
+            store=store,
+            progress=progress,
+            arms=arms,
+            launches=launches,
+            longest=max(map(max, lengths)),
         )
         answers = _all_answers(run)
         found = _report(run, answers, terms)
@@ -382,7 +396,7 @@ def _measure(run: _Run, arm: LiveArm, stored: Stored, client: Client) -> None:
             cure="leave it out"
             + ("; or start vLLM 0.32 with --per-request-spec-decode-metrics summary" * (run.spec.name == "vllm")),
         )
-    stored.agree(ArmTerms(arm.about.content, _base(served.target), served.version, served.counting))
+    stored.agree(ArmTerms(arm.about.content, _base(served.target), served.version, served.counting, served.settings))
     stored.seen(served.born, served.drafter)
     answered = len(stored.answers)
 
@@ -409,10 +423,9 @@ def _measure(run: _Run, arm: LiveArm, stored: Stored, client: Client) -> None:
 
 def _refuse_other(run: _Run, arm: LiveArm, served: Served) -> None:
     """Refuse an engine that is not the reference's, or still serves another arm's drafter."""
-    needed = max(map(len, run.first)) + run.asking.length + run.asking.depth
-    if served.room is not None and needed > served.room:
+    if served.room is not None and run.longest > served.room:
         raise UsageError(
-            f"the longest prompt and its text take {needed} tokens, the server has {served.room}",
+            f"the longest prompt and its text take {run.longest} tokens, the server has {served.room}",
             why="texts would be cut, and the last drafts with them",
             cure="raise the server's limit, or lower --max-tokens",
         )
@@ -425,6 +438,7 @@ def _refuse_other(run: _Run, arm: LiveArm, served: Served) -> None:
         ("target", _base(served.target), reference.served),
         ("version", served.version, reference.version),
         ("way of counting", served.counting, reference.counting),
+        *((name, value, reference.settings.get(name)) for name, value in served.settings.items()),
     ):
         if its != ours:
             raise EngineError(
@@ -456,7 +470,7 @@ def _base(spec: str) -> str:
 def _client(run: _Run, arm: LiveArm, directory: Path) -> Iterator[Client]:
     """The engine of an arm, until this is left."""
     if arm.url is not None:
-        yield run.kind.connect(*arm.url, run.asking)
+        yield run.interface.connect(*arm.url, run.asking)
         return
     launch = run.launches[arm.number]
     if run.way == "offline":
@@ -476,12 +490,12 @@ def _client(run: _Run, arm: LiveArm, directory: Path) -> Iterator[Client]:
             yield engine
         return
     port = free_port()
-    client = run.kind.connect(address(port), "--launch", run.asking)
+    client = run.interface.connect(address(port), "--launch", run.asking)
     with launched(launch, port, directory):
         yield client
 
 
-def _launch(arm: LiveArm, kind: Kind, options: LiveOptions) -> Launch:
+def _launch(arm: LiveArm, interface: Interface, options: LiveOptions) -> Launch:
     """The server of an arm, with the command of `draftconv serve`."""
     command = serve(
         arm.source,
@@ -494,7 +508,7 @@ def _launch(arm: LiveArm, kind: Kind, options: LiveOptions) -> Launch:
     )
     python = options.engine_python.absolute() if options.engine_python else None
     launch = measuring(
-        command.argv, command.files, kind, options.server_args, patience=options.start_timeout, python=python
+        command.argv, command.files, interface, options.server_args, patience=options.start_timeout, python=python
     )
     refuse_switches((*launch.argv, *launch.files.values()), os.environ)
     return launch
@@ -503,7 +517,7 @@ def _launch(arm: LiveArm, kind: Kind, options: LiveOptions) -> Launch:
 def _start(run: _Run, arm: LiveArm) -> str:
     """What starts the server of an arm; empty where draftconv cannot say."""
     try:
-        return f"start it with: {shlex.join(_launch(arm, run.kind, run.options).argv)}"
+        return f"start it with: {shlex.join(_launch(arm, run.interface, run.options).argv)}"
     except DraftconvError:
         return ""
 
@@ -564,6 +578,7 @@ def _texts(asks: Sequence[Ask], ours: Mapping[str, Answer], theirs: Mapping[str,
 def _about(run: _Run, terms: Terms, requests: int) -> About:
     options, reference = run.options, run.store.arm(0).terms()
     version, counting = (reference.version, reference.counting) if reference else ("", "")
+    told = reference.settings if reference else {}
     return About(
         how="live",
         target=terms.target,
@@ -578,14 +593,15 @@ def _about(run: _Run, terms: Terms, requests: int) -> About:
             if terms.ignore_eos
             else f"at most {terms.length} per request, to its natural end",
             "sampling": "greedy",
-            "engine": f"{run.kind.title} {version}",
+            "engine": f"{run.interface.title} {version}",
             "reached": WAYS[run.way],
             "counts": counting,
             "requests at a time": str(options.concurrency),
-            "draftconv's client": f"run on {run.kind.proven}"
-            if run.kind.proven
+            "draftconv's client": f"run on {run.interface.proven}"
+            if run.interface.proven
             else "not run on the engine: held to its documented answers by stub servers",
             **({"server": _told(run)} if run.way in ("launch", "offline") else {}),
+            **told,
         },
     )
 
@@ -600,4 +616,4 @@ WAYS: Mapping[Way, str] = {
 
 def _told(run: _Run) -> str:
     """Arguments that were added to the command of `draftconv serve`, for both arms alike."""
-    return shlex.join((*run.kind.measuring, *run.options.server_args))
+    return shlex.join((*run.interface.measuring, *run.options.server_args))

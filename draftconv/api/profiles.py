@@ -129,7 +129,7 @@ def find_profile(spec: str) -> Profile:
 
 
 def _parsed(text: str, name: str, where: str) -> Profile:
-    from draftconv.api.profile_file import File
+    from draftconv.api.profile_file import WANTED, File
     from draftconv.drafter.yaml_file import read_yaml
 
     file = read_yaml(
@@ -137,6 +137,7 @@ def _parsed(text: str, name: str, where: str) -> Profile:
         text,
         where,
         noun="profile",
+        wanted=WANTED,
         why="a key that is misread would measure something else than was meant",
         example="recipes/profiles/b200-vllm.yaml",
     )
@@ -157,7 +158,7 @@ def _parsed(text: str, name: str, where: str) -> Profile:
         recipe=file.recipe,
         executed=found.executed,
         suites=tuple(Asked(asked.prompts, asked.limit, asked.max_tokens) for asked in file.suites),
-        margins=file.margins,
+        margins=file.margins.by_kind(),
         evidence=file.evidence,
     )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import TypeVar, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from draftconv.checkpoint import show
 from draftconv.errors import UsageError, did_you_mean
 
 
@@ -18,21 +18,30 @@ class Part(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
+    @classmethod
+    def keys(cls) -> Mapping[str, object]:
+        """Its keys as they are written, with the types of their values."""
+        return {field.alias or name: field.annotation for name, field in cls.model_fields.items()}
+
 
 P = TypeVar("P", bound=Part)
 
 
-def read_yaml(model: type[P], text: str, where: str, *, noun: str, why: str, example: str) -> P:
+def read_yaml(
+    model: type[P], text: str, where: str, *, noun: str, wanted: Mapping[str, str], why: str, example: str
+) -> P:
     """A file as its model.
 
     Args:
-        where: the file, for messages. `noun`: what it should be (`recipe`). `why`: a misread key matters.
-        example: a file that is one.
+        where: the file, for messages. `noun`: what it should be (`recipe`).
+        wanted: what keys hold that have no list of words to choose from; items of lists without their number.
+        why: a misread key matters. `example`: a file that is one.
 
     Raises:
         UsageError: it is no YAML, or of another shape; the message names every key that is wrong.
     """
     try:
+        _refuse_twice(yaml.compose(text, yaml.SafeLoader), where)
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UsageError(f"{where} is not YAML: {_where(error)}", cure=f"{example} is an example") from error
@@ -43,48 +52,88 @@ def read_yaml(model: type[P], text: str, where: str, *, noun: str, why: str, exa
     except ValidationError as error:
         # A misspelled key is also a missing one: the spelling is told first.
         faults = sorted(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
-        first, *more = (_told(model, noun, details) for details in faults)
+        first, *more = (_told(model, noun, wanted, details) for details in faults)
         raise UsageError(
             f"{where}: {'; '.join([first[0], *(what for what, _ in more)])}", why=why, cure=first[1]
         ) from error
 
 
-def _told(model: type[Part], noun: str, details: ErrorDetails) -> tuple[str, str]:
+def _refuse_twice(root: yaml.Node | None, where: str) -> None:
+    """Raises UsageError for a key that is in one mapping twice: PyYAML would take the later without a word."""
+    nodes, seen = [root] if root else [], set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen:
+            continue  # an alias
+        seen.add(id(node))
+        match node:
+            case yaml.MappingNode():
+                lines: dict[str, int] = {}
+                for key, _ in node.value:
+                    name, line = str(key.value), key.start_mark.line + 1
+                    if name in lines:
+                        raise UsageError(
+                            f"{where}: line {line}: {show(name)} is there twice, first in line {lines[name]}",
+                            why="only one of the two can be meant",
+                            cure="keep one of them",
+                        )
+                    lines[name] = line
+                nodes += [value for _, value in node.value]
+            case yaml.SequenceNode():
+                nodes += node.value
+
+
+def _told(model: type[Part], noun: str, wanted: Mapping[str, str], details: ErrorDetails) -> tuple[str, str]:
     """What is wrong with one key, and what to write instead."""
-    path = details["loc"]
-    key = ".".join(map(str, path))
+    path = [str(step) for step in details["loc"] if step != "[key]"]
+    key = ".".join(path)
     match details["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "invalid_key":
             part = _part(model, path[:-1])
-            return f"{key} is no key of a {noun}", did_you_mean(str(path[-1]), part.model_fields, _keys(part))
+            return f"{key} is no key of a {noun}", did_you_mean(path[-1], part.keys(), _keys(part))
         case "missing":
-            return f"{key} is missing", f"add {key}"
+            return f"{key} is missing", f"add {key}: {_wanted(model, path, wanted)}"
         case "literal_error":
-            known = re.findall(r"'([^']+)'", details.get("ctx", {}).get("expected", ""))
-            return f"{key}: {details['input']!r} is unknown", did_you_mean(
-                str(details["input"]), known, f"{key}: {' or '.join(known)}"
+            known = _words(model, path)
+            return f"{key}: {details['input']!r} is none of {', '.join(known)}", did_you_mean(
+                str(details["input"]), known, f"write {key}: {' or '.join(known)}"
             )
         case _:
-            said = details["msg"]
-            return f"{key}: {said[:1].lower()}{said[1:]}", ""
+            return f"{key}: {details['input']!r} is no {_wanted(model, path, wanted)}", ""
 
 
-def _part(model: type[Part], path: Sequence[int | str]) -> type[Part]:
+def _wanted(model: type[Part], path: Sequence[str], wanted: Mapping[str, str]) -> str:
+    """What a key may hold, in words; what the mapping or list around it holds, where that alone has words."""
+    names = [step for step in path if not step.isdigit()]
+    whole, *around = (".".join(names[:count]) for count in range(len(names), 0, -1))
+    if whole not in wanted and (words := _words(model, path)):
+        return " or ".join(words)
+    return next(wanted[prefix] for prefix in (whole, *around) if prefix in wanted)
+
+
+def _words(model: type[Part], path: Sequence[str]) -> tuple[str, ...]:
+    """The words that a key may hold; none where it holds something else."""
+    annotation = _part(model, path[:-1]).keys().get(path[-1])
+    choices = [annotation, *get_args(annotation)]
+    return next((get_args(choice) for choice in choices if get_origin(choice) is Literal), ())
+
+
+def _part(model: type[Part], path: Sequence[str]) -> type[Part]:
     """The model of what a path leads to."""
     for step in path:
-        if step in model.model_fields:
-            model = _model_in(model.model_fields[str(step)].annotation) or model
+        model = next(_models(model.keys().get(step)), model)
     return model
 
 
-def _model_in(annotation: object) -> type[Part] | None:
+def _models(annotation: object) -> Iterator[type[Part]]:
     if isinstance(annotation, type) and issubclass(annotation, Part):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
 
 
 def _keys(part: type[Part]) -> str:
-    return f"keys: {', '.join(part.model_fields)}"
+    return f"keys: {', '.join(part.keys())}"
 
 
 def _where(error: yaml.YAMLError) -> str:

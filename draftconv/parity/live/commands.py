@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from draftconv.parity.live.client import Kind
+from draftconv.parity.live.client import Interface
 from draftconv.parity.live.launch import Launch
 
 SERVE = (("vllm", "serve"), ("python", "-m", "vllm.entrypoints.openai.api_server", "--model"))
@@ -15,7 +15,7 @@ SERVE = (("vllm", "serve"), ("python", "-m", "vllm.entrypoints.openai.api_server
 def measuring(
     argv: Sequence[str],
     files: Mapping[str, str],
-    kind: Kind,
+    interface: Interface,
     extra: Sequence[str],
     *,
     patience: float,
@@ -26,8 +26,8 @@ def measuring(
     Args:
         argv, files: as `draftconv serve` prints them. `extra`: arguments of the user, which come last and so win.
     """
-    told = {name: text + kind.settings for name, text in files.items()}
-    return Launch((*argv, *kind.measuring, *extra), told, kind.health, patience, python)
+    told = {name: text + interface.settings for name, text in files.items()}
+    return Launch((*argv, *interface.measuring, *extra), told, interface.health, patience, python)
 
 
 def without_server(argv: Sequence[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from draftconv.checkpoint.text import parse_object
 from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, EngineError
 from draftconv.parity.live.answer import Answer, counted, explained
-from draftconv.parity.live.client import Asking, Served, refuse_depth, refuse_short
+from draftconv.parity.live.client import Asking, Served, refuse_depth, refuse_length
 from draftconv.parity.live.process import engine_process, tail
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
@@ -76,7 +76,7 @@ class OfflineVllm:
             tokens, counts = reply.integers("tokens"), reply.section("counts")
             if tokens is None:
                 raise BadCheckpoint("an answer has no tokens")
-            refuse_short(tokens, asking)
+            refuse_length(tokens, asking)
             refuse_depth("vLLM", counts.integer("num_spec_tokens"), self.asking.depth)
             found = counted(
                 counts.integers("acceptance_histogram") or (),

@@ -61,22 +61,23 @@ def tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    return f"{show(lines[-1])}; see {show(log.name)}" if lines else f"{show(log.name)} is empty"
+    return f"{show(lines[-1])}; see {show(log)}" if lines else f"{show(log)} is empty"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ask the whole group to end, then make it; a second Ctrl-C makes it at once."""
     try:
         _signal(process, signal.SIGTERM)
-        for pipe in (process.stdin, process.stdout):
-            if pipe:
-                pipe.close()
         process.wait(GRACE)
     except subprocess.TimeoutExpired:
         pass
     finally:
         _signal(process, signal.SIGKILL)
         process.wait()
+        for pipe in (process.stdin, process.stdout):  # only now: nobody can be blocked on the other end
+            if pipe:
+                with suppress(BrokenPipeError):  # what it never read
+                    pipe.close()
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
@@ -98,4 +99,4 @@ def _terminable() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not set from Python

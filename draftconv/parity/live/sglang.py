@@ -17,7 +17,7 @@ from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, EngineError, Void
 from draftconv.parity.http import Http
 from draftconv.parity.live.answer import Answer, counted, explained
-from draftconv.parity.live.client import GREEDY, Asking, Client, Kind, Served, refuse_depth, refuse_short
+from draftconv.parity.live.client import GREEDY, Asking, Client, Interface, Served, refuse_depth, refuse_length
 from draftconv.reference.counts import Counts
 
 PER_REQUEST = "per request: meta_info of /generate (spec_verify_ct, spec_num_correct_drafts and their histogram)"
@@ -81,7 +81,7 @@ class SglangServer:
                     why="arms would be compared on different prompts",
                     cure="let nothing between draftconv and the engine rewrite requests",
                 )
-            refuse_short(tokens, asking)
+            refuse_length(tokens, asking)
             stopped = meta.section("finish_reason").text("type") == "stop"
             return explained(tokens, self._counts(meta, len(tokens)), hidden=int(stopped))
 
@@ -141,4 +141,4 @@ def _connect(url: str, option: str, asking: Asking) -> Client:
     return SglangServer(Http(url, option, "SGLang", timeout=asking.timeout, attempts=1), asking)
 
 
-KIND = Kind("SGLang", _connect, health="/health", measuring=("--disable-radix-cache",))
+INTERFACE = Interface("SGLang", _connect, health="/health", measuring=("--disable-radix-cache",))

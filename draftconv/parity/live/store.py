@@ -67,6 +67,7 @@ class ArmTerms:
     served: str
     version: str
     counting: str
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -165,7 +166,11 @@ class Stored:
         if not (self.directory / ARM).exists():
             return None
         found = Config(_document(self.directory / ARM), ARM)
-        return ArmTerms(*(found.text(name) or "" for name in ("content", "served", "version", "counting")))
+        settings = {name: str(value) for name, value in found.section("settings").data.items()}
+        content, served, version, counting = (
+            found.text(name) or "" for name in ("content", "served", "version", "counting")
+        )
+        return ArmTerms(content, served, version, counting, settings)
 
 
 class Store:

@@ -19,7 +19,7 @@ from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, UsageError, Void
 from draftconv.parity.http import Http, first
 from draftconv.parity.live.answer import OTHERS, Answer, clipped
-from draftconv.parity.live.client import GREEDY, Asking, Client, Kind, Served, refuse_depth, refuse_short
+from draftconv.parity.live.client import GREEDY, Asking, Client, Interface, Served, refuse_depth, refuse_length
 
 TOTALS = "one request at a time: records of /metrics, the last step clipped (A = T - 1 - D)"
 BUFFER = 1000
@@ -108,7 +108,7 @@ class TrtllmServer:
                 why="arms would be compared on different prompts",
                 cure="let nothing between draftconv and the engine rewrite requests",
             )
-        refuse_short(tokens, asking)
+        refuse_length(tokens, asking)
         return tokens, self._settled(len(tokens))
 
     def _settled(self, length: int) -> list[Step]:
@@ -165,7 +165,7 @@ def _connect(url: str, option: str, asking: Asking) -> Client:
     return TrtllmServer(Http(url, option, "TensorRT-LLM", timeout=asking.timeout, attempts=1), asking)
 
 
-KIND = Kind(
+INTERFACE = Interface(
     "TensorRT-LLM",
     _connect,
     health="/health",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from draftconv.checkpoint import show
@@ -18,7 +18,7 @@ from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, EngineError, Void
 from draftconv.parity.http import Http, first
 from draftconv.parity.live.answer import OTHERS, Answer, counted, explained
-from draftconv.parity.live.client import GREEDY, Asking, Client, Kind, Served, refuse_depth, refuse_short
+from draftconv.parity.live.client import GREEDY, Asking, Client, Interface, Served, refuse_depth, refuse_length
 from draftconv.reference.counts import Counts
 
 PER_REQUEST = "per request: metrics.speculative_decoding of each completion"
@@ -30,6 +30,8 @@ SETTLING = 30.0
 _POLL = 0.02
 
 _SAMPLE = re.compile(r"vllm:spec_decode_(\w+)\{(.*)\} (\S+)")
+_CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\} \S+$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _POSITION = re.compile(r'(?:^|,)position="(\d+)"')
 _DRAFTS, _ACCEPTED, _REACHED = "num_drafts_total", "num_accepted_tokens_total", "num_accepted_tokens_per_pos_total"
 _BORN = "num_drafts_created"
@@ -37,12 +39,18 @@ _BORN = "num_drafts_created"
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Totals of a server since it was started; `reached[j]`: steps that accepted more than j tokens."""
+    """Totals of a server since it was started.
+
+    Attributes:
+        reached: steps that accepted more than j tokens, by j.
+        born: when the counters were created. `settings`: of its cache, as the report names them.
+    """
 
     drafts: int
     accepted: int
     reached: tuple[int, ...]
     born: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def since(self, before: Counters) -> Counts:
         """What was counted between two readings.
@@ -82,9 +90,16 @@ def read_counters(text: str) -> Counters | None:
     depth = sum(name == _REACHED for name, _ in sums)
     try:
         reached = tuple(sums[_REACHED, position] for position in range(depth))
-        return Counters(sums[_DRAFTS, 0], sums[_ACCEPTED, 0], reached, born)
+        return Counters(sums[_DRAFTS, 0], sums[_ACCEPTED, 0], reached, born, _settings(text))
     except KeyError as error:
         raise BadCheckpoint(f"/metrics has no {show(error.args[0][0])} for every position") from error
+
+
+def _settings(text: str) -> dict[str, str]:
+    """What `vllm:cache_config_info` tells of what accept length depends on."""
+    found = _CACHE.search(text)
+    labels = dict(_LABEL.findall(found[1])) if found else {}
+    return {f"server, {name}": labels[name] for name in ("cache_dtype", "enable_prefix_caching") if name in labels}
 
 
 def _samples(text: str) -> Iterator[tuple[str, str, str]]:
@@ -137,6 +152,7 @@ class VllmServer:
                 alone=self.totals,
                 room=model.integer("max_model_len"),
                 born=self.seen.born if self.seen else "",
+                settings=self.seen.settings if self.seen else {},
             )
 
     def ask(self, prompt: Sequence[int]) -> Answer:
@@ -172,7 +188,7 @@ class VllmServer:
                 why="arms would be compared on different prompts",
                 cure="let nothing between draftconv and the engine rewrite requests",
             )
-        refuse_short(self._tokens(reply), asking)
+        refuse_length(self._tokens(reply), asking)
         return reply
 
     def _tokens(self, reply: Config) -> tuple[int, ...]:
@@ -235,7 +251,7 @@ def _connect(url: str, option: str, asking: Asking) -> Client:
     return VllmServer(Http(url, option, "vLLM", timeout=asking.timeout, attempts=1), asking)
 
 
-KIND = Kind(
+INTERFACE = Interface(
     "vLLM",
     _connect,
     health="/health",

@@ -43,6 +43,7 @@ class Stub:
 
     Attributes:
         per_request: vLLM only: answers carry counts. `born`: when its counters were created.
+        cache: its cache's dtype.
         failures: what happens to the requests that come first: a status, or 0 for a closed connection.
         hang: seconds before an answer. `change`: what becomes of an answer, `info` of what it says of itself.
         lag: readings of totals that come too early.
@@ -56,6 +57,7 @@ class Stub:
     version: str = "9.9"
     born: str = "1.0"
     per_request: bool = True
+    cache: str = "auto"
     failures: list[int] = field(default_factory=list)
     hang: float = 0.0
     lag: int = 0
@@ -150,6 +152,7 @@ class Stub:
         known = self.made[: self._behind()]
         label = f'engine="0",model_name="a}} b,{self.target}"'
         lines = [
+            f'vllm:cache_config_info{{block_size="128",cache_dtype="{self.cache}",enable_prefix_caching="False"}} 1.0',
             "# TYPE vllm:spec_decode_num_drafts_total counter",
             f"vllm:spec_decode_num_drafts_total{{{label}}} {len(known)}.0",
             f"vllm:spec_decode_num_drafts_created{{{label}}} {self.born}",

@@ -13,7 +13,7 @@ import pytest
 from draftconv.errors import EngineError, UsageError, Void
 from draftconv.parity.http import Http
 from draftconv.parity.live.client import Asking, Client
-from draftconv.parity.live.kinds import KINDS
+from draftconv.parity.live.interfaces import INTERFACES
 from draftconv.parity.live.sglang import SglangServer
 from draftconv.parity.live.trtllm import TrtllmServer
 from draftconv.parity.live.vllm import VllmServer, read_counters
@@ -30,7 +30,7 @@ def stub(way: str, **changes: Any) -> Stub:
 
 
 def client(served: Stub, timeout: float = 5) -> Client:
-    made = KINDS[served.engine].connect(served.url, "--url", Asking(3, LENGTH, timeout=timeout))
+    made = INTERFACES[served.engine].connect(served.url, "--url", Asking(3, LENGTH, timeout=timeout))
     if isinstance(made, VllmServer | TrtllmServer):
         made.settling = 0.3
     return made
@@ -257,8 +257,8 @@ def test_a_server_that_hangs(way: str) -> None:
 
 
 def test_nobody_listens() -> None:
-    asked = KINDS["vllm"].connect("http://127.0.0.1:9", "--url-ref", Asking(3, LENGTH))
+    asked = INTERFACES["vllm"].connect("http://127.0.0.1:9", "--url-ref", Asking(3, LENGTH))
     with pytest.raises(EngineError, match="ConnectionRefusedError"):
         asked.served(PROMPT)
     with pytest.raises(UsageError, match="--url-ref nonsense is no address"):
-        KINDS["vllm"].connect("nonsense", "--url-ref", Asking(3, LENGTH))
+        INTERFACES["vllm"].connect("nonsense", "--url-ref", Asking(3, LENGTH))

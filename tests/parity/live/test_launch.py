@@ -15,7 +15,7 @@ from draftconv.errors import EngineError, Void
 from draftconv.parity.http import Http
 from draftconv.parity.live import process
 from draftconv.parity.live.commands import measuring, without_server
-from draftconv.parity.live.kinds import KINDS
+from draftconv.parity.live.interfaces import INTERFACES
 from draftconv.parity.live.launch import Launch, address, free_port, launched
 from draftconv.parity.live.switches import refuse_forced, refuse_switches
 from draftconv.reference.counts import Counts
@@ -113,7 +113,7 @@ def test_a_server_that_ends_by_itself_says_why(tmp_path: Path) -> None:
         launched(broken, free_port(), tmp_path),
     ):
         pass
-    assert caught.value.why == "out of memory; see server.log"
+    assert caught.value.why == f"out of memory; see {tmp_path}/server.log"
 
 
 def test_a_server_that_is_never_ready(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_programs_come_from_the_engines_environment() -> None:
 
 def test_what_measuring_adds() -> None:
     def made(name: str, *argv: str, **files: str) -> Launch:
-        return measuring(argv, files, KINDS[name], ("--seed", "1"), patience=1.0, python=None)
+        return measuring(argv, files, INTERFACES[name], ("--seed", "1"), patience=1.0, python=None)
 
     counting = ("--per-request-spec-decode-metrics", "summary", "--no-enable-prefix-caching", "--seed", "1")
     assert made("vllm", "vllm", "serve", "llama").argv == ("vllm", "serve", "llama", *counting)

@@ -5,6 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from draftconv.parity.live import sglang, trtllm, vllm
-from draftconv.parity.live.client import Kind
+from draftconv.parity.live.client import Interface
 
-KINDS: Mapping[str, Kind] = {"vllm": vllm.KIND, "sglang": sglang.KIND, "trtllm": trtllm.KIND}
+INTERFACES: Mapping[str, Interface] = {"vllm": vllm.INTERFACE, "sglang": sglang.INTERFACE, "trtllm": trtllm.INTERFACE}
