@@ -25,22 +25,26 @@ from draftconv.api.asking import (
     refuse_too_long,
     target_files,
 )
+from draftconv.api.beside import ALONE, Beside
 from draftconv.api.hints import hints
 from draftconv.api.lineup import Names, about_arm, bytes_of, done, gate
+from draftconv.api.machine import told_of
 from draftconv.api.serve import serve
 from draftconv.checkpoint import Tally, open_checkpoint, show
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec, parse_engine
-from draftconv.errors import DraftconvError, EngineError, Unfinished, UsageError
+from draftconv.errors import DraftconvError, EngineError, Unfinished, UsageError, did_you_mean
 from draftconv.layouts.reading import read_drafter
 from draftconv.parity.dialogue import Dialogue, end_tokens, open_dialogue, prompts_hash
+from draftconv.parity.live.accuracy import TASKS
 from draftconv.parity.live.answer import Answer, first_split
+from draftconv.parity.live.chosen import chosen_in
 from draftconv.parity.live.client import Asking, Client, Interface, Served
 from draftconv.parity.live.collect import Ask, Patience, collect, most_failures
 from draftconv.parity.live.commands import measuring, without_server
 from draftconv.parity.live.interfaces import INTERFACES
-from draftconv.parity.live.launch import Launch, address, free_port, launched
+from draftconv.parity.live.launch import LOG, Launch, address, free_port, launched
 from draftconv.parity.live.offline import offline
 from draftconv.parity.live.store import ArmTerms, Store, Stored, Terms
 from draftconv.parity.live.switches import refuse_forced, refuse_switches
@@ -48,10 +52,10 @@ from draftconv.parity.prompts import DEFAULT_SUITE, Prompt, load_prompts
 from draftconv.parity.records import Record
 from draftconv.parity.report import read_report
 from draftconv.parity.report.extended import extended, refuse_unextendable
-from draftconv.parity.report.model import About, Arm, Comparison, Diagnostics, Report, Texts
+from draftconv.parity.report.model import About, Accuracy, Arm, Comparison, Diagnostics, Report, Speed, Texts
 from draftconv.parity.trace import token_hash
 from draftconv.parity.turns import turn_count
-from draftconv.parity.verdict import Gate
+from draftconv.parity.verdict import Gate, Kind
 from draftconv.reference.counts import Counts
 
 Way = Literal["two servers", "one server", "launch", "offline"]
@@ -78,6 +82,10 @@ class LiveOptions:
         depth: K, drafted tokens per step. `margin`: as in `ParityOptions`, with the table's live gates.
         concurrency: requests at a time.
         timeout: seconds without a byte, `start_timeout`: until a server is ready.
+        environment: variables that the engine is started with; one that is set already is left as it is.
+        margins: allowed loss by what was done to a candidate, in place of the table's. `profile`: where these are from.
+        also_speed: measure the servers with and without drafters; `speed_tokens`: of prompt and text.
+        accuracy: a task of lm_eval that the servers are asked as well.
         extend: an earlier, inconclusive report; its requests count too.
         layout, aux_convention: how to read the drafters. `trust_remote_code`: of the target's tokenizer.
         command: argv for the report.
@@ -105,6 +113,12 @@ class LiveOptions:
     timeout: float = 600.0
     start_timeout: float = 1800.0
     patience: Patience = field(default_factory=Patience)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    margins: Mapping[Kind, float] = field(default_factory=dict)
+    profile: str = ""
+    also_speed: bool = False
+    speed_tokens: tuple[int, int] = (1024, 1024)
+    accuracy: str | None = None
     extend: Path | None = None
     layout: str | None = None
     aux_convention: str | None = None
@@ -150,6 +164,8 @@ class _Run:
     arms: Sequence[LiveArm]
     launches: Sequence[Launch]
     longest: int
+    beside: Beside | None
+    machine: Mapping[str, str]
     asks: list[Ask] = field(default_factory=list, init=False)
 
     @property
@@ -179,14 +195,14 @@ def live_parity(
         Void: counts that are not to be trusted, or more than 5 % of an arm's requests failed.
         Unfinished: with `url`: the next drafter has to be served first.
     """
-    way = _way(options, len(candidates))
+    way = way_of(options, len(candidates))
     spec = parse_engine(options.engine)
     interface = INTERFACES[spec.name]
-    _check(options, way, spec, candidates)
+    check_options(options, way, spec, candidates)
     earlier = read_report(options.extend) if options.extend else None
     if earlier:
         refuse_unextendable(earlier, len(candidates))
-    goal = goal_of(_located(options.target))
+    goal = goal_of(located(options.target))
     directory, checkpoint = target_files(goal, weights=False)
     asked = load_prompts(options.prompts, options.limit)
     eos = end_tokens(checkpoint.config, checkpoint.sidecars.get(GENERATION, {}))
@@ -201,6 +217,8 @@ def live_parity(
     ]
     refuse_too_long(asked.prompts, lengths, goal)
     arms = _arms(reference, candidates, goal, options, progress)
+    beside = Beside.of(options, spec, goal) if options.also_speed or options.accuracy else None
+    machine = told_of(options, spec) if way in ("launch", "offline") else {}
     terms = Terms(
         target=checkpoint.name + (f"@{checkpoint.revision}" if checkpoint.revision else ""),
         engine=spec.name,
@@ -215,9 +233,10 @@ def live_parity(
             *options.server_args,
             *([f"tensor parallel {options.tensor_parallel}"] * (options.tensor_parallel > 1)),
         ),
+        machine=machine,
     )
     asking = Asking(options.depth, length, not options.natural_stop, options.timeout)
-    launches = [_launch(arm, interface, options) for arm in arms] if way in ("launch", "offline") else []
+    launches = [launch_of(arm.source, interface, options) for arm in arms] if way in ("launch", "offline") else []
     with Store(options.run, terms) as store:
         run = _Run(
             options=options,
@@ -234,6 +253,8 @@ def live_parity(
             arms=arms,
             launches=launches,
             longest=max(map(max, lengths)),
+            beside=beside,
+            machine=machine,
         )
         answers = _all_answers(run)
         found = _report(run, answers, terms)
@@ -243,7 +264,7 @@ def live_parity(
 # ── options ────────────────────────────────────────────────────────────────────────
 
 
-def _way(options: LiveOptions, candidates: int) -> Way:
+def way_of(options: LiveOptions, candidates: int) -> Way:
     """How the engine is reached."""
     given: Mapping[Way, bool] = {
         "two servers": options.url_ref is not None or bool(options.url_cand),
@@ -265,7 +286,7 @@ def _way(options: LiveOptions, candidates: int) -> Way:
     return ways[0]
 
 
-def _check(options: LiveOptions, way: Way, spec: EngineSpec, candidates: Sequence[str | Path]) -> None:
+def check_options(options: LiveOptions, way: Way, spec: EngineSpec, candidates: Sequence[str | Path]) -> None:
     if not candidates:
         raise UsageError("there is no candidate to compare with the reference", cure="name a second drafter")
     for name, number in (
@@ -284,9 +305,22 @@ def _check(options: LiveOptions, way: Way, spec: EngineSpec, candidates: Sequenc
         "--engine-python": options.engine_python is not None,
         "--server-arg": bool(options.server_args),
         "--tensor-parallel": options.tensor_parallel != 1,
+        "--profile": bool(options.profile),
     }
     if wrong := [name for name, is_given in misplaced.items() if is_given and not started]:
         raise UsageError(f"{', '.join(wrong)} has no meaning for a running server", cure="leave it out")
+    if way != "launch" and (options.also_speed or options.accuracy):
+        raise UsageError(
+            "--also-speed and --accuracy need --launch",
+            why="the target is measured without a drafter as well, on a server started alike",
+            cure="add --launch in place of the servers",
+        )
+    if options.accuracy is not None and options.accuracy not in TASKS:
+        raise UsageError(
+            f"--accuracy {options.accuracy}: no such task", cure=did_you_mean(options.accuracy, TASKS, ", ".join(TASKS))
+        )
+    if min(options.speed_tokens) < 1:
+        raise UsageError("--speed-tokens: too few", cure="give two numbers from 1, as in 1024,1024")
     if way == "offline" and options.concurrency > 1:
         raise UsageError("--offline asks one request at a time", cure="leave out --concurrency")
     urls = [url for url in (options.url_ref, *options.url_cand) if url]
@@ -296,7 +330,7 @@ def _check(options: LiveOptions, way: Way, spec: EngineSpec, candidates: Sequenc
         )
 
 
-def _located(spec: str) -> str:
+def located(spec: str) -> str:
     """A local path in full, because servers run in another directory; anything else as it is."""
     path = Path(spec)
     return str(path.resolve()) if path.exists() else spec
@@ -319,8 +353,10 @@ def _arms(
 
     def arm(number: int, drafter: Drafter, source: str | Path, url: tuple[str, str] | None) -> LiveArm:
         about = about_arm(names.new(drafter.checkpoint.name), drafter, tally)
-        wanted = gate(done(drafters[0], drafter), options.margin, "live") if number else None
-        return LiveArm(number, about, _located(str(source)), wanted, url)
+        kind = done(drafters[0], drafter)
+        margin = options.margins.get(kind) if options.margin is None else options.margin
+        wanted = gate(kind, margin, "live") if number else None
+        return LiveArm(number, about, located(str(source)), wanted, url)
 
     first = arm(0, drafters[0], reference, urls[0])
     again = replace(first, number=1, about=replace(first.about, name=names.new(f"{first.name} again")))
@@ -347,17 +383,29 @@ def _all_answers(run: _Run) -> list[Mapping[str, Answer]]:
     measured = False
     for arm in run.arms:
         stored = run.store.arm(arm.number)
-        if not stored.finished:
+        beside = run.beside if arm.number != 1 else None  # the reference is measured once
+        if not stored.finished or (beside and beside.lacks(stored.directory)):
             if run.way == "one server" and arm.number > 1 and measured:
                 raise _swap(run, arm)
-            with _client(run, arm, stored.directory) as client:
+            with _client(run, arm, stored.directory) as (client, url):
                 _measure(run, arm, stored, client)
+                if beside:
+                    beside.measure(url, stored.directory, arm.name, run.progress)
             measured = True
         if arm.number == 0:
             run.asks = [ask for number in range(run.rounds) for ask in _turns(run, stored, number)]
         found.append({ask.id: answer for ask in run.asks if (answer := stored.get(ask))})
         refuse_forced(arm.name, Counts.pooled(answer.counts for answer in found[-1].values()))
+    if run.beside and run.beside.lacks(run.store.alone):
+        port = free_port()
+        with launched(_alone(run), port, run.store.alone):
+            run.beside.measure(address(port), run.store.alone, ALONE, run.progress)
     return found
+
+
+def _alone(run: _Run) -> Launch:
+    """The target without a drafter, otherwise started as for the reference."""
+    return launch_of(run.arms[0].source, run.interface, run.options, alone=True)
 
 
 def _turns(run: _Run, stored: Stored, number: int) -> Iterator[Ask]:
@@ -467,10 +515,10 @@ def _base(spec: str) -> str:
 
 
 @contextmanager
-def _client(run: _Run, arm: LiveArm, directory: Path) -> Iterator[Client]:
-    """The engine of an arm, until this is left."""
+def _client(run: _Run, arm: LiveArm, directory: Path) -> Iterator[tuple[Client, str]]:
+    """The engine of an arm and its address, which is empty without a server, until this is left."""
     if arm.url is not None:
-        yield run.interface.connect(*arm.url, run.asking)
+        yield run.interface.connect(*arm.url, run.asking), arm.url[0]
         return
     launch = run.launches[arm.number]
     if run.way == "offline":
@@ -486,38 +534,48 @@ def _client(run: _Run, arm: LiveArm, directory: Path) -> Iterator[Client]:
             target=run.goal.name,
             drafter=arm.source,
             patience=run.options.start_timeout,
+            environment={**launch.environment, **os.environ},
         ) as engine:
-            yield engine
+            yield engine, ""
         return
     port = free_port()
     client = run.interface.connect(address(port), "--launch", run.asking)
     with launched(launch, port, directory):
-        yield client
+        yield client, address(port)
 
 
-def _launch(arm: LiveArm, interface: Interface, options: LiveOptions) -> Launch:
-    """The server of an arm, with the command of `draftconv serve`."""
+def launch_of(source: str, interface: Interface, options: LiveOptions, *, alone: bool = False) -> Launch:
+    """The server of an arm, with the command of `draftconv serve`.
+
+    Args:
+        source: the drafter. `alone`: the target without it.
+
+    Raises:
+        CheckFailed: the engine would refuse or mis-read it. Void: a switch decides what is accepted.
+    """
     command = serve(
-        arm.source,
+        source,
         options.engine,
-        _located(options.target),
+        located(options.target),
         drafts=options.depth,
         tensor_parallel=options.tensor_parallel,
         layout=options.layout,
         aux_convention=options.aux_convention,
+        alone=alone,
     )
     python = options.engine_python.absolute() if options.engine_python else None
     launch = measuring(
         command.argv, command.files, interface, options.server_args, patience=options.start_timeout, python=python
     )
-    refuse_switches((*launch.argv, *launch.files.values()), os.environ)
-    return launch
+    environment = {**command.environment, **options.environment}
+    refuse_switches((*launch.argv, *launch.files.values()), {**environment, **os.environ})
+    return replace(launch, environment=environment)
 
 
 def _start(run: _Run, arm: LiveArm) -> str:
     """What starts the server of an arm; empty where draftconv cannot say."""
     try:
-        return f"start it with: {shlex.join(_launch(arm, run.interface, run.options).argv)}"
+        return f"start it with: {shlex.join(launch_of(arm.source, run.interface, run.options).argv)}"
     except DraftconvError:
         return ""
 
@@ -566,7 +624,31 @@ def _report(run: _Run, answers: Sequence[Mapping[str, Answer]], terms: Terms) ->
         )
         for arm, found in zip(rest, answers[2:], strict=True)
     )
-    return Report(_about(run, terms, len(asks)), tuple(arm.about for arm in run.arms), records, comparisons)
+    speed, accuracy = _beside(run)
+    return Report(
+        _about(run, terms, len(asks)),
+        tuple(_with_kernels(run, arm) for arm in run.arms),
+        records,
+        comparisons,
+        speed=speed,
+        accuracy=accuracy,
+    )
+
+
+def _with_kernels(run: _Run, arm: LiveArm) -> Arm:
+    """What the report says of an arm, with the kernels that its engine said it chose."""
+    if run.way not in ("launch", "offline"):
+        return arm.about
+    said = chosen_in(run.spec.name, run.store.arm(arm.number).directory / LOG)
+    return replace(arm.about, facts={**arm.about.facts, "kernels, by the engine's log": said})
+
+
+def _beside(run: _Run) -> tuple[tuple[Speed, ...], tuple[Accuracy, ...]]:
+    """Speed and accuracy of every server, the target alone first."""
+    if run.beside is None:
+        return (), ()
+    arms = [(arm.name, run.store.arm(arm.number).directory) for arm in run.arms if arm.number != 1]
+    return run.beside.found([(None, run.store.alone), *arms])
 
 
 def _texts(asks: Sequence[Ask], ours: Mapping[str, Answer], theirs: Mapping[str, Answer]) -> Texts:
@@ -601,6 +683,7 @@ def _about(run: _Run, terms: Terms, requests: int) -> About:
             if run.interface.proven
             else "not run on the engine: held to its documented answers by stub servers",
             **({"server": _told(run)} if run.way in ("launch", "offline") else {}),
+            **run.machine,
             **told,
         },
     )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from draftconv.api.hints import hints
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.checks import check_drafter
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Mla
 from draftconv.drafter.targets import find_target
-from draftconv.engines import ENGINES, parse_engine
+from draftconv.engines import ENGINES, EngineSpec, parse_engine
+from draftconv.engines.kernels import stored_kernel
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.errors import CheckFailed, UsageError
 from draftconv.layouts.reading import read_drafter
@@ -24,12 +28,14 @@ def serve(
     tensor_parallel: int = 1,
     layout: str | None = None,
     aux_convention: str | None = None,
+    alone: bool = False,
 ) -> ServeCommand:
     """Build the server command for a drafter that this engine reads rightly.
 
     Args:
         source: directory or Hub id; the server is given the same. `target`: see `find_target`.
         drafts: tokens proposed per step (K). `tensor_parallel`: devices for the target.
+        alone: the target without the drafter, otherwise started alike.
 
     Raises:
         CheckFailed: the engine would refuse or mis-read it.
@@ -50,4 +56,19 @@ def serve(
             why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
             cure=f"convert it first: {shlex.join(remedy)}",
         )
-    return ENGINES[spec.name].command(Start(str(source), drafter.facts, goal, drafts, tensor_parallel), spec)
+    start = Start(str(source), drafter.facts, goal, drafts, tensor_parallel, alone)
+    found = ENGINES[spec.name].command(start, spec)
+    return replace(found, notes=(*found.notes, *_arithmetic(drafter, spec)))
+
+
+def _arithmetic(drafter: Drafter, spec: EngineSpec) -> tuple[str, ...]:
+    """What is multiplied on this hardware where the drafter is quantized, and what changes it."""
+    if drafter.facts.quantization is None:
+        return ()
+    from draftconv.quantization.reading import find_stored
+
+    stored = find_stored(drafter)
+    declared = stored.declared
+    mla = isinstance(drafter.facts.attention, Mla)
+    kernel = stored_kernel(spec, stored.format.id, declared.grid, declared.per, declared.inputs, mla=mla)
+    return (f"the drafter's quantized weights: {kernel.executed}", *kernel.notes) if kernel else ()

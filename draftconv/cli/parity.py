@@ -14,6 +14,7 @@ import click
 from draftconv.checkpoint.text import safe
 from draftconv.cli.options import command_line, format_option, reading_options
 from draftconv.errors import UsageError, WriteError
+from draftconv.parity.live.accuracy import TASKS
 from draftconv.parity.prompts import DEFAULT_SUITE
 from draftconv.parity.semantics import SEMANTICS
 from draftconv.parity.trace import DTYPES
@@ -28,6 +29,7 @@ Examples:
   draftconv parity drafter --fake-quant w4a16 --trace trace --margin 0.02 --report report
   draftconv parity drafter --self-test --trace trace
   draftconv parity drafter out --for vllm --target Qwen/Qwen3-8B --launch --run run
+  draftconv parity drafter out --profile b200-trtllm --launch --run run --dry-run
   draftconv parity drafter out --for sglang --target target --run run --url-ref http://a:30000 --url-cand http://b:30000
 """
 
@@ -71,6 +73,16 @@ REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype",
 @click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True,
               help="What replay computes in.")  # fmt: skip
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where torch runs the drafters.")
+@click.option("--profile", metavar="NAME|FILE",
+              help="Live: take engine, target, devices, arguments, prompts and margins from a hardware profile; what "
+              "is typed as well wins. `draftconv recipes` lists them.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Live: print every command that would be run, and run none.")
+@click.option("--also-speed", is_flag=True,
+              help="Live: measure each server, and one without a drafter, with the engine's load generator.")  # fmt: skip
+@click.option("--speed-tokens", default=(1024, 1024), show_default=True, nargs=2, type=click.IntRange(1),
+              metavar="IN OUT", help="Live: tokens of prompt and text for --also-speed.")  # fmt: skip
+@click.option("--accuracy", type=click.Choice(list(TASKS)),
+              help="Live: ask each server a benchmark of lm_eval as well.")  # fmt: skip
 @click.option("--target", metavar="TARGET",
               help="Live: the model that is served: a directory, a Hub id or a known name.")  # fmt: skip
 @click.option("--run", type=click.Path(path_type=Path), metavar="DIR",
@@ -131,10 +143,15 @@ def command(
     from draftconv.api.parity import exit_code
     from draftconv.parity.report import refuse_place, write_report
 
-    _refuse_misplaced(ctx, trace, engine)
+    if options["profile"] is not None and trace is None:
+        engine = _filled(ctx, engine, options)
+    _refuse_misplaced(ctx, trace, engine, options)
     if out is not None:
         refuse_place(out, overwrite=overwrite)
     options["command"] = _recorded(command_line(ctx))
+    if options.pop("dry_run"):
+        _show_plan(reference, candidates, {**options, "engine": engine}, form)
+        return
     if engine is None:
         report = _replayed(reference, candidates, str(trace), options)
     else:
@@ -149,7 +166,24 @@ def command(
     sys.exit(exit_code(report))
 
 
-def _refuse_misplaced(ctx: click.Context, trace: str | None, engine: str | None) -> None:
+def _filled(ctx: click.Context, engine: str | None, options: dict[str, object]) -> str:
+    """Put what a profile says into the options that were not typed; returns the engine."""
+    from draftconv.api.profiles import find_profile
+
+    names = [str(parameter.name) for parameter in _typed(ctx)]
+    typed = {name: options[name] for name in names if name in options and name != "profile"}
+    found = find_profile(str(options["profile"])).options({**typed, **({"engine": engine} if engine else {})})
+    options |= {name: value for name, value in found.items() if name != "engine"}
+    return str(found["engine"])
+
+
+def _typed(ctx: click.Context) -> list[click.Parameter]:
+    """The parameters that the user gave."""
+    typed = click.core.ParameterSource.COMMANDLINE
+    return [each for each in ctx.command.params if ctx.get_parameter_source(str(each.name)) is typed]
+
+
+def _refuse_misplaced(ctx: click.Context, trace: str | None, engine: str | None, options: Mapping[str, object]) -> None:
     """Refuse a command that is neither a replay nor a live run, or some of both."""
     if (trace is None) == (engine is None):
         raise UsageError(
@@ -158,19 +192,14 @@ def _refuse_misplaced(ctx: click.Context, trace: str | None, engine: str | None)
             else "--trace and --for exclude one another",
             cure="give --trace DIR, or --for ENGINE with --target, --run and a way to reach the engine",
         )
-    typed = [
-        parameter
-        for parameter in ctx.command.params
-        if ctx.get_parameter_source(str(parameter.name)) is click.core.ParameterSource.COMMANDLINE
-    ]
-    for parameter in typed:
+    for parameter in _typed(ctx):
         name = str(parameter.name)
         if name not in (*BOTH, "engine") and (name in REPLAY) != (engine is None):
             raise UsageError(
                 f"{max(parameter.opts, key=len)} has no meaning with {'--for' if engine else '--trace'}",
                 cure="leave it out",
             )
-    if engine and not {"target", "run"} <= {parameter.name for parameter in typed}:
+    if engine and (options["target"] is None or (options["run"] is None and not options["dry_run"])):
         raise UsageError(
             "--for needs --target and --run",
             why="prompts are tokenized for the target, and every answer is kept",
@@ -200,6 +229,32 @@ def _run_live(reference: str, candidates: tuple[str, ...], options: Mapping[str,
             raise
         print(f"Interrupted: {safe(chosen.run)} keeps what was answered; the same command goes on.", file=sys.stderr)
         sys.exit(130)
+
+
+def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str, object], form: str) -> None:
+    """Print what a run would do, as commands that a person could type."""
+    from dataclasses import asdict
+
+    from draftconv.api.live import LiveOptions
+    from draftconv.api.live_plan import plan_live
+    from draftconv.cli import output
+    from draftconv.engines.serving import shell
+
+    chosen = {name: value for name, value in options.items() if name not in REPLAY}
+    steps = plan_live(reference, candidates, LiveOptions(**{**chosen, "run": chosen["run"] or Path("RUN")}))  # type: ignore[arg-type]
+    match form:
+        case "json":
+            output.print_json([asdict(step) for step in steps])
+        case "human":
+            for number, step in enumerate(steps, 1):
+                print(f"# {number}. {safe(step.title)}")
+                for name, text in step.files.items():
+                    print("\n".join([f"cat > {safe(name)} <<'END'", *map(safe, text.splitlines()), "END"]))
+                for argv in step.commands:
+                    print(safe(shell(argv, step.environment)))
+                if step.then:
+                    print(f"# {safe(step.then)}")
+                print()
 
 
 def _print(ctx: click.Context, report: Report, out: Path | None, form: str) -> None:
@@ -254,6 +309,9 @@ def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
             screen.print(_table(replace(found, title=f"{found.title} of {comparison.candidate}")))
     if report.controls:
         screen.print(_table(tables.controls(report)))
+    for found in (tables.speed(report), tables.accuracy(report)):
+        if found.rows:
+            screen.print(_table(found))
     for comparison in report.comparisons:
         screen.print(output.text(words.sentence(comparison)))
         for line in _beside(comparison):

@@ -357,6 +357,26 @@ def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts:
     return _everywhere(recipe, spec.name, allow_a16=allow_a16, mla=mla)
 
 
+def stored_kernel(
+    spec: EngineSpec, form: FormatName, grid: GridName, per: Per | None, inputs: InputScheme | None, *, mla: bool
+) -> Kernel | None:
+    """What runs weights that are stored so; None where no row does, or `spec` names no hardware.
+
+    Args:
+        per: None where the file does not tell.
+    """
+    for kernel in KERNELS:
+        if (
+            (kernel.engine, kernel.format, kernel.inputs) == (spec.name, form, inputs)
+            and spec.hardware is not None
+            and CHIPS[spec.hardware] in kernel.chips
+            and any(held == grid and per in (None, its) for held, its in kernel.holds)
+            and (kernel.mla or not mla)
+        ):
+            return kernel
+    return None
+
+
 def widest(recipe: Recipe) -> Deployment:
     """The form that most engines and hardware serve; what is written when no engine is named."""
     served = [kernel for kernel in KERNELS if kernel.serves(recipe.scheme, recipe.format, mla=False)]

@@ -29,6 +29,7 @@ class Start:
         directory: the drafter, as a path or Hub id that the server can open.
         facts: of that drafter. `target`: the model it drafts for.
         drafts: tokens proposed per step (K). `tensor_parallel`: devices for the target.
+        alone: the target without the drafter, otherwise started alike.
     """
 
     directory: str
@@ -36,6 +37,7 @@ class Start:
     target: Target
     drafts: int = 3
     tensor_parallel: int = 1
+    alone: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no server can be started with.
@@ -66,15 +68,22 @@ class ServeCommand:
     Attributes:
         argv: program and arguments. `files`: name → text of files to write beside it first.
         notes: what a person should know before running it.
+        environment: variables that it needs; one that is set already is left as it is.
     """
 
     argv: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     notes: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def shell(self) -> str:
         """The command, quoted for a shell."""
-        return shlex.join(self.argv)
+        return shell(self.argv, self.environment)
+
+
+def shell(argv: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A command with its variables, quoted for a shell."""
+    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in environment.items()), shlex.join(argv)])
 
 
 def remote_code_note(target: Target, flag: str) -> tuple[str, ...]:

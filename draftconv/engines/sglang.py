@@ -467,12 +467,21 @@ def _command(start: Start, _: EngineSpec) -> ServeCommand:
         argv += ["--tp-size", str(start.tensor_parallel)]
     if start.target.remote_code:
         argv.append("--trust-remote-code")
-    argv += ["--speculative-algorithm", "EAGLE3"]
-    argv += ["--speculative-draft-model-path", start.directory]
-    argv += ["--speculative-num-steps", str(start.drafts)]
-    argv += ["--speculative-eagle-topk", "1"]
-    argv += ["--speculative-num-draft-tokens", str(start.drafts + 1)]
+    if (context := _shorter_context(start)) is not None:
+        argv += ["--context-length", str(context)]
+    if not start.alone:
+        argv += ["--speculative-algorithm", "EAGLE3"]
+        argv += ["--speculative-draft-model-path", start.directory]
+        argv += ["--speculative-num-steps", str(start.drafts)]
+        argv += ["--speculative-eagle-topk", "1"]
+        argv += ["--speculative-num-draft-tokens", str(start.drafts + 1)]
     return ServeCommand(tuple(argv), notes=tuple(_notes(start)))
+
+
+def _shorter_context(start: Start) -> int | None:
+    """The drafter's context where it is shorter than the target's, which stops the start (_CONFIG)."""
+    drafter, target = start.facts.max_positions, start.target.max_positions
+    return drafter if drafter and target and drafter < target else None
 
 
 def _notes(start: Start) -> list[str]:
@@ -484,10 +493,10 @@ def _notes(start: Start) -> list[str]:
             "if you start the target with --quantization, add --speculative-draft-model-quantization unquant: "
             "an unquantized drafter inherits that flag"
         )
-    if target.max_positions and facts.max_positions and facts.max_positions < target.max_positions:
+    if (context := _shorter_context(start)) is not None:
         notes.append(
-            f"the drafter's max_position_embeddings is {facts.max_positions}, the target's {target.max_positions}: "
-            f"pass --context-length {facts.max_positions}, or set SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
+            f"--context-length {context} is the drafter's max_position_embeddings, for SGLang does not start with the "
+            f"target's {target.max_positions}; SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 would allow it"
         )
     if facts.reduced_vocab:
         notes.append("draft ids come from d2t in the drafter; --speculative-token-map is ignored")

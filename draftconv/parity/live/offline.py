@@ -19,6 +19,7 @@ from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, EngineError
 from draftconv.parity.live.answer import Answer, counted, explained
 from draftconv.parity.live.client import Asking, Served, refuse_depth, refuse_length
+from draftconv.parity.live.launch import LOG
 from draftconv.parity.live.process import engine_process, tail
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
@@ -126,7 +127,7 @@ def offline(
         EngineError: there is no such Python.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    log = directory / "server.log"
+    log = directory / LOG
     command = (str(python), str(WORKER), *argv)
     with engine_process(command, log=log, directory=directory, environment=environment, piped=True) as process:
         lines: SimpleQueue[bytes] = SimpleQueue()

@@ -5,6 +5,8 @@
     DIR/arms/0/server.json     which server answered last, so that one that was not swapped is noticed
     DIR/arms/0/answers.jsonl   one line per finished request: ids of its text, histogram
     DIR/arms/0/server.log      of the server, where draftconv started it
+    DIR/arms/0/speed-4.json    what a load generator measured of it; accuracy/: what lm_eval did
+    DIR/arms/alone/            the same of the target without a drafter
 
 A line is written and synced when its request is done. One that was cut short is dropped.
 """
@@ -33,6 +35,7 @@ from draftconv.reference.counts import Counts
 
 FORMAT, VERSION = "draftconv-live-run", 1
 RUN, ARMS, ARM, SERVER, ANSWERS = "run.json", "arms", "arm.json", "server.json", "answers.jsonl"
+ALONE = "alone"
 _ANOTHER = "repeat the options of the run, or choose another directory"
 
 
@@ -45,6 +48,7 @@ class Terms:
         prompts: where they came from. `prompts_sha256`: of them as they were rendered.
         depth: K. `length`: generated tokens at most. `ignore_eos`: always so many.
         concurrency: requests at a time. `arguments`: that an engine was started with beside the usual ones.
+        machine: what draftconv saw of it, where it started the engine.
     """
 
     target: str
@@ -57,6 +61,7 @@ class Terms:
     ignore_eos: bool
     concurrency: int = 1
     arguments: tuple[str, ...] = ()
+    machine: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +220,11 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._lock)
+
+    @property
+    def alone(self) -> Path:
+        """The directory of the target without a drafter."""
+        return self.directory / ARMS / ALONE
 
     def arm(self, number: int) -> Stored:
         """An arm; 0 is the reference.

@@ -37,6 +37,9 @@ def _blocks(report: Report, decode: Decode | None) -> Iterator[str]:
         yield from _comparison(report, comparison, decode)
     if report.controls:
         yield from _section(tables.controls(report))
+    for table in (tables.speed(report), tables.accuracy(report)):
+        if table.rows:
+            yield from _section(table)
     yield from _section(tables.arms(report))
     yield from _section(tables.settings(report))
     yield "## Reproduce"

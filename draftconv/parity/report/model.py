@@ -217,6 +217,47 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True)
+class Speed:
+    """What a load generator measured of a server; reported, never gated.
+
+    Attributes:
+        drafter: name of the arm; null is the target without a drafter.
+        concurrency: requests at a time. `requests`: that were answered.
+        tpot_ms: time per output token after the first, median over requests. `mean_tpot_ms`: their mean.
+        ttft_ms: time to the first token, median over requests. `mean_ttft_ms`: their mean.
+        tokens_per_second: output of the whole server.
+    """
+
+    drafter: str | None
+    concurrency: int
+    requests: int
+    tpot_ms: float
+    mean_tpot_ms: float
+    ttft_ms: float
+    mean_ttft_ms: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """What a benchmark measured of a server; reported, never gated.
+
+    Attributes:
+        drafter: name of the arm; null is the target without a drafter.
+        task: of lm_eval. `shots`: examples before each question. `filter`: how answers are read.
+        value: share of right answers. `error`: its standard error. `questions`: how many were asked.
+    """
+
+    drafter: str | None
+    task: str
+    shots: int
+    filter: str
+    value: float
+    error: float
+    questions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A candidate against the reference: names of arms, what was found, and how it came about.
 
@@ -276,6 +317,7 @@ class Report:
 
     Attributes:
         arms: the reference first. `controls`: of this run (`--self-test`).
+        speed, accuracy: of a live run (`--also-speed`, `--accuracy`).
     """
 
     about: About
@@ -283,6 +325,8 @@ class Report:
     records: tuple[Record, ...]
     comparisons: tuple[Comparison, ...]
     controls: tuple[Control, ...] = ()
+    speed: tuple[Speed, ...] = ()
+    accuracy: tuple[Accuracy, ...] = ()
 
     def arm(self, name: str) -> Arm:
         """The arm of that name."""

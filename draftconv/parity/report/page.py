@@ -125,6 +125,7 @@ def page(report: Report, decode: Decode | None = None) -> str:
         sections=[Section.of(report, found, number, decode) for number, found in enumerate(report.comparisons, 1)],
         headline=tables.headline(report),
         controls=tables.controls(report),
+        beside=[table for table in (tables.speed(report), tables.accuracy(report)) if table.rows],
         arms=tables.arms(report),
         settings=tables.settings(report),
         command=safe(shlex.join(report.about.command)),

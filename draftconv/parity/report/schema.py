@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_object
 from draftconv.errors import BadCheckpoint, BadReport, UsageError
-from draftconv.parity.report.model import About, Arm, Comparison, Control
+from draftconv.parity.report.model import About, Accuracy, Arm, Comparison, Control, Speed
 
 FORMAT: Final = "draftconv-parity-report"
 
@@ -59,6 +59,7 @@ class Document(_Strict):
         format, version: of the file.
         about: what all arms share. `arms`: the drafters, the reference first.
         comparisons: every candidate with its verdict. `controls`: drafters broken on purpose (`--self-test`).
+        speed, accuracy: of the servers of a live run (`--also-speed`, `--accuracy`).
         records_sha256: of the records.jsonl that it was computed from.
     """
 
@@ -68,6 +69,8 @@ class Document(_Strict):
     arms: tuple[Arm, ...]
     comparisons: tuple[Comparison, ...]
     controls: tuple[Control, ...]
+    speed: tuple[Speed, ...] = ()
+    accuracy: tuple[Accuracy, ...] = ()
     records_sha256: str
 
 

@@ -266,6 +266,64 @@ def controls(report: Report) -> Table:
     )
 
 
+ALONE = "no drafter"
+"""The target by itself, in the tables of speed and accuracy."""
+
+
+def speed(report: Report) -> Table:
+    """How fast the servers were, as published cards print it."""
+    alone = {row.concurrency: row for row in report.speed if row.drafter is None}
+
+    def rows() -> Iterator[Sequence[object]]:
+        for row in report.speed:
+            plain = alone.get(row.concurrency)
+            gain = f"{plain.tpot_ms / row.tpot_ms:.2f} x" if plain and plain is not row and row.tpot_ms else NONE
+            yield (
+                row.concurrency,
+                row.drafter or ALONE,
+                f"{row.tpot_ms:.2f}",
+                f"{row.ttft_ms:.1f}",
+                f"{row.tokens_per_second:.1f}",
+                gain,
+            )
+
+    return _table(
+        "Speed",
+        "Medians of the engine's own load generator. Prompts are random token ids, as in published tables; what "
+        "follows them often repeats itself and is accepted more readily than real text. Nothing here decides.",
+        (
+            _figure("requests at a time"),
+            "drafter",
+            _figure("TPOT, ms"),
+            _figure("TTFT, ms"),
+            _figure("output tokens/s"),
+            _figure("TPOT gain"),
+        ),
+        rows(),
+    )
+
+
+def accuracy(report: Report) -> Table:
+    """Whether answers are as right with a drafter as without."""
+    return _table(
+        "Accuracy",
+        "By lm_eval. With greedy text a drafter changes nothing but ties, so differences beyond the standard error "
+        "are a fault of the engine.",
+        ("task", "drafter", "answer read by", _figure("right"), _figure("standard error"), _figure("questions")),
+        (
+            (
+                f"{row.task}, {row.shots} examples",
+                row.drafter or ALONE,
+                row.filter,
+                share(row.value),
+                share(row.error),
+                row.questions,
+            )
+            for row in report.accuracy
+        ),
+    )
+
+
 def arms(report: Report) -> Table:
     """What each drafter is."""
     again = {comparison.again for comparison in report.comparisons}

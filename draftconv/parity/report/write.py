@@ -48,6 +48,8 @@ def write_report(report: Report, out: Path, *, decode: Decode | None = None, ove
         arms=report.arms,
         comparisons=report.comparisons,
         controls=report.controls,
+        speed=report.speed,
+        accuracy=report.accuracy,
         records_sha256=hashlib.sha256(lines).hexdigest(),
     )
     with staging(out, overwrite=overwrite, mark=_mark()) as directory:
@@ -81,7 +83,13 @@ def read_report(directory: Path) -> Report:
             cure="write the report again",
         )
     report = Report(
-        document.about, document.arms, tuple(records.read_lines(lines)), document.comparisons, document.controls
+        document.about,
+        document.arms,
+        tuple(records.read_lines(lines)),
+        document.comparisons,
+        document.controls,
+        document.speed,
+        document.accuracy,
     )
     names = {arm.name for arm in report.arms}
     for comparison in report.comparisons:

@@ -1,0 +1,118 @@
+"""What is measured of a server beside accept length: speed and accuracy, by other people's programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftconv.drafter.targets import Target
+from draftconv.engines import EngineSpec
+from draftconv.parity.live import accuracy, speed
+from draftconv.parity.live.speed import CONCURRENCY, Load
+from draftconv.parity.live.tools import Tool, located, refuse_missing, run_tool
+from draftconv.parity.report.model import Accuracy, Speed
+
+if TYPE_CHECKING:
+    from draftconv.api.live import LiveOptions
+
+ALONE = "the target alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a program: its command, whether its result is there, and the log that it leaves."""
+
+    name: str
+    tool: Tool
+    argv: tuple[str, ...]
+    log: str
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is to be measured of every server.
+
+    Attributes:
+        spec: the engine. `load`: of the speed measurement; None without it. `task`: of lm_eval; None without it.
+    """
+
+    spec: EngineSpec
+    model: str
+    load: Load | None
+    task: str | None
+    remote_code: bool
+    python: Path | None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: LiveOptions, spec: EngineSpec, goal: Target, *, look: bool = True) -> Beside:
+        """What the options ask for.
+
+        Args:
+            look: whether the programs are there.
+
+        Raises:
+            EngineError: a program is not in the engine's environment.
+        """
+        model = str(goal.path) if goal.path else goal.repo
+        load = Load(model, *options.speed_tokens, remote_code=goal.remote_code) if options.also_speed else None
+        python = options.engine_python.absolute() if options.engine_python else None
+        environment = {**options.environment, **os.environ}
+        found = cls(spec, model, load, options.accuracy, goal.remote_code, python, environment)
+        if look:
+            for tool in found.tools():
+                refuse_missing(tool, python, environment)
+        return found
+
+    def tools(self) -> Iterator[Tool]:
+        """The programs that are needed."""
+        if self.load:
+            yield speed.TOOLS[self.spec.name]
+        if self.task:
+            yield accuracy.TOOL
+
+    def jobs(self, url: str, directory: Path) -> Iterator[Job]:
+        """Everything that is run on one server."""
+        if self.load:
+            for count in CONCURRENCY:
+                argv = speed.bench(self.spec.name, self.load, url, count, directory, cpu=self.spec.hardware == "cpu")
+                done = (directory / speed.result_name(count)).exists()
+                yield Job(f"speed, {count} at a time", speed.TOOLS[self.spec.name], argv, "speed.log", done)
+        if self.task:
+            argv = accuracy.evaluation(
+                self.task, url, self.model, directory, max(CONCURRENCY), remote_code=self.remote_code
+            )
+            done = accuracy.result_file(directory) is not None
+            yield Job(f"accuracy, {self.task}", accuracy.TOOL, argv, "accuracy.log", done)
+
+    def lacks(self, directory: Path) -> bool:
+        """Whether anything is still to be measured of a server."""
+        return not all(job.done for job in self.jobs("", directory))
+
+    def measure(
+        self, url: str, directory: Path, name: str, progress: Callable[[str, int, int], None] | None = None
+    ) -> None:
+        """Run what has not been run yet on a server; each result is looked at at once.
+
+        Raises:
+            EngineError: a program failed, or wrote something else than it documents.
+        """
+        jobs = list(self.jobs(url, directory.absolute()))
+        for number, job in enumerate(jobs, 1):
+            if not job.done:
+                run_tool(job.tool, located(job.argv, self.python), directory, job.log, self.environment)
+            if progress:
+                progress(f"{name}, speed and accuracy", number, len(jobs))
+        self.found([(name, directory)])
+
+    def found(self, servers: Iterable[tuple[str | None, Path]]) -> tuple[tuple[Speed, ...], tuple[Accuracy, ...]]:
+        """What was measured of servers: the name of the drafter, None for none, and the directory of results."""
+        rows = list(servers)
+        engine, task = self.spec.name, self.task
+        speeds = [speed.read_speed(engine, at, name, n) for n in CONCURRENCY for name, at in rows] if self.load else []
+        shares = [row for name, at in rows for row in accuracy.read_accuracy(at, name, task)] if task else []
+        return tuple(speeds), tuple(shares)
