@@ -78,7 +78,7 @@ REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype",
               "is typed as well wins. `draftconv recipes` lists them.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Live: print every command that would be run, and run none.")
 @click.option("--also-speed", is_flag=True,
-              help="Live: measure each server, and one without a drafter, with the engine's load generator.")  # fmt: skip
+              help="Live: measure each server, and one without drafter, by the engine's load generator.")  # fmt: skip
 @click.option("--speed-tokens", default=(1024, 1024), show_default=True, nargs=2, type=click.IntRange(1),
               metavar="IN OUT", help="Live: tokens of prompt and text for --also-speed.")  # fmt: skip
 @click.option("--accuracy", type=click.Choice(list(TASKS)),
