@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
 from draftconv.parity.live import accuracy, speed
+from draftconv.parity.live.process import located
 from draftconv.parity.live.speed import CONCURRENCY, Load
-from draftconv.parity.live.tools import Tool, located, refuse_missing, run_tool
+from draftconv.parity.live.tools import Tool, refuse_missing, run_tool
 from draftconv.parity.report.model import Accuracy, Speed
 
 if TYPE_CHECKING:

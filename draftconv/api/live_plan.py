@@ -13,7 +13,7 @@ from draftconv.api.live import LiveOptions, check_options, launch_of, located, w
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec, parse_engine
 from draftconv.errors import UsageError
-from draftconv.parity.live import tools
+from draftconv.parity.live import process
 from draftconv.parity.live.commands import without_server
 from draftconv.parity.live.interfaces import INTERFACES
 from draftconv.parity.live.launch import LOOPBACK, Launch
@@ -104,7 +104,7 @@ def _served(title: str, launch: Launch, options: LiveOptions) -> Step:
 
 def _measured(beside: Beside, title: str, directory: Path) -> Iterator[Step]:
     for job in beside.jobs(f"http://{LOOPBACK}:{PORT}", directory):
-        yield Step(f"{job.name}: {title}, on the same server", (tools.located(job.argv, beside.python),))
+        yield Step(f"{job.name}: {title}, on the same server", (process.located(job.argv, beside.python),))
 
 
 def _argv(launch: Launch) -> tuple[str, ...]:

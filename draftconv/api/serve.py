@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from draftconv.api.hints import hints
-from draftconv.checkpoint import open_checkpoint
+from draftconv.checkpoint import open_checkpoint, show
+from draftconv.checkpoint.staging import write_error
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Mla
@@ -15,7 +18,7 @@ from draftconv.drafter.targets import find_target
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
 from draftconv.engines.kernels import stored_kernel
 from draftconv.engines.serving import ServeCommand, Start
-from draftconv.errors import CheckFailed, UsageError
+from draftconv.errors import CheckFailed, EngineError, UsageError, WriteError
 from draftconv.layouts.reading import read_drafter
 
 
@@ -29,6 +32,8 @@ def serve(
     layout: str | None = None,
     aux_convention: str | None = None,
     alone: bool = False,
+    python: Path | None = None,
+    port: int | None = None,
 ) -> ServeCommand:
     """Build the server command for a drafter that this engine reads rightly.
 
@@ -36,6 +41,8 @@ def serve(
         source: directory or Hub id; the server is given the same. `target`: see `find_target`.
         drafts: tokens proposed per step (K). `tensor_parallel`: devices for the target.
         alone: the target without the drafter, otherwise started alike.
+        python: of the engine's environment, whose programs are taken; None leaves them to the PATH.
+        port: where it listens; None leaves that to the engine.
 
     Raises:
         CheckFailed: the engine would refuse or mis-read it.
@@ -56,9 +63,41 @@ def serve(
             why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
             cure=f"convert it first: {shlex.join(remedy)}",
         )
-    start = Start(str(source), drafter.facts, goal, drafts, tensor_parallel, alone)
-    found = ENGINES[spec.name].command(start, spec)
-    return replace(found, notes=(*found.notes, *_arithmetic(drafter, spec)))
+    asked = Start(str(source), drafter.facts, goal, drafts, tensor_parallel, alone)
+    found = ENGINES[spec.name].command(asked, spec)
+    argv = (*found.located(python), *(("--port", str(port)) if port else ()))
+    return replace(found, argv=argv, notes=(*found.notes, *_arithmetic(drafter, spec)))
+
+
+def start(command: ServeCommand) -> NoReturn:
+    """Become the server: its files are written into this directory, then this process is replaced.
+
+    Raises:
+        WriteError: a file is there with another content, or cannot be written. EngineError: there is no such program.
+    """
+    for name, text in command.files.items():
+        _write(Path(name), text)
+    environment = {**command.environment, **os.environ}
+    try:
+        os.execvpe(command.argv[0], command.argv, environment)
+    except OSError as error:
+        raise EngineError(
+            f"{show(command.argv[0])} cannot be started: {error.strerror}",
+            cure="name the Python of the environment that has the engine with --engine-python",
+        ) from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        if path.exists() and path.read_text() != text:
+            raise WriteError(
+                f"there is another {show(path.name)} in this directory",
+                why="the server would be started with its settings, or they would be lost",
+                cure="move it away, or run this in another directory",
+            )
+        path.write_text(text)
+    except OSError as error:
+        raise write_error(error, path) from error
 
 
 def _arithmetic(drafter: Drafter, spec: EngineSpec) -> tuple[str, ...]:

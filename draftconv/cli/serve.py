@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from draftconv.api.serve import serve
@@ -11,6 +13,7 @@ EPILOG = """\b
 Examples:
   draftconv serve out --for vllm --target moonshotai/Kimi-K2.6 --tp 8
   draftconv serve out --for trtllm@1.2:b200 --target kimi-k2.6 --drafts 4
+  draftconv serve out --for vllm:cpu --target target --engine-python .engine-venv/bin/python --exec
 """
 
 
@@ -22,6 +25,10 @@ Examples:
 @click.option(
     "--tp", "tensor_parallel", type=click.IntRange(1), default=1, show_default=True, help="Devices for the target."
 )
+@click.option("--engine-python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PYTHON",
+              help="The Python of the engine's environment; without it programs come from the PATH.")  # fmt: skip
+@click.option("--port", type=click.IntRange(1, 65535), help="Where it listens.  [default: the engine's]")
+@click.option("--exec", "run", is_flag=True, help="Start it: this process becomes the server.")
 @reading_options
 @format_option
 def command(
@@ -30,14 +37,19 @@ def command(
     target: str,
     drafts: int,
     tensor_parallel: int,
+    engine_python: Path | None,
+    port: int | None,
+    run: bool,
     layout: str | None,
     aux_convention: str | None,
     form: str,
 ) -> None:
     """Print the exact command that serves the drafter CHECKPOINT, and the files it reads.
 
-    Nothing is started. A drafter that the engine would refuse or mis-read is an error (exit 1).
+    Without --exec nothing is started. With it the files are written into this directory first; one that is
+    there with another content is an error. A drafter that the engine would refuse or mis-read is an error (exit 1).
     """
+    from draftconv.api.serve import start
     from draftconv.cli import output
 
     found = serve(
@@ -48,14 +60,25 @@ def command(
         tensor_parallel=tensor_parallel,
         layout=layout,
         aux_convention=aux_convention,
+        python=engine_python,
+        port=port,
     )
+    if run:
+        output.print_notes(found.notes)
+        start(found)
     match form:
         case "json":
-            output.print_json({"argv": list(found.argv), "files": dict(found.files), "notes": list(found.notes)})
+            output.print_json(
+                {
+                    "argv": list(found.argv),
+                    "environment": dict(found.environment),
+                    "files": dict(found.files),
+                    "notes": list(found.notes),
+                }
+            )
         case "human":
             for name, content in found.files.items():
-                print(f"# {output.safe(name)}")
-                print("\n".join(output.safe(line) for line in content.splitlines()))
-                print()
+                lines = map(output.safe, content.splitlines())
+                print("\n".join([f"cat > {output.safe(name)} <<'END'", *lines, "END"]))
             print(output.safe(found.shell()))
             output.print_notes(found.notes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 from draftconv.drafter.boundaries import default_triple, trtllm_ids
@@ -76,9 +77,21 @@ class ServeCommand:
     notes: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
+    def located(self, python: Path | None) -> tuple[str, ...]:
+        """The command with its program taken from an environment; None leaves it to the PATH."""
+        return located(self.argv, python)
+
     def shell(self) -> str:
         """The command, quoted for a shell."""
         return shell(self.argv, self.environment)
+
+
+def located(argv: Sequence[str], python: Path | None) -> tuple[str, ...]:
+    """A command with its program taken from beside a Python, or that Python itself."""
+    if python is None:
+        return tuple(argv)
+    program = python if argv[0] == "python" else python.parent / argv[0]
+    return (str(program), *argv[1:])
 
 
 def shell(argv: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})) -> str:

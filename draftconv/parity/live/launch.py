@@ -13,7 +13,7 @@ from pathlib import Path
 from draftconv.checkpoint import show
 from draftconv.errors import EngineError
 from draftconv.parity.http import Http
-from draftconv.parity.live.process import engine_process, tail
+from draftconv.parity.live.process import engine_process, located, tail
 
 LOOPBACK = "127.0.0.1"
 LOG = "server.log"
@@ -40,10 +40,7 @@ class Launch:
 
     def located(self) -> tuple[str, ...]:
         """The command with its program taken from the engine's environment."""
-        if self.python is None:
-            return self.argv
-        program = self.python if self.argv[0] == "python" else self.python.parent / self.argv[0]
-        return (str(program), *self.argv[1:])
+        return located(self.argv, self.python)
 
     def on(self, port: int) -> Launch:
         """The same server on a port."""

@@ -34,11 +34,6 @@ class Tool:
     source: str
 
 
-def located(argv: Sequence[str], python: Path | None) -> tuple[str, ...]:
-    """A command that starts with `python`, in the engine's environment."""
-    return (str(python), *argv[1:]) if python else tuple(argv)
-
-
 def refuse_missing(tool: Tool, python: Path | None, environment: Mapping[str, str] = os.environ) -> None:
     """Refuse before any server is started.
 

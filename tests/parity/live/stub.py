@@ -182,8 +182,8 @@ class Stub:
 
 
 @contextmanager
-def serving(stub: Stub) -> Iterator[Stub]:
-    """The stub on a free port of the loopback interface."""
+def serving(stub: Stub, port: int = 0) -> Iterator[Stub]:
+    """The stub on a port of the loopback interface, a free one unless it is named."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -213,7 +213,7 @@ def serving(stub: Stub) -> Iterator[Stub]:
             except OSError:
                 pass  # the client has given up
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -15,8 +15,9 @@ from draftconv.api.beside import Beside
 from draftconv.engines import parse_engine
 from draftconv.errors import EngineError
 from draftconv.parity.live import accuracy, speed
+from draftconv.parity.live.process import located
 from draftconv.parity.live.speed import CONCURRENCY, Load, bench, read_speed, result_name
-from draftconv.parity.live.tools import Tool, located, refuse_missing, run_tool
+from draftconv.parity.live.tools import Tool, refuse_missing, run_tool
 from draftconv.parity.report.model import Accuracy, Speed
 
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -230,5 +231,6 @@ def test_only_what_was_asked_for(stubbed: Callable[..., Beside], tmp_path: Path)
 
 def test_located() -> None:
     assert located(("python", "-m", "x"), Path("/e/bin/python")) == ("/e/bin/python", "-m", "x")
+    assert located(("vllm", "serve"), Path("/e/bin/python")) == ("/e/bin/vllm", "serve")
     assert located(("python", "-m", "x"), None) == ("python", "-m", "x")
     assert set(speed.TOOLS) == set(ENGINES)

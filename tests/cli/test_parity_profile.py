@@ -1,0 +1,197 @@
+"""`draftconv parity --profile`: an engine, GPUs and measuring programs that are stubs on the PATH, and the dry run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+
+from draftconv.api.profiles import find_profile, profile_names
+from draftconv.parity.live.speed import CONCURRENCY
+from draftconv.parity.report import read_report
+from tests.cli.conftest import Run
+from tests.parity.live.test_beside import SCORES, SPEED, STUB
+from tests.reference.test_fixtures import DATA
+
+ROOT = Path(__file__).parents[2]
+TARGET, REF, PROMPTS = (str(DATA / name) for name in ("targets/llama", "drafters/llama-eagle3.1", "prompts.json"))
+VLLM = """
+import json, os, signal, sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from tests.parity.live.stub import Stub, serving
+argv = sys.argv[1:]
+Path("started.json").write_text(json.dumps([argv, os.environ.get("A_SWITCH")]))
+print("INFO [x.py:1] Using FLASHINFER attention backend out of potential backends: [].", flush=True)
+if "small" in " ".join(argv):
+    print("INFO [x.py:1] Using MarlinLinearKernel for CompressedTensorsWNA16", flush=True)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+with serving(Stub("vllm", target=Path(argv[1]).name, born=str(os.getpid())), int(argv[argv.index("--port") + 1])):
+    signal.pause()
+"""
+PYTHON = """
+import json, sys
+if sys.argv[1] == "-c":
+    if "metadata" in sys.argv[2]:
+        print(json.dumps({"vllm": "0.33.0", "torch": "2.14.0+cu130"}))
+    sys.exit(0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def cand(tmp_path: Path) -> str:
+    return str(shutil.copytree(REF, tmp_path / "small"))
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Eight B200 and a vLLM; the directory of its programs."""
+    place = tmp_path / "engine"
+    place.mkdir()
+    measuring = STUB.format(speed=json.dumps(SPEED), scores=json.dumps(SCORES))
+    for name, code in (
+        ("vllm", VLLM.format(root=str(ROOT))),
+        ("python", PYTHON + measuring),
+        ("nvidia-smi", "print('NVIDIA B200, 580.65.06\\n' * 8, end='')"),
+    ):
+        (place / name).write_text(f"#!{sys.executable} {'-S' if name != 'vllm' else '-u'}\n{code}\n")
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    return place
+
+
+def parity(run: Run, cand: str, *words: str) -> Result:
+    return run("parity", REF, cand, "--target", TARGET, "--prompts", PROMPTS, "--max-tokens", "32", *words)
+
+
+def said(found: Result) -> str:
+    return " ".join(found.stderr.split())
+
+
+def test_from_the_profile_to_the_report(run: Run, cand: str, machine: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    text = (ROOT / "recipes/profiles/b200-vllm.yaml").read_text()
+    mine.write_text(text.replace("environment: {}", 'environment: {A_SWITCH: "7"}'))
+    words = ["--profile", str(mine), "--launch", "--engine-python", str(machine / "python"), "--run", "run"]
+    words += ["--also-speed", "--accuracy", "gsm8k", "--report", str(tmp_path / "report")]
+    found = parity(run, cand, *words)
+    assert found.exit_code == 0, found.stderr
+    report = read_report(tmp_path / "report")
+
+    told = report.about.settings
+    assert (told["GPU"], told["GPU driver"], told["profile"]) == ("8 x NVIDIA B200", "580.65.06", "mine")
+    assert (told["engine build"], told["environment"]) == ("vllm 0.33.0, torch 2.14.0+cu130", "A_SWITCH=7")
+    assert told["server"].endswith("--gpu-memory-utilization 0.95")
+    kernels = {arm.name: arm.facts["kernels, by the engine's log"] for arm in report.arms}
+    assert kernels["llama-eagle3.1"] == "attention: FLASHINFER"
+    assert kernels["small"] == "attention: FLASHINFER; linear: MarlinLinearKernel (CompressedTensorsWNA16)"
+
+    arms = next(tmp_path.rglob("run.json")).parent / "arms"
+    started, switch = json.loads((arms / "2" / "started.json").read_text())
+    assert started[started.index("--tensor-parallel-size") + 1] == "8"
+    assert switch == "7"
+    alone, _ = json.loads((arms / "alone" / "started.json").read_text())
+    assert "--speculative-config" not in alone
+
+    assert [(row.drafter, row.concurrency) for row in report.speed] == [
+        (name, count) for count in CONCURRENCY for name in (None, "llama-eagle3.1", "small")
+    ]
+    assert {(row.drafter, row.value) for row in report.accuracy if row.filter == "strict-match"} == {
+        (None, 0.91), ("llama-eagle3.1", 0.91), ("small", 0.91)
+    }  # fmt: skip
+    page = (tmp_path / "report/report.md").read_text()
+    assert "## Speed" in page
+    assert "no drafter" in page
+    assert "## Accuracy" in page
+    assert "NVIDIA B200" in page
+    assert "<h2>Speed</h2>" in (tmp_path / "report/report.html").read_text()
+
+    for name in ("started.json", "asked.txt"):
+        for file in arms.rglob(name):
+            file.unlink()
+    again = parity(run, cand, *words, "--overwrite")  # everything is kept: no server, no program
+    assert again.exit_code == 0, again.stderr
+    assert not list(arms.rglob("started.json"))
+    assert read_report(tmp_path / "report").speed == report.speed
+
+
+@pytest.mark.parametrize(
+    ("told", "refusal"),
+    [
+        ("NVIDIA H200, 580\n" * 8, "this machine has 8 x NVIDIA H200, not b200"),
+        ("NVIDIA B200, 580\n" * 4, "this machine shows 4 x NVIDIA B200, the target takes 8"),
+        ("", "no GPU was found on this machine"),
+    ],
+)
+def test_another_machine(run: Run, cand: str, machine: Path, told: str, refusal: str) -> None:
+    (machine / "nvidia-smi").write_text(f"#!{sys.executable} -S\nprint({told!r}, end='')\n")
+    words = ["--profile", "b200-vllm", "--launch", "--engine-python", str(machine / "python"), "--run", "run"]
+    found = parity(run, cand, *words)
+    assert (found.exit_code, refusal in said(found)) == (2, True), found.stderr
+    assert not Path("run").exists()
+
+
+def test_a_program_that_is_missing_is_told_before_any_server_starts(run: Run, cand: str, machine: Path) -> None:
+    (machine / "python").write_text(f"#!{sys.executable} -S\nimport sys\nsys.exit('lm_eval' in sys.argv)\n")
+    words = ["--profile", "b200-vllm", "--launch", "--engine-python", str(machine / "python"), "--run", "run"]
+    found = parity(run, cand, *words, "--accuracy", "gsm8k")
+    assert found.exit_code == 2
+    assert "lm_eval is not installed beside the engine" in said(found)
+    assert "-m pip install 'lm_eval[api]'" in said(found)
+    assert not Path("run").exists()
+
+
+# ── the dry run ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_a_dry_run_of_every_profile(name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is on this PATH, and nothing is asked of the Hub."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    profile = find_profile(name)
+    out = str(tmp_path / "portable")
+    assert run("convert", REF, out, "--to", "portable", "--target", TARGET, "--format", "quiet").exit_code == 0
+    words = ["parity", out, out, "--profile", name, "--target", TARGET, "--launch", "--dry-run"]
+    found = run(*words, "--also-speed", "--accuracy", "gsm8k")
+    assert found.exit_code == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert not Path("RUN").exists()
+    looked = [line for line in lines if line.startswith("nvidia-smi")]
+    assert bool(looked) == (name != "cpu-vllm")
+    starts = [shlex.split(line) for line in lines if "--port PORT" in line]
+    assert len(starts) == 4  # reference, A/A, candidate, no drafter
+    assert all(" ".join(profile.server_args) in " ".join(argv) for argv in starts)
+    steps = json.loads(run(*words, "--format", "json").stdout)
+    assert [step["title"].split()[0] for step in steps][-3:] == ["reference", "reference", "candidate"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--profile", "b200-vlm"], "no profile is called b200-vlm"),
+        (["--profile", "b200-vllm", "--for", "sglang", "--run", "r"], "profile b200-vllm is for vllm:b200"),
+        (["--profile", "cpu-vllm", "--launch", "--run", "r"], "--for needs --target and --run"),
+        (["--profile", "b200-vllm", "--launch"], "--for needs --target and --run"),
+        (["--profile", "b200-vllm", "--trace", "t"], "--profile has no meaning with --trace"),
+        (["--profile", "b200-vllm", "--url", "http://a:1", "--run", "r"], "no meaning for a running server"),
+        (["--profile", "b200-vllm", "--dry-run", "--url", "http://a:1"], "no meaning for a running server"),
+        (["--for", "vllm", "--target", TARGET, "--dry-run", "--url", "http://a:1"], "--dry-run has nothing to show"),
+        (["--for", "vllm:cpu", "--target", TARGET, "--run", "r", "--offline", "--also-speed"], "need --launch"),
+    ],
+)
+def test_options_that_do_not_go_together(run: Run, cand: str, words: list[str], told: str) -> None:
+    found = run("parity", REF, cand, *words)
+    assert (found.exit_code, told in said(found)) == (2, True), found.stderr

@@ -1,0 +1,174 @@
+"""`draftconv serve`: a command that starts as it is printed, for every engine, and --exec."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from draftconv.api.convert import ConvertOptions
+from draftconv.api.quantize import QuantizeOptions, quantize
+from draftconv.parity.live.launch import address, free_port
+from tests.cli.conftest import Run
+from tests.parity.live.test_real import ENGINE
+from tests.reference.test_fixtures import DATA
+
+TARGET, DRAFTER = str(DATA / "targets/llama"), str(DATA / "drafters/llama-eagle3.1")
+PROGRAM = """#!{python} -S
+import json, os, sys
+print(json.dumps([sys.argv[1:], os.environ.get("VLLM_CPU_KVCACHE_SPACE"), open("serve.yaml").read() if os.path.exists("serve.yaml") else None]))
+"""  # noqa: E501
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """An environment whose python, vllm and trtllm-serve print how they were started."""
+    place = tmp_path / "engine"
+    place.mkdir()
+    for name in ("python", "vllm", "trtllm-serve"):
+        (place / name).write_text(PROGRAM.format(python=sys.executable))
+        (place / name).chmod(0o755)
+    return place / "python"
+
+
+def started(tmp_path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "draftconv", "serve", DRAFTER, "--target", TARGET, *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "program"), [("vllm", "vllm"), ("vllm:cpu", "python"), ("sglang", "python"), ("trtllm", "trtllm-serve")]
+)
+def test_what_is_printed_starts(spec: str, program: str, run: Run, engine: Path, tmp_path: Path) -> None:
+    """The text of a terminal, given to a shell, is the server's command line."""
+    words = ("serve", DRAFTER, "--for", spec, "--target", TARGET, "--port", "8123")
+    printed = run(*words)
+    assert printed.exit_code == 0
+    path = {"PATH": f"{engine.parent}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["bash", "-ec", printed.stdout], cwd=tmp_path, env=path, stdout=subprocess.PIPE, text=True, check=True
+    )
+    argv, space, file = json.loads(done.stdout)
+    told = json.loads(run(*words, "--format", "json").stdout)
+    assert told["argv"] == [program, *argv]
+    assert argv[-2:] == ["--port", "8123"]
+    assert space == ("4" if spec == "vllm:cpu" else None)
+    assert file == told["files"].get("serve.yaml")
+
+
+def test_exec_becomes_the_server(engine: Path, tmp_path: Path) -> None:
+    done = started(tmp_path, "--for", "trtllm", "--engine-python", str(engine), "--exec")
+    argv, _, file = json.loads(done.stdout)
+    assert argv[:2] == [TARGET, "--host"]
+    assert "speculative_model_dir" in file
+    assert "eagle3_layers_to_capture" in done.stderr or "EAGLE-3.1" in done.stderr  # the notes
+
+
+def test_exec_leaves_a_variable_that_is_set(engine: Path, tmp_path: Path) -> None:
+    words = ("--for", "vllm:cpu", "--engine-python", str(engine), "--exec")
+    for told, wanted in (({}, "4"), ({"VLLM_CPU_KVCACHE_SPACE": "9"}, "9")):
+        cleared = {"VLLM_CPU_KVCACHE_SPACE": told["VLLM_CPU_KVCACHE_SPACE"]} if told else {}
+        done = started(tmp_path, *words, **cleared)
+        assert json.loads(done.stdout)[1] == wanted
+
+
+def test_exec_overwrites_nothing(engine: Path, tmp_path: Path) -> None:
+    (tmp_path / "serve.yaml").write_text("mine: 1\n")
+    done = started(tmp_path, "--for", "trtllm", "--engine-python", str(engine), "--exec")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is another serve.yaml" in done.stderr
+    assert (tmp_path / "serve.yaml").read_text() == "mine: 1\n"
+
+
+def test_exec_without_the_engine(engine: Path, tmp_path: Path) -> None:
+    (engine.parent / "vllm").unlink()
+    done = started(tmp_path, "--for", "vllm", "--engine-python", str(engine), "--exec")
+    assert done.returncode == 2
+    assert "cannot be started: No such file or directory" in done.stderr
+    assert "--engine-python" in done.stderr
+
+
+# ── quantized drafters ─────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("spec", "recipe", "said"),
+    [
+        ("vllm:b200", "w4a8", ("Marlin ignores the activation scheme", "VLLM_MARLIN_INPUT_DTYPE=int8", "humming")),
+        ("vllm:mi325x", "w4a16", ("16-bit arithmetic (TritonW4A16)",)),
+        ("vllm:h200", "w4a8-fp8", ("FP8 arithmetic (CUTLASS W4A8)",)),
+        ("vllm:cpu", "w4a16", ("CPUWNA16", "VLLM_CPU_INT4_W4A8=0")),
+        ("sglang:mi325x", "fp8", ("FP8 arithmetic",)),
+        ("sglang:b200", "w4a16", ("16-bit arithmetic (Marlin)",)),
+    ],
+)
+def test_what_will_be_multiplied(spec: str, recipe: str, said: tuple[str, ...], run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "small"
+    quantize(DRAFTER, out, QuantizeOptions(recipe, (spec,), convert=ConvertOptions(target=TARGET)))
+    told = json.loads(run("serve", str(out), "--for", spec, "--target", TARGET, "--format", "json").stdout)
+    assert all(any(text in note for note in told["notes"]) for text in said), told["notes"]
+    assert not any("unquant" in note for note in told["notes"])
+    elsewhere = spec.partition(":")[0]  # no hardware, no claim
+    told = json.loads(run("serve", str(out), "--for", elsewhere, "--target", TARGET, "--format", "json").stdout)
+    assert not any("arithmetic" in note for note in told["notes"])
+
+
+# ── a real server ──────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def serving(words: list[str], log: Path, port: int) -> Iterator[None]:
+    environment = {
+        **os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+    }  # fmt: skip
+    with log.open("w") as lines:
+        process = subprocess.Popen(words, cwd=log.parent, env=environment, stdout=lines, stderr=lines)
+        try:
+            deadline = time.monotonic() + 400
+            while time.monotonic() < deadline:
+                assert process.poll() is None, log.read_text()[-2000:]
+                try:
+                    with urlopen(f"{address(port)}/health", timeout=5):
+                        break
+                except OSError:
+                    time.sleep(1)
+            yield
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ENGINE.exists(), reason="no engine environment; scripts/engine-env makes one")
+def test_a_real_vllm_answers_and_counts(tmp_path: Path) -> None:
+    port = free_port()
+    words = ["serve", DRAFTER, "--for", "vllm:cpu", "--target", TARGET, "--engine-python", str(ENGINE)]
+    argv = [sys.executable, "-m", "draftconv", *words, "--port", str(port), "--exec"]
+    with serving(argv, tmp_path / "log", port):
+        body = {"model": TARGET, "prompt": list(range(40, 60)), "max_tokens": 32, "temperature": 0, "ignore_eos": True}
+        request = Request(
+            f"{address(port)}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urlopen(request, timeout=120) as reply:
+            assert json.load(reply)["usage"]["completion_tokens"] == 32
+        with urlopen(f"{address(port)}/metrics", timeout=30) as reply:
+            text = reply.read().decode()
+    counts = dict(re.findall(r"(vllm:spec_decode_num_\w+_total)\{[^}]*\} (\S+)", text))
+    assert float(counts["vllm:spec_decode_num_drafts_total"]) > 0
+    assert "vllm:spec_decode_num_accepted_tokens_per_pos_total" in counts
