@@ -565,7 +565,13 @@ def launch_of(source: str, interface: Interface, options: LiveOptions, *, alone:
     )
     python = options.engine_python.absolute() if options.engine_python else None
     launch = measuring(
-        command.argv, command.files, interface, options.server_args, patience=options.start_timeout, python=python
+        command.argv,
+        command.files,
+        interface,
+        options.server_args,
+        patience=options.start_timeout,
+        python=python,
+        drafts=not alone,
     )
     environment = {**command.environment, **options.environment}
     refuse_switches((*launch.argv, *launch.files.values()), {**environment, **os.environ})
@@ -699,4 +705,4 @@ WAYS: Mapping[Way, str] = {
 
 def _told(run: _Run) -> str:
     """Arguments that were added to the command of `draftconv serve`, for both arms alike."""
-    return shlex.join((*run.interface.measuring, *run.options.server_args))
+    return shlex.join((*run.interface.counting, *run.interface.measuring, *run.options.server_args))

