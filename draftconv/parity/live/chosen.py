@@ -29,8 +29,8 @@ class Line:
 LINES: Mapping[str, tuple[Line, ...]] = {
     "vllm": (
         Line("linear", r"Using (\w+) for (CompressedTensors\w+|Quark\w+|\w+LinearMethod)\b",
-             "compressed_tensors/schemes/*.py, 0.32.0 read"),
-        Line("linear", r"Using (\w+) for mixed-precision linear", "kernels/linear/__init__.py, 0.32.0 read"),
+             "compressed_tensors/schemes/*.py, 0.32.0 run"),
+        Line("linear", r"Using (\w+) for mixed-precision linear", "kernels/linear/__init__.py, 0.32.0 run"),
         Line("linear", r"Selected (\w+) for (\w+)", "kernels/linear/__init__.py, 0.32.0 read"),
         Line("attention", r"Using (\w+) (?:attention )?backend(?: out of|\.| \(selected)",
              "platforms/{cuda,rocm,cpu}.py, 0.32.0 read"),
@@ -51,14 +51,17 @@ LINES: Mapping[str, tuple[Line, ...]] = {
 
 
 def chosen(engine: str, log: Iterable[str]) -> tuple[str, ...]:
-    """What an engine chose, in the order in which it said so, each once: `linear: MarlinLinearKernel (…)`."""
+    """What an engine chose, in the order in which it said so, each once: `linear: MarlinLinearKernel (…)`.
+
+    A kernel that is named with its scheme is not named without it.
+    """
     found: dict[str, None] = {}
     for text in log:
         for line in LINES[engine]:
             if match := re.search(line.pattern, text):
                 kernel, *scheme = match.groups()
                 found[f"{line.what}: {safe(kernel)}" + (f" ({safe(scheme[0])})" if scheme else "")] = None
-    return tuple(found)
+    return tuple(line for line in found if not any(other.startswith(f"{line} (") for other in found))
 
 
 def chosen_in(engine: str, path: Path) -> str:

@@ -141,6 +141,7 @@ VLLM_LOG = """
 (Worker_TP0 pid=9) INFO 11-21 10:00:02 [compressed_tensors_wNa16.py:138] Using MarlinLinearKernel for CompressedTensorsWNA16
 (Worker_TP1 pid=9) INFO 11-21 10:00:02 [compressed_tensors_wNa16.py:138] Using MarlinLinearKernel for CompressedTensorsWNA16
 (Worker_TP0 pid=9) INFO 11-21 10:00:03 [__init__.py:923] Using TritonW4A16LinearKernel for mixed-precision linear
+(Worker_TP0 pid=9) INFO 11-21 10:00:03 [__init__.py:923] Using MarlinLinearKernel for mixed-precision linear
 (Worker_TP0 pid=9) INFO 11-21 10:00:03 [__init__.py:758] Selected FlashInferFP8 for ModelOptFp8LinearMethod
 (Worker_TP0 pid=9) INFO 11-21 10:00:04 [selector.py:131] Using TRTLLM_RAGGED MLA prefill backend.
 (Worker_TP0 pid=9) INFO 11-21 10:00:04 [cuda.py:547] Using backend FLASH_ATTN for vit attention
