@@ -37,6 +37,7 @@ from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.drafter.tensors import expected
 from draftconv.engines import ENGINES, EngineSpec, Verdict, parse_engine
+from draftconv.engines.kernels import usual_style
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, Writer
@@ -328,6 +329,7 @@ def _repacking(
     from draftconv.quantization.formats import find_format
 
     form, style = find_format(str(options.pack))
+    style = style or usual_style(found.id, form.id)
     scheme = packing.same_integers(stored, form, lossy=options.allow_lossy)
     specs = [parse_engine(found.id)] if found.id in ENGINES else []
 

@@ -9,7 +9,11 @@ from torch import Tensor
 
 from draftconv.errors import Refused
 from draftconv.quantization.formats.base import Weight
+from draftconv.quantization.grids import Quantized, dequantize
 from draftconv.quantization.scheme import GRIDS, Per
+
+ROWS = 256
+"""Rows whose values are held at a time."""
 
 
 def regroup(weight: Weight, group: int | None) -> Weight:
@@ -47,3 +51,17 @@ def _folded(scale_OG: Tensor, size: int, found: int) -> Tensor:
             cure="keep the groups, or quantize again from the 16-bit weights",
         )
     return first_OG
+
+
+def same_values(one: Quantized, other: Quantized) -> bool:
+    """Whether two weights stand for the same float32 values, compared in blocks of rows."""
+    if one.codes.shape != other.codes.shape:
+        return False
+    starts = range(0, len(one.codes), ROWS)
+    return all(torch.equal(dequantize(_rows(one, at)), dequantize(_rows(other, at))) for at in starts)
+
+
+def _rows(quantized: Quantized, start: int) -> Quantized:
+    at = slice(start, start + ROWS)
+    scale = quantized.scale if len(quantized.scale) == 1 else quantized.scale[at]
+    return replace(quantized, codes=quantized.codes[at], scale=scale)

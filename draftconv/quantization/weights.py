@@ -20,7 +20,7 @@ from draftconv.quantization.formats.base import Format, Weight
 from draftconv.quantization.formats.modelopt_awq import fp8_scale
 from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
 from draftconv.quantization.reading import Stored
-from draftconv.quantization.repack import regroup
+from draftconv.quantization.repack import regroup, same_values
 from draftconv.quantization.scheme import Scheme
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
@@ -127,7 +127,7 @@ class Repack:
         if self.group == self.stored.group(weight):
             return weight
         regrouped = regroup(weight, self.group)
-        if not torch.equal(dequantize(weight.quantized), dequantize(regrouped.quantized)):
+        if not same_values(weight.quantized, regrouped.quantized):
             raise Refused(
                 f"{self.name} would stand for other values under scales grouped by {self.group}",
                 why="a repack promises the same weights, to the bit",
@@ -155,13 +155,14 @@ class Dequantize:
 
     def run(self) -> Bytes:
         weight = self.stored.load(self.name.removesuffix(WEIGHT))
-        return to_bytes({"weight": floats(weight).to(TORCH_DTYPES[self.dtype])})
+        return to_bytes({"weight": floats(weight, TORCH_DTYPES[self.dtype])})
 
 
-def floats(weight: Weight) -> Tensor:
-    """What a weight stands for: float32 [O, I], exact for 16-bit scales of integer codes."""
-    values_OI = dequantize(weight.quantized)
-    return values_OI if weight.pre_quant_scale is None else values_OI * weight.pre_quant_scale.float()
+def floats(weight: Weight, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What a weight stands for, [O, I]: exact in float32 for 16-bit scales of integer codes, then rounded once."""
+    if weight.pre_quant_scale is None:
+        return dequantize(weight.quantized, dtype)
+    return (dequantize(weight.quantized) * weight.pre_quant_scale.float()).to(dtype)
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:
