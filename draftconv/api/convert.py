@@ -330,14 +330,14 @@ def _repacking(
 
     form, style = find_format(str(options.pack))
     style = style or usual_style(found.id, form.id)
-    scheme = packing.same_integers(stored, form, lossy=options.allow_lossy)
+    scheme, rounded = packing.same_integers(stored, form, lossy=options.allow_lossy)
     specs = [parse_engine(found.id)] if found.id in ENGINES else []
 
     def pack(work: Work) -> Work:
         quantized = [f"{module}.weight" for module in stored.modules]
         kept = [name for name in expected(work.facts) if name.endswith(".weight") and name not in quantized]
         ignore, listed = packing.spelled(form.id, work.facts, kept, quantized, specs, target)
-        return packing.repack(work, stored, packing.Form(form, style, scheme, ignore, listed))
+        return packing.repack(work, stored, packing.Form(form, style, scheme, ignore, listed, rounded))
 
     return pack, specs
 

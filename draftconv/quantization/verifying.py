@@ -20,6 +20,7 @@ from draftconv.quantization.formats.base import Weight
 from draftconv.quantization.formats.checks import check_range
 from draftconv.quantization.grids import Quantized, dequantize
 from draftconv.quantization.reading import Stored
+from draftconv.quantization.repack import round_scales, same_values
 from draftconv.quantization.scales import step
 from draftconv.quantization.scheme import GRIDS
 from draftconv.quantization.weights import BLOCK, floats
@@ -171,11 +172,22 @@ def _both(module: str, mine: Stored, theirs: Stored) -> Judgement:
         row = int((_bits(ours.quantized.codes) != _bits(source.quantized.codes)).any(-1).nonzero()[0])
         return Judgement(f"other integers than the source's, first in row {row}")
     if not torch.equal(floats(ours), floats(source)):
+        if _narrowed(ours, source):
+            title = GRIDS[ours.quantized.grid].title
+            return Judgement(None, f"the same {title} codes, their scales rounded once to {ours.dtype}")
         row = int((floats(ours) != floats(source)).any(-1).nonzero()[0])
         return Judgement(f"the source's integers under other scales, first in row {row}")
     if not (_same(ours.pre_quant_scale, source.pre_quant_scale) and _same(ours.input_scale, source.input_scale)):
         return Judgement("the source's weights, but its activations are scaled otherwise")
     return Judgement(None, f"the same {GRIDS[ours.quantized.grid].title} codes under the same scales", same=True)
+
+
+def _narrowed(ours: Weight, source: Weight) -> bool:
+    """Whether the scales are the source's, rounded to the dtype of the weight."""
+    try:
+        return same_values(ours.quantized, round_scales(source, "the weight").quantized)
+    except Refused:
+        return False
 
 
 def _bits(codes: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from draftconv.checkpoint import TensorRef, row_blocks
+from draftconv.checkpoint.dtypes import SIZES
 from draftconv.errors import Refused
 from draftconv.quantization.deviation import Deviation, Sum
 from draftconv.quantization.exclusions import WEIGHT
@@ -20,7 +21,7 @@ from draftconv.quantization.formats.base import Format, Weight
 from draftconv.quantization.formats.modelopt_awq import fp8_scale
 from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
 from draftconv.quantization.reading import Stored
-from draftconv.quantization.repack import regroup, same_values
+from draftconv.quantization.repack import regroup, round_scales, same_values
 from draftconv.quantization.scheme import Scheme
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
@@ -97,7 +98,11 @@ class Quantize:
 
 @dataclass(frozen=True, eq=False)
 class Repack:
-    """A stored weight in another format: the same integers, the same scales, repeated or folded where grouped anew."""
+    """A stored weight in another format: the same integers, the same scales, repeated or folded where grouped anew.
+
+    Attributes:
+        rounded: the one thing that may change: scales are rounded to the dtype of the weight.
+    """
 
     name: str
     parts: Mapping[str, TensorRef]
@@ -105,6 +110,7 @@ class Repack:
     format: Format
     style: str | None
     group: int | None
+    rounded: bool = False
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -112,7 +118,8 @@ class Repack:
 
     @property
     def memory(self) -> int:
-        return 12 * sum(ref.nbytes for ref in self.parts.values())
+        rows, columns = self.stored.shapes[self.name]
+        return 4 * rows * columns  # codes, the same the other way round, and words of both formats
 
     def run(self) -> Bytes:
         return to_bytes(self.format.store(self.weight(), self.style))
@@ -121,9 +128,11 @@ class Repack:
         """The weight as the new format stores it.
 
         Raises:
-            Refused: its scales cannot be grouped so.
+            Refused: its scales cannot be grouped or rounded so.
         """
         weight = self.stored.load(self.name)
+        if self.rounded:
+            weight = round_scales(weight, self.name)
         if self.group == self.stored.group(weight):
             return weight
         regrouped = regroup(weight, self.group)
@@ -151,7 +160,8 @@ class Dequantize:
 
     @property
     def memory(self) -> int:
-        return 20 * sum(ref.nbytes for ref in self.parts.values())
+        rows, columns = self.stored.shapes[self.name.removesuffix(WEIGHT)]
+        return (3 + SIZES[self.dtype] // 8) * rows * columns  # words, codes, and the result
 
     def run(self) -> Bytes:
         weight = self.stored.load(self.name.removesuffix(WEIGHT))
