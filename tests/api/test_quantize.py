@@ -19,7 +19,7 @@ from draftconv.api.quantize import Quantization, prepare, quantize
 from draftconv.api.verify import verify
 from draftconv.checkpoint import open_checkpoint
 from draftconv.engines import ENGINES, parse_engine
-from draftconv.engines.kernels import hardware_of
+from draftconv.engines.kernels import CHIPS, KERNELS, hardware_of
 from draftconv.errors import DraftconvError, Refused, Undecided, UsageError
 from draftconv.parity import calibration
 from draftconv.parity.arms import Loading, load_arm
@@ -142,6 +142,44 @@ def names_every_module(out: Path, quantized: int) -> None:
         assert len(section["quantized_layers"]) == quantized
         assert all(module.startswith("model.midlayer.") for module in section["quantized_layers"])
         assert {"model.fc", "lm_head"} <= set(section[exclusions])
+
+
+OWN = """
+about: INT4 in one format
+weights: {{grid: int4, per: {per}, scale_rule: mse, scale_dtype: weight}}
+format: {form}
+exclude: [embed, lm_head, fc, norms, kv_b, a_projections]
+"""
+
+
+@pytest.mark.parametrize("name", [REDUCED, MLA31])
+@pytest.mark.parametrize(
+    ("form", "per"),
+    [("gptq", "channel"), ("gptq", "group, group: 128"), ("autoawq", "group, group: 128"),
+     ("quark-int4", "group, group: 128"), ("modelopt-awq", "group, group: 64")],
+)  # fmt: skip
+def test_every_format_that_a_recipe_may_name_is_written_and_read_rightly_or_refused(
+    form: str, per: str, name: str, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(OWN.format(form=form, per=per))
+    target = str(quantized.DATA / "targets" / quantized.family(name))
+    served = set()
+    for spec in (*ENGINE_SPECS, ""):
+        try:
+            found = prepare(quantized.source(name), quantized.options(name, str(recipe), *filter(None, [spec])))
+        except Refused as refusal:
+            assert "has no form on" in str(refusal), spec
+            continue
+        assert found.deployment.format == form
+        out = tmp_path / (spec or "wide").replace(":", "-")
+        found.write(out)
+        assert verify(out, quantized.source(name), target=target).passed
+        if spec:
+            assert [verdict.status for verdict in inspect(out, [spec], target=target).verdicts] == ["loads"], spec
+            served.add(spec)
+    wanted = {f"{k.engine}:{hw}" for k in KERNELS if k.format == form for hw, chip in CHIPS.items() if chip in k.chips}
+    assert served == wanted
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
