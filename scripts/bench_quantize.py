@@ -2,19 +2,21 @@
 
 Baseline, cache and order as in `bench_convert`: whole processes in turn, the source in the page
 cache, everything on the disk at the end. A quantized output is smaller than the copy, so a ratio
-of one would mean that arithmetic costs what the smaller file saves.
+of one would mean that arithmetic costs what the smaller file saves. The packages whose rules draftconv
+follows do the same once, where scripts/oracle-env made their environment; they do not wait for the disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from bench_convert import durable_copy, limit, median, seconds, section, settle
-from measuring import Row, Run, Section, progress, remove, run, spread
+from measuring import SCRIPTS, Row, Run, Section, progress, remove, run, spread
 
 TITLE = "Quantization"
 
@@ -22,6 +24,23 @@ RECIPES: Mapping[str, float] = MappingProxyType({"quark-w4a8": 2.0, "w4a16": 3.0
 """Recipe → the most that it may take, in durable copies: one by the largest magnitude, one by search (mse)."""
 
 MEMORY = 700  # MB
+
+PEERS: Mapping[str, str] = MappingProxyType(
+    {
+        "quark-memory": "amd-quark 0.13, in memory",
+        "quark-files": "amd-quark 0.13, file to file",
+        "modelopt": "nvidia-modelopt 0.47, in memory",
+    }
+)
+"""What scripts/peer_quantize.py can run."""
+
+LIKE = "quark-w4a8"
+"""The recipe that they are compared with: amd-quark writes the same integers."""
+
+FASTER, SMALLER = 3.0, 10.0
+"""Targets: a peer's time and peak memory over draftconv's, at least."""
+
+PEER_PYTHON = SCRIPTS.parent / ".oracle-venv/bin/python"
 
 
 def measure_quantize(program: Path, source: Path, target: str, work: Path, runs: int) -> dict[str, list[Run]]:
@@ -48,6 +67,19 @@ def measure_quantize(program: Path, source: Path, target: str, work: Path, runs:
     return {kind: found[kind][1:] for kind in kinds}
 
 
+def measure_peers(python: Path, source: Path, work: Path) -> dict[str, Run]:
+    """One run of each, imports included; what Quark compiles at its first import is there already."""
+    settings = {"TORCH_EXTENSIONS_DIR": str(python.parents[1] / "extensions"), "HF_HUB_OFFLINE": "1"}
+    environment, out = os.environ | settings, work / "quantized"
+    found = {}
+    for peer in PEERS:
+        settle(source / "model.safetensors")
+        found[peer] = run([python, SCRIPTS / "peer_quantize.py", peer, source, out], environment)
+        remove(out)
+        progress(f"{peer}: {found[peer].seconds:.2f} s")
+    return found
+
+
 def figures(program: Path, source: Path, target: str, work: Path, runs: int) -> tuple[Row, ...]:
     """Every figure of the section."""
     gigabytes = (source / "model.safetensors").stat().st_size / 1e9
@@ -69,8 +101,24 @@ def figures(program: Path, source: Path, target: str, work: Path, runs: int) -> 
             ),
             limit(f"peak memory of {recipe}", peak / 1e6, MEMORY, "MB"),
         ]
-    rows.append(Row("amd-quark and ModelOpt on the same layers", "not measured"))
-    return tuple(rows)
+    return (*rows, *peer_rows(found[LIKE], source, work))
+
+
+def peer_rows(ours: Sequence[Run], source: Path, work: Path) -> Iterator[Row]:
+    """The packages on the same weights, where they are installed."""
+    if not PEER_PYTHON.exists():
+        yield Row("amd-quark and ModelOpt on the same weights", "not measured: scripts/oracle-env installs them")
+        return
+    memory = max(each.peak_bytes for each in ours)
+    for peer, taken in measure_peers(PEER_PYTHON, source, work).items():
+        title = PEERS[peer]
+        yield Row(title, f"{taken.seconds:.2f} s, {taken.peak_bytes / 1e6:.0f} MB at its peak")
+        yield at_least(f"time of {title} : {LIKE}", taken.seconds / median(ours), FASTER)
+        yield at_least(f"peak memory of {title} : {LIKE}", taken.peak_bytes / memory, SMALLER)
+
+
+def at_least(what: str, value: float, least: float) -> Row:
+    return Row(what, f"{value:.1f} x", f"at least {least:g} x", value >= least)
 
 
 def measure(options: argparse.Namespace, program: Path) -> Section:

@@ -3,9 +3,9 @@
     scripts/measure_recipes            print the tables
     scripts/measure_recipes --write    put them into docs/recipes.md
 
-Each target runs once over its 32 held-out prompts, 64 tokens each. Every fixture is then
-quantized by every recipe, to files, and all of them are replayed in one pass over that trace.
-Static activation scales are measured on another trace, of texts that are written here.
+Each target runs once over excerpts of the running Python's standard library, 64 tokens each. Every
+fixture is then quantized by every recipe, to files, and all of them are replayed in one pass over that
+trace. Static activation scales are measured on another trace, of other excerpts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import re
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,31 +43,39 @@ WEIGHTS_ONLY = ("nvfp4",)
 MARGIN = 0.02
 TOKENS = 64
 
-CALIBRATION = (
-    "def area(width, height):\n    if width < 0 or height < 0:\n        raise ValueError('negative size')\n    return",
-    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        self.items.",
-    "import os\nimport sys\n\ndef main(args=None):\n    if args is None:\n        args = sys.argv[1:]\n    for name in",
-    "    def __repr__(self):\n        return '<%s at %x>' % (self.__class__.__name__, id(self))\n\n    def __eq__(self",
-    "try:\n    import json\nexcept ImportError:\n    json = None\n"
-    "\ndef load(path, encoding='utf-8'):\n    with open(path",
-    "# Copy the file in blocks, and tell how many bytes were copied.\n"
-    "def copy(source, target, length=65536):\n    while",
-    'class Error(Exception):\n    """Base class of the errors of this module."""\n'
-    "\n    def __init__(self, message, *args):",
-    "    for key, value in sorted(options.items()):\n        if value is None:\n"
-    "            continue\n        result.append(",
-)
-"""What calibration traces are asked: text of the kind that the fixtures were trained on, none of it held out."""
+MODULES = (
+    "ast", "calendar", "codecs", "configparser", "contextlib", "fractions", "ftplib", "gzip", "heapq", "imaplib",
+    "pickle", "platform", "plistlib", "random", "smtplib", "socket", "tempfile", "tokenize", "traceback", "uuid",
+)  # fmt: skip
+"""Modules of the standard library whose sources neither the fixtures nor their targets were trained on."""
+
+HELD_OUT, CALIBRATING = 16, 2
+"""Excerpts of each module that accept lengths are measured on, and that activation scales are."""
+
+EXCERPT = 200
+"""Characters of a prompt."""
+
+
+def excerpts() -> tuple[list[str], list[str]]:
+    """The two kinds of prompts: evenly spread over each module, each a stretch of its own."""
+    held_out, calibrating = [], []
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for module in MODULES:
+        text = (library / f"{module}.py").read_text(encoding="utf-8")
+        stride = len(text) // (HELD_OUT + CALIBRATING)
+        found = [text[at : at + EXCERPT] for at in range(0, stride * (HELD_OUT + CALIBRATING), stride)]
+        held_out += found[CALIBRATING:]
+        calibrating += found[:CALIBRATING]
+    return held_out, calibrating
 
 
 def made_traces(target: str, drafters: Sequence[Path], work: Path) -> tuple[Path, Path]:
     """The held-out trace of a target, and the one to calibrate on."""
-    texts = work / "calibration.json"
-    texts.write_text(json.dumps(CALIBRATION), encoding="utf-8")
     options = TraceOptions(drafters=tuple(drafters), dtype="float32", batch=32, max_tokens=TOKENS, ignore_eos=True)
     places = []
-    for name, prompts in (("held-out", DATA / "prompts.json"), ("calibration", texts)):
-        place = work / f"{target}-{name}"
+    for name, texts in zip(("held-out", "calibration"), excerpts(), strict=True):
+        prompts, place = work / f"{name}.json", work / f"{target}-{name}"
+        prompts.write_text(json.dumps(texts), encoding="utf-8")
         trace(DATA / "targets" / target, prompts, place, options)
         places.append(place)
     return places[0], places[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, linalg
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,13 @@ class Sum:
         self.rows: list[float] = []
 
     def add(self, weight_BI: Tensor, quantized_BI: Tensor) -> None:
-        """Take in some rows of both, float32."""
-        error_BI = quantized_BI - weight_BI
-        error_B, weight_B = error_BI.square().sum(-1), weight_BI.square().sum(-1)
+        """Take in some rows of both, float32. Overwrites the second: fresh memory costs more than this arithmetic."""
+        error_BI = quantized_BI.sub_(weight_BI)
+        low, high = error_BI.aminmax()
+        error_B, weight_B = error_BI.square_().sum(-1), linalg.vector_norm(weight_BI, dim=-1).square()
         self.error += float(error_B.double().sum())
         self.weight += float(weight_B.double().sum())
-        self.largest = max(self.largest, float(error_BI.abs().max()))
+        self.largest = max(self.largest, -float(low), float(high))
         self.rows += (error_B / weight_B.clamp_min(1e-30)).sqrt().tolist()
 
     def deviation(self) -> Deviation:

@@ -80,7 +80,7 @@ class Scaling:
             return self._least_squares(wide_OGg, top_OG)
         return self.stored(top_OG, self.rule.divisor)
 
-    def stored(self, top_OG: Tensor, divisor: float) -> Tensor:
+    def stored(self, top_OG: Tensor, divisor: float | Tensor) -> Tensor:
         """top / divisor, rounded to what a file holds."""
         match self.grid:
             case "nvfp4":
@@ -104,7 +104,9 @@ class Scaling:
 
     def values(self, wide_OGg: Tensor, stored_OG: Tensor) -> Tensor:
         """The grid's nearest values under stored scales, in units of the scale: [O, G, g]."""
-        step_OG1 = self.step(stored_OG)[..., None]
+        return self._values(wide_OGg, self.step(stored_OG)[..., None])
+
+    def _values(self, wide_OGg: Tensor, step_OG1: Tensor) -> Tensor:
         units = wide_OGg * step_OG1.reciprocal() if self.rule.reciprocal else wide_OGg / step_OG1
         return nearest(units.to(self.quotient).float(), self.grid)
 
@@ -112,26 +114,27 @@ class Scaling:
         if top_OG.numel() == 1:
             # A sum with one result may be split among threads; with two it never is, and bits stay.
             return self._least_squares(wide_OGg.expand(2, -1, -1).contiguous(), top_OG.expand(2, -1))[:1]
-        first, *others = DIVISORS[self.grid]
-        best = self.stored(top_OG, first)
-        error_OG = self._error(wide_OGg, best)
-        for divisor in others:
-            best, error_OG = self._better(wide_OGg, self.stored(top_OG, divisor), best, error_OG)
+        divisor_K11 = top_OG.new_tensor(DIVISORS[self.grid])[:, None, None]
+        tried_KOG = self.stored(top_OG, divisor_K11)
+        best_OG, error_OG = tried_KOG[0], torch.full_like(top_OG, torch.inf)
+        for stored_OG, step_OG in zip(tried_KOG, self.step(tried_KOG), strict=True):
+            best_OG, error_OG = self._better(wide_OGg, stored_OG, step_OG, best_OG, error_OG)
         for _ in range(REFINEMENTS[self.grid]):
-            values = self.values(wide_OGg, best)
-            fitted_OG = (wide_OGg * values).sum(-1) / values.square().sum(-1).clamp_min(0.25)
-            best, error_OG = self._better(wide_OGg, self.stored(fitted_OG, 1), best, error_OG)
-        return best
+            values = self.values(wide_OGg, best_OG)
+            stored_OG = self.stored((wide_OGg * values).sum(-1) / values.square_().sum(-1).clamp_min_(0.25), 1)
+            best_OG, error_OG = self._better(wide_OGg, stored_OG, self.step(stored_OG), best_OG, error_OG)
+        return best_OG
 
-    def _better(self, wide_OGg: Tensor, stored: Tensor, best: Tensor, error_OG: Tensor) -> tuple[Tensor, Tensor]:
-        now_OG = self._error(wide_OGg, stored)
-        bits = torch.uint8 if best.dtype == torch.float8_e4m3fn else best.dtype  # no `where` of E4M3 in torch 2.6
-        chosen = torch.where(now_OG < error_OG, stored.view(bits), best.view(bits)).view(best.dtype)
-        return chosen, torch.minimum(now_OG, error_OG)
-
-    def _error(self, wide_OGg: Tensor, stored_OG: Tensor) -> Tensor:
-        off = self.values(wide_OGg, stored_OG).mul_(self.step(stored_OG)[..., None]).sub_(wide_OGg)
-        return off.square_().sum(-1)
+    def _better(
+        self, wide_OGg: Tensor, stored_OG: Tensor, step_OG: Tensor, best_OG: Tensor, error_OG: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The scales of less error, of those tried now and the best so far; and that error."""
+        step_OG1 = step_OG[..., None]
+        off_OGg = self._values(wide_OGg, step_OG1).mul_(step_OG1).sub_(wide_OGg)
+        now_OG = off_OGg.square_().sum(-1)
+        bits = torch.uint8 if best_OG.dtype == torch.float8_e4m3fn else best_OG.dtype  # no `where` of E4M3 in torch 2.6
+        chosen_OG = torch.where(now_OG < error_OG, stored_OG.view(bits), best_OG.view(bits)).view(best_OG.dtype)
+        return chosen_OG, torch.minimum(now_OG, error_OG)
 
 
 def step(grid: GridName, stored: Tensor, unit: Tensor) -> Tensor:

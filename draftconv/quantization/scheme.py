@@ -89,7 +89,7 @@ RULES: Mapping[RuleName, Rule] = {
                   "nvidia-modelopt 0.47 torch/quantization/qtensor/nvfp4_tensor.py, run"),
     "max/3.5": Rule(3.5, False, None, "largest power of two not above max/3.5: magnitudes above 6 scales are clipped",
                     "amd-quark 0.13 torch/quantization/utils.py even_round, run"),
-    "mse": Rule(None, True, _EPS, "the scale of least squared error among a few, never worse than the max rule",
+    "mse": Rule(None, True, _EPS, "the scale of least squared error among a few, those of the max rules among them",
                 "draftconv"),
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ NEAR = torch.tensor([[3.0, 4.5], [6.0, 7.0], [0.0, 10.0]])
 def told(*blocks: slice) -> Deviation:
     total = Sum()
     for block in blocks:
-        total.add(WEIGHT[block], NEAR[block])
+        total.add(WEIGHT[block], NEAR[block].clone())
     return total.deviation()
 
 
@@ -34,7 +34,7 @@ def test_rows_may_come_in_blocks() -> None:
 
 def test_the_worst_row_is_counted_through_blocks() -> None:
     total = Sum()
-    total.add(WEIGHT[:2], WEIGHT[:2])
+    total.add(WEIGHT[:2], WEIGHT[:2].clone())
     total.add(WEIGHT[2:], WEIGHT[2:] * 0.5)
     assert total.deviation() == Deviation(
         relative=pytest.approx(5 / 15), worst=0.5, row=2, typical=0.0, largest=5.0
