@@ -6,29 +6,112 @@ becomes. What it holds at most is about the weight's codes, one byte each, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from draftconv.checkpoint import TensorRef, row_blocks
-from draftconv.checkpoint.dtypes import SIZES
+from draftconv.checkpoint import SIZES, TensorRef, nbytes, row_blocks
 from draftconv.errors import Refused
 from draftconv.quantization.deviation import Deviation, Sum
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats.base import Format, Weight
 from draftconv.quantization.formats.modelopt_awq import fp8_scale
-from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
+from draftconv.quantization.grids import Quantized, dequantize, input_scale, peak, quantize
+from draftconv.quantization.oracles import BLOCKS, Backend
 from draftconv.quantization.reading import Stored
 from draftconv.quantization.repack import regroup, round_scales, same_values
 from draftconv.quantization.scheme import Scheme
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
-BLOCK = 1024 * 1024
-"""Source bytes held at a time: few enough that a block and what is computed of it stay in a core's cache."""
+BLOCK = BLOCKS["native"]
+"""Source bytes held at a time."""
 
 Bytes = dict[str, bytes | memoryview]
+
+
+@dataclass(frozen=True, eq=False)
+class Again:
+    """A stored weight as the floats that it stands for, rounded once to `dtype`, block of rows by block.
+
+    It has what is asked of a `TensorRef`: name, dtype, shape and nbytes are those of the floats.
+    """
+
+    name: str
+    stored: Stored
+
+    @property
+    def module(self) -> str:
+        return self.name.removesuffix(WEIGHT)
+
+    @property
+    def dtype(self) -> str:
+        return self.stored.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.stored.shapes[self.module]
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes(self.dtype, self.shape)
+
+    @property
+    def parts(self) -> tuple[TensorRef, ...]:
+        return tuple(self.stored.modules[self.module].values())
+
+    def rows(self, block: int) -> Iterator[Tensor]:
+        """The rows in order, in blocks of at most `block` bytes (one row at least)."""
+        weight, outputs = self.stored.load(self.module), self.shape[0]
+        step = max(1, block * outputs // max(1, self.nbytes))
+        for start in range(0, outputs, step):
+            part = replace(weight, quantized=weight.quantized.rows(start, min(start + step, outputs)))
+            yield floats(part).to(TORCH_DTYPES[self.dtype])
+
+
+Floats: TypeAlias = TensorRef | Again
+"""A weight that is to be rounded: plain in a file, or quantized there."""
+
+Search: TypeAlias = Callable[[Mapping[str, Tensor], Scheme, Sequence[Tensor]], Tensor]
+"""Name → [O, I], their scheme and inputs [N, I] that they share → what these inputs are to be multiplied by: [I]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothing:
+    """What the inputs of some weights are multiplied by, and their columns divided by, before both are rounded (AWQ).
+
+    Attributes:
+        refs: every weight that reads these inputs, by canonical name: engines that join them take one factor.
+        rows_NI: a sample of the inputs, and `peak_I`: the largest magnitudes of all of them; float32.
+    """
+
+    refs: Mapping[str, Floats]
+    scheme: Scheme
+    rows_NI: Tensor
+    peak_I: Tensor
+    search: Search
+
+    @cached_property
+    def factor_I(self) -> Tensor:
+        """float32, with the values that a file holds: weights are divided by what inputs are really multiplied by."""
+        weights = {name: torch.cat(list(rows(ref, BLOCK))) for name, ref in self.refs.items()}
+        dtype = next(iter(weights.values())).dtype
+        return self.search(weights, self.scheme, [self.rows_NI]).to(dtype).float()
+
+    @property
+    def input_scale(self) -> Tensor | None:
+        """Of static activations, from the largest of all inputs once they are smoothed: float32 []."""
+        inputs = self.scheme.inputs
+        return None if inputs is None else input_scale((self.peak_I * self.factor_I).amax(), inputs)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a search holds, about: ModelOpt makes copies of the weights in their dtype and in float32."""
+        return 8 * sum(ref.nbytes for ref in self.refs.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,46 +122,56 @@ class Quantize:
         name: canonical, for messages and `deviations`, which is told how far the result is from the weight.
         fused: weights that share a scale for the whole with this one, itself among them.
         input_scale: float32 [], of static activations.
+        smoothing: of its inputs; `input_scale` then follows from it.
+        rounds: who rounds the rows, and `block`: the source bytes of a call; a row's codes depend on neither.
     """
 
     name: str
-    ref: TensorRef
+    ref: Floats
     scheme: Scheme
     format: Format
     style: str | None
-    fused: tuple[TensorRef, ...]
+    fused: tuple[Floats, ...]
     deviations: dict[str, Deviation] = field(default_factory=dict)
     input_scale: Tensor | None = None
+    rounds: Backend = quantize
+    block: int = BLOCK
+    smoothing: Smoothing | None = None
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
-        return (self.ref, *(ref for ref in self.fused if ref is not self.ref))
+        every = (self.ref, *(ref for ref in self.fused if ref is not self.ref))
+        return tuple(part for ref in every for part in (ref.parts if isinstance(ref, Again) else (ref,)))
 
     @property
     def memory(self) -> int:
-        return 4 * BLOCK + 3 * self.ref.shape[0] * self.ref.shape[1]
+        searched = self.smoothing.memory if self.smoothing else 0
+        return max(searched, 4 * self.block + (5 if isinstance(self.ref, Again) else 3) * math.prod(self.ref.shape))
 
     def run(self) -> Bytes:
         total, weights = Sum(), self.scheme.weights
-        whole = torch.stack([_peak(ref) for ref in self.fused]).amax() if weights.whole else None
+        whole = torch.stack([_peak(ref, self.block) for ref in self.fused]).amax() if weights.whole else None
         quantized = self._quantized(self.ref, whole, total)
         self.deviations[self.name] = total.deviation()
         weight = Weight(
             quantized,
             self.ref.dtype,
-            self.input_scale,
+            self.smoothing.input_scale if self.smoothing else self.input_scale,
+            self.smoothing.factor_I if self.smoothing else None,
             fp8_scale=self._fp8_scale(quantized, whole),
             per=weights.per,
         )
         return to_bytes(self.format.store(weight, self.style))
 
-    def _quantized(self, ref: TensorRef, whole: Tensor | None, total: Sum | None = None) -> Quantized:
+    def _quantized(self, ref: Floats, whole: Tensor | None, total: Sum | None = None) -> Quantized:
         weights = self.scheme.weights
         codes_OI, scales, at = torch.empty(0), [], 0
-        for rows_BI in _rows(ref):
-            part = quantize(rows_BI, weights, whole=whole, name=self.name)
+        factor_I = self.smoothing.factor_I if self.smoothing else None
+        for rows_BI in rows(ref, self.block):
+            smooth_BI = rows_BI if factor_I is None else rows_BI.float() * factor_I.reciprocal()
+            part = self.rounds(smooth_BI, weights, whole=whole, name=self.name)
             if total is not None:
-                total.add(rows_BI.float(), dequantize(part))
+                total.add(rows_BI.float(), _scaled(dequantize(part), factor_I))
             if not at:
                 codes_OI = part.codes.new_empty(ref.shape)
             codes_OI[at : at + len(rows_BI)] = part.codes
@@ -101,7 +194,8 @@ class Repack:
     """A stored weight in another format: the same integers, the same scales, repeated or folded where grouped anew.
 
     Attributes:
-        rounded: the one thing that may change: scales are rounded to the dtype of the weight.
+        rounded: scales are rounded to the dtype of the weight.
+        weight_only: calibrated scales of activations are left out.
     """
 
     name: str
@@ -111,6 +205,7 @@ class Repack:
     style: str | None
     group: int | None
     rounded: bool = False
+    weight_only: bool = False
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -133,6 +228,8 @@ class Repack:
         weight = self.stored.load(self.name)
         if self.rounded:
             weight = round_scales(weight, self.name)
+        if self.weight_only:
+            weight = replace(weight, input_scale=None, fp8_scale=None)
         if self.group == self.stored.group(weight):
             return weight
         regrouped = regroup(weight, self.group)
@@ -172,7 +269,11 @@ def floats(weight: Weight, dtype: torch.dtype = torch.float32) -> Tensor:
     """What a weight stands for, [O, I]: exact in float32 for 16-bit scales of integer codes, then rounded once."""
     if weight.pre_quant_scale is None:
         return dequantize(weight.quantized, dtype)
-    return (dequantize(weight.quantized) * weight.pre_quant_scale.float()).to(dtype)
+    return _scaled(dequantize(weight.quantized), weight.pre_quant_scale).to(dtype)
+
+
+def _scaled(weight_OI: Tensor, factor_I: Tensor | None) -> Tensor:
+    return weight_OI if factor_I is None else weight_OI * factor_I.float()
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:
@@ -180,10 +281,14 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:
     return {name: t.contiguous().reshape(-1).view(torch.uint8).numpy().data for name, t in tensors.items()}
 
 
-def _rows(ref: TensorRef) -> Iterator[Tensor]:
-    for start, stop in row_blocks(ref, BLOCK):
+def rows(ref: Floats, block: int) -> Iterator[Tensor]:
+    """The rows of a float weight in order, in its dtype, in blocks of at most `block` bytes (one row at least)."""
+    if isinstance(ref, Again):
+        yield from ref.rows(block)
+        return
+    for start, stop in row_blocks(ref, block):
         yield to_torch(ref.row_range(start, stop))
 
 
-def _peak(ref: TensorRef) -> Tensor:
-    return torch.stack([peak(rows_BI) for rows_BI in _rows(ref)]).amax()
+def _peak(ref: Floats, block: int) -> Tensor:
+    return torch.stack([peak(rows_BI) for rows_BI in rows(ref, block)]).amax()

@@ -122,8 +122,7 @@ def test_every_cell_is_written_and_read_rightly_or_refused(
         if form not in outputs:
             outputs[form] = tmp_path / f"out-{len(outputs)}"
             found.write(outputs[form])
-            if recipe != "fp8-tensor":
-                assert verify(outputs[form], quantized.source(name), target=target).passed
+            assert verify(outputs[form], quantized.source(name), target=target).passed
             assert found.deviations.keys() == set(found.selection.quantized)
             if spec.startswith("trtllm"):
                 names_every_module(outputs[form], len(found.selection.quantized))
@@ -439,6 +438,21 @@ def test_wide_scales_are_not_rounded_without_a_word(form: str, written: Written,
     tensors[scale][0, 0] *= 1 + 2**-7
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
     assert not verify(out, source).passed
+
+
+def test_calibrated_scales_are_left_out_with_their_activations(recorded: Recorded, tmp_path: Path) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    quantized.write(source, REDUCED, "w4a8-awq", "trtllm:b200", trace=recorded("llama", count=2, length=8))
+    with pytest.raises(Refused, match="cannot declare activations as FP8 E4M3 per tensor, static") as caught:
+        repacked(source, out, REDUCED, "compressed-pack", to="vllm")
+    assert "--allow-lossy" in caught.value.cure
+    repacked(source, out, REDUCED, "compressed-pack", to="vllm", allow_lossy=True)
+    assert not any("input_scale" in name for name in load_file(out / "model.safetensors"))
+    judged = verify(out, source)
+    assert judged.passed
+    assert any(found.what == "activations" and found.outcome == "declared" for found in judged.tensors)
+    target = str(quantized.DATA / "targets" / "llama")
+    assert [verdict.status for verdict in inspect(out, ["vllm:b200"], target=target).verdicts] == ["loads"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Who rounds the weights of a quantization: draftconv, or the package whose rule the recipe names.
+
+Decided before a weight is read: a package that is missing, that does not start or that does not have
+the scheme is refused here. What a package changes of a recipe is said in words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftconv.engines.kernels import Deployment
+from draftconv.errors import UsageError
+from draftconv.quantization.oracles import BLOCKS, backend, installed
+from draftconv.quantization.recipes import Recipe
+from draftconv.quantization.scheme import Scheme
+
+if TYPE_CHECKING:
+    from draftconv.quantization.oracles import Backend
+
+SMOOTHED = "modelopt-awq"
+"""The format that has room for smoothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How the weights of one output are rounded.
+
+    Attributes:
+        backend: its name.
+        scheme: what is written: that of the recipe, with the package's own scale rule where it replaces one.
+        block: source bytes that are handed over at a time.
+        package: name and version of the package that rounds; None is draftconv itself.
+        smooths: whether activations are smoothed by AWQ.
+        notes: what is not as the recipe says, in words.
+    """
+
+    backend: str
+    scheme: Scheme
+    rounds: Backend
+    block: int
+    package: str | None = None
+    smooths: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def decide(name: str, recipe: Recipe, deployment: Deployment, trace: Path | None) -> Rounding:
+    """The rounding by one backend, its package imported.
+
+    Args:
+        name: of a backend. `trace`: what activations are measured on, if anything.
+
+    Raises:
+        UsageError: no such backend, its package is missing or does not start, or it needs a trace.
+        Refused: it does not have the scheme.
+    """
+    scheme = deployment.scheme
+    smoothable = name == "modelopt" and deployment.format == SMOOTHED
+    searched = scheme.weights.scale_rule == "mse"
+    notes: tuple[str, ...] = ()
+    if smoothable and searched:
+        if trace is None:
+            raise UsageError(
+                f"recipe {recipe.name} by nvidia-modelopt is AWQ, which is calibrated",
+                why="mse is draftconv's own search; ModelOpt searches what to multiply inputs with instead",
+                cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
+            )
+        scheme = replace(scheme, weights=replace(scheme.weights, scale_rule="max/7"))
+        notes = ("scale rule max/7 in place of mse: ModelOpt searches the smoothing of inputs, not the scales",)
+    rounds = backend(name, scheme.weights)
+    return Rounding(name, scheme, rounds, BLOCKS[name], installed(name), smoothable and trace is not None, notes)
