@@ -121,6 +121,7 @@ def quantize(
             input_scales.get(module),
             rounding.rounds,
             rounding.block,
+            rounding.device,
             smoothings.get(name),
         )
         outputs, inputs = ref.shape

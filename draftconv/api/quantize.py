@@ -55,7 +55,7 @@ class QuantizeOptions:
         allow_a16: leave activations in 16 bits where an engine has no form of the recipe otherwise.
         tp: ranks of tensor parallelism, for the sizes that the engines' kernels take.
         calibrate: a trace, for recipes with static activation scales.
-        backend: who rounds the weights.
+        backend: who rounds the weights. `device`: where torch rounds them.
         requantize: take a source that is quantized already.
         convert: how everything else is converted; its `to` follows from `engines`.
     """
@@ -66,6 +66,7 @@ class QuantizeOptions:
     tp: int = 1
     calibrate: Path | None = None
     backend: BackendName = "native"
+    device: str = "cpu"
     requantize: bool = False
     convert: ConvertOptions = field(default_factory=ConvertOptions)
 
@@ -142,7 +143,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     selection = select(recipe, drafter.facts)
     faults = tuple(_slower(specs, deployment, drafter, selection, options.tp))
     _refuse_uncalibrated(deployment, options)
-    rounding = decide(options.backend, recipe, deployment, options.calibrate)
+    rounding = decide(options.backend, recipe, deployment, options.calibrate, options.device)
     deployment = replace(deployment, scheme=rounding.scheme)
     form = _form(deployment, drafter, selection, specs, target)
     scales: InputScales = {}

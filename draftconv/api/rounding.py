@@ -30,7 +30,7 @@ class Rounding:
     Attributes:
         backend: its name.
         scheme: what is written: that of the recipe, with the package's own scale rule where it replaces one.
-        block: source bytes that are handed over at a time.
+        block: source bytes that are handed over at a time. `device`: where they are rounded.
         package: name and version of the package that rounds; None is draftconv itself.
         smooths: whether activations are smoothed by AWQ.
         notes: what is not as the recipe says, in words.
@@ -40,21 +40,31 @@ class Rounding:
     scheme: Scheme
     rounds: Backend
     block: int
+    device: str
     package: str | None = None
     smooths: bool = False
     notes: tuple[str, ...] = ()
 
 
-def decide(name: str, recipe: Recipe, deployment: Deployment, trace: Path | None) -> Rounding:
+def decide(name: str, recipe: Recipe, deployment: Deployment, trace: Path | None, device: str) -> Rounding:
     """The rounding by one backend, its package imported.
 
     Args:
-        name: of a backend. `trace`: what activations are measured on, if anything.
+        name: of a backend. `trace`: what activations are measured on, if anything. `device`: for torch.
 
     Raises:
-        UsageError: no such backend, its package is missing or does not start, or it needs a trace.
+        UsageError: no such backend or device, its package is missing or does not start, or it needs a trace.
         Refused: it does not have the scheme.
     """
+    from draftconv.reference.devices import find_device
+
+    if name != "native" and device != "cpu":
+        raise UsageError(
+            f"--backend {name} on {device}",
+            why="the packages were compared with draftconv on a CPU only",
+            cure="leave out --device, or take --backend native, which gives the same bits",
+        )
+    find_device(device)
     scheme = deployment.scheme
     smoothable = name == "modelopt" and deployment.format == SMOOTHED
     searched = scheme.weights.scale_rule == "mse"
@@ -69,4 +79,5 @@ def decide(name: str, recipe: Recipe, deployment: Deployment, trace: Path | None
         scheme = replace(scheme, weights=replace(scheme.weights, scale_rule="max/7"))
         notes = ("scale rule max/7 in place of mse: ModelOpt searches the smoothing of inputs, not the scales",)
     rounds = backend(name, scheme.weights)
-    return Rounding(name, scheme, rounds, BLOCKS[name], installed(name), smoothable and trace is not None, notes)
+    smooths = smoothable and trace is not None
+    return Rounding(name, scheme, rounds, BLOCKS[name], device, installed(name), smooths, notes)

@@ -46,6 +46,8 @@ OUTLIER = 2.0
               help="A trace to measure static activation scales on, or AWQ smoothing (modelopt).")  # fmt: skip
 @click.option("--backend", type=click.Choice(BACKENDS), default="native", show_default=True,
               help="Who rounds the weights: draftconv, amd-quark or nvidia-modelopt (extras).")  # fmt: skip
+@click.option("--device", default="cpu", show_default=True, metavar="DEVICE",
+              help="Where torch rounds the weights (native).")  # fmt: skip
 @click.option("--requantize", is_flag=True,
               help="Take a SOURCE that is quantized already; the errors of both add up.")  # fmt: skip
 @click.option("--from-format", metavar="FORMAT[:STYLE]",
@@ -68,6 +70,7 @@ def command(
     tp: int,
     calibrate: Path | None,
     backend: BackendName,
+    device: str,
     requantize: bool,
     from_format: str | None,
     target: str | None,
@@ -91,7 +94,7 @@ def command(
         source=layout, target=target, target_layers=target_layers, aux_convention=aux_convention, hash=hashed,
         card=not no_card, from_format=from_format,
     )  # fmt: skip
-    options = QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, backend, requantize, convert)
+    options = QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, backend, device, requantize, convert)
     found = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = found.conversion.plan.total_bytes

@@ -123,7 +123,8 @@ class Quantize:
         fused: weights that share a scale for the whole with this one, itself among them.
         input_scale: float32 [], of static activations.
         smoothing: of its inputs; `input_scale` then follows from it.
-        rounds: who rounds the rows, and `block`: the source bytes of a call; a row's codes depend on neither.
+        rounds: who rounds the rows, on `device`, and `block`: the source bytes of a call; a row's codes do not
+            depend on it.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Quantize:
     input_scale: Tensor | None = None
     rounds: Backend = quantize
     block: int = BLOCK
+    device: str = "cpu"
     smoothing: Smoothing | None = None
 
     @property
@@ -150,7 +152,9 @@ class Quantize:
 
     def run(self) -> Bytes:
         total, weights = Sum(), self.scheme.weights
-        whole = torch.stack([_peak(ref, self.block) for ref in self.fused]).amax() if weights.whole else None
+        whole = None
+        if weights.whole:
+            whole = torch.stack([_peak(ref, self.block) for ref in self.fused]).amax().to(self.device)
         quantized = self._quantized(self.ref, whole, total)
         self.deviations[self.name] = total.deviation()
         weight = Weight(
@@ -167,18 +171,18 @@ class Quantize:
         weights = self.scheme.weights
         codes_OI, scales, at = torch.empty(0), [], 0
         factor_I = self.smoothing.factor_I if self.smoothing else None
-        for rows_BI in rows(ref, self.block):
+        for rows_BI in (part.to(self.device) for part in rows(ref, self.block)):
             smooth_BI = rows_BI if factor_I is None else rows_BI.float() * factor_I.reciprocal()
             part = self.rounds(smooth_BI, weights, whole=whole, name=self.name)
             if total is not None:
                 total.add(rows_BI.float(), _scaled(dequantize(part), factor_I))
             if not at:
-                codes_OI = part.codes.new_empty(ref.shape)
+                codes_OI = torch.empty(ref.shape, dtype=part.codes.dtype)
             codes_OI[at : at + len(rows_BI)] = part.codes
             at += len(rows_BI)
-            scales.append(part.scale)
+            scales.append(part.scale.cpu())
         scale = scales[0] if weights.per == "tensor" else torch.cat(scales)
-        return replace(part, codes=codes_OI, scale=scale)
+        return Quantized(part.grid, codes_OI, scale, part.unit.cpu())
 
     def _fp8_scale(self, quantized: Quantized, whole: Tensor | None) -> Tensor | None:
         """What int4 weights are widened by to meet FP8 activations: one for all that are multiplied together."""

@@ -34,7 +34,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def decided(recipe: str, name: str, trace: Path | None = None) -> rounding.Rounding:
     found = find_recipe(recipe)
-    return decide(name, found, widest(found), trace)
+    return decide(name, found, widest(found), trace, "cpu")
 
 
 def test_native_changes_nothing() -> None:
@@ -96,3 +96,15 @@ def test_only_awq_is_smoothed() -> None:
     for recipe in ("fp8", "fp8-tensor", "quark-w4a8"):
         found = decided(recipe, "modelopt", Path("trace"))
         assert (found.smooths, found.notes, found.scheme) == (False, (), find_recipe(recipe).scheme)
+
+
+def test_the_packages_round_on_a_cpu_only() -> None:
+    recipe = find_recipe("quark-w4a8")
+    with pytest.raises(UsageError, match="--backend quark on cuda"):
+        decide("quark", recipe, widest(recipe), None, "cuda")
+
+
+def test_a_device_that_is_not_there_is_told_before_any_work() -> None:
+    recipe = find_recipe("w4a16")
+    with pytest.raises(UsageError, match="--device nowhere"):
+        decide("native", recipe, widest(recipe), None, "nowhere")

@@ -160,7 +160,7 @@ def test_progress_ends_at_the_total(refs: dict[str, TensorRef], tmp_path: Path) 
     assert seen[-1] == plan.total_bytes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_segments_are_the_permuted_bytes(data: st.DataObject) -> None:
     rows, width = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))

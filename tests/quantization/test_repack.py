@@ -18,7 +18,7 @@ from tests.quantization.formats import samples
 GROUPS = (None, 8, 16, 32, 64, 24, 192)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     grid=st.sampled_from(["int4", "int8"]),
     dtype=st.sampled_from(["BF16", "F16", "F32"]),

@@ -80,6 +80,14 @@ def test_blocks_of_rows_are_the_whole(recipe: str) -> None:
     assert torch.equal(found.unit, wanted.unit)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("recipe", FORMS)
+def test_a_gpu_rounds_to_the_same_bytes(recipe: str) -> None:
+    """For `mse` too, on these weights: it adds up errors in another order, which only near-ties could show."""
+    done = computation(recipe, weight(largest=9.0), weight(seed=1, largest=11.0))
+    assert replace(done, device="cuda").run() == done.run()
+
+
 @pytest.mark.parametrize("recipe", ["fp8-tensor", "nvfp4"])
 def test_fused_weights_share_their_scale_for_the_whole(recipe: str) -> None:
     small, large = weight(largest=9.0), weight(seed=1, largest=11.0)

@@ -73,7 +73,7 @@ def test_formats_are_known_by_name_without_torch() -> None:
 
 
 @every
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_there_and_back(case: Case, data: st.DataObject) -> None:
     format = formats()[case.format]
@@ -175,7 +175,7 @@ HOSTILE = [None, True, -1, 0, 1 << 70, 1.5, float("nan"), "x", "", [], [None], {
 
 
 @every
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_hostile_config_gets_an_answer(case: Case, data: st.DataObject) -> None:
     """Any value anywhere: what comes back is None, a declaration, or an error of draftconv's."""
