@@ -81,10 +81,4 @@ def same_values(one: Quantized, other: Quantized) -> bool:
     if one.codes.shape != other.codes.shape:
         return False
     starts = range(0, len(one.codes), ROWS)
-    return all(torch.equal(dequantize(_rows(one, at)), dequantize(_rows(other, at))) for at in starts)
-
-
-def _rows(quantized: Quantized, start: int) -> Quantized:
-    at = slice(start, start + ROWS)
-    scale = quantized.scale if len(quantized.scale) == 1 else quantized.scale[at]
-    return replace(quantized, codes=quantized.codes[at], scale=scale)
+    return all(torch.equal(*(dequantize(each.rows(at, at + ROWS)) for each in (one, other))) for at in starts)
