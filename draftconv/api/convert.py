@@ -39,6 +39,7 @@ from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.drafter.tensors import expected
 from draftconv.engines import ENGINES, EngineSpec, Verdict, parse_engine
+from draftconv.engines.kernels import usual_style
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, Writer
@@ -342,14 +343,15 @@ def _repacking(
     from draftconv.quantization.formats import find_format
 
     form, style = find_format(str(options.pack))
-    scheme = packing.same_integers(stored, form, lossy=options.allow_lossy)
     specs = engines or ([parse_engine(found.id)] if found.id in ENGINES else [])
+    style = style or next((usual_style(spec.name, form.id) for spec in specs), None)
+    scheme, rounded = packing.same_integers(stored, form, lossy=options.allow_lossy)
 
     def pack(work: Work) -> Work:
         quantized = [f"{module}.weight" for module in stored.modules]
         kept = [name for name in expected(work.facts) if name.endswith(".weight") and name not in quantized]
         ignore, listed = packing.spelled(form.id, work.facts, kept, quantized, specs, target)
-        return packing.repack(work, stored, packing.Form(form, style, scheme, ignore, listed))
+        return packing.repack(work, stored, packing.Form(form, style, scheme, ignore, listed, rounded))
 
     return pack, specs
 

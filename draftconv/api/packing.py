@@ -40,6 +40,7 @@ class Form:
     Attributes:
         scheme: what the file declares. `ignore`: kept modules as the readers spell them.
         listed: quantized modules as the reader spells them, for formats that list them.
+        rounded: scales of a repack are rounded to the dtype of the weights, because the format holds no others.
     """
 
     format: Format
@@ -47,6 +48,7 @@ class Form:
     scheme: Scheme
     ignore: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
+    rounded: bool = False
 
     def packed(self) -> Packed:
         """What config.json and its sidecars say."""
@@ -148,15 +150,19 @@ def repack(work: Work, stored: Stored, form: Form) -> Work:
         Refused: the format cannot hold them.
         BadCheckpoint: the tensors of a weight do not fit each other.
     """
+    from draftconv.quantization.repack import rounding
     from draftconv.quantization.weights import Repack
 
     for module, parts in stored.modules.items():
-        group = form.scheme.weights.group
-        computation = Repack(module, parts, stored, form.format, form.style, group)
+        group, weight_only = form.scheme.weights.group, form.scheme.inputs is None
+        computation = Repack(module, parts, stored, form.format, form.style, group, form.rounded, weight_only)
         weight = computation.weight()
         foretold = form.format.parts(stored.shapes[module], form.scheme, weight.dtype)
         work = _computed(work, module, foretold, computation)
-        work = work.declare("replaced", f"{module}{WEIGHT}", f"the same integers and scales as {form.format.title}")
+        why = f"the same integers and scales as {form.format.title}"
+        if form.rounded:
+            why += f", scales rounded to {weight.dtype}: values change by up to {rounding(weight.dtype):.2%}"
+        work = work.declare("replaced", f"{module}{WEIGHT}", why)
     work = _activations(work, stored.declared.inputs, form, f": {form.format.title} cannot declare them")
     return replace(work, packed=form.packed())
 
@@ -223,26 +229,26 @@ def apart(stored: Stored, modules: Sequence[str]) -> tuple[Stored, Stored]:
     )
 
 
-def same_integers(stored: Stored, form: Format, *, lossy: bool) -> Scheme:
-    """How a format would declare weights that are stored in another.
+def same_integers(stored: Stored, form: Format, *, lossy: bool) -> tuple[Scheme, bool]:
+    """How a format would declare weights that are stored in another, and whether their scales have to be rounded.
 
     Args:
-        lossy: leave out activations that the format cannot declare.
+        lossy: leave out activations that the format cannot declare, and round scales that it cannot hold.
 
     Raises:
-        Refused: the format cannot hold the integers, or not all that is declared of them.
+        Refused: the format cannot hold the integers, or not all that belongs to them.
     """
     declared = stored.declared
     weight = stored.load(next(iter(stored.modules)))
     grid, inputs = weight.quantized.grid, declared.inputs
     group = stored.group(weight)
-    if (grid, "group" if group else per_of(weight)) not in form.holds:
-        group = _held_group(stored) if (grid, "group") in form.holds else None
-    per = "group" if group else per_of(weight)
-    if (grid, per) not in form.holds:
+    per: Per = "group" if group else per_of(weight)
+    if (grid, per) not in form.holds and (grid, "group") in form.holds:
+        per, group = "group", _held_group(stored)
+    if (grid, per) not in form.holds or (per == "group" and group is None):
         raise Refused(
-            f"{form.title} cannot hold {GRIDS[grid].title} per {per}",
-            why=f"it holds {', '.join(sorted(f'{g} per {p}' for g, p in form.holds))}",
+            f"{form.title} cannot hold {GRIDS[grid].title} {f'per group of {group}' if group else f'per {per}'}",
+            why=f"it holds {', '.join(sorted(f'{GRIDS[g].title} per {p}' for g, p in form.holds))}",
             cure="choose another --pack, or --dequantize",
         )
     if inputs not in form.inputs and not lossy:
@@ -254,7 +260,30 @@ def same_integers(stored: Stored, form: Format, *, lossy: bool) -> Scheme:
     wide = weight.quantized.scale.dtype.itemsize == 4 and grid in ("int4", "int8")
     scale: ScaleDtype = "F32" if wide else GRIDS[grid].scales[0]
     weights = WeightScheme(grid, per, GRIDS[grid].rules[0], scale, group)
-    return Scheme(weights, inputs if inputs in form.inputs else None)
+    scheme = Scheme(weights, inputs if inputs in form.inputs else None)
+    if not wide or weight.dtype == "F32" or _holds(form, weight, scheme):
+        return scheme, False
+    narrow = replace(scheme, weights=replace(weights, scale_dtype="weight"))
+    if not _holds(form, weight, narrow):
+        return scheme, False  # it is not for the scales; what for, is said where the tensors are planned
+    if not lossy:
+        from draftconv.quantization.repack import rounding
+
+        raise Refused(
+            f"{form.title} has no room for F32 scales of {weight.dtype} weights",
+            why=f"rounded to {weight.dtype}, scales and weights change by up to {rounding(weight.dtype):.2%}",
+            cure="add --allow-lossy to round them, or use --dequantize instead of --pack",
+        )
+    return narrow, True
+
+
+def _holds(form: Format, weight: Weight, scheme: Scheme) -> bool:
+    outputs, inputs = weight.quantized.codes.shape
+    try:
+        form.parts((outputs, inputs), scheme, weight.dtype)
+    except Refused:
+        return False
+    return True
 
 
 def per_of(weight: Weight) -> Per:

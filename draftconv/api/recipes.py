@@ -34,6 +34,11 @@ def listed() -> tuple[Recipe, ...]:
     return tuple(find_recipe(name) for name in recipe_names())
 
 
+def forms(recipe: Recipe) -> dict[str, dict[str, str]]:
+    """Engine → hardware → the format that serves a recipe there; empty where it has no form."""
+    return {engine: {hw: _served(recipe, f"{engine}:{hw}").format for hw in hardware_of(engine)} for engine in ENGINES}
+
+
 def listed_profiles() -> tuple[Profile, ...]:
     """The shipped profiles in alphabetical order."""
     return tuple(find_profile(name) for name in profile_names())

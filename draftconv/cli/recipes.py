@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -38,8 +39,9 @@ def command(name: str | None, form: str) -> None:
 
 
 def _all(form: str) -> None:
-    from draftconv.api.recipes import listed, listed_profiles
+    from draftconv.api.recipes import forms, listed, listed_profiles
     from draftconv.cli import output
+    from draftconv.engines import ENGINES
     from draftconv.parity.suites import suites
 
     recipes, profiles, named = listed(), listed_profiles(), suites()
@@ -47,7 +49,10 @@ def _all(form: str) -> None:
         case "json":
             output.print_json(
                 {
-                    "recipes": [{"name": r.name, "about": r.about, "scheme": str(r.scheme)} for r in recipes],
+                    "recipes": [
+                        {"name": r.name, "about": r.about, "scheme": str(r.scheme), "formats": forms(r)}
+                        for r in recipes
+                    ],
                     "profiles": [
                         {"name": p.name, "about": p.about, "engine": p.engine, "recipe": p.recipe} for p in profiles
                     ],
@@ -58,6 +63,12 @@ def _all(form: str) -> None:
             screen = output.console()
             rows = [(output.text(r.name), output.text(r.about), output.text(r.scheme)) for r in recipes]
             screen.print(output.table("Recipes", ("recipe", "", "numbers"), rows))
+            titles = tuple(engine.title for engine in ENGINES.values())
+            cells = (
+                (output.text(r.name), *(output.lines(_by_format(found)) for found in forms(r).values()))
+                for r in recipes
+            )
+            screen.print(output.table("What is written for whom", ("recipe", *titles), cells))
             rows = [(output.text(p.name), output.text(p.about), output.text(p.recipe)) for p in profiles]
             screen.print(output.table("Hardware profiles", ("profile", "", "recipe"), rows))
             rows = [
@@ -65,6 +76,14 @@ def _all(form: str) -> None:
             ]
             screen.print(output.table("Prompt suites", ("suite", "", "prompts"), rows))
             output.print_next(["draftconv", "recipes", recipes[0].name])
+
+
+def _by_format(found: Mapping[str, str]) -> list[str]:
+    """Each format, and the hardware that it is written for."""
+    hardware: dict[str, list[str]] = {}
+    for name, form in found.items():
+        hardware.setdefault(form or "no form", []).append(name)
+    return [f"{form}: {', '.join(names)}" for form, names in hardware.items()]
 
 
 def _recipe(name: str, form: str) -> None:

@@ -19,7 +19,7 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla, Taps
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import expected
-from draftconv.engines import checks
+from draftconv.engines import checks, declared
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, fusion, without
 from draftconv.engines.checks import compare, listed, skipped
@@ -404,6 +404,14 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-modelopt", "refused", "of ModelOpt's algorithms only FP8, NVFP4 and MXFP8 kinds are known, no INT4",
          f"{_QUANT}/modelopt.py, 0.33.0", "run",
          checks.unknown_algorithm(MODELOPT_ALGORITHMS)),
+    Rule("vllm-quant-method", "refused", "quantization_config is parsed by its quant_method",
+         "config/{speculative,vllm}.py, 0.33.0", "read", declared.unnamed_method),
+    Rule("vllm-quark-export", "refused", "Quark's declaration needs its export section",
+         f"{_QUANT}/quark/quark.py, 0.33.0", "read", declared.unexported),
+    Rule("vllm-compressed-variant", "refused", "sparse weights and reordered inputs of compressed-tensors are rejected",
+         f"{_QUANT}/compressed_tensors, 0.33.0", "read", declared.sparse_or_reordered),
+    Rule("vllm-scales", "refused", "scales are built as quantization_config declares them; others do not fit",
+         _MATCHED, "inferred", declared.other_grouping),
     Rule("vllm-packed-undeclared", "refused", "packed weights need a quantization_config",
          _LOADERS, "read", checks.undeclared_packed),
     Rule("vllm-not-excluded", "refused", "a linear that no list excludes by its runtime name is built quantized, and a "

@@ -76,6 +76,13 @@ class Sum:
         self.largest = max(self.largest, -float(low), float(high))
         self.rows += (error_B / weight_B.clamp_min(1e-30)).sqrt().tolist()
 
+    def join(self, later: Sum) -> None:
+        """Take in the rows that come after these."""
+        self.error += later.error
+        self.weight += later.weight
+        self.largest = max(self.largest, later.largest)
+        self.rows += later.rows
+
     def deviation(self) -> Deviation:
         """Of all rows seen so far."""
         worst = max(range(len(self.rows)), key=self.rows.__getitem__)

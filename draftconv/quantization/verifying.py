@@ -22,6 +22,7 @@ from draftconv.quantization.formats.base import Weight
 from draftconv.quantization.formats.checks import check_range
 from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
 from draftconv.quantization.reading import Stored
+from draftconv.quantization.repack import round_scales, same_values
 from draftconv.quantization.scales import step
 from draftconv.quantization.scheme import GRIDS, WeightScheme
 from draftconv.quantization.weights import BLOCK, Again, Floats, floats, rows
@@ -217,12 +218,37 @@ def _both(module: str, mine: Stored, theirs: Stored) -> Judgement:
     if not torch.equal(_bits(ours.quantized.codes), _bits(source.quantized.codes)):
         row = int((_bits(ours.quantized.codes) != _bits(source.quantized.codes)).any(-1).nonzero()[0])
         return Judgement(f"other integers than the source's, first in row {row}")
-    if not torch.equal(floats(ours), floats(source)):
+    if not _equal(ours, source):
+        if _narrowed(ours, source):
+            title = GRIDS[ours.quantized.grid].title
+            return Judgement(None, f"the same {title} codes, their scales rounded once to {ours.dtype}")
         row = int((floats(ours) != floats(source)).any(-1).nonzero()[0])
         return Judgement(f"the source's integers under other scales, first in row {row}")
-    if not (_same(ours.pre_quant_scale, source.pre_quant_scale) and _same(ours.input_scale, source.input_scale)):
+    if not (_same(ours.pre_quant_scale, source.pre_quant_scale) and _inputs_follow(ours, source)):
         return Judgement("the source's weights, but its activations are scaled otherwise")
     return Judgement(None, f"the same {GRIDS[ours.quantized.grid].title} codes under the same scales", same=True)
+
+
+def _equal(ours: Weight, source: Weight) -> bool:
+    """Whether two weights stand for the same values; in blocks of rows where nothing smooths their inputs."""
+    if ours.pre_quant_scale is None and source.pre_quant_scale is None:
+        return same_values(ours.quantized, source.quantized)
+    return torch.equal(floats(ours), floats(source))
+
+
+def _narrowed(ours: Weight, source: Weight) -> bool:
+    """Whether only the scales differ, and are the source's rounded to the dtype of the weight."""
+    if not (_same(ours.pre_quant_scale, source.pre_quant_scale) and _inputs_follow(ours, source)):
+        return False
+    try:
+        return same_values(ours.quantized, round_scales(source, "the weight").quantized)
+    except Refused:
+        return False
+
+
+def _inputs_follow(ours: Weight, source: Weight) -> bool:
+    """Whether the scale of activations is the source's, or left out with them, which is told apart from weights."""
+    return ours.input_scale is None or _same(ours.input_scale, source.input_scale)
 
 
 def _bits(codes: Tensor) -> Tensor:
@@ -238,7 +264,7 @@ def _dequantized(mine: TensorRef, theirs: Weight) -> Judgement:
     shape = list(theirs.quantized.codes.shape)
     if mine.dtype not in FLOATS or list(mine.shape) != shape:
         return Judgement(f"{mine.dtype} {list(mine.shape)} in the output, {shape} {title} codes in the source")
-    wanted_OI = floats(theirs).to(TORCH_DTYPES[mine.dtype])
+    wanted_OI = floats(theirs, TORCH_DTYPES[mine.dtype])
     found_OI = to_torch(mine)
     unequal_O = (wanted_OI.view(torch.uint8) != found_OI.view(torch.uint8)).any(-1)
     if unequal_O.any():

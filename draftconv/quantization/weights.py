@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from draftconv.checkpoint import TensorRef, nbytes, row_blocks
+from draftconv.checkpoint import SIZES, TensorRef, nbytes, row_blocks
 from draftconv.errors import Refused
+from draftconv.quantization.codes import STORED
 from draftconv.quantization.deviation import Deviation, Sum
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats.base import Format, Weight
@@ -24,14 +27,25 @@ from draftconv.quantization.formats.modelopt_awq import fp8_scale
 from draftconv.quantization.grids import Quantized, dequantize, input_scale, peak, quantize
 from draftconv.quantization.oracles import BLOCKS, Backend
 from draftconv.quantization.reading import Stored
-from draftconv.quantization.repack import regroup
+from draftconv.quantization.repack import regroup, round_scales, same_values
 from draftconv.quantization.scheme import Scheme
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
 BLOCK = BLOCKS["native"]
-"""Source bytes held at a time."""
+"""Source bytes that a thread holds at a time."""
+
+THREADS = 4
 
 Bytes = dict[str, bytes | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows `start…stop` of a weight, which `read` reads."""
+
+    start: int
+    stop: int
+    read: Callable[[], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +78,18 @@ class Again:
     def parts(self) -> tuple[TensorRef, ...]:
         return tuple(self.stored.modules[self.module].values())
 
-    def rows(self, block: int) -> Iterator[Tensor]:
+    def blocks(self, block: int) -> Iterator[Block]:
         """The rows in order, in blocks of at most `block` bytes (one row at least)."""
         weight, outputs = self.stored.load(self.module), self.shape[0]
+
+        def read(start: int, stop: int) -> Tensor:
+            part = replace(weight, quantized=weight.quantized.rows(start, stop))
+            return floats(part).to(TORCH_DTYPES[self.dtype])
+
         step = max(1, block * outputs // max(1, self.nbytes))
         for start in range(0, outputs, step):
-            part = replace(weight, quantized=weight.quantized.rows(start, min(start + step, outputs)))
-            yield floats(part).to(TORCH_DTYPES[self.dtype])
+            stop = min(start + step, outputs)
+            yield Block(start, stop, partial(read, start, stop))
 
 
 Floats: TypeAlias = TensorRef | Again
@@ -148,54 +167,72 @@ class Quantize:
     @property
     def memory(self) -> int:
         searched = self.smoothing.memory if self.smoothing else 0
-        return max(searched, 4 * self.block + (5 if isinstance(self.ref, Again) else 3) * math.prod(self.ref.shape))
+        return max(
+            searched, 4 * THREADS * self.block + (5 if isinstance(self.ref, Again) else 3) * math.prod(self.ref.shape)
+        )
 
     def run(self) -> Bytes:
+        with _threads() as pool:
+            return self._run(pool)
+
+    def _run(self, pool: ThreadPoolExecutor) -> Bytes:
         total, weights = Sum(), self.scheme.weights
         whole = None
         if weights.whole:
-            whole = torch.stack([_peak(ref, self.block) for ref in self.fused]).amax().to(self.device)
-        quantized = self._quantized(self.ref, whole, total)
+            whole = torch.stack([_peak(ref, self.block, pool) for ref in self.fused]).amax().to(self.device)
+        quantized = self._quantized(self.ref, whole, pool, total)
         self.deviations[self.name] = total.deviation()
         weight = Weight(
             quantized,
             self.ref.dtype,
             self.smoothing.input_scale if self.smoothing else self.input_scale,
             self.smoothing.factor_I if self.smoothing else None,
-            fp8_scale=self._fp8_scale(quantized, whole),
+            fp8_scale=self._fp8_scale(quantized, whole, pool),
             per=weights.per,
         )
         return to_bytes(self.format.store(weight, self.style))
 
-    def _quantized(self, ref: Floats, whole: Tensor | None, total: Sum | None = None) -> Quantized:
+    def _quantized(
+        self, ref: Floats, whole: Tensor | None, pool: ThreadPoolExecutor, total: Sum | None = None
+    ) -> Quantized:
         weights = self.scheme.weights
-        codes_OI, scales, at = torch.empty(0), [], 0
         factor_I = self.smoothing.factor_I if self.smoothing else None
-        for rows_BI in (part.to(self.device) for part in rows(ref, self.block)):
+        codes_OI = torch.empty(ref.shape, dtype=STORED[weights.grid])
+
+        def rounded(block: Block) -> tuple[Quantized, Sum]:
+            rows_BI, found = block.read().to(self.device), Sum()
             smooth_BI = rows_BI if factor_I is None else rows_BI.float() * factor_I.reciprocal()
             part = self.rounds(smooth_BI, weights, whole=whole, name=self.name)
+            codes_OI[block.start : block.stop] = part.codes
             if total is not None:
-                total.add(rows_BI.float(), _scaled(dequantize(part), factor_I))
-            if not at:
-                codes_OI = torch.empty(ref.shape, dtype=part.codes.dtype)
-            codes_OI[at : at + len(rows_BI)] = part.codes
-            at += len(rows_BI)
-            scales.append(part.scale.cpu())
-        scale = scales[0] if weights.per == "tensor" else torch.cat(scales)
-        return Quantized(part.grid, codes_OI, scale, part.unit.cpu())
+                found.add(rows_BI.float(), _scaled(dequantize(part), factor_I))
+            return replace(part, codes=part.codes[:0], scale=part.scale.cpu()), found
 
-    def _fp8_scale(self, quantized: Quantized, whole: Tensor | None) -> Tensor | None:
+        parts = list(pool.map(rounded, blocks(ref, self.block)))
+        if total is not None:
+            for _, found in parts:
+                total.join(found)
+        scales = [part.scale for part, _ in parts]
+        scale = scales[0] if weights.per == "tensor" else torch.cat(scales)
+        return Quantized(weights.grid, codes_OI, scale, parts[0][0].unit.cpu())
+
+    def _fp8_scale(self, quantized: Quantized, whole: Tensor | None, pool: ThreadPoolExecutor) -> Tensor | None:
         """What int4 weights are widened by to meet FP8 activations: one for all that are multiplied together."""
         inputs = self.scheme.inputs
         if inputs is None or inputs.dynamic or self.scheme.weights.grid != "int4":
             return None
-        others = (self._quantized(ref, whole) for ref in self.fused if ref is not self.ref)
+        others = (self._quantized(ref, whole, pool) for ref in self.fused if ref is not self.ref)
         return torch.stack([fp8_scale(each) for each in (quantized, *others)]).amax()
 
 
 @dataclass(frozen=True, eq=False)
 class Repack:
-    """A stored weight in another format: the same integers, the same scales, repeated or folded where grouped anew."""
+    """A stored weight in another format: the same integers, the same scales, repeated or folded where grouped anew.
+
+    Attributes:
+        rounded: scales are rounded to the dtype of the weight.
+        weight_only: calibrated scales of activations are left out.
+    """
 
     name: str
     parts: Mapping[str, TensorRef]
@@ -203,6 +240,8 @@ class Repack:
     format: Format
     style: str | None
     group: int | None
+    rounded: bool = False
+    weight_only: bool = False
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -210,7 +249,8 @@ class Repack:
 
     @property
     def memory(self) -> int:
-        return 12 * sum(ref.nbytes for ref in self.parts.values())
+        rows, columns = self.stored.shapes[self.name]
+        return 4 * rows * columns  # codes, the same the other way round, and words of both formats
 
     def run(self) -> Bytes:
         return to_bytes(self.format.store(self.weight(), self.style))
@@ -219,13 +259,17 @@ class Repack:
         """The weight as the new format stores it.
 
         Raises:
-            Refused: its scales cannot be grouped so.
+            Refused: its scales cannot be grouped or rounded so.
         """
         weight = self.stored.load(self.name)
+        if self.rounded:
+            weight = round_scales(weight, self.name)
+        if self.weight_only:
+            weight = replace(weight, input_scale=None, fp8_scale=None)
         if self.group == self.stored.group(weight):
             return weight
         regrouped = regroup(weight, self.group)
-        if not torch.equal(dequantize(weight.quantized), dequantize(regrouped.quantized)):
+        if not same_values(weight.quantized, regrouped.quantized):
             raise Refused(
                 f"{self.name} would stand for other values under scales grouped by {self.group}",
                 why="a repack promises the same weights, to the bit",
@@ -249,16 +293,19 @@ class Dequantize:
 
     @property
     def memory(self) -> int:
-        return 20 * sum(ref.nbytes for ref in self.parts.values())
+        rows, columns = self.stored.shapes[self.name.removesuffix(WEIGHT)]
+        return (3 + SIZES[self.dtype] // 8) * rows * columns  # words, codes, and the result
 
     def run(self) -> Bytes:
         weight = self.stored.load(self.name.removesuffix(WEIGHT))
-        return to_bytes({"weight": floats(weight).to(TORCH_DTYPES[self.dtype])})
+        return to_bytes({"weight": floats(weight, TORCH_DTYPES[self.dtype])})
 
 
-def floats(weight: Weight) -> Tensor:
-    """What a weight stands for: float32 [O, I], exact for 16-bit scales of integer codes."""
-    return _scaled(dequantize(weight.quantized), weight.pre_quant_scale)
+def floats(weight: Weight, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What a weight stands for, [O, I]: exact in float32 for 16-bit scales of integer codes, then rounded once."""
+    if weight.pre_quant_scale is None:
+        return dequantize(weight.quantized, dtype)
+    return _scaled(dequantize(weight.quantized), weight.pre_quant_scale).to(dtype)
 
 
 def _scaled(weight_OI: Tensor, factor_I: Tensor | None) -> Tensor:
@@ -272,12 +319,34 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:
 
 def rows(ref: Floats, block: int) -> Iterator[Tensor]:
     """The rows of a float weight in order, in its dtype, in blocks of at most `block` bytes (one row at least)."""
+    return (each.read() for each in blocks(ref, block))
+
+
+def blocks(ref: Floats, block: int) -> Iterator[Block]:
+    """What `rows` yields, to be read when it is wanted."""
     if isinstance(ref, Again):
-        yield from ref.rows(block)
+        yield from ref.blocks(block)
         return
     for start, stop in row_blocks(ref, block):
-        yield to_torch(ref.row_range(start, stop))
+        yield Block(start, stop, partial(to_torch, ref.row_range(start, stop)))
 
 
-def _peak(ref: Floats, block: int) -> Tensor:
-    return torch.stack([peak(rows_BI) for rows_BI in rows(ref, block)]).amax()
+def _peak(ref: Floats, block: int, pool: ThreadPoolExecutor) -> Tensor:
+    return torch.stack(list(pool.map(lambda each: peak(each.read()), blocks(ref, block)))).amax()
+
+
+@contextmanager
+def _threads() -> Iterator[ThreadPoolExecutor]:
+    """As many threads as torch would take, but at most `THREADS`, each of which does blocks of rows by itself.
+
+    torch's own threads wait for each other after every operation. A block has hundreds of small
+    ones, and beside other work on the machine each of those waits can be a long one. So until this
+    is left, torch takes one thread here too.
+    """
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(min(count, THREADS), "draftconv-rows", torch.set_num_threads, (1,)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(count)

@@ -172,7 +172,7 @@ def test_blocks_of_a_stored_weight_are_the_whole(tmp_path: Path) -> None:
         quantized.write(tmp_path / recipe, REDUCED, recipe)
         found = find_stored(quantized.read(tmp_path / recipe, REDUCED))
         ref = Again(f"{DOWN}.weight", found)
-        blocks = list(ref.rows(7 * ref.shape[1] * 2))
+        blocks = list(weights.rows(ref, 7 * ref.shape[1] * 2))
         assert {len(block) for block in blocks[:-1]} == {7}
         assert torch.equal(torch.cat(blocks), floats(found.load(DOWN)).bfloat16())
         assert ref.nbytes == 2 * ref.shape[0] * ref.shape[1]

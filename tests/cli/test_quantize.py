@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftconv.cli.quantize import OUTLIER
+from draftconv.engines import ENGINES
+from draftconv.engines.kernels import hardware_of
 from tests.cli.conftest import Program, Run
 from tests.parity.traces import Recorded
 from tests.quantization.test_sniffing import seed
@@ -175,6 +178,23 @@ def test_what_cannot_be_done(run: Run, words: tuple[str, ...], said: str) -> Non
     assert said in flat(done.stderr)
     assert "Traceback" not in done.stderr
     assert not Path("out").exists()
+
+
+SERVERS = [f"{engine}:{hardware}" for engine in ENGINES for hardware in hardware_of(engine)]
+
+
+@pytest.mark.parametrize("engine", SERVERS)
+def test_the_seed_is_refused_with_a_command_that_works(run: Run, engine: str) -> None:
+    done = run("quantize", LLAMA, "OUT", "--recipe", "quark-w4a8", "--for", engine, *TARGET)
+    assert done.exit_code == 2
+    assert not Path("OUT").exists()
+    command = shlex.split(flat(done.stderr).partition(": draftconv ")[2])
+    assert command[:3] == ["convert", "OUT", "OUT2"]
+    assert run("quantize", LLAMA, "OUT", "--recipe", "quark-w4a8", *TARGET).exit_code == 0
+    assert run(*command, *TARGET).exit_code == 0
+    assert run("verify", "OUT2", "--against", "OUT").exit_code == 0
+    assert run("inspect", "OUT2", "--for", engine, *TARGET).exit_code == 0
+    assert run("inspect", "OUT", "--for", engine, *TARGET).exit_code == 1
 
 
 def test_a_source_that_was_quantized(run: Run, tmp_path: Path) -> None:

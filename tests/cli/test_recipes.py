@@ -54,6 +54,20 @@ def test_a_profile_of_ones_own(run: Run, tmp_path: Path) -> None:
     assert (told["name"], told["depth"]) == ("mine", 5)
 
 
+def test_the_list_says_what_is_written_for_every_engine_and_hardware(run: Run) -> None:
+    listed = json.loads(run("recipes", "--format", "json").stdout)["recipes"]
+    told = {row["name"]: row["formats"] for row in listed}
+    for name, formats in told.items():
+        assert [f"{engine}:{hardware}" for engine in formats for hardware in formats[engine]] == CELLS
+        one = json.loads(run("recipes", name, "--format", "json").stdout)
+        assert [row["format"] for row in one["engines"]] == [form for row in formats.values() for form in row.values()]
+    assert told["w4a8"]["vllm"]["cpu"] == "compressed-int"
+    assert told["w4a8"]["sglang"] == dict.fromkeys(hardware_of("sglang"), "")
+    said = flat(run("recipes").stdout)
+    assert "What is written for whom" in said
+    assert said.count("no form") >= len(recipe_names())
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_one_on_every_engine_and_hardware(run: Run, name: str) -> None:
     told = json.loads(run("recipes", name, "--format", "json").stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from draftconv.errors import DraftconvError, Refused, UsageError
 from draftconv.quantization.formats import formats
 from draftconv.quantization.formats.base import Declared
 from draftconv.quantization.grids import dequantize
+from draftconv.quantization.recipes import FORMATS, FormatName
 from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, Per
 from tests.quantization.formats import samples
 from tests.quantization.formats.samples import FP8_TENSOR, FP8_TOKEN, INT8_TOKEN
@@ -62,6 +64,12 @@ def test_the_cases_are_all_that_these_formats_hold() -> None:
         mine = [case for case in CASES if case.format == name]
         assert {(case.grid, case.per) for case in mine} == formats()[name].holds
         assert {inputs for case in mine for inputs in case.inputs} == formats()[name].inputs
+
+
+def test_formats_are_known_by_name_without_torch() -> None:
+    """What recipes may name, and what kernels are listed for, is what the modules of this package hold."""
+    assert {name: format.styles for name, format in formats().items()} == dict(FORMATS)
+    assert set(get_args(FormatName)) == FORMATS.keys()
 
 
 @every
@@ -114,12 +122,11 @@ def test_what_is_declared_is_read(case: Case, ignore: tuple[str, ...]) -> None:
     group = 128 if case.per == "group" else None
     for inputs in case.inputs:
         for style in format.styles or (None,):
-            told = Declared(case.grid, case.per, group, inputs, ignore, style)
+            rules = tuple(f"-:{entry}" for entry in ignore) if case.format == "gptq" else ignore
+            told = Declared(case.grid, case.per, group, inputs, rules, style)
             declaration = format.declare(told, ["self_attn.qkv_proj", "mlp.down_proj"])
             assert declaration.sidecars == {}
-            again = format.read(declaration.config, {})
-            # GPTQ lists what is quantized, and nothing else.
-            assert again == (Declared(case.grid, case.per, group) if case.format == "gptq" else told)
+            assert format.read(declaration.config, {}) == told
             others = [other for name, other in formats().items() if name != case.format]
             assert all(other.read(declaration.config, {}) is None for other in others)
 
