@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
+from draftconv.errors import EngineError
 from draftconv.parity.live import accuracy, speed
 from draftconv.parity.live.process import located
 from draftconv.parity.live.speed import CONCURRENCY, Load
@@ -24,13 +27,23 @@ ALONE = "the target alone"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of a program: its command, whether its result is there, and the log that it leaves."""
+    """One run of a program.
+
+    Attributes:
+        argv: its command. `log`: the file that gets what it says. `result`: the file or directory that it writes.
+        read: the result as rows of the report, for a drafter's name; raises EngineError where it is none.
+    """
 
     name: str
     tool: Tool
     argv: tuple[str, ...]
     log: str
-    done: bool
+    result: Path
+    read: Callable[[str | None], Sequence[Speed | Accuracy]]
+
+    @property
+    def done(self) -> bool:
+        return self.result.exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +94,16 @@ class Beside:
         if self.load:
             for count in CONCURRENCY:
                 argv = speed.bench(self.spec.name, self.load, url, count, directory, cpu=self.spec.hardware == "cpu")
-                done = (directory / speed.result_name(count)).exists()
-                yield Job(f"speed, {count} at a time", speed.TOOLS[self.spec.name], argv, "speed.log", done)
+                result = directory / speed.result_name(count)
+                read = partial(self._speed, directory, count)
+                yield Job(f"speed, {count} at a time", speed.TOOLS[self.spec.name], argv, "speed.log", result, read)
         if self.task:
             argv = accuracy.evaluation(
                 self.task, url, self.model, directory, max(CONCURRENCY), remote_code=self.remote_code
             )
-            done = accuracy.result_file(directory) is not None
-            yield Job(f"accuracy, {self.task}", accuracy.TOOL, argv, "accuracy.log", done)
+            result = directory / accuracy.RESULTS
+            scores = partial(accuracy.read_accuracy, directory, self.task)
+            yield Job(f"accuracy, {self.task}", accuracy.TOOL, argv, "accuracy.log", result, scores)
 
     def lacks(self, directory: Path) -> bool:
         """Whether anything is still to be measured of a server."""
@@ -97,7 +112,7 @@ class Beside:
     def measure(
         self, url: str, directory: Path, name: str, progress: Callable[[str, int, int], None] | None = None
     ) -> None:
-        """Run what has not been run yet on a server; each result is looked at at once.
+        """Run what has not been run yet on a server; a result that is none is set aside, so that it is run again.
 
         Raises:
             EngineError: a program failed, or wrote something else than it documents.
@@ -105,15 +120,31 @@ class Beside:
         jobs = list(self.jobs(url, directory.absolute()))
         for number, job in enumerate(jobs, 1):
             if not job.done:
-                run_tool(job.tool, located(job.argv, self.python), directory, job.log, self.environment)
+                try:
+                    run_tool(job.tool, located(job.argv, self.python), directory, job.log, self.environment)
+                    job.read(name)
+                except EngineError:
+                    _set_aside(job.result)
+                    raise
             if progress:
                 progress(f"{name}, speed and accuracy", number, len(jobs))
-        self.found([(name, directory)])
 
     def found(self, servers: Iterable[tuple[str | None, Path]]) -> tuple[tuple[Speed, ...], tuple[Accuracy, ...]]:
         """What was measured of servers: the name of the drafter, None for none, and the directory of results."""
-        rows = list(servers)
-        engine, task = self.spec.name, self.task
-        speeds = [speed.read_speed(engine, at, name, n) for n in CONCURRENCY for name, at in rows] if self.load else []
-        shares = [row for name, at in rows for row in accuracy.read_accuracy(at, name, task)] if task else []
-        return tuple(speeds), tuple(shares)
+        by_server = [[(name, job) for job in self.jobs("", at)] for name, at in servers]
+        rows = [row for same in zip(*by_server, strict=True) for name, job in same for row in job.read(name)]
+        return (
+            tuple(row for row in rows if isinstance(row, Speed)),
+            tuple(row for row in rows if isinstance(row, Accuracy)),
+        )
+
+    def _speed(self, directory: Path, count: int, drafter: str | None) -> Sequence[Speed]:
+        return [speed.read_speed(self.spec.name, directory, drafter, count)]
+
+
+def _set_aside(result: Path) -> None:
+    aside = result.with_name(f"{result.name}.refused")
+    if aside.is_dir():
+        shutil.rmtree(aside)
+    if result.exists():
+        result.replace(aside)

@@ -238,7 +238,7 @@ def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str
     from draftconv.api.live import LiveOptions
     from draftconv.api.live_plan import plan_live
     from draftconv.cli import output
-    from draftconv.engines.serving import shell
+    from draftconv.engines.serving import wrapped
 
     chosen = {name: value for name, value in options.items() if name not in REPLAY}
     steps = plan_live(reference, candidates, LiveOptions(**{**chosen, "run": chosen["run"] or Path("RUN")}))  # type: ignore[arg-type]
@@ -251,7 +251,7 @@ def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str
                 for name, text in step.files.items():
                     print("\n".join([f"cat > {safe(name)} <<'END'", *map(safe, text.splitlines()), "END"]))
                 for argv in step.commands:
-                    print(safe(shell(argv, step.environment)))
+                    print("\n".join(map(safe, wrapped(argv, step.environment).split("\n"))))
                 if step.then:
                     print(f"# {safe(step.then)}")
                 print()

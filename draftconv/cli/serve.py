@@ -13,7 +13,7 @@ EPILOG = """\b
 Examples:
   draftconv serve out --for vllm --target moonshotai/Kimi-K2.6 --tp 8
   draftconv serve out --for trtllm@1.2:b200 --target kimi-k2.6 --drafts 4
-  draftconv serve out --for vllm:cpu --target target --engine-python .engine-venv/bin/python --exec
+  draftconv serve out --for vllm:cpu --target target --port 8000 --exec
 """
 
 

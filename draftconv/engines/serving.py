@@ -99,6 +99,22 @@ def shell(argv: Sequence[str], environment: Mapping[str, str] = MappingProxyType
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in environment.items()), shlex.join(argv)])
 
 
+def wrapped(argv: Sequence[str], environment: Mapping[str, str], width: int = 100) -> str:
+    """The same on lines that a person can read: an option stays with its values, and none starts a line alone."""
+    words = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
+    for word in argv:
+        if word.startswith("-") or not words or len(words) == len(environment):
+            words.append(shlex.quote(word))
+        else:
+            words[-1] += f" {shlex.quote(word)}"
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(word) >= width:
+            lines.append("   ")
+        lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    return " \\\n".join(lines)
+
+
 def remote_code_note(target: Target, flag: str) -> tuple[str, ...]:
     """A warning when starting this target runs code from its repository."""
     if not target.remote_code:

@@ -120,7 +120,7 @@ def test_json_is_the_report_without_its_records(run: Run, trace: Path, copy: Pat
     done = run("parity", LLAMA, copy, "--trace", trace, *words)
     told = json.loads(done.stdout)
     assert told.pop("exit_code") == done.exit_code == 3
-    assert list(told) == ["about", "arms", "comparisons", "controls"]
+    assert list(told) == ["about", "arms", "comparisons", "controls", "speed", "accuracy"]
     written = json.loads(Path("out/report.json").read_text())
     assert told == {key: written[key] for key in told}
     assert [row["candidate"] for row in told["comparisons"]] == ["copy", "llama-eagle3 as w4a16"]

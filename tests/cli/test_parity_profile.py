@@ -176,7 +176,9 @@ def test_a_dry_run_of_every_profile(name: str, run: Run, tmp_path: Path, monkeyp
     assert not Path("RUN").exists()
     looked = [line for line in lines if line.startswith("nvidia-smi")]
     assert bool(looked) == (name != "cpu-vllm")
-    starts = [shlex.split(line) for line in lines if "--port PORT" in line]
+    text = found.stdout.replace(" \\\n", " ")
+    starts = [shlex.split(line) for line in text.splitlines() if "--port PORT" in line]
+    assert max(map(len, lines)) < 400
     assert len(starts) == 4  # reference, A/A, candidate, no drafter
     assert all(" ".join(profile.server_args) in " ".join(argv) for argv in starts)
     steps = json.loads(run(*words, "--format", "json").stdout)

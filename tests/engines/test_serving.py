@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from draftconv.drafter.facts import Facts, Taps
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, ServeCommand, Start, parse_engine
-from draftconv.engines.serving import Yaml, yaml_string, yaml_text
+from draftconv.engines.serving import Yaml, wrapped, yaml_string, yaml_text
 from draftconv.errors import Refused, Undecided, UsageError
 from tests.engines.cases import vary_target
 from tests.engines.views import FACTS, KIMI_TARGET, LLAMA, LLAMA_TARGET, MLA, vary
@@ -155,6 +155,20 @@ class TestStart:
     def test_the_shell_line_reads_back_as_the_arguments(self, engine: str) -> None:
         found = command(engine, directory="it's; rm -rf $HOME")
         assert tuple(shlex.split(found.shell())) == found.argv
+
+
+WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]))
+
+
+@given(st.lists(WORDS, min_size=1, max_size=12), st.dictionaries(st.from_regex(r"[A-Z_]+", fullmatch=True), WORDS))
+def test_wrapped_lines_read_back_as_the_same_words(argv: list[str], environment: dict[str, str]) -> None:
+    text = wrapped(argv, environment, 30)
+    assert shlex.split(text.replace(" \\\n", " ")) == [*(f"{k}={v}" for k, v in environment.items()), *argv]
+
+
+def test_an_option_stays_with_its_value() -> None:
+    text = wrapped(("vllm", "serve", "model", "--tensor-parallel-size", "8", "--host", "127.0.0.1"), {"A": "1"}, 40)
+    assert text == "A=1 vllm serve model \\\n    --tensor-parallel-size 8 \\\n    --host 127.0.0.1"
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

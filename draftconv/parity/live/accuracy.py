@@ -15,13 +15,16 @@ TOOL = Tool("lm_eval", "lm_eval", "lm_eval[api]", "EleutherAI/lm-evaluation-harn
 TASKS: Mapping[str, int] = {"gsm8k": 10}
 """Tasks → examples before each question, as on the card of ginsongsong/eagle3-kimik2.5-w4a8."""
 
+RESULTS = "accuracy"
+"""The directory that it writes into."""
+
 FILTERS = ("strict-match", "flexible-extract")
 
 
 def evaluation(
     task: str, url: str, model: str, directory: Path, concurrency: int, *, remote_code: bool
 ) -> tuple[str, ...]:
-    """The command that asks a server a task and writes results into `directory/accuracy`."""
+    """The command that asks a server a task and writes results into `RESULTS`."""
     arguments = {
         "model": model,
         "tokenizer": model,
@@ -33,16 +36,16 @@ def evaluation(
     }
     return (
         "python", "-m", "lm_eval", "--model", "local-completions", "--model_args", json.dumps(arguments),
-        "--tasks", task, "--num_fewshot", str(TASKS[task]), "--output_path", str(directory / "accuracy"),
+        "--tasks", task, "--num_fewshot", str(TASKS[task]), "--output_path", str(directory / RESULTS),
     )  # fmt: skip
 
 
 def result_file(directory: Path) -> Path | None:
     """The file that lm_eval wrote, whatever it called the model's directory; None before it has."""
-    return max((directory / "accuracy").rglob("results_*.json"), default=None)
+    return max((directory / RESULTS).rglob("results_*.json"), default=None)
 
 
-def read_accuracy(directory: Path, drafter: str | None, task: str) -> tuple[Accuracy, ...]:
+def read_accuracy(directory: Path, task: str, drafter: str | None) -> tuple[Accuracy, ...]:
     """The share of right answers by every filter.
 
     Raises:

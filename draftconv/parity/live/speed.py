@@ -95,7 +95,7 @@ def read_speed(engine: str, directory: Path, drafter: str | None, concurrency: i
         raise EngineError(
             f"{done} of {asked} requests were answered to {tool.title}",
             why="the figures are of another load than was asked for",
-            cure=f"see speed.log beside it; the same command measures again once {result_name(concurrency)} is gone",
+            cure="see speed.log of this arm; the same command measures again",
         )
     return Speed(
         drafter=drafter,

@@ -116,7 +116,7 @@ def test_no_result(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="vllm bench serve wrote no result: No such file"):
         read_speed("vllm", tmp_path, "small", 4)
     with pytest.raises(EngineError, match=r"lm_eval wrote no results_\*\.json"):
-        accuracy.read_accuracy(tmp_path, "small", "gsm8k")
+        accuracy.read_accuracy(tmp_path, "gsm8k", "small")
 
 
 def scored(tmp_path: Path, found: object) -> Path:
@@ -127,7 +127,7 @@ def scored(tmp_path: Path, found: object) -> Path:
 
 
 def test_what_lm_eval_found(tmp_path: Path) -> None:
-    assert accuracy.read_accuracy(scored(tmp_path, SCORES), None, "gsm8k") == (
+    assert accuracy.read_accuracy(scored(tmp_path, SCORES), "gsm8k", None) == (
         Accuracy(None, "gsm8k", 10, "strict-match", 0.91, 0.0079, 1319),
         Accuracy(None, "gsm8k", 10, "flexible-extract", 0.92, 0.0075, 1319),
     )
@@ -144,7 +144,7 @@ def test_what_lm_eval_found(tmp_path: Path) -> None:
 )
 def test_another_result_of_lm_eval(found: object, told: str, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=told):
-        accuracy.read_accuracy(scored(tmp_path, found), None, "gsm8k")
+        accuracy.read_accuracy(scored(tmp_path, found), "gsm8k", None)
 
 
 # ── programs ───────────────────────────────────────────────────────────────────────
@@ -219,6 +219,20 @@ def test_everything_is_measured_once(stubbed: Callable[..., Beside], tmp_path: P
         (name, count, count) for count in CONCURRENCY for name in (None, "small")
     ]
     assert [row.filter for row in shares] == ["strict-match", "flexible-extract"] * 2
+
+
+def test_a_result_that_is_none_is_set_aside(stubbed: Callable[..., Beside], tmp_path: Path) -> None:
+    beside = stubbed(task=None)
+    assert beside.python
+    whole = beside.python.read_text()
+    beside.python.write_text(whole.replace('speed["completed"] =', 'speed["failed"] ='))
+    with pytest.raises(EngineError, match="40 of 10 requests were answered"):
+        beside.measure("http://h:1", tmp_path, "small")
+    assert (tmp_path / "speed-1.json.refused").exists()
+    assert beside.lacks(tmp_path)
+    beside.python.write_text(whole)
+    beside.measure("http://h:1", tmp_path, "small")
+    assert not beside.lacks(tmp_path)
 
 
 def test_only_what_was_asked_for(stubbed: Callable[..., Beside], tmp_path: Path) -> None:
