@@ -26,6 +26,7 @@ from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.loading import Fate, fused_parts, sort_fates
 from draftconv.engines.quantized import clash, numbered_names
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
+from draftconv.engines.shapes import BY_INPUT, BY_OUTPUT
 
 Kind = Literal["llama", "qwen3", "mla"]
 
@@ -79,10 +80,19 @@ def _flatten(data: Mapping[str, object]) -> tuple[Mapping[str, object], Kind | N
         return {**flat, "norm_before_residual": data.get("norm_before_residual", True)}, SPECULATORS_CLASSES.get(kind)
     if data.get("model_type") == "eagle":
         # Legacy EAGLEConfig (transformers_utils/configs/eagle.py): the inner keys, unless the wrapper has them too.
+        inner = Config(data).section("model")
         outer = {key: value for key, value in data.items() if key != "model"}
-        data = {**Config(data).section("model").data, **outer}
+        data = {**inner.data, **outer, "architectures": [_prefixed_name(inner, Config(data).text("method"))]}
     name = next(iter(Config(data).texts("architectures")), "")
     return data, CLASSES.get(name)
+
+
+def _prefixed_name(inner: Config, method: str | None) -> str:
+    """What EAGLEConfig makes of the inner architecture; without `"method": "eagle3"` it is EAGLE-1's class."""
+    name = next(iter(inner.texts("architectures")), "")
+    if method == "eagle3":
+        return name if name.startswith("Eagle3") or name.endswith("Eagle3") else f"Eagle3{name}"
+    return name if name.startswith("Eagle") else f"Eagle{name}"
 
 
 def _fitting(kind: Kind | None, truth: Facts) -> Kind:
@@ -94,16 +104,16 @@ def _fitting(kind: Kind | None, truth: Facts) -> Kind:
     return "qwen3" if truth.attention.qk_norm else "llama"
 
 
-def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool) -> Fate:
+def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool, reduced: bool) -> Fate:
     """Where one tensor goes: `load_weights` of llama_eagle3.py, qwen3_eagle3.py and deepseek_eagle3.py.
 
-    `wanted` are the tensors of `built`; `fused` is whether fc is built at all.
+    `wanted` are the tensors of `built`; `fused` is whether fc is built at all, `reduced` whether a map of ids is.
     """
     mla = isinstance(built.attention, Mla)
     if "t2d" in name or re.search(r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$", name):
         return "dropped"
     if name == "d2t":
-        return ("d2t",) if built.draft_vocab != built.vocab else "fatal"
+        return ("d2t",) if reduced else "fatal"
     if not fused and re.match(r"fc\.", name):
         return "dropped"
     bare = name.replace("midlayer.", "layers.0.", 1)
@@ -144,9 +154,10 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
     )
     fused = mla or eagle.flag("use_aux_hidden_state") is not False
     wanted = expected(built)
+    whole = target.vocab if target and target.vocab else built.vocab  # what the head is compared with
     fates = sort_fates(
         view.tensors,
-        lambda name: _load(name, built, wanted, fused=fused),
+        lambda name: _load(name, built, wanted, fused=fused, reduced=built.draft_vocab != whole),
         {"embed_tokens.weight": "fatal", **({"lm_head.weight": "fatal"} if mla else {})},
     )
     lent = {"lm_head.weight"} | ({"embed_tokens.weight"} if built.target_hidden == built.hidden else set())
@@ -164,7 +175,7 @@ def _aux(config: Config, eagle: Config, kind: Kind) -> int:
 
 
 def _window(config: Config, kind: Kind) -> int | None:
-    sliding = kind == "qwen3" and set(config.texts("layer_types")) == {"sliding_attention"}
+    sliding = kind != "mla" and set(config.texts("layer_types")) == {"sliding_attention"}
     return config.size("sliding_window") if sliding else None
 
 
@@ -211,6 +222,28 @@ def _unflagged_fc_norm(reading: Reading) -> str | None:
 
 def _d2t_on_full(reading: Reading) -> str | None:
     return "d2t is stored and draft_vocab_size is the target's" if "d2t" in reading.fates.fatal else None
+
+
+_MERGED = ("q_a_proj", "kv_a_proj_with_mqa")
+"""Whole on every rank, and loaded by the same code as what is cut along its outputs."""
+
+
+def _cut(name: str, reading: Reading) -> bool:
+    """True when the loader takes this rank's part of a tensor that is too long, and leaves the rest."""
+    leaf = name.rpartition(".")[0].rpartition(".")[2]
+    along = 0 if leaf in (*BY_OUTPUT, *_MERGED) else 1 if leaf in BY_INPUT and name.endswith(".weight") else None
+    found, built = reading.misshapen[name].shape, reading.wanted[name].shape
+    if along is None or len(found) != len(built):
+        return False
+    return found[along] > built[along] and all(f == b for i, (f, b) in enumerate(zip(found, built, strict=True)) if i != along)
+
+
+def _misfit(reading: Reading) -> str | None:
+    return listed([reading.misfit(name) for name in reading.misshapen if not _cut(name, reading)])
+
+
+def _too_long(reading: Reading) -> str | None:
+    return listed([reading.misfit(name) for name in reading.misshapen if _cut(name, reading)])
 
 
 def _no_interface(reading: Reading) -> str | None:
@@ -382,7 +415,7 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-d2t-full", "refused", "d2t must be absent when the head covers the whole vocabulary",
          _LOADERS, "run", _d2t_on_full),
     Rule("vllm-shape", "refused", "modules are built from config.json; a tensor of another shape stops the load",
-         _LOADERS, "run", lambda r: listed(r.misfits)),
+         _LOADERS, "run", _misfit),
     Rule("vllm-plain-query", "refused", "the query must be compressed: kv_a is fused with q_a unconditionally",
          _MLA, "run", checks.plain_query),
     Rule("vllm-target", "refused", "the target's class must hand out hidden states (EAGLE-3 interface)",
@@ -421,6 +454,9 @@ RULES: tuple[Rule, ...] = (
          _MATCHED, "run", clash("not excluded", "bytes")),
     Rule("vllm-missing-tensor", "mis-read", "missing tensors are not reported: norms stay one, weights uninitialised",
          _LOADERS, "run", checks.missing_tensors),
+    Rule("vllm-cut", "mis-read", "of a projection with more rows (o and down: columns) than are built, the first are "
+         "taken and the others left without a word",
+         "model_executor/layers/linear.py and parameter.py, 0.32.0", "run", _too_long),
     Rule("vllm-later-norm", "mis-read", "layers after the first read input_layernorm; their hidden_norm is unused",
          _LOADERS, "run", skipped("vllm-later-norm", LATER_NORM)),
     Rule("vllm-d2t-missing", "mis-read", "without d2t, draft id i is taken for target id i",
@@ -455,13 +491,15 @@ RULES: tuple[Rule, ...] = (
          "model_executor/layers/rotary_embedding/__init__.py, 0.33.0", "read", checks.rope_differs),
     Rule("vllm-attention-factor", "mis-read", "attention_factor of exactly 1.0 drops the MLA softmax factor",
          "model_executor/layers/rotary_embedding/__init__.py, 0.33.0", "read", _attention_factor),
+    Rule("vllm-indexer-cpu", "refused", "index_topk asks for sparse attention, which the CPU does not have",
+         "model_executor/models/deepseek_v2.py, 0.32.0", "run", lambda r: _indexer(r) if _cpu(r) else None),
     Rule("vllm-indexer", "mis-read", "index_topk builds a sparse-attention indexer, for which a drafter has no weights",
-         "model_executor/models/deepseek_v2.py, 0.33.0", "inferred", _indexer),
+         "model_executor/models/deepseek_v2.py, 0.33.0", "inferred", lambda r: None if _cpu(r) else _indexer(r)),
     Rule("vllm-causal", "mis-read", "is_causal must be true or absent",
          _LLAMA, "read", _not_causal),
     Rule("vllm-eps", "mis-read", "rms_norm_eps comes from config.json", _LOADERS, "read", compare("eps", "eps")),
-    Rule("vllm-window", "mis-read", "only the Qwen3 class has a sliding window",
-         "model_executor/models/qwen3_eagle3.py, 0.33.0", "read", compare("window", "sliding window")),
+    Rule("vllm-window", "mis-read", "layer_types and sliding_window make a sliding window; the MLA class has none",
+         "model_executor/models/{llama,qwen3_eagle3}.py, 0.32.0", "run", compare("window", "sliding window")),
     Rule("vllm-vocab", "mis-read", "a vocab_size other than the target's loads and breaks at run time",
          _LOADERS, "run", checks.wrong_vocab),
     # ── cannot be told, or worth knowing ───────────────────────────────────────────
