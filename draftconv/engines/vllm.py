@@ -80,9 +80,9 @@ def _flatten(data: Mapping[str, object]) -> tuple[Mapping[str, object], Kind | N
         return {**flat, "norm_before_residual": data.get("norm_before_residual", True)}, SPECULATORS_CLASSES.get(kind)
     if data.get("model_type") == "eagle":
         # Legacy EAGLEConfig (transformers_utils/configs/eagle.py): the inner keys, unless the wrapper has them too.
-        inner = Config(data).section("model")
+        model = Config(data).section("model")
         outer = {key: value for key, value in data.items() if key != "model"}
-        data = {**inner.data, **outer, "architectures": [_prefixed_name(inner, Config(data).text("method"))]}
+        data = {**model.data, **outer, "architectures": [_prefixed_name(model, Config(data).text("method"))]}
     name = next(iter(Config(data).texts("architectures")), "")
     return data, CLASSES.get(name)
 
@@ -235,7 +235,9 @@ def _cut(name: str, reading: Reading) -> bool:
     found, built = reading.misshapen[name].shape, reading.wanted[name].shape
     if along is None or len(found) != len(built):
         return False
-    return found[along] > built[along] and all(f == b for i, (f, b) in enumerate(zip(found, built, strict=True)) if i != along)
+    return found[along] > built[along] and all(
+        f == b for i, (f, b) in enumerate(zip(found, built, strict=True)) if i != along
+    )
 
 
 def _misfit(reading: Reading) -> str | None:

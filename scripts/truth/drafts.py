@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -66,7 +67,7 @@ def read(path: Path, name: str) -> Drafter:
 class Directory:
     """A checkpoint in memory: config.json, tensors by file name, other JSON files."""
 
-    config: Mapping[str, object]
+    config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
     sidecars: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
@@ -222,6 +223,7 @@ WAYS: Mapping[str, Way] = {
     "quark-reorder": Way("w4a16-g128", {"format": "quark-int4"}),
     "quark-order": Way("w4a16-g128", pack="quark-int4:order"),
     "seed": Way("quark-w4a8", pack="compressed-pack"),
+    "pack-w4a8": Way("w4a8", {"format": "compressed-pack"}),
     "int-w4a8": Way("w4a8"),
     "int-w8a8": Way("w4a8", INT8),
     "fp8": Way("fp8"),
@@ -248,6 +250,17 @@ class Makers:
             whole(path, change(Directory.open(self.converted(DATA / "drafters" / fixture, fixture, "vllm"))))
         return path
 
+    @contextmanager
+    def made(self, directory: Directory) -> Iterator[Path]:
+        """A directory that is there for one question."""
+        path = self.work / "case"
+        shutil.rmtree(path, ignore_errors=True)
+        directory.write(path)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path)
+
     def converted(self, source: Path, name: str, to: str, **options: Any) -> Path:
         """A drafter of a fixture's target in another layout."""
         how = "-".join([to, *map(str, options.values())]).replace(":", "-")
@@ -257,19 +270,19 @@ class Makers:
         return path
 
     def _quantized(self, plain: str, way: Way, path: Path) -> None:
-        recipe, engines = way.recipe, ("vllm:cpu",)
+        recipe, engines, where = way.recipe, ("vllm:cpu",), path
         if way.changes:
             text = yaml.safe_load(shipped_directory().joinpath(f"{recipe}.yaml").read_text(encoding="utf-8"))
             file = self.work / f"{path.name}.yaml"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(yaml.safe_dump({**text, **way.changes}), encoding="utf-8")
             recipe = str(file)
-        where = path
         if way.pack:
-            where, engines = path.with_name(f"{path.name}-unpacked"), ()
+            where = path.with_name(f"{path.name}-unpacked")
         options = ConvertOptions(target=str(target_path(plain)))
         if not where.exists():
-            quantize(self.base(plain), where, QuantizeOptions(recipe, engines, convert=options))
+            how = QuantizeOptions(recipe, () if way.pack else engines, allow_a16=True, convert=options)
+            quantize(self.base(plain), where, how)
         if way.pack:
             convert(where, path, replace(options, to="vllm", pack=way.pack))
 

@@ -26,6 +26,8 @@ DEPTH = 3
 """K: drafted tokens per step."""
 ROOM = 1024
 """Tokens of the longest prompt and its text."""
+ROWS = 16
+"""Inputs that every linear layer is tried with."""
 PATIENCE = 600
 """Seconds after which a question is given up."""
 
@@ -57,6 +59,7 @@ class Draft:
         tensors: parameters by name, before any kernel repacks them, without those of quantized modules and
             of the KV cache; empty if nothing was loaded.
         weights: what quantized modules multiply with, by the module's name in the tree: bfloat16 [O, I].
+        outputs: of every linear layer, for `inputs` of its width: bfloat16 [R, O].
         methods: runtime name that lists are matched against → class of its linear method.
         own: tables that the file brought along, so that the target's do not stand in.
         built: everything config.json decided, in plain values and small tensors.
@@ -64,6 +67,7 @@ class Draft:
 
     tensors: Mapping[str, Tensor]
     weights: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
     methods: Mapping[str, str]
     own: frozenset[str]
     built: Mapping[str, Any]
@@ -176,15 +180,18 @@ def _look(draft: Path, target: Path, *, load: bool) -> Draft:
             model = initialize_model(vllm_config=config, model_config=chosen)
             tensors: dict[str, Tensor] = {}
             weights: dict[str, Tensor] = {}
+            outputs: dict[str, Tensor] = {}
             if load:
                 get_model_loader(config.load_config).load_weights(model, chosen)
                 tensors = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-            if load and chosen.quantization:
                 process_weights_after_loading(model, chosen, torch.device("cpu"))
-                weights = dict(_effective(model))
-                inside = (*(f"{name}." for name in weights), *(f"model.layers.{n}.self_attn.attn." for n in _numbers(model)))
+                weights, outputs = dict(_effective(model)), dict(_outputs(model))
+                inside = (
+                    *(f"{name}." for name in weights),
+                    *(f"model.layers.{n}.self_attn.attn." for n in _numbers(model)),
+                )
                 tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(inside)}
-        return Draft(tensors, weights, dict(_methods(model)), _own(model), _built(model, config))
+        return Draft(tensors, weights, outputs, dict(_methods(model)), _own(model), _built(model, config))
 
 
 def _arguments(draft: Path, target: Path, dtype: str) -> dict[str, Any]:
@@ -223,9 +230,28 @@ def _effective(model: nn.Module) -> Sequence[tuple[str, Tensor]]:
     found = []
     for name, module in _linears(model):
         if not type(module.quant_method).__name__.startswith("Unquantized"):
-            identity_II = torch.eye(getattr(module, "input_size", 0) or module.embedding_dim, dtype=torch.bfloat16)
+            identity_II = torch.eye(_width(module), dtype=torch.bfloat16)
             found.append((name, module.quant_method.apply(module, identity_II, None).T.contiguous()))
     return found
+
+
+def inputs(width: int) -> Tensor:
+    """What linear layers are tried with: the same for one width, bfloat16 [R, I]."""
+    import torch
+
+    found: Tensor = torch.randn((ROWS, width), generator=torch.Generator().manual_seed(width)).bfloat16()
+    return found
+
+
+def _outputs(model: nn.Module) -> Sequence[tuple[str, Tensor]]:
+    return [
+        (name, module.quant_method.apply(module, inputs(_width(module)), None).contiguous())
+        for name, module in _linears(model)
+    ]
+
+
+def _width(module: Any) -> int:
+    return int(getattr(module, "input_size", 0) or module.embedding_dim)
 
 
 def _own(model: nn.Module) -> frozenset[str]:
@@ -248,7 +274,8 @@ def _built(model: Any, config: Any) -> dict[str, Any]:
         "residual": first._residual_norm.__name__ == "_norm_before_residual",
         "eps": sorted({m.variance_epsilon for m in model.modules() if hasattr(m, "variance_epsilon")}),
         "window": _window(core),
-        "causal": getattr(getattr(core, "attn_type", None), "value", getattr(core, "attn_type", "decoder")) == "decoder",
+        "causal": getattr(getattr(core, "attn_type", None), "value", getattr(core, "attn_type", "decoder"))
+        == "decoder",
         "indexer": bool(getattr(attention, "is_v32", False)),
         "scale": float(attention.scaling),
         "rotated": _rotated(attention),
@@ -276,14 +303,16 @@ def _rotated(attention: Any) -> Tensor:
     latent = hasattr(attention, "kv_lora_rank")
     shaped = query_TD.unsqueeze(1) if latent else query_TD
     turned, _ = rotary.forward_native(position_T, shaped.clone(), shaped.clone())
-    return turned.reshape(POSITIONS, -1).float()
+    turned_TD: Tensor = turned.reshape(POSITIONS, -1).float()
+    return turned_TD
 
 
 def probe(dim: int) -> Tensor:
     """The query that `_rotated` turns: float32 [T, D], exact in bfloat16."""
     import torch
 
-    return torch.linspace(0.5, 2.0, dim).bfloat16().float().repeat(POSITIONS, 1)
+    query_TD: Tensor = torch.linspace(0.5, 2.0, dim).bfloat16().float().repeat(POSITIONS, 1)
+    return query_TD
 
 
 def _captured(config: Any) -> tuple[int, ...]:
@@ -291,7 +320,9 @@ def _captured(config: Any) -> tuple[int, ...]:
     from vllm.model_executor.models.interfaces import SupportsEagle3
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    named = GPUModelRunner._get_eagle3_aux_layers_from_config(SimpleNamespace(speculative_config=config.speculative_config))
+    named = GPUModelRunner._get_eagle3_aux_layers_from_config(
+        SimpleNamespace(speculative_config=config.speculative_config)
+    )
     layers = [None] * config.model_config.get_total_num_hidden_layers()
     stub = SimpleNamespace(model=SimpleNamespace(layers=layers))
     chosen = named or SupportsEagle3.get_eagle3_default_aux_hidden_state_layers(stub)

@@ -14,37 +14,39 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.facts import Facts
 from draftconv.engines import ENGINES, Verdict, parse_engine
 from truth import engine
-from truth.drafts import Directory, Makers, read, target_of, target_path, whole
+from truth.drafts import Directory, Makers, read, target_of, target_path
 from truth.loader_cases import CASES, Case
 from truth.observing import Truth, differences
 from truth.producers import as_trained, spelled, spellings
 from truth.replaying import prompts
-from truth.store import HERE, Store
+from truth.store import HERE, Ask
 from truth.table import Row
 
 SPEC = "vllm@0.32.0:cpu"
 
-ASPECTS: Mapping[str, str] = MappingProxyType({
-    "vllm-cast": "weights",
-    "vllm-missing-tensor": "weights",
-    "vllm-later-norm": "weights",
-    "vllm-head-missing": "weights",
-    "vllm-bias-dropped": "weights",
-    "vllm-bias-half": "weights",
-    "vllm-last-state": "weights",
-    "vllm-d2t-missing": "d2t",
-    "vllm-taps-v1": "layers",
-    "vllm-norm-output": "feedback",
-    "vllm-fusion": "fusion",
-    "vllm-residual": "residual",
-    "vllm-rope": "rope",
-    "vllm-attention-factor": "rope",
-    "vllm-cut": "weights",
-    "vllm-causal": "causal",
-    "vllm-eps": "eps",
-    "vllm-window": "window",
-    "vllm-vocab": "vocabulary",
-})
+ASPECTS: Mapping[str, str] = MappingProxyType(
+    {
+        "vllm-cast": "weights",
+        "vllm-missing-tensor": "weights",
+        "vllm-later-norm": "weights",
+        "vllm-head-missing": "weights",
+        "vllm-bias-dropped": "weights",
+        "vllm-bias-half": "weights",
+        "vllm-last-state": "weights",
+        "vllm-d2t-missing": "d2t",
+        "vllm-taps-v1": "layers",
+        "vllm-norm-output": "feedback",
+        "vllm-fusion": "fusion",
+        "vllm-residual": "residual",
+        "vllm-rope": "rope",
+        "vllm-attention-factor": "rope",
+        "vllm-cut": "weights",
+        "vllm-causal": "causal",
+        "vllm-eps": "eps",
+        "vllm-window": "window",
+        "vllm-vocab": "vocabulary",
+    }
+)
 """Rule that speaks of a mis-read drafter → the aspect in which the built model differs."""
 
 
@@ -56,22 +58,17 @@ def predicted(verdict: Verdict) -> str:
     return f"mis-read: {', '.join(sorted(aspects))}"
 
 
-def rows(work: Path, store: Store, chosen: Iterable[Case] = CASES, *, producers: bool = True) -> Iterator[Row]:
+def rows(work: Path, ask: Ask) -> Iterator[Row]:
+    """One row per case, and per file that a producer would have written."""
     makers = Makers(work)
-    for case in chosen:
-        yield _row(case, makers, store)
-    if producers:
-        for name, layout in spellings():
-            yield _producer(name, layout, work, store)
+    for case in CASES:
+        with makers.made(case.change(Directory.open(makers.base(case.base)))) as path:
+            yield _row(case, path, makers.base(case.base), ask)
+    for name, layout in spellings():
+        yield _producer(name, layout, work, ask)
 
 
-def _row(case: Case, makers: Makers, store: Store) -> Row:
-    base = makers.base(case.base)
-    path = makers.work / "cases" / re.sub(r"[^\w.@-]+", "-", case.name)
-    directory = case.change(Directory.open(base))
-    if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        whole(path, directory)
+def _row(case: Case, path: Path, base: Path, ask: Ask) -> Row:
     drafter, target = read(base, case.base), target_of(case.base)
     facts = replace(drafter.facts, **case.facts)  # type: ignore[arg-type]
     verdict = ENGINES["vllm"].check(open_checkpoint(path), facts, target, parse_engine(SPEC))
@@ -80,15 +77,14 @@ def _row(case: Case, makers: Makers, store: Store) -> Row:
     def observe() -> dict[str, Any]:
         return observed(path, case.base, Truth.of(drafter, facts, target), run=case.run)
 
-    depends = (path, base, facts, HERE / "observing.py", case.run)
-    found = store.get(f"loader {case.name}", depends, observe)
+    found = ask("loader", case.name, (path, base, facts, HERE / "observing.py", case.run), observe)
     return _judged(case.name, verdict, found, case.says, set(case.rules) - codes, case.rules)
 
 
 def _judged(
     name: str, verdict: Verdict, found: Mapping[str, Any], says: str, missed: Iterable[str], rules: tuple[str, ...]
 ) -> Row:
-    mine, theirs = predicted(verdict), str(found["verdict"])
+    mine, theirs = predicted(verdict), str(found["observed"])
     detail, agrees = str(found["detail"]), mine == theirs
     if theirs == "refused" and says and not re.search(says, detail):
         agrees, detail = False, f"refused for another reason: {detail}"
@@ -98,7 +94,7 @@ def _judged(
     return Row("loader", name, mine, theirs, agrees, detail, named)
 
 
-def _producer(name: str, layout: str, work: Path, store: Store) -> Row:
+def _producer(name: str, layout: str, work: Path, ask: Ask) -> Row:
     """A producer's own files straight into vLLM; what they say of themselves is what `inspect` reads."""
     path, target = spelled(work, name, layout), target_of(name)
     found = inspect(path, [SPEC], target=str(target_path(name)))
@@ -108,33 +104,44 @@ def _producer(name: str, layout: str, work: Path, store: Store) -> Row:
     def observe() -> dict[str, Any]:
         return observed(path, name, Truth.of(found.drafter, facts, target))
 
-    answer = store.get(f"loader {name} by {layout}", (path, facts, HERE / "observing.py"), observe)
-    row = _judged(f"{name} as {layout} writes it", verdict, answer, "", (), ())
+    case = f"{name} as {layout} writes it"
+    answer = ask("loader", case, (path, facts, HERE / "observing.py"), observe)
+    row = _judged(case, verdict, answer, "", (), ())
     trained = unlike(facts, as_trained(name))
     return row if not trained else replace(row, agrees=False, detail=f"read as something else: {trained}; {row.detail}")
 
 
 def unlike(facts: Facts, trained: Facts) -> str:
     """Facts that decide the computation and were read otherwise than they were trained."""
-    computed = ("attention", "layers", "boundaries", "rope", "eps", "fusion", "feedback", "norm_before_residual", "vocab_order")
+    computed = (
+        "attention",
+        "layers",
+        "boundaries",
+        "rope",
+        "eps",
+        "fusion",
+        "feedback",
+        "norm_before_residual",
+        "vocab_order",
+    )
     return ", ".join(name for name in computed if getattr(facts, name) != getattr(trained, name))
 
 
 def observed(path: Path, name: str, truth: Truth, *, run: bool = False) -> dict[str, Any]:
-    """What vLLM did with a directory: verdict as `predicted` words it, and details."""
+    """What vLLM did with a directory: `observed` as `predicted` words it, and details."""
     draft = engine.look(path, target_path(name))
     if isinstance(draft, engine.Refusal):
-        return {"verdict": "refused", "detail": draft.error}
+        return {"observed": "refused", "detail": draft.error}
     if run:
         try:
             ran = engine.run(path, target_path(name), prompts()[:2], 8, "bfloat16")
         except engine.EngineDied as death:
-            return {"verdict": "refused", "detail": f"at run time: {str(death).partition(':')[0]}"}
+            return {"observed": "refused", "detail": f"at run time: {str(death).partition(':')[0]}"}
         if isinstance(ran, engine.Refusal):
-            return {"verdict": "refused", "detail": f"at run time: {ran.error}"}
+            return {"observed": "refused", "detail": f"at run time: {ran.error}"}
     apart = differences(draft, truth)
     if not apart:
         served = draft.built["served"]
-        return {"verdict": "loads", "detail": f"serves {served} tokens" if served != engine.ROOM else ""}
+        return {"observed": "loads", "detail": f"serves {served} tokens" if served != engine.ROOM else ""}
     detail = "; ".join(f"{aspect}: {', '.join(details[:3])}" for aspect, details in apart.items())
-    return {"verdict": f"mis-read: {', '.join(apart)}", "detail": detail[:400]}
+    return {"observed": f"mis-read: {', '.join(apart)}", "detail": detail[:400]}

@@ -65,6 +65,10 @@ def inner_config(d: Directory, *outer: str) -> Directory:
     )  # fmt: skip
 
 
+def windowed(d: Directory) -> Directory:
+    return d.set(sliding_window=64, layer_types=["sliding_attention"])
+
+
 def wrapped(d: Directory, **outer: object) -> Directory:
     """The config inside the legacy EAGLE wrapper."""
     return Directory({"model_type": "eagle", **outer, "model": dict(d.config)}, d.tensors)
@@ -76,14 +80,31 @@ def first_layer(name: str) -> str:
 
 SOUND: tuple[Case, ...] = (
     *(sound("as converted", name) for name in (L, REDUCED, L31, M, M31)),
-    *(sound("as made", name) for name in (
-        "llama-two-layers", "llama-biased", "llama-mlp-biased", "llama-query-norms", "llama-window", "llama-four-states",
-        "llama-norm-before-fc", "llama-normed-residual", "mla-normed-residual", "mla-two-layers", "mla-four-states",
-    )),
+    *(
+        sound("as made", name)
+        for name in (
+            "llama-two-layers",
+            "llama-biased",
+            "llama-mlp-biased",
+            "llama-query-norms",
+            "llama-window",
+            "llama-four-states",
+            "llama-norm-before-fc",
+            "llama-normed-residual",
+            "mla-normed-residual",
+            "mla-two-layers",
+            "mla-four-states",
+        )
+    ),
     sound("layers.0 for midlayer", L, lambda d: d.rename(first_layer)),
     sound("layers.0 for midlayer", M, lambda d: d.rename(first_layer)),
-    sound("q, k and v in one tensor, gate and up too", L, lambda d: d.fuse(
-        "self_attn.qkv_proj", *(f"self_attn.{p}_proj" for p in "qkv")).fuse("mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj")),
+    sound(
+        "q, k and v in one tensor, gate and up too",
+        L,
+        lambda d: d.fuse("self_attn.qkv_proj", *(f"self_attn.{p}_proj" for p in "qkv")).fuse(
+            "mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj"
+        ),
+    ),
     sound("no embedding", L, lambda d: d.drop("embed_tokens"), facts={"own_embedding": False}),
     sound("no embedding", M, lambda d: d.drop("embed_tokens"), facts={"own_embedding": False}),
     sound("t2d beside d2t", REDUCED, lambda d: d.put("t2d", torch.zeros(2048, dtype=torch.bool))),
@@ -95,25 +116,55 @@ SOUND: tuple[Case, ...] = (
     sound("Eagle3LlamaForCausalLM", L, lambda d: d.set(architectures=["Eagle3LlamaForCausalLM"])),
     sound("DeepseekV3ForCausalLM", M, lambda d: d.set(architectures=["DeepseekV3ForCausalLM"])),
     sound("model_type deepseek_v2", M, lambda d: d.set(model_type="deepseek_v2")),
+    sound("a window in the Llama class", L, windowed, facts={"window": 64}),
     sound("legacy wrapper", L, lambda d: wrapped(d, method="eagle3")),
-    sound("legacy wrapper around the class by its own name", L, lambda d: wrapped(d.set(architectures=["Eagle3LlamaForCausalLM"]))),
+    sound(
+        "legacy wrapper around the class by its own name",
+        L,
+        lambda d: wrapped(d.set(architectures=["Eagle3LlamaForCausalLM"])),
+    ),
     sound("speculators config", L, inner_config),
     sound("speculators config", L31, inner_config),
     sound("nested ids as boundaries, none above", L, lambda d: d.unset(IDS).nest(**{IDS: [2, 4, 5]})),
     sound("no ids at all", L, lambda d: d.unset(IDS).nest(**{IDS: None})),
     sound("ids in another order", L, lambda d: d.set(**{IDS: [5, 2, 4]})),
-    sound("norm switches of ModelOpt turned", L, lambda d: d.nest(use_last_layernorm=False), rules=("vllm-norm-switches",)),
+    sound(
+        "norm switches of ModelOpt turned", L, lambda d: d.nest(use_last_layernorm=False), rules=("vllm-norm-switches",)
+    ),
     sound("use_aux_hidden_state: false", M, lambda d: d.nest(use_aux_hidden_state=False)),
     sound("null draft_vocab_size", L, lambda d: d.set(draft_vocab_size=None)),
-    sound("few positions under YaRN", M, lambda d: d.set(max_position_embeddings=512), rules=("vllm-positions",),
-          facts={"max_positions": 512}),
+    sound(
+        "few positions under YaRN",
+        M,
+        lambda d: d.set(max_position_embeddings=512),
+        rules=("vllm-positions",),
+        facts={"max_positions": 512},
+    ),
     sound("trained with a double norm", L, rules=("vllm-double-norm",), facts={"double_norm": True}),
-    sound("keys that a speculators config loses", L, lambda d: inner_config(d, "num_aux_hidden_states", "eagle_config"),
-          rules=("vllm-speculators-keys",)),
-    *(sound("quantized", f"{name}@{way}") for name in (L, M31) for way in (
-        "ct-channel", "ct-g128", "gptq-channel", "gptq-g128", "awq-g128", "quark-reorder", "quark-order", "seed", "int-w4a8",
-        "int-w8a8", "fp8")),
-)  # fmt: skip
+    sound(
+        "keys that a speculators config loses",
+        L,
+        lambda d: inner_config(d, "num_aux_hidden_states", "eagle_config"),
+        rules=("vllm-speculators-keys",),
+    ),
+    *(
+        sound("quantized", f"{name}@{way}")
+        for name in (L, M31)
+        for way in (
+            "ct-channel",
+            "ct-g128",
+            "gptq-channel",
+            "gptq-g128",
+            "awq-g128",
+            "quark-reorder",
+            "quark-order",
+            "seed",
+            "int-w4a8",
+            "int-w8a8",
+            "fp8",
+        )
+    ),
+)
 
 
 def ignoring(*entries: str) -> Change:
@@ -126,14 +177,14 @@ def excluding(*entries: str) -> Change:
 
 def quark_weight(**keys: object) -> Change:
     def change(d: Directory) -> Directory:
-        section = d.config["quantization_config"]["global_quant_config"]  # type: ignore[index]
+        section = d.config["quantization_config"]["global_quant_config"]
         return d.quantization(global_quant_config={**section, "weight": {**section["weight"], **keys}})
 
     return change
 
 
 def quark_inputs(d: Directory) -> Directory:
-    section = d.config["quantization_config"]["global_quant_config"]  # type: ignore[index]
+    section = d.config["quantization_config"]["global_quant_config"]
     inputs = {"dtype": "int8", "qscheme": "per_tensor", "is_dynamic": True, "symmetric": True, "ch_axis": None}
     return d.quantization(global_quant_config={**section, "input_tensors": inputs})
 
@@ -153,11 +204,28 @@ def dropped_bias(d: Directory) -> Directory:
 
 
 REFUSED: tuple[Case, ...] = (
-    Case("unregistered architecture", L, lambda d: d.set(architectures=["Eagle3Speculator"]), ("vllm-architecture",), UNREGISTERED),
-    Case("TorchSpec's DeepSeekForCausalLMEagle3", M, lambda d: d.set(architectures=["DeepSeekForCausalLMEagle3"]),
-         ("vllm-architecture",), UNREGISTERED),
+    Case(
+        "unregistered architecture",
+        L,
+        lambda d: d.set(architectures=["Eagle3Speculator"]),
+        ("vllm-architecture",),
+        UNREGISTERED,
+    ),
+    Case(
+        "TorchSpec's DeepSeekForCausalLMEagle3",
+        M,
+        lambda d: d.set(architectures=["DeepSeekForCausalLMEagle3"]),
+        ("vllm-architecture",),
+        UNREGISTERED,
+    ),
     Case("legacy wrapper without a method", L, wrapped, ("vllm-architecture",), "EagleLlamaForCausalLMEagle3"),
-    Case("speculators config around MLA", M, inner_config, ("vllm-architecture",), "Unsupported|not supported|deepseek|kimi"),
+    Case(
+        "speculators config around MLA",
+        M,
+        inner_config,
+        ("vllm-architecture",),
+        "Unsupported|not supported|deepseek|kimi",
+    ),
     Case("the MLA class", L, lambda d: d.set(architectures=["Eagle3DeepseekV2ForCausalLM"]), ("vllm-class",)),
     Case("the Llama class", M, lambda d: d.set(architectures=["LlamaForCausalLMEagle3"]), ("vllm-class",)),
     Case("no model_type", L, lambda d: d.unset("model_type"), ("vllm-model-type",), "model_type"),
@@ -169,56 +237,218 @@ REFUSED: tuple[Case, ...] = (
     Case("prefix model.", L, lambda d: d.rename(lambda n: f"model.{n}"), ("vllm-prefix",), f"{NO_PLACE} 'model'"),
     Case("prefix model.", M, lambda d: d.rename(lambda n: f"model.{n}"), ("vllm-prefix",), f"{NO_PLACE} 'model'"),
     Case("model.d2t", REDUCED, lambda d: d.rename(lambda n: n.replace("d2t", "model.d2t")), ("vllm-prefix",)),
-    Case("a verifier's head left over", L, lambda d: d.put("verifier_lm_head.weight", some(8, 8)), ("vllm-unknown-tensor",), NO_PLACE),
+    Case(
+        "a verifier's head left over",
+        L,
+        lambda d: d.put("verifier_lm_head.weight", some(8, 8)),
+        ("vllm-unknown-tensor",),
+        NO_PLACE,
+    ),
     Case("input_norm", M, lambda d: d.put("input_norm.weight", some(768)), ("vllm-unknown-tensor",), NO_PLACE),
-    Case("experts", M, lambda d: d.put(f"{LAYER}mlp.experts.0.up_proj.weight", some(8, 8)), ("vllm-unknown-tensor",), NO_PLACE),
-    Case("fc_norm without its flag", L31, lambda d: d.unset("fc_norm"), ("vllm-fc-norm-unflagged",), f"{NO_PLACE} 'fc_norm"),
-    Case("fc_norm without its flag", M31, lambda d: d.unset("fc_norm"), ("vllm-fc-norm-unflagged",), f"{NO_PLACE} 'fc_norm"),
-    Case("a map of zeros on the whole vocabulary", L, lambda d: d.put("d2t", torch.zeros(2048, dtype=torch.int64)),
-         ("vllm-d2t-full",), "draft_id_to_target_id"),
-    Case("a map of zeros on the whole vocabulary", M, lambda d: d.put("d2t", torch.zeros(2048, dtype=torch.int64)),
-         ("vllm-d2t-full",), "draft_id_to_target_id"),
+    Case(
+        "experts",
+        M,
+        lambda d: d.put(f"{LAYER}mlp.experts.0.up_proj.weight", some(8, 8)),
+        ("vllm-unknown-tensor",),
+        NO_PLACE,
+    ),
+    Case(
+        "fc_norm without its flag",
+        L31,
+        lambda d: d.unset("fc_norm"),
+        ("vllm-fc-norm-unflagged",),
+        f"{NO_PLACE} 'fc_norm",
+    ),
+    Case(
+        "fc_norm without its flag",
+        M31,
+        lambda d: d.unset("fc_norm"),
+        ("vllm-fc-norm-unflagged",),
+        f"{NO_PLACE} 'fc_norm",
+    ),
+    Case(
+        "a map of zeros on the whole vocabulary",
+        L,
+        lambda d: d.put("d2t", torch.zeros(2048, dtype=torch.int64)),
+        ("vllm-d2t-full",),
+        "draft_id_to_target_id",
+    ),
+    Case(
+        "a map of zeros on the whole vocabulary",
+        M,
+        lambda d: d.put("d2t", torch.zeros(2048, dtype=torch.int64)),
+        ("vllm-d2t-full",),
+        "draft_id_to_target_id",
+    ),
     Case("another intermediate_size", L, lambda d: d.set(intermediate_size=512), ("vllm-shape",)),
     Case("no q_lora_rank: 1536", M, lambda d: d.unset("q_lora_rank"), ("vllm-shape",)),
     Case("heads too large", L, lambda d: d.set(head_dim=128), ("vllm-shape",)),
-    Case("a short embedding", L, lambda d: d.put("embed_tokens.weight", d.tensors["embed_tokens.weight"][:2000]), ("vllm-shape",)),
-    Case("four states, counted above only", "llama-four-states", lambda d: d.unset("num_aux_hidden_states").nest(**{IDS: None}),
-         ("vllm-shape",)),
-    Case("q_lora_rank: null", M, lambda d: d.set(q_lora_rank=None).drop("q_a", "q_b").put(f"{LAYER}self_attn.q_proj.weight",
-         some(256, 512)), ("vllm-plain-query",)),
-    Case("fc for another target", L, lambda d: d.set(target_hidden_size=128).put("fc.weight", some(256, 384)), ("vllm-target-width",),
-         facts={"target_hidden": 128}, run=True),
-    Case("boundary 0", M, lambda d: d.set(**{IDS: [0, 4, 5]}), ("vllm-zero-boundary",), facts={"boundaries": (0, 4, 5)}, run=True),
-    Case("a boundary twice", L, lambda d: d.set(**{IDS: [2, 2, 5]}), ("vllm-duplicate-id",), facts={"boundaries": (2, 2, 5)}, run=True),
+    Case(
+        "a short embedding",
+        L,
+        lambda d: d.put("embed_tokens.weight", d.tensors["embed_tokens.weight"][:2000]),
+        ("vllm-shape",),
+    ),
+    Case(
+        "four states, counted above only",
+        "llama-four-states",
+        lambda d: d.unset("num_aux_hidden_states").nest(**{IDS: None}),
+        ("vllm-shape",),
+    ),
+    Case(
+        "q_lora_rank: null",
+        M,
+        lambda d: d.set(q_lora_rank=None).drop("q_a", "q_b").put(f"{LAYER}self_attn.q_proj.weight", some(256, 512)),
+        ("vllm-plain-query",),
+    ),
+    Case(
+        "fc for another target",
+        L,
+        lambda d: d.set(target_hidden_size=128).put("fc.weight", some(256, 384)),
+        ("vllm-target-width",),
+        facts={"target_hidden": 128},
+        run=True,
+    ),
+    Case(
+        "boundary 0",
+        M,
+        lambda d: d.set(**{IDS: [0, 4, 5]}),
+        ("vllm-zero-boundary",),
+        facts={"boundaries": (0, 4, 5)},
+        run=True,
+    ),
+    Case(
+        "a boundary twice",
+        L,
+        lambda d: d.set(**{IDS: [2, 2, 5]}),
+        ("vllm-duplicate-id",),
+        facts={"boundaries": (2, 2, 5)},
+        run=True,
+    ),
     Case("four boundaries for three states", L, lambda d: d.set(**{IDS: [2, 4, 5, 7]}), ("vllm-aux-count",), run=True),
     Case("four boundaries for three states", M, lambda d: d.set(**{IDS: [2, 4, 5, 7]}), ("vllm-aux-count",), run=True),
-    Case("index_topk", M, lambda d: d.set(index_topk=2048, index_n_heads=2, index_head_dim=64), ("vllm-indexer-cpu",), "Sparse"),
-    Case("Quark INT4 per channel", f"{L}@quark-reorder", quark_weight(group_size=None, qscheme="per_channel"),
-         ("vllm-quark-per-channel",), "group_size"),
-    Case("Quark INT4 per channel", f"{M31}@quark-reorder", quark_weight(group_size=None, qscheme="per_channel"),
-         ("vllm-quark-per-channel",), "group_size"),
-    Case("Quark INT4 with INT8 activations", f"{L}@quark-reorder", quark_inputs, ("vllm-quark-activations",), "NotImplementedError|No quark"),
-    Case("ModelOpt INT4_AWQ", f"{L}@ct-channel", modelopt("INT4_AWQ"), ("vllm-modelopt",), "ModelOpt currently only supports"),
-    Case("ModelOpt W4A8_AWQ", f"{M31}@ct-channel", modelopt("W4A8_AWQ"), ("vllm-modelopt",), "ModelOpt currently only supports"),
-    Case("packed and undeclared", f"{L}@ct-channel", lambda d: d.unset("quantization_config"), ("vllm-packed-undeclared",), NO_PLACE),
-    Case("packed and undeclared", f"{M31}@gptq-g128", lambda d: d.unset("quantization_config"), ("vllm-packed-undeclared",), NO_PLACE),
-    Case("fc excluded by its file name", f"{L}@ct-channel", ignoring("fc", "lm_head"), ("vllm-not-excluded",), f"{NO_PLACE} 'fc"),
-    Case("fc excluded by its file name", f"{M31}@ct-g128", ignoring("fc", "re:.*fused_qkv_a_proj$", "re:.*kv_b_proj$"),
-         ("vllm-not-excluded",), f"{NO_PLACE} 'fc"),
+    Case(
+        "index_topk",
+        M,
+        lambda d: d.set(index_topk=2048, index_n_heads=2, index_head_dim=64),
+        ("vllm-indexer-cpu",),
+        "Sparse",
+    ),
+    Case(
+        "Quark INT4 per channel",
+        f"{L}@quark-reorder",
+        quark_weight(group_size=None, qscheme="per_channel"),
+        ("vllm-quark-per-channel",),
+        "group_size",
+    ),
+    Case(
+        "Quark INT4 per channel",
+        f"{M31}@quark-reorder",
+        quark_weight(group_size=None, qscheme="per_channel"),
+        ("vllm-quark-per-channel",),
+        "group_size",
+    ),
+    Case(
+        "Quark INT4 with INT8 activations",
+        f"{L}@quark-reorder",
+        quark_inputs,
+        ("vllm-quark-activations",),
+        "NotImplementedError|No quark",
+    ),
+    Case(
+        "ModelOpt INT4_AWQ",
+        f"{L}@ct-channel",
+        modelopt("INT4_AWQ"),
+        ("vllm-modelopt",),
+        "ModelOpt currently only supports",
+    ),
+    Case(
+        "ModelOpt W4A8_AWQ",
+        f"{M31}@ct-channel",
+        modelopt("W4A8_AWQ"),
+        ("vllm-modelopt",),
+        "ModelOpt currently only supports",
+    ),
+    Case(
+        "packed and undeclared",
+        f"{L}@ct-channel",
+        lambda d: d.unset("quantization_config"),
+        ("vllm-packed-undeclared",),
+        NO_PLACE,
+    ),
+    Case(
+        "packed and undeclared",
+        f"{M31}@gptq-g128",
+        lambda d: d.unset("quantization_config"),
+        ("vllm-packed-undeclared",),
+        NO_PLACE,
+    ),
+    Case(
+        "fc excluded by its file name",
+        f"{L}@ct-channel",
+        ignoring("fc", "lm_head"),
+        ("vllm-not-excluded",),
+        f"{NO_PLACE} 'fc",
+    ),
+    Case(
+        "fc excluded by its file name",
+        f"{M31}@ct-g128",
+        ignoring("fc", "re:.*fused_qkv_a_proj$", "re:.*kv_b_proj$"),
+        ("vllm-not-excluded",),
+        f"{NO_PLACE} 'fc",
+    ),
     Case("fc excluded by a glob", f"{L}@quark-reorder", excluding("*fc", "lm_head"), ("vllm-not-excluded",)),
-    Case("kv_b not excluded", f"{M31}@ct-channel", ignoring("re:.*fc$", "re:.*fused_qkv_a_proj$"), ("vllm-not-excluded",), "kv_b_proj"),
-    Case("the a-projections excluded unfused", f"{M31}@ct-channel", ignoring("re:.*fc$", r"re:.*\.(q_a|kv_a)_proj.*", "re:.*kv_b_proj$"),
-         ("vllm-not-excluded",)),
-    Case("down_proj excluded and packed", f"{L}@ct-channel", ignoring("re:.*fc$", "re:.*down_proj$"), ("vllm-excluded",), NO_PLACE),
-    Case("targets by file names", f"{L}@ct-g128", lambda d: d.quantization(config_groups={"group_0": {
-         **d.config["quantization_config"]["config_groups"]["group_0"], "targets": ["re:midlayer.*"]}}),  # type: ignore[index]
-         ("vllm-excluded",)),
-    Case("GPTQ without a list", f"{L}@gptq-channel", lambda d: d.set(quantization_config={k: v for k, v in
-         d.config["quantization_config"].items() if k != "modules_in_block_to_quantize"}), ("vllm-excluded",)),  # type: ignore[attr-defined]
-    Case("GPTQ with unfused names", f"{L}@gptq-g128", lambda d: d.quantization(modules_in_block_to_quantize=[
-         f"self_attn.{p}_proj" for p in "qkvo"] + ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]), ("vllm-excluded",)),
+    Case(
+        "kv_b not excluded",
+        f"{M31}@ct-channel",
+        ignoring("re:.*fc$", "re:.*fused_qkv_a_proj$"),
+        ("vllm-not-excluded",),
+        "kv_b_proj",
+    ),
+    Case(
+        "the a-projections excluded unfused",
+        f"{M31}@ct-channel",
+        ignoring("re:.*fc$", r"re:.*\.(q_a|kv_a)_proj.*", "re:.*kv_b_proj$"),
+        ("vllm-not-excluded",),
+    ),
+    Case(
+        "down_proj excluded and packed",
+        f"{L}@ct-channel",
+        ignoring("re:.*fc$", "re:.*down_proj$"),
+        ("vllm-excluded",),
+        NO_PLACE,
+    ),
+    Case(
+        "targets by file names",
+        f"{L}@ct-g128",
+        lambda d: d.quantization(
+            config_groups={
+                "group_0": {**d.config["quantization_config"]["config_groups"]["group_0"], "targets": ["re:midlayer.*"]}
+            }
+        ),
+        ("vllm-excluded",),
+    ),
+    Case(
+        "GPTQ without a list",
+        f"{L}@gptq-channel",
+        lambda d: d.set(
+            quantization_config={
+                k: v for k, v in d.config["quantization_config"].items() if k != "modules_in_block_to_quantize"
+            }
+        ),
+        ("vllm-excluded",),
+    ),
+    Case(
+        "GPTQ with unfused names",
+        f"{L}@gptq-g128",
+        lambda d: d.quantization(
+            modules_in_block_to_quantize=[f"self_attn.{p}_proj" for p in "qkvo"]
+            + ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+        ),
+        ("vllm-excluded",),
+    ),
     Case("k_proj as floats among packed ones", f"{L}@ct-channel", plain_key, ("vllm-torn",)),
-)  # fmt: skip
+)
 
 
 MISREAD: tuple[Case, ...] = (
@@ -235,8 +465,12 @@ MISREAD: tuple[Case, ...] = (
     Case("no fc", L, lambda d: d.drop("fc.weight"), ("vllm-missing-tensor",)),
     Case("no q_a_layernorm", M, lambda d: d.drop("q_a_layernorm"), ("vllm-missing-tensor",)),
     Case("no fc_norm.1", L31, lambda d: d.drop("fc_norm.1"), ("vllm-missing-tensor",)),
-    Case("the norm of the second layer called hidden_norm", "llama-two-layers",
-         lambda d: d.rename(lambda n: n.replace("layers.1.input_layernorm", "layers.1.hidden_norm")), ("vllm-later-norm",)),
+    Case(
+        "the norm of the second layer called hidden_norm",
+        "llama-two-layers",
+        lambda d: d.rename(lambda n: n.replace("layers.1.input_layernorm", "layers.1.hidden_norm")),
+        ("vllm-later-norm",),
+    ),
     Case("no d2t", REDUCED, lambda d: d.drop("d2t"), ("vllm-d2t-missing",)),
     Case("no lm_head", REDUCED, lambda d: d.drop("lm_head"), ("vllm-head-missing",)),
     Case("biases without their flag", "llama-biased", lambda d: d.set(attention_bias=False), ("vllm-bias-dropped",)),
@@ -250,25 +484,87 @@ MISREAD: tuple[Case, ...] = (
     Case("norm_output lost", L31, lambda d: d.unset("norm_output"), ("vllm-norm-output",)),
     Case("norm_output lost", M31, lambda d: d.unset("norm_output"), ("vllm-norm-output",)),
     Case("norm_output set", L, lambda d: d.set(norm_output=True), ("vllm-norm-output",)),
-    Case("norm_before_fc off", "llama-norm-before-fc", lambda d: d.set(norm_before_fc=False).nest(norm_before_fc=False), ("vllm-fusion",)),
-    Case("norm_before_fc off in eagle_config", "llama-norm-before-fc", lambda d: d.nest(norm_before_fc=False), ("vllm-fusion",)),
-    Case("norm_before_residual lost", "llama-normed-residual", lambda d: d.unset("norm_before_residual"), ("vllm-residual",)),
-    Case("norm_before_residual lost", "mla-normed-residual", lambda d: d.unset("norm_before_residual"), ("vllm-residual",)),
-    Case("speculators config without norm_before_residual", L, lambda d: inner_config(d.unset("norm_before_residual")), ("vllm-residual",)),
+    Case(
+        "norm_before_fc off",
+        "llama-norm-before-fc",
+        lambda d: d.set(norm_before_fc=False).nest(norm_before_fc=False),
+        ("vllm-fusion",),
+    ),
+    Case(
+        "norm_before_fc off in eagle_config",
+        "llama-norm-before-fc",
+        lambda d: d.nest(norm_before_fc=False),
+        ("vllm-fusion",),
+    ),
+    Case(
+        "norm_before_residual lost",
+        "llama-normed-residual",
+        lambda d: d.unset("norm_before_residual"),
+        ("vllm-residual",),
+    ),
+    Case(
+        "norm_before_residual lost",
+        "mla-normed-residual",
+        lambda d: d.unset("norm_before_residual"),
+        ("vllm-residual",),
+    ),
+    Case(
+        "speculators config without norm_before_residual",
+        L,
+        lambda d: inner_config(d.unset("norm_before_residual")),
+        ("vllm-residual",),
+    ),
     Case("another rope base", L, lambda d: d.unset("rope_parameters").set(rope_theta=1e6), ("vllm-rope",)),
-    Case("no YaRN", M, lambda d: d.unset("rope_scaling").set(rope_parameters={"rope_type": "default", "rope_theta": 50000.0}),
-         ("vllm-rope",)),
-    Case("trained on halves", M, rules=("vllm-rope",), facts={"rope": Rope(50000.0, "halves", "yarn", {
-         "factor": 64.0, "original_max_position_embeddings": 4096, "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0,
-         "mscale_all_dim": 1.0})}),
-    Case("attention_factor 1", M, lambda d: d.unset("rope_scaling").set(rope_parameters={
-         **d.config["rope_parameters"], "attention_factor": 1.0}), ("vllm-attention-factor",)),  # type: ignore[dict-item]
+    Case(
+        "no YaRN",
+        M,
+        lambda d: d.unset("rope_scaling").set(rope_parameters={"rope_type": "default", "rope_theta": 50000.0}),
+        ("vllm-rope",),
+    ),
+    Case(
+        "trained on halves",
+        M,
+        rules=("vllm-rope",),
+        facts={
+            "rope": Rope(
+                50000.0,
+                "halves",
+                "yarn",
+                {
+                    "factor": 64.0,
+                    "original_max_position_embeddings": 4096,
+                    "beta_fast": 1.0,
+                    "beta_slow": 1.0,
+                    "mscale": 1.0,
+                    "mscale_all_dim": 1.0,
+                },
+            )
+        },
+    ),
+    Case(
+        "attention_factor 1",
+        M,
+        lambda d: d.unset("rope_scaling").set(rope_parameters={**d.config["rope_parameters"], "attention_factor": 1.0}),
+        ("vllm-attention-factor",),
+    ),
     Case("is_causal: false", L, lambda d: d.set(is_causal=False), ("vllm-causal",)),
     Case("another eps", L, lambda d: d.set(rms_norm_eps=1e-3), ("vllm-eps",)),
     Case("another eps", M31, lambda d: d.set(rms_norm_eps=1e-3), ("vllm-eps",)),
-    Case("a window", L, lambda d: d.set(sliding_window=64, use_sliding_window=True, layer_types=["sliding_attention"]),
-         ("vllm-window",), facts={"window": 64}),
+    Case("a window that it was not trained with", L, windowed, ("vllm-window",)),
+    Case("no layer_types", "llama-window", lambda d: d.unset("layer_types"), ("vllm-window",)),
     Case("its own vocabulary", "llama-small-vocabulary", rules=("vllm-vocab",)),
-)  # fmt: skip
+)
 
 CASES: Sequence[Case] = (*SOUND, *REFUSED, *MISREAD)
+
+
+def fixed() -> frozenset[str]:
+    """Names of the cases that every test run asks vLLM: each rule once per attention, each base and form once."""
+    chosen: dict[tuple[str, ...], str] = {}
+    for case in CASES:
+        plain, _, way = case.base.partition("@")
+        kind = "mla" if plain.startswith("mla") else "llama"
+        keys: list[tuple[str, ...]] = [(rule, kind) for rule in case.rules]
+        for key in keys or [("sound", plain, way)]:
+            chosen.setdefault(key, case.name)
+    return frozenset(chosen.values())

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from draftconv.checkpoint import TensorRef
+from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.checks import target_table
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts, Gqa, Mla, Taps
-from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.quantization.reading import find_stored
 from draftconv.quantization.weights import floats
@@ -62,7 +62,11 @@ class Truth:
             if name not in refs and table is not None:
                 refs[name] = table
         plain = {name: _values(ref) for name, ref in refs.items() if name not in quantized}
-        return cls(facts, {name: t.bfloat16() if t.is_floating_point() else t for name, t in {**plain, **quantized}.items()}, target)
+        return cls(
+            facts,
+            {name: t.bfloat16() if t.is_floating_point() else t for name, t in {**plain, **quantized}.items()},
+            target,
+        )
 
 
 def _values(ref: TensorRef) -> Tensor:
@@ -173,4 +177,3 @@ def _equal(theirs: Tensor, mine: Tensor, *, rounded: bool) -> bool:
     if torch.equal(theirs.to(mine.dtype), mine):
         return True
     return rounded and float((theirs.float() - mine.float()).norm() / mine.float().norm()) < ROUNDED
-

@@ -18,6 +18,11 @@ from truth.store import Store
 from truth.table import Row
 
 LENGTH = 256
+"""Generated tokens per request."""
+BOUNDARIES = (1, 2, 3, 4, 5)
+"""Those of all fixtures, and of fixtures that are fed one layer early."""
+SHORT = 64
+"""What every test run generates."""
 EQUAL, POOLED, STEPS = 0.90, 0.005, 3000
 """Least share of requests with equal counts, largest difference of pooled accept length, fewest verify steps."""
 
@@ -32,9 +37,8 @@ def traced(work: Path, target: str, length: int, count: int) -> Trace:
     """The target's own text by transformers in float32, and its states: nothing of the engine's."""
     path = work / "traces" / f"{target}-{length}-{count}"
     if not path.exists():
-        drafters = tuple(DATA / "drafters" / name for name in FIXTURES if family(name) == target)
         options = TraceOptions(
-            drafters=drafters, dtype="float32", device="cpu", batch=32, max_tokens=length, ignore_eos=True,
+            boundaries=BOUNDARIES, dtype="float32", device="cpu", batch=32, max_tokens=length, ignore_eos=True,
             depth=engine.DEPTH, limit=count,
         )  # fmt: skip
         trace(DATA / "targets" / target, DATA / "prompts.json", path, options)

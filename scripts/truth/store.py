@@ -6,7 +6,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from truth.table import Part
 
 HERE = Path(__file__).parent
 UNTOLD = frozenset({"README.md", "draftconv.json"})
@@ -27,6 +29,13 @@ def digest(*parts: object) -> str:
 
 def _files(path: Path) -> Iterable[Path]:
     return [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file() and p.name not in UNTOLD)
+
+
+class Ask(Protocol):
+    """How a part gets an observation: from vLLM, from an earlier run, or from the committed table."""
+
+    def __call__(self, part: Part, case: str, depends: Iterable[object], find: Callable[[], Any]) -> Any:
+        """What was observed in a case, as `observed` and `detail`; `depends` is everything that decides it."""
 
 
 class Store:

@@ -86,5 +86,7 @@ def changes(found: Sequence[Row], committed: Truth) -> list[str]:
     return lines
 
 
+PARTS: tuple[Part, ...] = tuple(TITLES)
+
 EXACT: frozenset[Part] = frozenset({"loader", "matcher", "controls"})
 """Parts whose observation is a verdict; counts of the others may differ from one CPU to another."""
