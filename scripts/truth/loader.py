@@ -13,7 +13,7 @@ from draftconv.api.inspect import inspect
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.facts import Facts
 from draftconv.engines import ENGINES, Verdict, parse_engine
-from truth import engine
+from truth import engine, targets
 from truth.drafts import Directory, Makers, read, target_of, target_path
 from truth.loader_cases import CASES, Case
 from truth.observing import Truth, differences
@@ -66,6 +66,7 @@ def rows(work: Path, ask: Ask) -> Iterator[Row]:
             yield _row(case, path, makers.base(case.base), ask)
     for name, layout in spellings():
         yield _producer(name, layout, work, ask)
+    yield from targets.rows(SPEC, ask)
 
 
 def _row(case: Case, path: Path, base: Path, ask: Ask) -> Row:
