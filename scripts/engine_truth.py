@@ -9,11 +9,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from truth.store import Store
-from truth.table import PARTS, Part, Row, Truth, changes, disagreements, load, save
+from truth.table import PARTS, Part, Row, Truth, changes, disagreements, load, plain, save
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs" / "engine-truth.json"
@@ -82,7 +83,8 @@ def collect(parts: Sequence[Part], rows: Rows, work: Path, store: Store) -> tupl
     found: list[Row] = []
     for part in parts:
         started, before = time.monotonic(), len(found)
-        for row in rows(part, work, store):
+        for asked in rows(part, work, store):
+            row = replace(asked, detail=plain(asked.detail))
             found.append(row)
             if not row.agrees:
                 say(disagreements([row])[0])

@@ -28,7 +28,7 @@ ROOM = 1024
 """Tokens of the longest prompt and its text."""
 ROWS = 16
 """Inputs that every linear layer is tried with."""
-PATIENCE = 600
+PATIENCE = 300
 """Seconds after which a question is given up."""
 
 ENVIRONMENT: Mapping[str, str] = {
@@ -106,6 +106,8 @@ def start() -> str:
     import vllm.v1.worker.cpu_worker
     from vllm.model_executor.models import deepseek_eagle3, llama_eagle3, qwen3_eagle3  # noqa: F401
 
+    # A handler of tvm_ffi's prints a backtrace and may wait for ever in it; a question that crashes has to end.
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     if torch.get_num_threads() != 1:
         raise EngineDied("torch has several threads: start Python with OMP_NUM_THREADS=1")
     return str(vllm.__version__)
@@ -327,22 +329,6 @@ def _captured(config: Any) -> tuple[int, ...]:
     stub = SimpleNamespace(model=SimpleNamespace(layers=layers))
     chosen = named or SupportsEagle3.get_eagle3_default_aux_hidden_state_layers(stub)
     return tuple(sorted(set(chosen)))
-
-
-def hands_out_states(architecture: str) -> bool:
-    """Whether a target's class has the EAGLE-3 interface, by the registry."""
-
-    def question() -> bool:
-        from vllm.model_executor.models.interfaces import supports_eagle3
-        from vllm.model_executor.models.registry import ModelRegistry
-
-        model = ModelRegistry._try_load_model_cls(architecture)
-        return bool(supports_eagle3(model))
-
-    found = ask(question)
-    if isinstance(found, Refusal):
-        raise EngineDied(found.error)
-    return found
 
 
 # ── the whole engine ───────────────────────────────────────────────────────────────

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-Part = Literal["loader", "matcher", "conversions", "quantized", "replay", "controls"]
+Part = Literal["loader", "matcher", "replay", "controls", "conversions", "quantized"]
 
 TITLES: Mapping[Part, str] = {
     "loader": "What `inspect` says of a checkpoint",
     "matcher": "What is built quantized",
-    "conversions": "Every spelling of a drafter",
-    "quantized": "Quantized drafters and their BF16 twins",
     "replay": "Replay and the engine",
     "controls": "Drafters broken on purpose",
+    "conversions": "Every spelling of a drafter",
+    "quantized": "Quantized drafters and their BF16 twins",
 }
 
 
@@ -51,6 +52,15 @@ class Truth:
 
     def of(self, part: Part) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if row.part == part)
+
+
+def plain(text: str) -> str:
+    """What an engine said, without paths of this machine and not at length."""
+    return re.sub(r"(?<![\w.:/])(/[\w.@+-]+){2,}", "…", text)[:SAID].rstrip()
+
+
+SAID = 240
+"""Characters that are kept of an engine's message."""
 
 
 def save(truth: Truth, path: Path) -> None:

@@ -29,7 +29,7 @@ from truth.table import Row
 
 ROUNDED_INPUTS = ("int-w4a8", "int-w8a8", "fp8")
 """Ways after which vLLM rounds activations; after `pack-w4a8` it does not, whatever the file declares."""
-DRAFTERS = ("llama-eagle3", "llama-eagle3-reduced", "llama-eagle3.1", "mla-eagle3.1")
+DRAFTERS = ("llama-eagle3.1", "mla-eagle3.1")
 
 ENDS: Mapping[str, tuple[int, int]] = {"int4": (-8, 7), "int8": (-128, 127), "fp8": (0, 0)}
 """Smallest and largest code; FP8 has no even steps."""
@@ -66,7 +66,14 @@ class Measured:
     modules: int
 
 
-ALL = tuple(f"{name}@{way}" for name in DRAFTERS for way in WAYS)
+ALL = (
+    *(f"{name}@{way}" for name in DRAFTERS for way in WAYS),
+    *(
+        f"{name}@{way}"
+        for name in ("llama-eagle3-reduced", "mla-eagle3")
+        for way in ("ct-g128", "gptq-channel", "seed")
+    ),
+)
 FIXED = (*(f"llama-eagle3.1@{way}" for way in WAYS), "mla-eagle3.1@ct-channel")
 """What every test run asks: each form once, and one of MLA."""
 

@@ -13,7 +13,7 @@ import engine_truth
 import pytest
 from truth import loader, loader_cases, matcher
 from truth.store import Store, digest
-from truth.table import Part, Row, Truth, changes, load, save
+from truth.table import Part, Row, Truth, changes, load, plain, save
 
 from draftconv.engines import parse_engine
 from draftconv.engines.base import Line, Verdict
@@ -109,6 +109,12 @@ def test_an_unknown_part_is_a_usage_error() -> None:
     with pytest.raises(SystemExit) as stopped:
         run("loaders", rows=parts(GOOD))
     assert stopped.value.code == 2
+
+
+def test_paths_of_this_machine_are_not_kept() -> None:
+    said = "OSError: /home/someone/case/config.json is not there: model.layers.8/x, https://a.example/b"
+    assert plain(said) == "OSError: … is not there: model.layers.8/x, https://a.example/b"
+    assert len(plain("x" * 1000)) == 240
 
 
 class TestStore:
