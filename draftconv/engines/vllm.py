@@ -46,8 +46,28 @@ CLASSES: Mapping[str, Kind] = {
 }
 """architectures[0] → drafter class, after the `Eagle3` prefix rule (model_executor/models/registry.py)."""
 
-NO_INTERFACE = frozenset({"kimi_vl", "kimi_audio", "kimi_linear"})
+NO_INTERFACE = frozenset({"kimi_vl", "kimi_audio"})
 """Target model_types whose class does not hand out hidden states."""
+
+NO_INTERFACE_ON_AMD = frozenset({"kimi_linear"})
+"""Those that have one class for ROCm without, and one for everything else with it (models/kimi_k3/{amd,nvidia})."""
+
+NOT_NULL = frozenset({
+    "max_position_embeddings", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "vocab_size", "rms_norm_eps", "hidden_act", "attention_bias", "tie_word_embeddings", "initializer_range",
+    "use_cache",
+})  # fmt: skip
+"""Keys that transformers 5.19 wants to have a value, if they are there at all (strict dataclass fields)."""
+
+NOT_NULL_BY_TYPE: Mapping[str, frozenset[str]] = {
+    "llama": frozenset({"mlp_bias"}),
+    "qwen3": frozenset({"head_dim", "attention_dropout"}),
+    "deepseek": frozenset({
+        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "n_routed_experts", "n_shared_experts",
+        "moe_intermediate_size", "routed_scaling_factor",
+    }),
+}  # fmt: skip
+"""More of them, by the start of model_type; kimi_k2 is read as deepseek_v3."""
 
 MODELOPT_ALGORITHMS = frozenset(
     {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "MXFP8", "MIXED_PRECISION"}
@@ -224,6 +244,13 @@ def _d2t_on_full(reading: Reading) -> str | None:
     return "d2t is stored and draft_vocab_size is the target's" if "d2t" in reading.fates.fatal else None
 
 
+def _nulls(reading: Reading) -> str | None:
+    kind = reading.model_type.replace("kimi", "deepseek").replace("glm_moe_dsa", "deepseek")
+    more = [keys for start, keys in NOT_NULL_BY_TYPE.items() if kind.startswith(start)]
+    keys = NOT_NULL.union(*more)
+    return listed([f"{key}: null" for key, value in reading.config.data.items() if value is None and key in keys])
+
+
 _MERGED = ("q_a_proj", "kv_a_proj_with_mqa")
 """Whole on every rank, and loaded by the same code as what is cut along its outputs."""
 
@@ -249,8 +276,9 @@ def _too_long(reading: Reading) -> str | None:
 
 
 def _no_interface(reading: Reading) -> str | None:
-    missing = reading.target is not None and reading.target.model_type in NO_INTERFACE
-    return f"{reading.target.name} is {reading.target.model_type}" if reading.target and missing else None
+    target = reading.target
+    without = NO_INTERFACE | (NO_INTERFACE_ON_AMD if reading.spec.hardware in checks.AMD else frozenset())
+    return f"{target.name} is {target.model_type}" if target and target.model_type in without else None
 
 
 def _zero_boundary(reading: Reading) -> str | None:
@@ -404,7 +432,7 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-mtp", "refused", "this model_type is rewritten to a multi-token-prediction class",
          _SPEC, "run", _mtp),
     Rule("vllm-null", "refused", "transformers 5 rejects a null here",
-         "transformers 5.19 DeepseekV3Config, through vLLM 0.33.0", "run", checks.null_experts),
+         "transformers 5.19 LlamaConfig, Qwen3Config and DeepseekV3Config, through vLLM 0.33.0", "run", _nulls),
     Rule("vllm-activation", "refused", "the MLP is silu(gate) * up; any other hidden_act is refused",
          "model_executor/models/{llama,deepseek_v2}.py, 0.33.0", "run", checks.other_activation),
     Rule("vllm-prefix", "refused", "names must be bare: the loader prepends `model.` itself",

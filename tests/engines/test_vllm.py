@@ -72,8 +72,7 @@ CASES = {
     "vllm-indexer-cpu": Case("2048", lambda v: v.set(index_topk=2048), MLA, spec=":cpu"),
     "vllm-plain-query": Case("q_lora_rank", lambda v: v.set(q_lora_rank=None), FACTS["mla, plain query"],
                              good_facts=MLA),
-    "vllm-target": Case("kimi_linear", target=vary_target(KIMI_TARGET, model_type="kimi_linear"),
-                        good_target=KIMI_TARGET),
+    "vllm-target": Case("kimi_vl", target=vary_target(KIMI_TARGET, model_type="kimi_vl"), good_target=KIMI_TARGET),
     "vllm-target-width": Case("are 32", target=vary_target(LLAMA_TARGET, hidden=32), good_target=LLAMA_TARGET),
     "vllm-zero-boundary": Case("[0, 3, 6] on kimi-test", lambda v: v.set(**{IDS: [0, 3, 6]}),
                                FACTS["mla, layers given"], truth={"boundaries": (0, 3, 6)}),
@@ -241,6 +240,20 @@ class TestConfigs:
         view = GOOD.set(sliding_window=64, layer_types=["sliding_attention"])
         assert codes(view, facts) == set()
         assert codes(view) == {"vllm-window"}
+
+    @pytest.mark.parametrize("key", ["max_position_embeddings", "mlp_bias", "attention_bias"])
+    def test_nulls_of_a_llama_config(self, key: str) -> None:
+        assert codes(GOOD.set(**{key: None})) == {"vllm-null"}
+        assert codes(GOOD.set(pad_token_id=None, rope_scaling=None)) == set()
+
+    @pytest.mark.parametrize(("key", "broken"), [("max_position_embeddings", {"vllm-null"}), ("mlp_bias", set())])
+    def test_nulls_of_a_deepseek_config(self, key: str, broken: set[str]) -> None:
+        assert codes(written(MLA, "vllm", KIMI_TARGET).set(**{key: None}), MLA, KIMI_TARGET) == broken
+
+    def test_kimi_linear_has_the_interface_but_on_amd(self) -> None:
+        target = vary_target(LLAMA_TARGET, model_type="kimi_linear")
+        assert codes(GOOD, target=target) == set()
+        assert codes(GOOD, target=target, spec=":mi325x") == {"vllm-target"}
 
     def test_the_head_is_compared_with_the_target(self) -> None:
         view = GOOD.put("d2t", V, dtype="I64")
