@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from draftconv.api.trace import TraceOptions, trace
 from draftconv.parity.arms import Loading, load_arm
@@ -13,7 +15,7 @@ from draftconv.parity.run import run as replay
 from draftconv.parity.trace import Trace, open_trace
 from draftconv.reference.counts import Counts
 from truth import engine
-from truth.drafts import DATA, FIXTURES, family, read, target_path
+from truth.drafts import DATA, FIXTURES, Makers, family, read, target_path
 from truth.store import Store
 from truth.table import Row
 
@@ -45,9 +47,12 @@ def traced(work: Path, target: str, length: int, count: int) -> Trace:
     return open_trace(path)
 
 
-def replayed(found: Trace, name: str, path: Path) -> tuple[Counts, ...]:
-    """The counts of every request, by replay in float32."""
+def replayed(
+    found: Trace, name: str, path: Path, facts: Mapping[str, object] = MappingProxyType({})
+) -> tuple[Counts, ...]:
+    """The counts of every request, by replay in float32; `facts` are taken for other than the files say."""
     drafter = read(path, name)
+    drafter = replace(drafter, facts=replace(drafter.facts, **facts))  # type: ignore[arg-type]
     arm = load_arm(name, drafter, Loading(cache(found.table)))
     return tuple(record.counts for record in replay(found, found.entries, arm, [], depth=engine.DEPTH).records)
 
@@ -70,9 +75,9 @@ def compare(case: str, predicted: Sequence[Counts], observed: Sequence[Counts], 
 
 def rows(work: Path, store: Store, *, names: Sequence[str] = FIXTURES, length: int = LENGTH) -> Iterator[Row]:
     """One row per fixture; with less than the whole length the number of steps is not asked for."""
-    asked = prompts()
+    asked, makers = prompts(), Makers(work)
     for name in names:
-        path, target = DATA / "drafters" / name, target_path(name)
+        path, target = makers.base(name), target_path(name)
 
         def observe(path: Path = path, target: Path = target) -> list[tuple[int, ...]]:
             found = engine.run(path, target, asked, length)
