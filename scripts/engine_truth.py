@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from truth.store import Store
+from truth.store import Store, made_by
 from truth.table import PARTS, Part, Row, Truth, changes, disagreements, load, plain, save
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,6 +93,15 @@ def collect(parts: Sequence[Part], rows: Rows, work: Path, store: Store) -> tupl
     return tuple(found)
 
 
+def fresh(work: Path) -> Path:
+    """Where this code makes its directories; those of other code are removed."""
+    made = work / f"made-{made_by(ROOT)}"
+    for other in work.glob("made-*"):
+        if other != made:
+            shutil.rmtree(other)
+    return made
+
+
 def commit() -> str:
     """The commit of the checkout, marked when files differ from it."""
     words = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*")
@@ -133,12 +143,12 @@ def main(argv: Sequence[str], start: Callable[[], str] | None = None, rows: Rows
             found = collect(chosen, rows or fixed, work, Store(work / "answers", version))
         faults = [*disagreements(found), *changes(found, load(TABLE))]
     else:
-        work = options.work
-        found = collect(chosen, rows or everything, work, Store(work / "answers", version))
+        work = fresh(options.work)
+        found = collect(chosen, rows or everything, work, Store(options.work / "answers", version))
         faults = disagreements(found)
         if not options.parts:
             save(Truth(f"vLLM {version}, CPU", commit(), str(datetime.date.today()), found), TABLE)
-            say(f"wrote {TABLE.relative_to(ROOT)}; run scripts/docs")
+            say(f"wrote docs/{TABLE.name}; run scripts/docs")
     print(f"{len(found)} cases, {len(faults)} disagreements")
     print("".join(f"{fault}\n" for fault in faults), end="")
     return 1 if faults else 0

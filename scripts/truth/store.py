@@ -31,6 +31,12 @@ def _files(path: Path) -> Iterable[Path]:
     return [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file() and p.name not in UNTOLD)
 
 
+def made_by(root: Path) -> str:
+    """A short name for the code that makes directories and traces: what other code made is not used again."""
+    sources = [*(root / "draftconv").rglob("*.py"), *(root / "recipes").glob("*.yaml"), *HERE.glob("*.py")]
+    return digest(*sorted(sources), root / "tests" / "tiny.py")
+
+
 class Ask(Protocol):
     """How a part gets an observation: from vLLM, from an earlier run, or from the committed table."""
 
