@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -43,7 +44,10 @@ def traced(work: Path, target: str, length: int, count: int) -> Trace:
             boundaries=BOUNDARIES, dtype="float32", device="cpu", batch=32, max_tokens=length, ignore_eos=True,
             depth=engine.DEPTH, limit=count,
         )  # fmt: skip
-        trace(DATA / "targets" / target, DATA / "prompts.json", path, options)
+        partial = path.with_name(f"{path.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        trace(DATA / "targets" / target, DATA / "prompts.json", partial, options)
+        partial.replace(path)
     return open_trace(path)
 
 
