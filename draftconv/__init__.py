@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from draftconv.api.convert import ConvertOptions, convert
     from draftconv.api.diff import diff
     from draftconv.api.inspect import inspect
+    from draftconv.api.live import LiveOptions, live_parity
     from draftconv.api.parity import ParityOptions, parity
     from draftconv.api.push import push
     from draftconv.api.quantize import QuantizeOptions, quantize
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "ConvertOptions": "draftconv.api.convert",
     "DraftconvError": "draftconv.errors",
+    "LiveOptions": "draftconv.api.live",
     "ParityOptions": "draftconv.api.parity",
     "QuantizeOptions": "draftconv.api.quantize",
     "TraceOptions": "draftconv.api.trace",
     "convert": "draftconv.api.convert",
     "diff": "draftconv.api.diff",
     "inspect": "draftconv.api.inspect",
+    "live_parity": "draftconv.api.live",
     "push": "draftconv.api.push",
     "quantize": "draftconv.api.quantize",
     "serve": "draftconv.api.serve",
@@ -47,12 +50,14 @@ _HOMES = {
 __all__ = [
     "ConvertOptions",
     "DraftconvError",
+    "LiveOptions",
     "ParityOptions",
     "QuantizeOptions",
     "TraceOptions",
     "convert",
     "diff",
     "inspect",
+    "live_parity",
     "parity",
     "push",
     "quantize",

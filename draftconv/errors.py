@@ -77,6 +77,12 @@ class Void(DraftconvError):
     exit_code = 4
 
 
+class Unfinished(DraftconvError):
+    """A measurement that a person must do something for before it goes on; what was measured is kept."""
+
+    exit_code = 3
+
+
 class EngineError(DraftconvError):
     """An engine that is not installed, does not answer, or refuses what it is asked."""
 

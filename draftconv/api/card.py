@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, cast
@@ -17,8 +17,11 @@ from draftconv.layouts import layouts
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from draftconv.api.quantized import Told
+    from draftconv.quantization.deviation import Total
 
-def model_card(record: Mapping[str, object], facts: Facts, target: Target | None) -> str:
+
+def model_card(record: Mapping[str, object], facts: Facts, target: Target | None, told: Told | None) -> str:
     """Render the card. Nothing that came from a checkpoint can act as markup in it."""
     layout = layouts()[str(record["layout"])]
     hub = target.repo if target and target.path is None else ""
@@ -26,7 +29,10 @@ def model_card(record: Mapping[str, object], facts: Facts, target: Target | None
         record=record,
         source=cast(Mapping[str, object], record["source"]),
         title=layout.title,
-        serves=layout.writer.serves if layout.writer else (),
+        # Quantized weights are for the engines that were asked about them, not for all that read the layout.
+        serves=_engines(record) if facts.quantization else layout.writer.serves if layout.writer else (),
+        told=told,
+        total=_total(told) if told and told.deviations else None,
         facts=facts,
         attention=describe_attention(facts),
         boundaries=describe_boundaries(facts),
@@ -34,6 +40,16 @@ def model_card(record: Mapping[str, object], facts: Facts, target: Target | None
         # A local path may not be told, and its base name alone would not work when pasted.
         target=shlex.quote(code(hub)) if hub else "TARGET",
     )
+
+
+def _total(told: Told) -> Total:
+    from draftconv.quantization.deviation import total
+
+    return total(told.deviations)
+
+
+def _engines(record: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(cast(Sequence[str], record["engines"]))
 
 
 @cache

@@ -9,7 +9,7 @@ whole result, and a refused conversion has written nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +18,15 @@ from draftconv.api import packing, passes
 from draftconv.api.hints import hints
 from draftconv.api.planned import judge, named_quantization, spell_config
 from draftconv.api.provenance import FILE, Way, read_provenance
-from draftconv.api.record import make_record
+from draftconv.api.record import finished, make_record
 from draftconv.api.repairs import repair
 from draftconv.api.work import Change, Work, start
 from draftconv.checkpoint import (
     FLOATS,
     Checkpoint,
     Copy,
+    Document,
+    Hashes,
     Plan,
     PlannedTensor,
     local_path,
@@ -37,6 +39,7 @@ from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.drafter.tensors import expected
 from draftconv.engines import ENGINES, EngineSpec, Verdict, parse_engine
+from draftconv.engines.kernels import usual_style
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, Writer
@@ -44,6 +47,7 @@ from draftconv.layouts.reading import read_drafter
 from draftconv.layouts.spelling import spell
 
 if TYPE_CHECKING:
+    from draftconv.api.quantized import Told
     from draftconv.quantization.reading import Stored
 
 Progress = Callable[[int], None]
@@ -184,19 +188,26 @@ def plan_drafter(
     *,
     packer: Callable[[Work], Work] | None = None,
     engines: Sequence[EngineSpec] = (),
+    told: Told | None = None,
+    again: tuple[Stored, Collection[str]] | None = None,
 ) -> Conversion:
     """As `plan_conversion`, for a drafter that has been read and checked already.
 
     Args:
         packer: the last pass, which may quantize weights.
-        engines: who has to read what `packer` made; without it those that the layout is for.
+        engines: who has to read quantized weights; floats are for those that the layout is for.
+        told: what the record and the card tell of a quantization.
+        again: the quantized weights of the source, and the names of those that `packer` quantizes again.
     """
     checkpoint = drafter.checkpoint
     found = layout(options.to)
     writer = _writer(found, options.to)
     codes = frozenset(problem.code for problem in findings.problems)
     work = start(drafter)
-    if (stored := _stored(drafter, options)) is not None:
+    if again is not None:
+        stored: Stored | None = again[0]
+        work = packing.taken_apart(work, *again)
+    elif (stored := _stored(drafter, options)) is not None:
         if options.dequantize:
             work = packing.dequantize(work, stored, passes.float_dtype(options.dtype))
             work = work.with_facts("its weights were dequantized", quantization=None)
@@ -204,7 +215,7 @@ def plan_drafter(
             floats, packed = packing.apart(stored, options.unpack)
             work = packing.dequantize(work, floats, passes.float_dtype(options.dtype))
             work = packing.without_quantized(work, packed)
-            packer, engines = _repacking(packed, found, options, target)
+            packer, engines = _repacking(packed, found, options, target, engines)
     work, repaired = repair(work, options.repairs, codes)
     # That undeclared integers are no floats is settled once they have been recognised.
     settled = repaired | {UNDECLARED_INTEGERS} if stored is not None else repaired
@@ -241,17 +252,21 @@ def plan_drafter(
         reads=_reads(checkpoint, target, options),
         findings=stored.findings if stored else (),
     )
-    record = make_record(conversion, options, target, provenance)
-    card = {"README.md": _card(record, work, target)} if options.card else {}
+    record = make_record(conversion, options, target, provenance, told)
+
+    def last_files(hashes: Hashes) -> dict[str, Document]:
+        whole = finished(record, conversion, hashes)
+        return {FILE: whole, "README.md": _card(whole, work, target, told)} if options.card else {FILE: whole}
+
     sidecars = work.packed.sidecars if work.packed else {}
-    plan = replace(conversion.plan, json_files={"config.json": config, **sidecars, FILE: record}, text_files=card)
+    plan = replace(conversion.plan, files={"config.json": config, **sidecars}, last_files=last_files)
     return replace(conversion, plan=plan)
 
 
-def _card(record: Mapping[str, object], work: Work, target: Target | None) -> str:
+def _card(record: Mapping[str, object], work: Work, target: Target | None, told: Told | None) -> str:
     from draftconv.api.card import model_card
 
-    return model_card(record, work.facts, target)
+    return model_card(record, work.facts, target, told)
 
 
 def _writer(found: Layout, name: str) -> Writer:
@@ -318,7 +333,7 @@ def _stored(drafter: Drafter, options: ConvertOptions) -> Stored | None:
 
 
 def _repacking(
-    stored: Stored, found: Layout, options: ConvertOptions, target: Target | None
+    stored: Stored, found: Layout, options: ConvertOptions, target: Target | None, engines: Sequence[EngineSpec]
 ) -> tuple[Callable[[Work], Work], Sequence[EngineSpec]]:
     """The last pass of a repack, and who has to read what comes of it.
 
@@ -328,14 +343,15 @@ def _repacking(
     from draftconv.quantization.formats import find_format
 
     form, style = find_format(str(options.pack))
-    scheme = packing.same_integers(stored, form, lossy=options.allow_lossy)
-    specs = [parse_engine(found.id)] if found.id in ENGINES else []
+    specs = engines or ([parse_engine(found.id)] if found.id in ENGINES else [])
+    style = style or next((usual_style(spec.name, form.id) for spec in specs), None)
+    scheme, rounded = packing.same_integers(stored, form, lossy=options.allow_lossy)
 
     def pack(work: Work) -> Work:
         quantized = [f"{module}.weight" for module in stored.modules]
         kept = [name for name in expected(work.facts) if name.endswith(".weight") and name not in quantized]
         ignore, listed = packing.spelled(form.id, work.facts, kept, quantized, specs, target)
-        return packing.repack(work, stored, packing.Form(form, style, scheme, ignore, listed))
+        return packing.repack(work, stored, packing.Form(form, style, scheme, ignore, listed, rounded))
 
     return pack, specs
 

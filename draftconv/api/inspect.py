@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.api.hints import hints
-from draftconv.checkpoint import open_checkpoint
+from draftconv.checkpoint import FLOATS, open_checkpoint, show_some
 from draftconv.drafter.checks import Findings, check_drafter, deep_bytes
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import ENGINES, Verdict, parse_engine
-from draftconv.errors import DraftconvError
+from draftconv.errors import DraftconvError, UsageError
 from draftconv.layouts.reading import read_drafter
 
 if TYPE_CHECKING:
@@ -27,12 +27,14 @@ class Weights:
 
     Attributes:
         format: its id; None when they cannot be read.
-        says: in words. `findings`: what is not as config.json says, or why they cannot be read.
+        says: in words. `findings`: what is not as usual, or why they cannot be read.
+        lies: those of them that config.json says otherwise.
     """
 
     format: str | None
     says: str
     findings: tuple[str, ...]
+    lies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,13 @@ class Inspection:
     not_made: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     weights: Weights | None = None
+    from_format: str | None = None
+    """How quantized weights were said to be stored."""
+
+    @property
+    def misdeclared(self) -> bool:
+        """Whether quantized weights are not as config.json says, so that no engine that goes by it reads them."""
+        return any(problem.code == MISDECLARED for problem in self.problems)
 
 
 def inspect(
@@ -55,6 +64,7 @@ def inspect(
     target_layers: int | None = None,
     layout: str | None = None,
     aux_convention: str | None = None,
+    from_format: str | None = None,
     deep: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Inspection:
@@ -63,11 +73,12 @@ def inspect(
     Args:
         source: directory, weights file or Hub id; on the Hub a few MB are read by range.
         engines: as `ENGINE[@VERSION][:HARDWARE]`; all engines at their newest when empty.
+        from_format: how quantized weights are stored, as FORMAT or FORMAT:STYLE, when it cannot be told.
         progress: called with the bytes that `deep` has read so far and in all.
 
     Raises:
         BadCheckpoint, NotADrafter, NeedsExport: it is not a readable drafter.
-        UsageError: unknown engine, layout, target or convention.
+        UsageError: unknown engine, layout, target, convention or format, or a format of a drafter that has none.
     """
     specs = [parse_engine(text) for text in engines or ENGINES]
     found = find_target(target, target_layers)
@@ -81,39 +92,79 @@ def inspect(
     )
     known = frozenset(problem.code for problem in findings.problems)
     verdicts = tuple(ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, found, spec, known) for spec in specs)
-    return Inspection(drafter, found, findings.problems, findings.not_made, verdicts, _weights(drafter))
+    weights = _weights(drafter, from_format)
+    problems = (*findings.problems, *(Problem(MISDECLARED, lie) for lie in (weights.lies if weights else ())))
+    return Inspection(drafter, found, problems, findings.not_made, verdicts, weights, from_format)
 
 
-def _weights(drafter: Drafter) -> Weights | None:
+def _weights(drafter: Drafter, from_format: str | None) -> Weights | None:
     if drafter.facts.quantization is None:
+        if from_format:
+            raise UsageError("--from-format is about quantized drafters, this one is not quantized")
         return None
     from draftconv.quantization.reading import find_stored
 
     try:
-        stored = find_stored(drafter)
+        stored = find_stored(drafter, from_format)
+    except UsageError:
+        raise
     except DraftconvError as error:
-        return Weights(None, "not known", (f"{error.what}: {error.why}" if error.why else error.what,))
-    return Weights(stored.format.id, stored.title, stored.findings)
+        told = (error.what, error.why, f"to go on, {error.cure}" if error.cure else "")
+        lines = tuple(line for line in told if line)
+        return Weights(None, "not known", lines, lines[:1])
+    findings = list(stored.findings)
+    if stored.unlisted:
+        names = show_some(stored.unlisted)
+        findings.append(f"{names} plain and not excluded by config.json: some engines take it for quantized, see below")
+    return Weights(stored.format.id, stored.title, tuple(findings), stored.lies)
+
+
+MISDECLARED = "weights-misdeclared"
+"""The problem that makes every engine stumble, whatever its rules say of the config alone."""
 
 
 def remedy(found: Inspection) -> ConvertOptions | None:
     """The conversion after which the engines that were asked about read the drafter rightly, if there is one.
 
-    It has been planned, not only guessed: with the same target and source, `convert` will do it.
+    It has been planned, not only guessed: with the same target and source, `convert` will do it. Integers
+    that an engine does not read are offered in another format first, and as floats where none will do.
     """
-    from draftconv.api.convert import ConvertOptions, plan_drafter
+    from draftconv.api.convert import UNDECLARED_INTEGERS, ConvertOptions, plan_drafter
     from draftconv.api.repairs import REPAIRS, WITH_PATH
 
-    broken = [problem.code for problem in found.problems if problem.severity == "error"]
-    failing = [verdict.spec.name for verdict in found.verdicts if verdict.status != "loads" or broken]
+    quantized = found.drafter.facts.quantization is not None
+    settled = {UNDECLARED_INTEGERS} if quantized else set()
+    broken = [p.code for p in found.problems if p.severity == "error" and p.code not in settled]
+    failing = [
+        verdict.spec.name for verdict in found.verdicts if verdict.status != "loads" or broken or found.misdeclared
+    ]
     if not failing or not set(broken) <= REPAIRS.keys() - WITH_PATH:
         return None
+    if quantized and (found.weights is None or found.weights.format is None or found.drafter.checkpoint.path is None):
+        return None  # a plan reads the weights, which on the Hub would be fetched first
     findings = Findings(found.problems, found.not_made)
     for to in dict.fromkeys([*(["portable"] if len(found.verdicts) > 1 else []), *failing]):
-        options = ConvertOptions(to=to, repairs=tuple(dict.fromkeys(broken)), card=False)
-        try:
-            plan_drafter(found.drafter, findings, found.target, options)
-        except DraftconvError:
-            continue
-        return options
+        engines = [verdict.spec for verdict in found.verdicts if to in (verdict.spec.name, "portable")]
+        for rest in _ways(found) if quantized else [ConvertOptions()]:
+            options = replace(rest, to=to, repairs=tuple(dict.fromkeys(broken)), card=False)
+            try:
+                plan_drafter(found.drafter, findings, found.target, options, engines=engines)
+            except DraftconvError:
+                continue
+            return options
     return None
+
+
+PACKS = ("compressed-pack", "compressed-float", "gptq", "modelopt-awq:trtllm", "modelopt-fp8:trtllm")
+"""Formats to offer, those that most engines read first."""
+
+
+def _ways(found: Inspection) -> Iterator[ConvertOptions]:
+    """What to do with quantized weights, the least first."""
+    from draftconv.api.convert import ConvertOptions
+
+    packed_fc = "fc.weight" not in found.drafter.tensors or found.drafter.tensors["fc.weight"].dtype not in FLOATS
+    for unpack in ((), ("fc",)) if packed_fc else ((),):
+        for pack in PACKS:
+            yield ConvertOptions(pack=pack, unpack=unpack, from_format=found.from_format)
+    yield ConvertOptions(dequantize=True, from_format=found.from_format)

@@ -20,7 +20,7 @@ from draftconv.errors import UsageError
 from draftconv.layouts.reading import read_drafter
 from draftconv.parity.report.model import Arm
 from draftconv.parity.trace import Trace, tensor_hash
-from draftconv.parity.verdict import EXACT, GATES, Gate, Kind
+from draftconv.parity.verdict import EXACT, GATES, Gate, How, Kind
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import Recipe, find_recipe
 from draftconv.quantization.scheme import GRIDS, GridName
@@ -113,21 +113,21 @@ def line_up(
     for name, drafter in drafters.items():
         _refuse_other_target(name, drafter, trace)
         trace.columns(fed_by(name, drafter))
-    total = 2 * sum(_bytes(drafter) for drafter in drafters.values())  # once to hash it, once to load it
+    total = 2 * sum(bytes_of(drafter) for drafter in drafters.values())  # once to hash it, once to load it
     tally = Tally(None if progress is None else lambda done: progress(done, total))
     how = Loading(cache(trace.table), options.semantics, options.dtype, options.device)
 
     (first_name, first_drafter), *rest = drafters.items()
     first = load_arm(first_name, first_drafter, how)
-    tally.add(_bytes(first_drafter))
-    leader = Side(_about(first_name, first_drafter, tally), first)
+    tally.add(bytes_of(first_drafter))
+    leader = Side(about_arm(first_name, first_drafter, tally), first)
     sides = []
     for name, drafter in rest:
         arm = load_arm(name, drafter, how, like=first.model)
-        tally.add(_bytes(drafter))
+        tally.add(bytes_of(drafter))
         parts = _named(replaced_one_by_one(first, arm), name, names) if options.attribute else {}
-        gate = _gate(_done(first_drafter, drafter), options.margin)
-        sides.append(Side(_about(name, drafter, tally), arm, gate, parts))
+        wanted = gate(done(first_drafter, drafter), options.margin)
+        sides.append(Side(about_arm(name, drafter, tally), arm, wanted, parts))
     sides += (_quantized(leader, first_drafter, recipe, options, names) for recipe in recipes)
     line = Lineup(leader, tuple(sides), replace(first, name=names.new(f"{first_name} again")))
     return _with_controls(line, first_drafter, trace, names) if options.self_test else line
@@ -157,11 +157,17 @@ def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
             )
 
 
-def _bytes(drafter: Drafter) -> int:
+def bytes_of(drafter: Drafter) -> int:
+    """Bytes of all its tensors."""
     return sum(ref.nbytes for ref in (*drafter.tensors.values(), *drafter.companions.values()))
 
 
-def _about(name: str, drafter: Drafter, tally: Tally) -> Arm:
+def about_arm(name: str, drafter: Drafter, tally: Tally | None = None) -> Arm:
+    """What the report says of a drafter; all of its bytes are read once.
+
+    Args:
+        tally: told the bytes of each tensor.
+    """
     facts = drafter.facts
     revision = drafter.checkpoint.revision
     return Arm(
@@ -215,7 +221,7 @@ def _quantized(reference: Side, drafter: Drafter, recipe: Recipe, options: Parit
         content=hashlib.sha256(f"{reference.about.content} {json.dumps(done, sort_keys=True)}".encode()).hexdigest(),
     )
     arm = replace(first, name=name, model=simulate(first.model, recipe, stored=stored))
-    return Side(about, arm, _gate(_bits(recipe.scheme.weights.grid), options.margin), _named(parts, name, names))
+    return Side(about, arm, gate(_bits(recipe.scheme.weights.grid), options.margin), _named(parts, name, names))
 
 
 def _with_controls(line: Lineup, drafter: Drafter, trace: Trace, names: Names) -> Lineup:
@@ -236,7 +242,7 @@ def _with_controls(line: Lineup, drafter: Drafter, trace: Trace, names: Names) -
 # ── what is asked of them ──────────────────────────────────────────────────────────
 
 
-def _done(reference: Drafter, candidate: Drafter) -> Kind:
+def done(reference: Drafter, candidate: Drafter) -> Kind:
     """What was done to a candidate: quantized, if the reference is not; else nothing that changes a weight."""
     if candidate.facts.quantization is None or reference.facts.quantization is not None:
         return "conversion"
@@ -249,10 +255,11 @@ def _bits(grid: GridName) -> Kind:
     return "4-bit" if GRIDS[grid].bits == 4 else "8-bit"
 
 
-def _gate(kind: Kind, margin: float | None) -> Gate:
+def gate(kind: Kind, margin: float | None, how: How = "replay") -> Gate:
+    """What a candidate of this kind must keep: a margin that was asked for, else what the table asks."""
     match margin:
         case None:
-            return GATES[kind, "replay"]
+            return GATES[kind, how]
         case 0:
             return EXACT
         case _:

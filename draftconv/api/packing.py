@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from draftconv.api.work import Packed, Work
-from draftconv.checkpoint import Computation, Computed, Copy, PlannedTensor, TensorRef, show, show_some
+from draftconv.api.work import ChangeKind, Packed, Work
+from draftconv.checkpoint import Computation, Computed, Copy, PlannedTensor, show, show_some
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
@@ -15,16 +15,22 @@ from draftconv.engines.naming import ignore_names, module_names, wide_modules, w
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.quantization.exclusions import WEIGHT, fused_with
 from draftconv.quantization.recipes import FormatName
-from draftconv.quantization.scheme import GRIDS, Per, ScaleDtype, Scheme, WeightScheme
+from draftconv.quantization.scheme import GRIDS, InputScheme, Per, ScaleDtype, Scheme, WeightScheme
 
 if TYPE_CHECKING:
+    from draftconv.api.rounding import Rounding
     from draftconv.quantization.deviation import Deviation
     from draftconv.quantization.formats.base import Format, Part, Weight
     from draftconv.quantization.grids import InputScales
     from draftconv.quantization.reading import Stored
+    from draftconv.quantization.weights import Floats, Smoothing
 
 ACTIVATIONS = "activations"
 """What a record calls the rounding of inputs, which no fact of the drafter holds."""
+
+
+DEQUANTIZED = "dequantized from "
+"""How a record begins to tell of a weight that became floats again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class Form:
     Attributes:
         scheme: what the file declares. `ignore`: kept modules as the readers spell them.
         listed: quantized modules as the reader spells them, for formats that list them.
+        rounded: scales of a repack are rounded to the dtype of the weights, because the format holds no others.
     """
 
     format: Format
@@ -41,6 +48,7 @@ class Form:
     scheme: Scheme
     ignore: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
+    rounded: bool = False
 
     def packed(self) -> Packed:
         """What config.json and its sidecars say."""
@@ -80,22 +88,26 @@ def quantize(
     form: Form,
     why: str,
     *,
+    rounding: Rounding,
     deviations: dict[str, Deviation],
     input_scales: InputScales,
+    smoothings: Mapping[str, Smoothing],
+    stored: Stored | None = None,
 ) -> Work:
     """Quantize some weights of a drafter.
 
     Args:
-        names: canonical weights. `why`: for the record.
+        names: canonical weights. `why`: for the record. `rounding`: who rounds them.
         deviations: is told how far each weight went, once the plan is executed.
-        input_scales: of static activations, by module.
+        input_scales: of static activations, by module. `smoothings`: of inputs, by weight.
+        stored: quantized weights of the source; those among `names` are quantized again.
 
     Raises:
         Refused: the format cannot hold a weight of this shape.
     """
-    from draftconv.quantization.weights import Quantize
+    from draftconv.quantization.weights import Again, Quantize
 
-    sources = {name: _float_source(work, name) for name in names}
+    sources = {name: _float_source(work, name, stored) for name in names}
     for name, ref in sources.items():
         module = name.removesuffix(WEIGHT)
         computation = Quantize(
@@ -107,10 +119,18 @@ def quantize(
             tuple(sources[other] for other in fused_with(name, sources)),
             deviations,
             input_scales.get(module),
+            rounding.rounds,
+            rounding.block,
+            rounding.device,
+            smoothings.get(name),
         )
         outputs, inputs = ref.shape
         parts = form.format.parts((outputs, inputs), form.scheme, ref.dtype)
-        work = _computed(work.without(name), module, parts, computation).declare("replaced", name, why)
+        work = _computed(work.without(name), module, parts, computation)
+        kind: ChangeKind = "requantized" if isinstance(ref, Again) else "replaced"
+        work = work.declare(kind, name, f"{why}; inputs smoothed by AWQ" if name in smoothings else why)
+    if stored is not None:
+        work = _activations(work, stored.declared.inputs, form)
     return replace(work, packed=form.packed())
 
 
@@ -130,20 +150,37 @@ def repack(work: Work, stored: Stored, form: Form) -> Work:
         Refused: the format cannot hold them.
         BadCheckpoint: the tensors of a weight do not fit each other.
     """
+    from draftconv.quantization.repack import rounding
     from draftconv.quantization.weights import Repack
 
     for module, parts in stored.modules.items():
-        group = form.scheme.weights.group
-        computation = Repack(module, parts, stored, form.format, form.style, group)
+        group, weight_only = form.scheme.weights.group, form.scheme.inputs is None
+        computation = Repack(module, parts, stored, form.format, form.style, group, form.rounded, weight_only)
         weight = computation.weight()
         foretold = form.format.parts(stored.shapes[module], form.scheme, weight.dtype)
         work = _computed(work, module, foretold, computation)
-        work = work.declare("replaced", f"{module}{WEIGHT}", f"the same integers and scales as {form.format.title}")
-    before, after = stored.declared.inputs, form.scheme.inputs
-    if before != after:
-        why = f"{before or '16 bit'} → {after or '16 bit'}: {form.format.title} cannot declare them"
-        work = work.declare("fact", ACTIVATIONS, why)
+        why = f"the same integers and scales as {form.format.title}"
+        if form.rounded:
+            why += f", scales rounded to {weight.dtype}: values change by up to {rounding(weight.dtype):.2%}"
+        work = work.declare("replaced", f"{module}{WEIGHT}", why)
+    work = _activations(work, stored.declared.inputs, form, f": {form.format.title} cannot declare them")
     return replace(work, packed=form.packed())
+
+
+def _activations(work: Work, before: InputScheme | None, form: Form, why: str = "") -> Work:
+    """The work with a change of what inputs are rounded to declared, if there is one."""
+    after = form.scheme.inputs
+    if before == after:
+        return work
+    return work.declare("fact", ACTIVATIONS, f"{before or '16 bit'} → {after or '16 bit'}{why}")
+
+
+def taken_apart(work: Work, stored: Stored, names: Collection[str]) -> Work:
+    """Without the quantized weights of the source: floats in place of those that are not among `names`."""
+    again = {module: parts for module, parts in stored.modules.items() if f"{module}{WEIGHT}" in names}
+    kept = {module: parts for module, parts in stored.modules.items() if module not in again}
+    work = dequantize(work, replace(stored, modules=kept), None)
+    return without_quantized(work, replace(stored, modules=again))
 
 
 def dequantize(work: Work, stored: Stored, dtype: str | None) -> Work:
@@ -160,7 +197,7 @@ def dequantize(work: Work, stored: Stored, dtype: str | None) -> Work:
         planned = PlannedTensor(
             f"{module}{WEIGHT}", computation.dtype, stored.shapes[module], Computed(computation, "weight")
         )
-        work = work.put(planned).declare("replaced", f"{module}{WEIGHT}", f"dequantized from {stored.format.title}")
+        work = work.put(planned).declare("replaced", f"{module}{WEIGHT}", f"{DEQUANTIZED}{stored.format.title}")
     return work
 
 
@@ -192,26 +229,26 @@ def apart(stored: Stored, modules: Sequence[str]) -> tuple[Stored, Stored]:
     )
 
 
-def same_integers(stored: Stored, form: Format, *, lossy: bool) -> Scheme:
-    """How a format would declare weights that are stored in another.
+def same_integers(stored: Stored, form: Format, *, lossy: bool) -> tuple[Scheme, bool]:
+    """How a format would declare weights that are stored in another, and whether their scales have to be rounded.
 
     Args:
-        lossy: leave out activations that the format cannot declare.
+        lossy: leave out activations that the format cannot declare, and round scales that it cannot hold.
 
     Raises:
-        Refused: the format cannot hold the integers, or not all that is declared of them.
+        Refused: the format cannot hold the integers, or not all that belongs to them.
     """
     declared = stored.declared
     weight = stored.load(next(iter(stored.modules)))
     grid, inputs = weight.quantized.grid, declared.inputs
     group = stored.group(weight)
-    if (grid, "group" if group else per_of(weight)) not in form.holds:
-        group = _held_group(stored) if (grid, "group") in form.holds else None
-    per = "group" if group else per_of(weight)
-    if (grid, per) not in form.holds:
+    per: Per = "group" if group else per_of(weight)
+    if (grid, per) not in form.holds and (grid, "group") in form.holds:
+        per, group = "group", _held_group(stored)
+    if (grid, per) not in form.holds or (per == "group" and group is None):
         raise Refused(
-            f"{form.title} cannot hold {GRIDS[grid].title} per {per}",
-            why=f"it holds {', '.join(sorted(f'{g} per {p}' for g, p in form.holds))}",
+            f"{form.title} cannot hold {GRIDS[grid].title} {f'per group of {group}' if group else f'per {per}'}",
+            why=f"it holds {', '.join(sorted(f'{GRIDS[g].title} per {p}' for g, p in form.holds))}",
             cure="choose another --pack, or --dequantize",
         )
     if inputs not in form.inputs and not lossy:
@@ -223,7 +260,30 @@ def same_integers(stored: Stored, form: Format, *, lossy: bool) -> Scheme:
     wide = weight.quantized.scale.dtype.itemsize == 4 and grid in ("int4", "int8")
     scale: ScaleDtype = "F32" if wide else GRIDS[grid].scales[0]
     weights = WeightScheme(grid, per, GRIDS[grid].rules[0], scale, group)
-    return Scheme(weights, inputs if inputs in form.inputs else None)
+    scheme = Scheme(weights, inputs if inputs in form.inputs else None)
+    if not wide or weight.dtype == "F32" or _holds(form, weight, scheme):
+        return scheme, False
+    narrow = replace(scheme, weights=replace(weights, scale_dtype="weight"))
+    if not _holds(form, weight, narrow):
+        return scheme, False  # it is not for the scales; what for, is said where the tensors are planned
+    if not lossy:
+        from draftconv.quantization.repack import rounding
+
+        raise Refused(
+            f"{form.title} has no room for F32 scales of {weight.dtype} weights",
+            why=f"rounded to {weight.dtype}, scales and weights change by up to {rounding(weight.dtype):.2%}",
+            cure="add --allow-lossy to round them, or use --dequantize instead of --pack",
+        )
+    return narrow, True
+
+
+def _holds(form: Format, weight: Weight, scheme: Scheme) -> bool:
+    outputs, inputs = weight.quantized.codes.shape
+    try:
+        form.parts((outputs, inputs), scheme, weight.dtype)
+    except Refused:
+        return False
+    return True
 
 
 def per_of(weight: Weight) -> Per:
@@ -246,7 +306,11 @@ def _held_group(stored: Stored) -> int | None:
     return next((g for g in (128, 64, 32) if all(inputs % g == 0 for _, inputs in stored.shapes.values())), None)
 
 
-def _float_source(work: Work, name: str) -> TensorRef:
+def _float_source(work: Work, name: str, stored: Stored | None) -> Floats:
+    if stored is not None and name.removesuffix(WEIGHT) in stored.modules:
+        from draftconv.quantization.weights import Again
+
+        return Again(name, stored)
     match work.tensors[name].operation:
         case Copy(ref):
             return ref

@@ -6,7 +6,6 @@ for, one arm per changed tensor (`attribute`) and one per fault (`self_test`).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,7 @@ from draftconv.parity.report import read_report
 from draftconv.parity.report.extended import extended, refuse_unextendable
 from draftconv.parity.report.model import About, Attribution, Comparison, Control, Report
 from draftconv.parity.semantics import SEMANTICS, Semantics
-from draftconv.parity.trace import DTYPES, Entry, Trace, open_trace
+from draftconv.parity.trace import DTYPES, Entry, Trace, digest, open_trace
 from draftconv.parity.verdict import CONTROL_MARGIN, EXIT_CODES, Gate, judge
 from draftconv.reference.counts import Counts
 
@@ -239,7 +238,6 @@ def _accept_length(records: Sequence[Record], arm: str) -> float:
 
 def _run_about(trace: Trace, entries: Sequence[Entry], options: ParityOptions) -> About:
     about = trace.about
-    hashed = hashlib.sha256("".join(entry.tokens + entry.states for entry in entries).encode())
     return About(
         how="replay",
         target=about.target + (f"@{about.revision}" if about.revision else ""),
@@ -256,5 +254,5 @@ def _run_about(trace: Trace, entries: Sequence[Entry], options: ParityOptions) -
             "replay": f"{options.dtype} on {options.device}",
             "tables": f"as {options.semantics} takes them",
         },
-        trace=hashed.hexdigest(),
+        trace=digest(entries),
     )

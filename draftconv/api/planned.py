@@ -26,6 +26,8 @@ from draftconv.layouts.emit import NEUTRAL_KEYS, TORCH_DTYPES
 from draftconv.layouts.reading import read_drafter
 
 QUANTIZATION = "quantization_config"
+QUANTIZATIONS = (QUANTIZATION, "compression_config")
+"""Where a config may say that weights are quantized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def spell_config(
     work: Work, found: Layout, writer: Writer, target: Target | None, names: Mapping[str, str], returning: Way | None
 ) -> Spelled:
     """The layout's config.json and metadata; the recorded original ones where they still say the same."""
-    if returning is not None and work.packed is None and not _cast_since(work, returning):
+    if returning is not None and not _quantized(work, returning) and not _cast_since(work, returning):
         original = cast(dict[str, object], _without_code(returning.origin.config))
         metadata = {key: str(value) for key, value in returning.origin.source.section("metadata").data.items()}
         if (left := _problems_left(work, names, original, metadata, target)) is not None:
@@ -69,6 +71,11 @@ def spell_config(
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, (bool, int, float, str)) or (isinstance(value, list) and all(map(_is_plain, value)))
+
+
+def _quantized(work: Work, returning: Way) -> bool:
+    """Whether weights are quantized now, or were then: their word is never taken from a record."""
+    return work.packed is not None or any(key in returning.origin.config for key in QUANTIZATIONS)
 
 
 def _cast_since(work: Work, returning: Way) -> bool:

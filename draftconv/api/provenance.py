@@ -45,6 +45,12 @@ class Origin:
         return tuple(Change(row["kind"], row["what"], row["why"]) for row in rows)  # type: ignore[arg-type]
 
     @property
+    def quantization(self) -> Config | None:
+        """How weights were quantized on the way from it; None where they were not, or the record does not tell."""
+        found = Config(self.data, FILE).section("quantization")
+        return found if found.data else None
+
+    @property
     def order(self) -> tuple[int, ...] | None:
         """Source row of each row of lm_head, when they were permuted."""
         return Config(self.data, FILE).integers("lm_head_order")
@@ -127,7 +133,11 @@ class Provenance:
     def handed_on(self) -> list[dict[str, object]]:
         """The history as the `earlier` of a next conversion."""
         keys = ("source", "changes", "lm_head_order")
-        return [{key: origin.data.get(key) for key in keys} for origin in self.history]
+        return [
+            {key: origin.data.get(key) for key in keys}
+            | ({"quantization": found.data} if (found := origin.quantization) else {})
+            for origin in self.history
+        ]
 
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
@@ -165,7 +175,8 @@ def _is_step(row: object) -> bool:
     named = all(isinstance(source.get(key), (str, type(None))) for key in ("layout", "confidence", "aux_convention"))
     rows = order is None or (isinstance(order, list) and sorted(map(_row, order)) == list(range(len(order))))
     changes = all(_is_map(c) and {"kind", "what", "why"} <= c.keys() for c in row["changes"])
-    return named and rows and changes and _is_map(source.get("metadata", {}))
+    quantization = isinstance(row.get("quantization"), (dict, type(None)))
+    return named and rows and changes and quantization and _is_map(source.get("metadata", {}))
 
 
 def _row(value: object) -> int:

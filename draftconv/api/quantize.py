@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from draftconv.api import packing
 from draftconv.api.convert import Conversion, ConvertOptions, plan_drafter
 from draftconv.api.hints import hints
+from draftconv.api.quantized import Told, quantization_record
+from draftconv.api.rounding import Rounding, decide
 from draftconv.api.work import Work
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.checks import check_drafter
@@ -26,12 +28,18 @@ from draftconv.engines.kernels import Deployment, resolve, widest
 from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts.reading import read_drafter
-from draftconv.quantization.exclusions import WEIGHT, Selection, select
+from draftconv.quantization.exclusions import WEIGHT, Selection, fused_with, select
+from draftconv.quantization.oracles import BackendName
 from draftconv.quantization.recipes import Recipe, find_recipe
+from draftconv.quantization.scheme import Scheme
 
 if TYPE_CHECKING:
+    from draftconv.parity.replay import Arm
+    from draftconv.parity.request import Request
     from draftconv.quantization.deviation import Deviation
     from draftconv.quantization.grids import InputScales
+    from draftconv.quantization.reading import Stored
+    from draftconv.quantization.weights import Smoothing
 
 FEW = 3
 """Sizes that a refusal names; the rest are counted."""
@@ -47,6 +55,8 @@ class QuantizeOptions:
         allow_a16: leave activations in 16 bits where an engine has no form of the recipe otherwise.
         tp: ranks of tensor parallelism, for the sizes that the engines' kernels take.
         calibrate: a trace, for recipes with static activation scales.
+        backend: who rounds the weights. `device`: where torch rounds them.
+        requantize: take a source that is quantized already.
         convert: how everything else is converted; its `to` follows from `engines`.
     """
 
@@ -55,6 +65,9 @@ class QuantizeOptions:
     allow_a16: bool = False
     tp: int = 1
     calibrate: Path | None = None
+    backend: BackendName = "native"
+    device: str = "cpu"
+    requantize: bool = False
     convert: ConvertOptions = field(default_factory=ConvertOptions)
 
 
@@ -64,17 +77,27 @@ class Quantization:
 
     Attributes:
         deployments: engine as it was named → what will run there; empty when none was.
+        rounding: who rounds the weights, and what is not as the recipe says.
         faults: sizes for which an engine leaves the kernel that it would have taken, in words.
         deviations: canonical weight → how far it went; filled while the output is written.
+        stored: the quantized weights of the source; None where it had none.
     """
 
     recipe: Recipe
     selection: Selection
     deployment: Deployment
     deployments: Mapping[str, Deployment]
+    rounding: Rounding
     conversion: Conversion
     faults: tuple[str, ...]
     deviations: Mapping[str, Deviation]
+    stored: Stored | None = None
+
+    @property
+    def unpacked(self) -> tuple[str, ...]:
+        """Weights that were quantized in the source and are floats now, because the recipe keeps them."""
+        names = (f"{module}{WEIGHT}" for module in self.stored.modules) if self.stored else ()
+        return tuple(name for name in names if name not in self.selection.quantized)
 
     def write(self, out: str | Path, *, overwrite: bool = False, progress: Callable[[int], None] | None = None) -> None:
         """Write the directory `out`, which appears whole or not at all; see `Conversion.write`."""
@@ -104,40 +127,92 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
 
     Raises:
         Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the drafter is
-            quantized already, or what would be written would not be read rightly.
-        UsageError: unknown recipe or engine, several engines that need different files, no calibration.
+            quantized already, the backend does not have the scheme, or what would be written would not
+            be read rightly.
+        UsageError: unknown recipe or engine, several engines that need different files, no calibration,
+            a backend whose package is missing or does not start.
     """
     recipe = find_recipe(options.recipe)
     specs = [parse_engine(text) for text in options.engines]
     target = find_target(options.convert.target, options.convert.target_layers)
     checkpoint = open_checkpoint(source, download=download)
     drafter = read_drafter(checkpoint, hints(options.convert.source, options.convert.aux_convention, target))
-    _refuse_quantized(drafter)
+    stored = _stored(drafter, options)
     deployments = {str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs}
     deployment = _one(deployments) if deployments else widest(recipe)
     selection = select(recipe, drafter.facts)
     faults = tuple(_slower(specs, deployment, drafter, selection, options.tp))
+    _refuse_uncalibrated(deployment, options)
+    rounding = decide(options.backend, recipe, deployment, options.calibrate, options.device)
+    deployment = replace(deployment, scheme=rounding.scheme)
     form = _form(deployment, drafter, selection, specs, target)
-    scales = _input_scales(drafter, deployment, selection, options)
+    scales: InputScales = {}
+    smoothings: Mapping[str, Smoothing] = {}
+    if rounding.smooths and options.calibrate is not None:
+        smoothings, notes = _smoothings(drafter, stored, deployment.scheme, selection, options.calibrate)
+        rounding = replace(rounding, notes=(*rounding.notes, *notes))
+    elif options.calibrate is not None:
+        scales = _input_scales(drafter, deployment, selection, options.calibrate)
     deviations: dict[str, Deviation] = {}
 
     def packer(work: Work) -> Work:
-        why = f"quantized by recipe {recipe.name}: {deployment.scheme}"
-        return packing.quantize(work, selection.quantized, form, why, deviations=deviations, input_scales=scales)
+        by = f"; rounded by {rounding.package}" if rounding.package else ""
+        why = f"quantized by recipe {recipe.name}: {deployment.scheme}{by}"
+        return packing.quantize(
+            work,
+            selection.quantized,
+            form,
+            why,
+            rounding=rounding,
+            deviations=deviations,
+            input_scales=scales,
+            smoothings=smoothings,
+            stored=stored,
+        )
 
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     convert = replace(options.convert, to=_layout(specs))
-    conversion = plan_drafter(drafter, findings, target, convert, packer=packer, engines=specs)
-    return Quantization(recipe, selection, deployment, deployments, conversion, faults, deviations)
+    record = quantization_record(
+        recipe, deployment, selection, rounding, engines=tuple(deployments), allow_a16=options.allow_a16,
+        tp=options.tp, calibrate=options.calibrate,
+    )  # fmt: skip
+    told = Told(record, str(deployment.scheme), deviations)
+    conversion = plan_drafter(
+        drafter,
+        findings,
+        target,
+        convert,
+        packer=packer,
+        engines=specs,
+        told=told,
+        again=(stored, selection.quantized) if stored else None,
+    )
+    return Quantization(recipe, selection, deployment, deployments, rounding, conversion, faults, deviations, stored)
 
 
-def _refuse_quantized(drafter: Drafter) -> None:
-    if drafter.facts.quantization:
+def _stored(drafter: Drafter, options: QuantizeOptions) -> Stored | None:
+    """The quantized weights of a source that is quantized already.
+
+    Raises:
+        Refused: they are there and nobody asked to quantize them again, or no format that is known.
+        UsageError: an option is about them and there are none.
+    """
+    if drafter.facts.quantization is None:
+        if options.requantize:
+            raise UsageError("--requantize is about quantized drafters, this one is not quantized")
+        if options.convert.from_format:
+            raise UsageError("--from-format is about quantized drafters, this one is not quantized")
+        return None
+    if not options.requantize:
         raise Refused(
             f"this drafter is quantized already: {drafter.facts.quantization}",
             why="errors of both would add up",
-            cure="quantize the 16-bit drafter that it was made from, or repack it with `draftconv convert --pack`",
+            cure="quantize the 16-bit drafter that it was made from, repack it with `draftconv convert --pack`, "
+            "or add --requantize to do it all the same",
         )
+    from draftconv.quantization.reading import find_stored
+
+    return find_stored(drafter, options.convert.from_format)
 
 
 def _slower(
@@ -203,31 +278,67 @@ def _form(
     )
 
 
-def _input_scales(
-    drafter: Drafter, deployment: Deployment, selection: Selection, options: QuantizeOptions
-) -> InputScales:
-    """Scales of static activations, measured on the trace of `--calibrate`.
-
-    Raises:
-        UsageError: the recipe needs them and there is no trace.
-    """
+def _refuse_uncalibrated(deployment: Deployment, options: QuantizeOptions) -> None:
     inputs = deployment.scheme.inputs
-    if inputs is None or inputs.dynamic:
-        return {}
-    if options.calibrate is None:
+    if inputs is not None and not inputs.dynamic and options.calibrate is None:
         raise UsageError(
             f"recipe {options.recipe} scales activations by fixed numbers: {inputs}",
             why="they are measured on the drafter's own inputs, never invented",
             cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
         )
-    from draftconv.parity.arms import Loading, load_arm
+
+
+def _input_scales(drafter: Drafter, deployment: Deployment, selection: Selection, calibrate: Path) -> InputScales:
+    """Scales of static activations, measured on a trace; none where they are dynamic."""
+    inputs = deployment.scheme.inputs
+    if inputs is None or inputs.dynamic:
+        return {}
     from draftconv.parity.calibration import input_peaks
-    from draftconv.parity.trace import open_trace
     from draftconv.quantization.grids import input_scale
 
-    trace = open_trace(options.calibrate)
-    arm = load_arm(drafter.checkpoint.name, drafter, Loading(trace.table))
+    arm, requests = _fed(drafter, calibrate)
     modules = [name.removesuffix(WEIGHT) for name in selection.quantized]
-    requests = (trace.read(entry, arm.boundaries) for entry in trace.entries)
     peaks = input_peaks(arm, requests, arm.boundaries, modules)
     return {module: input_scale(peak, inputs) for module, peak in peaks.items()}
+
+
+def _smoothings(
+    drafter: Drafter, stored: Stored | None, scheme: Scheme, selection: Selection, calibrate: Path
+) -> tuple[dict[str, Smoothing], list[str]]:
+    """What AWQ smooths the inputs of weights by, found when they are written; and what to say of it.
+
+    Source of what is left out: TensorRT-LLM `_torch/modules/linear.py`, main 2026 H2; read.
+    """
+    from draftconv.parity.calibration import sampled_inputs
+    from draftconv.quantization.oracles.modelopt import smoothing
+    from draftconv.quantization.weights import Again, Smoothing
+
+    groups = dict.fromkeys(fused_with(name, selection.quantized) for name in selection.quantized)
+    joined = [name for group in groups if len(group) > 1 and scheme.inputs is None for name in group]
+    smooth = [group for group in groups if group[0] not in joined]
+    arm, requests = _fed(drafter, calibrate)
+    sampled = sampled_inputs(arm, requests, arm.boundaries, [group[0].removesuffix(WEIGHT) for group in smooth])
+    found: dict[str, Smoothing] = {}
+    for group in smooth:
+        inputs = sampled[group[0].removesuffix(WEIGHT)]
+        again = group[0].removesuffix(WEIGHT) in stored.modules if stored else False
+        refs = {name: Again(name, stored) if stored and again else drafter.tensors[name] for name in group}
+        found |= dict.fromkeys(group, Smoothing(refs, scheme, inputs.rows_NI, inputs.peak_I, smoothing))
+    notes = []
+    if sampled:
+        rows = max(len(inputs.rows_NI) for inputs in sampled.values())
+        notes += [f"inputs are smoothed by AWQ, found on {rows} rows of each that are spread over the trace"]
+    if joined:
+        modules = ", ".join(name.removesuffix(WEIGHT) for name in joined)
+        notes += [f"not smoothed: {modules}: beside 16-bit activations TensorRT-LLM drops the factors of what it joins"]
+    return found, notes
+
+
+def _fed(drafter: Drafter, calibrate: Path) -> tuple[Arm, Iterator[Request]]:
+    """The drafter and the requests of a trace, to be replayed for what its weights are fed."""
+    from draftconv.parity.arms import Loading, load_arm
+    from draftconv.parity.trace import open_trace
+
+    trace = open_trace(calibrate)
+    arm = load_arm(drafter.checkpoint.name, drafter, Loading(trace.table))
+    return arm, (trace.read(entry, arm.boundaries) for entry in trace.entries)

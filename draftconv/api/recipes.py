@@ -29,6 +29,11 @@ def listed() -> tuple[Recipe, ...]:
     return tuple(find_recipe(name) for name in recipe_names())
 
 
+def forms(recipe: Recipe) -> dict[str, dict[str, str]]:
+    """Engine → hardware → the format that serves a recipe there; empty where it has no form."""
+    return {engine: {hw: _served(recipe, f"{engine}:{hw}").format for hw in hardware_of(engine)} for engine in ENGINES}
+
+
 def served(name: str) -> tuple[Recipe, tuple[Served, ...]]:
     """A recipe, shipped or of the user's own, and where it runs.
 

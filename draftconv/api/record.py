@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import draftconv
 from draftconv.api.provenance import FORMAT, Provenance, output_digest
 from draftconv.api.work import Work, content_hash, facts_json
-from draftconv.checkpoint import Checkpoint, Computed, Copy
+from draftconv.checkpoint import Checkpoint, Computed, Copy, Hashes
 from draftconv.drafter.targets import Target
 
 if TYPE_CHECKING:
     from draftconv.api.convert import Conversion, ConvertOptions
+    from draftconv.api.quantized import Told
 
 
 def make_record(
-    conversion: Conversion, options: ConvertOptions, target: Target | None, provenance: Provenance | None
+    conversion: Conversion,
+    options: ConvertOptions,
+    target: Target | None,
+    provenance: Provenance | None,
+    told: Told | None,
 ) -> dict[str, object]:
-    """The record of a conversion: no times, hosts or absolute paths, so equal inputs give equal bytes."""
+    """The record of a conversion: no times, hosts or absolute paths, so equal inputs give equal bytes.
+
+    `finished` completes it once the output's computed tensors are known.
+    """
     drafter, work, found = conversion.drafter, conversion.work, conversion.layout
-    checkpoint, tensors = drafter.checkpoint, conversion.plan.tensors
+    checkpoint = drafter.checkpoint
     chosen = {key: value for key, value in asdict(options).items() if value not in (None, ()) and key != "target"}
     renamed: dict[str, list[str]] = {}
     for name in sorted(drafter.names.keys() & conversion.names.keys()):
         renamed.setdefault(drafter.names[name], []).append(conversion.names[name])
-    record: dict[str, object] = {
+    quantization = {"quantization": told.record} if told else {}
+    return {
         "draftconv": draftconv.__version__,
         "format": FORMAT,
         "layout": found.id,
@@ -46,6 +56,7 @@ def make_record(
         else None,
         "engines": [str(verdict.spec) for verdict in conversion.verdicts],
         "options": {key: _base_names(value) for key, value in chosen.items()},
+        **quantization,
         "facts": facts_json(work.facts),
         "reasons": dict(drafter.reasons),
         "renamed": {old: ", ".join(new) for old, new in sorted(renamed.items()) if [old] != new},
@@ -57,7 +68,16 @@ def make_record(
         "warnings": [{"code": p.code, "detail": p.detail} for p in conversion.warnings],
         "not_checked": list(conversion.not_made),
     }
-    return record | {"output": output_digest({tensor.name: tensor for tensor in tensors}, conversion.config, record)}
+
+
+def finished(record: Mapping[str, object], conversion: Conversion, hashes: Hashes) -> dict[str, object]:
+    """The record with the hashes of all computed tensors, and with the digest that ties it to the output."""
+    canonical = {spelled: name for name, spelled in conversion.names.items()}
+    computed = {canonical[name]: found for name, found in hashes.items()}
+    made = {**cast(Mapping[str, str], record["made"]), **computed}
+    whole = {**record, "made": dict(sorted(made.items()))}
+    tensors = {tensor.name: tensor for tensor in conversion.plan.tensors}
+    return whole | {"output": output_digest(tensors, conversion.config, whole)}
 
 
 def _made(work: Work, provenance: Provenance | None) -> dict[str, str]:
@@ -67,7 +87,7 @@ def _made(work: Work, provenance: Provenance | None) -> dict[str, str]:
     made = {}
     for name, tensor in sorted(work.tensors.items()):
         if isinstance(tensor.operation, Computed):
-            continue  # what is quantized, packed anew or dequantized is compared with the source's weight
+            continue  # known once it is written, see `finished`
         if name in earlier and isinstance(tensor.operation, Copy) and name not in declared:
             made[name] = earlier[name]
         elif name in declared or name in earlier:

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import draftconv
+from draftconv.api.asking import GENERATION, MAX_TOKENS, first_turns, goal_of, lengths_of, refuse_too_long, target_files
 from draftconv.api.hints import hints
 from draftconv.api.running import Job, Runner, running
 from draftconv.checkpoint import FLOATS, SIZES, Checkpoint, TensorRef, open_checkpoint, show
 from draftconv.checkpoint.text import size
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.facts import Taps
-from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target, find_target
+from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.errors import Undecided, UsageError, WriteError
 from draftconv.layouts.reading import read_drafter
-from draftconv.parity.dialogue import Dialogue, end_tokens, open_dialogue, prompts_hash
-from draftconv.parity.prompts import Prompt, load_prompts
+from draftconv.parity.dialogue import end_tokens, open_dialogue, prompts_hash
+from draftconv.parity.prompts import load_prompts
 from draftconv.parity.trace import DTYPES, TOKENIZER, About, Trace
 
 if TYPE_CHECKING:
     from draftconv.parity.turns import Progress
-
-MAX_TOKENS = 256
-"""Counted tokens per request where neither a suite nor an option says otherwise."""
-
-GENERATION = "generation_config.json"
 
 _TABLES: Mapping[str, tuple[str, ...]] = {"embed_tokens": EMBED_NAMES, "lm_head": HEAD_NAMES}
 
@@ -133,24 +129,24 @@ def trace(
     from draftconv.parity.turns import capture_all, slots
 
     _check_numbers(options)
-    goal = _goal(str(target), options.revision)
+    goal = goal_of(str(target), options.revision)
     boundaries, reason = _boundaries(goal, options)
     refuse_occupied(out)
     asked = load_prompts(str(prompts), options.limit)
     requests = slots(asked.prompts)
-    directory, checkpoint = _files(goal)
+    directory, checkpoint = target_files(goal)
     eos = () if options.ignore_eos else end_tokens(checkpoint.config, checkpoint.sidecars.get(GENERATION, {}))
     trusted = options.trust_remote_code
     dialogue = open_dialogue(directory, asked.prompts, eos, chat=options.chat, trust_remote_code=trusted)
-    first = _first_turns(dialogue, asked.prompts, goal)
+    first = first_turns(dialogue, asked.prompts, goal)
     max_tokens = options.max_tokens or asked.max_tokens or MAX_TOKENS
     lengths = [
-        _lengths(prompt, ids, dialogue, max_tokens + options.depth)
+        lengths_of(prompt, ids, dialogue, max_tokens + options.depth)
         for prompt, ids in zip(asked.prompts, first, strict=True)
     ]
     longest = max(map(max, lengths))
     if options.url is None:  # a server knows its own room
-        _refuse_too_long(asked.prompts, lengths, goal)
+        refuse_too_long(asked.prompts, lengths, goal)
     job = Job(goal, directory, checkpoint, boundaries, max_tokens, options.depth, eos, longest, out)
     with running(job, options) as runner:
         tables = {
@@ -202,23 +198,6 @@ def _check_numbers(options: TraceOptions) -> None:
         raise UsageError(f"--dtype {show(options.dtype)}: unknown", cure=f"one of {', '.join(DTYPES)}")
 
 
-def _goal(spec: str, revision: str | None) -> Target:
-    goal = find_target(spec, None)
-    if goal is None or not (goal.path or goal.repo):
-        raise UsageError(f"--target {show(spec)} names no model that could be run", cure="give a directory or a Hub id")
-    if revision is not None:
-        if goal.path or "@" in goal.repo:
-            raise UsageError(f"--revision {show(revision)}: {show(spec)} is no bare Hub id", cure="drop --revision")
-        return _goal(f"hf://{goal.repo}@{revision}", None)
-    if goal.hidden is None or goal.vocab is None:
-        raise UsageError(
-            f"the config.json of {show(goal.name)} has no {'hidden_size' if goal.hidden is None else 'vocab_size'}",
-            why="nobody could check the states against it",
-            cure="add it as the model was trained",
-        )
-    return goal
-
-
 def _boundaries(goal: Target, options: TraceOptions) -> tuple[tuple[int, ...], str]:
     """Which boundaries to keep, ascending, and why these."""
     if options.boundaries and options.drafters:
@@ -250,31 +229,6 @@ def _boundaries_of(spec: str | Path, goal: Target, convention: str | None) -> tu
     return found
 
 
-def _files(goal: Target) -> tuple[Path, Checkpoint]:
-    """The target's files on this machine, downloaded if they are on the Hub."""
-    if goal.path is not None:
-        return goal.path, open_checkpoint(goal.path)
-    from draftconv.checkpoint.checkpoint import hub_name
-    from draftconv.checkpoint.hub import fetch_model
-
-    repository, revision = hub_name(goal.repo)
-    path, commit = fetch_model(repository, revision)
-    return path, replace(open_checkpoint(path), name=repository, revision=commit)
-
-
-def _first_turns(dialogue: Dialogue, prompts: Sequence[Prompt], goal: Target) -> list[list[int]]:
-    """What the target is asked first, as its token ids."""
-    first = [dialogue.render(prompt, ()) for prompt in prompts]
-    for prompt, ids in zip(prompts, first, strict=True):
-        if max(ids) >= (goal.vocab or 0):
-            raise UsageError(
-                f"prompt {show(prompt.id)} holds token {max(ids)}; {goal.name} has {goal.vocab} tokens",
-                why="the prompts were tokenized for another target",
-                cure="give prompts as text, or the token ids of this target",
-            )
-    return first
-
-
 def _table(checkpoint: Checkpoint, runner: Runner, name: str) -> TensorRef:
     """The bytes of the target's own files; what the loaded model holds where they keep it in another form."""
     tied = checkpoint.config.get("tie_word_embeddings") is True
@@ -283,27 +237,6 @@ def _table(checkpoint: Checkpoint, runner: Runner, name: str) -> TensorRef:
         if ref is not None and ref.dtype in FLOATS:
             return ref
     return runner.table(name)
-
-
-def _lengths(prompt: Prompt, first: Sequence[int], dialogue: Dialogue, generated: int) -> list[int]:
-    """Tokens of each turn and its text, at most; what a chat template adds to later turns is left out."""
-    found = [len(first) + generated]
-    for turn in prompt.turns[1:]:
-        asked = dialogue.tokenizer.encode(turn, add_special_tokens=False) if dialogue.tokenizer else []
-        found.append(found[-1] + len(asked) + generated)
-    return found
-
-
-def _refuse_too_long(prompts: Sequence[Prompt], lengths: Sequence[list[int]], goal: Target) -> None:
-    """Past its positions a target goes on writing, and what it writes measures nothing."""
-    prompt, needed = max(zip(prompts, map(max, lengths), strict=True), key=lambda row: row[1])
-    if goal.max_positions is not None and needed > goal.max_positions:
-        raise UsageError(
-            f"prompt {show(prompt.id)} and its text take up to {needed} tokens, {goal.name} has {goal.max_positions} "
-            "positions",
-            why="what it writes beyond them is not what it would write in use",
-            cure="lower --max-tokens, or leave the prompt out",
-        )
 
 
 def _check_room(out: Path, sizing: Sizing) -> None:

@@ -6,7 +6,8 @@ if it follows from the vocabulary maps of both sides, or if it is declared in a
 was attached or repaired must then still have the bytes whose hash the record holds.
 
 Quantized weights are compared by what they stand for: one that was rounded must be the nearest
-that its scales allow, one that was packed anew or dequantized the same values, bit for bit.
+that its scales allow, one that was packed anew or dequantized the same values, bit for bit. What no
+rule can tell, such as the scale of activations that was measured on a trace, is held to its hash.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from draftconv.api.hints import hints
-from draftconv.api.packing import ACTIVATIONS
+from draftconv.api.packing import ACTIVATIONS, DEQUANTIZED
 from draftconv.api.provenance import FILE, Provenance, Way, read_provenance
+from draftconv.api.quantized import recorded_weights
 from draftconv.api.words import word
 from draftconv.api.work import MAPS, content_hash, copy_of, output_blocks
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
@@ -32,7 +34,8 @@ from draftconv.engines.base import EngineSpec, Status
 from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
 from draftconv.layouts.reading import read_drafter
-from draftconv.quantization.exclusions import WEIGHT
+from draftconv.quantization.exclusions import WEIGHT, fused_with
+from draftconv.quantization.scheme import WeightScheme
 
 if TYPE_CHECKING:
     from draftconv.quantization.reading import Stored
@@ -134,8 +137,30 @@ class _Declared:
         return self.provenance.from_format if self.provenance and direct else None
 
     def made(self, name: str) -> str | None:
-        """The hash that a tensor must have which does not come from the source."""
+        """The hash that a tensor must have which does not come from the source as it is."""
         return self.provenance.made.get(name) if self.provenance and self.way else None
+
+    def changed(self, name: str, ref: TensorRef) -> bool:
+        """Whether a tensor has other bytes than those that the record holds a hash of."""
+        made = self.made(name)
+        return made is not None and content_hash(copy_of(name, ref)) != made
+
+    def dequantized(self, name: str) -> bool:
+        """Whether a weight was floats in the source, was quantized on the way, and is floats again."""
+        return (self.find("replaced", name) or "").startswith(DEQUANTIZED)
+
+    def rounded(self, name: str) -> WeightScheme | None:
+        """How such a weight was rounded on the way; None where nobody can tell."""
+        steps = [step for step in self.way.steps if step.quantization] if self.way else []
+        if len(steps) != 1 or self.find("cast", name):
+            return None
+        found = steps[0].quantization
+        return recorded_weights(found) if found else None
+
+    @property
+    def direct(self) -> str:
+        """The name of what the output was made from."""
+        return (self.provenance.history[0].source.text("name") if self.provenance else None) or "its direct source"
 
 
 def _tensors(
@@ -147,6 +172,7 @@ def _tensors(
     if out.facts.quantization or source.facts.quantization:
         weights = _Weights.of(out, source, declared)
         yield from weights.faults
+        yield from weights.lies
         yield from weights.activations(declared)
         for module in weights.modules:
             yield weights.compare(module, declared)
@@ -155,7 +181,9 @@ def _tensors(
         covered = {name for module in weights.modules for name in weights.parts(module)}
         mine, theirs = ({n: ref for n, ref in side.items() if n not in covered} for side in (mine, theirs))
     for name, ref in theirs.items():
-        if name in mine:
+        if name in mine and declared.dequantized(name):
+            yield _dequantized(name, mine[name], source, declared)
+        elif name in mine:
             yield _tensor(name, mine[name], ref, out, source, declared)
         else:
             why = declared.find("dropped", name, source.names.get(name, name))
@@ -201,6 +229,14 @@ class _Weights:
         return cls(out, source, found[0], found[1], () if alike else tuple(faults))
 
     @property
+    def lies(self) -> Iterator[Comparison]:
+        """What config.json says wrongly of the output's weights, and not of the source's."""
+        known = self.theirs.lies if self.theirs else ()
+        for finding in self.mine.lies if self.mine else ():
+            if finding not in known:
+                yield Comparison("quantized weights", "different", finding)
+
+    @property
     def modules(self) -> tuple[str, ...]:
         """Canonical, such as `layers.0.mlp.down_proj`."""
         return tuple(sorted({name for stored in (self.mine, self.theirs) if stored for name in stored.modules}))
@@ -226,12 +262,19 @@ class _Weights:
         if mine is None or theirs is None:
             where = "missing from the output" if mine is None else "not in the source"
             return Comparison(name, "different", where)
-        found = compare(module, mine, theirs)
+        again = declared.find("requantized", name)
+        found = compare(module, mine, theirs, again=again is not None)
+        every = _all(self.out)
+        changed = sorted(n for n in self.parts(module) & every.keys() if declared.changed(n, every[n]))
+        parts = ", ".join(part.removeprefix(f"{module}.") for part in changed)
         if found.fault:
-            return Comparison(name, "different", found.fault)
+            told = f"; by draftconv.json its {parts} changed after it was written" if parts else ""
+            return Comparison(name, "different", found.fault + told)
+        if parts:
+            return Comparison(name, "different", f"{parts}: other bytes than draftconv.json was written for")
         if found.same:
             return Comparison(name, "equal", found.how)
-        if declared.find("replaced", name) is None:
+        if again is None and declared.find("replaced", name) is None:
             return Comparison(name, "different", f"{found.how}; undeclared")
         return Comparison(name, "declared", found.how)
 
@@ -265,6 +308,19 @@ def _tensor(
     how = [f"{ref.dtype} → {mine.dtype}, rounded to nearest even"] if cast else []
     how += ["rows follow the vocabulary map"] if order else []
     return Comparison(name, "declared" if how else "equal", ", ".join(how) or "every bit")
+
+
+def _dequantized(name: str, mine: TensorRef, source: Drafter, declared: _Declared) -> Comparison:
+    """A weight that was quantized and dequantized on the way: floats on both sides, with a rounding between."""
+    from draftconv.quantization.verifying import rounded_again
+
+    scheme = declared.rounded(name)
+    if scheme is None:
+        how = "it was quantized and dequantized on the way, and draftconv.json does not tell how it was rounded"
+        return Comparison(name, "different", f"{how}; verify it --against {declared.direct}, which it was made from")
+    fused = [source.tensors[other] for other in fused_with(name, source.tensors)]
+    found = rounded_again(mine, source.tensors[name], fused, scheme)
+    return Comparison(name, "different" if found.fault else "declared", found.fault or found.how)
 
 
 def _made(name: str, mine: TensorRef, declared: _Declared, kind: str) -> Comparison | None:

@@ -23,7 +23,7 @@ BLOCK = 8 * 1024 * 1024
 """Source bytes held at a time."""
 
 MAPS = ("d2t", "t2d")
-ChangeKind = OneOf["dropped", "added", "replaced", "cast", "permuted", "repaired", "fact"]
+ChangeKind = OneOf["dropped", "added", "replaced", "requantized", "cast", "permuted", "repaired", "fact"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ the number of threads or on the order in which they finish.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import threading
 from collections.abc import Iterator
@@ -120,7 +121,7 @@ def execute(
     for source in sorted(_source_directories(plan)):
         refuse_same(source, out)
     shards = plan.shards()
-    small = plan.small_files()
+    hashes: dict[str, str] = {}
     tally = Tally(progress)
     watch = _Watch() if deep else None
     workers = threads or min(MAX_THREADS, os.cpu_count() or 1)
@@ -128,7 +129,8 @@ def execute(
         for shard in shards:
             _reserve(directory / shard.file_name, shard.size)
         for shard in shards:
-            _write_shard(directory / shard.file_name, shard, workers, tally, watch)
+            _write_shard(directory / shard.file_name, shard, workers, tally, watch, hashes)
+        small = plan.small_files(hashes)
         for name, data in small.items():
             _write_small(directory / name, data)
         _check(directory, shards, small)
@@ -164,7 +166,9 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _write_shard(path: Path, shard: Shard, workers: int, tally: Tally, watch: _Watch | None) -> None:
+def _write_shard(
+    path: Path, shard: Shard, workers: int, tally: Tally, watch: _Watch | None, hashes: dict[str, str]
+) -> None:
     with _opened(path, os.O_RDWR) as descriptor:
         _write_all(descriptor, memoryview(shard.header), 0)
         for placed in shard.tensors:
@@ -173,7 +177,7 @@ def _write_shard(path: Path, shard: Shard, workers: int, tally: Tally, watch: _W
                     watch.look(placed.tensor.name, placed.tensor.dtype, placed.tensor.operation.data)
                 _write_all(descriptor, memoryview(placed.tensor.operation.data), placed.start)
                 tally.add(placed.stop - placed.start)
-        _run(list(_jobs(shard)), descriptor, workers, tally, watch)
+        _run(list(_jobs(shard)), descriptor, workers, tally, watch, hashes)
         if watch is not None:
             watch.refuse_zeros(shard)
         os.fsync(descriptor)
@@ -256,10 +260,12 @@ def segments(operation: Cast | Rows, start: int, stop: int) -> Iterator[tuple[in
         yield begin, length
 
 
-def _run(jobs: list[_Job], descriptor: int, workers: int, tally: Tally, watch: _Watch | None) -> None:
+def _run(
+    jobs: list[_Job], descriptor: int, workers: int, tally: Tally, watch: _Watch | None, hashes: dict[str, str]
+) -> None:
     """Do the jobs on a pool; the first error stops the rest and is raised."""
     stop = threading.Event()
-    worker = _Worker(descriptor, stop, watch)
+    worker = _Worker(descriptor, stop, watch, hashes)
     # one thread copies: several would only queue for the lock of the file they write to
     copying = ThreadPoolExecutor(1, thread_name_prefix="draftconv-copy")
     computing = ThreadPoolExecutor(workers, thread_name_prefix="draftconv-compute")
@@ -317,10 +323,11 @@ def _unhealthy(what: str, why: str) -> Refused:
 class _Worker:
     """One job at a time per thread, in a buffer that the thread keeps."""
 
-    def __init__(self, descriptor: int, stop: threading.Event, watch: _Watch | None) -> None:
+    def __init__(self, descriptor: int, stop: threading.Event, watch: _Watch | None, hashes: dict[str, str]) -> None:
         self._descriptor = descriptor
         self._stop = stop
         self._watch = watch
+        self._hashes = hashes
         self._local = threading.local()
 
     def __call__(self, job: _Job) -> int:
@@ -405,6 +412,7 @@ class _Worker:
                 )
             if self._watch is not None:
                 self._watch.look(placed.tensor.name, placed.tensor.dtype, data)
+            self._hashes[placed.tensor.name] = hashlib.sha256(data).hexdigest()
             _write_all(self._descriptor, data, placed.start)
             start_writeback(self._descriptor, placed.start, data.nbytes)
 

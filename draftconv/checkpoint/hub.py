@@ -76,18 +76,24 @@ def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) 
     return replace(open_local(Path(path)), name=remote.name, revision=remote.revision, files=remote.files)
 
 
-def fetch_model(repo: str, revision: str | None = None, token: str | None = None) -> tuple[Path, str]:
+def fetch_model(
+    repo: str, revision: str | None = None, token: str | None = None, *, weights: bool = True
+) -> tuple[Path, str]:
     """Download what it takes to run a model into the Hub cache: its directory there, and the commit.
 
     Weights come as safetensors where the repository has them; copies in other formats are left out.
+    Without `weights` none come, and what is left is what it takes to tokenize.
     """
     from huggingface_hub import snapshot_download
 
     listing = hub_directory(repo, revision, token)
-    others = FOREIGN_WEIGHTS if any(name.endswith(".safetensors") for name in listing.files) else FOREIGN_WEIGHTS[1:]
+    plain = any(name.endswith(".safetensors") for name in listing.files)
+    others = [*(FOREIGN_WEIGHTS if plain else FOREIGN_WEIGHTS[1:])]
+    if not weights:
+        others = [*FOREIGN_WEIGHTS, "*.safetensors"]
     with network_errors(repo):
         path = snapshot_download(
-            repo, revision=listing.revision, ignore_patterns=list(others), token=token, endpoint=endpoint()
+            repo, revision=listing.revision, ignore_patterns=others, token=token, endpoint=endpoint()
         )
     return Path(path), listing.revision
 

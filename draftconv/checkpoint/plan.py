@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -85,6 +85,13 @@ class Computed:
 Operation: TypeAlias = Copy | Cast | Rows | Literal | Computed
 
 
+Hashes: TypeAlias = Mapping[str, str]
+"""Tensor name → SHA-256 of its bytes in hex, of those that a computation yielded."""
+
+Document: TypeAlias = Mapping[str, object] | str
+"""A small file: JSON, or text."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
     """One tensor of the output.
@@ -158,8 +165,8 @@ class Plan:
 
     Attributes:
         tensors: in the order in which they fill the shards.
-        json_files: plain file name → object, written with two spaces of indent, keys in order.
-        text_files: plain file name → text.
+        files: plain file name → object, written with two spaces of indent, keys in order, or text.
+        last_files: more of them, made once the hashes of computed tensors are known.
         metadata: of every weights file; `format: pt` is always added.
         shard_size: most bytes of tensors in one file (a larger tensor gets its own); None: one file.
 
@@ -168,8 +175,8 @@ class Plan:
     """
 
     tensors: tuple[PlannedTensor, ...]
-    json_files: Mapping[str, Mapping[str, object]] = field(default_factory=lambda: MappingProxyType({}))
-    text_files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    files: Mapping[str, Document] = field(default_factory=lambda: MappingProxyType({}))
+    last_files: Callable[[Hashes], Mapping[str, Document]] = lambda _: {}
     metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     shard_size: int | None = None
 
@@ -183,11 +190,7 @@ class Plan:
         names = [tensor.name for tensor in self.tensors]
         if len(set(names)) != len(names) or METADATA in names:
             raise ValueError("a tensor name is planned twice or reserved")
-        taken = {shard.file_name for shard in self.shards()} | {SINGLE, INDEX}
-        for name in [*self.json_files, *self.text_files]:
-            if not is_plain_name(name) or name in taken:
-                raise ValueError(f"the file name {show(name)} is taken or not plain")
-            taken.add(name)
+        self._check_names(self.files)
 
     @property
     def total_bytes(self) -> int:
@@ -216,12 +219,23 @@ class Plan:
         where = {placed.tensor.name: shard.file_name for shard in self._shards for placed in shard.tensors}
         return {"metadata": {"total_size": self.total_bytes}, "weight_map": dict(sorted(where.items()))}
 
-    def small_files(self) -> dict[str, bytes]:
-        """Every file that is not weights, as it will be written."""
-        files = {name: encode_json(document) for name, document in self.json_files.items()}
-        files |= {name: text.encode("utf-8") for name, text in self.text_files.items()}
+    def small_files(self, hashes: Hashes) -> dict[str, bytes]:
+        """Every file that is not weights, as it will be written.
+
+        Raises:
+            ValueError: a file name of `last_files` is taken or not plain.
+        """
+        last = self.last_files(hashes)
+        self._check_names(last, *self.files)
+        files = {name: _encode(document) for name, document in {**self.files, **last}.items()}
         index = self.index()
         return files if index is None else files | {INDEX: encode_json(index)}
+
+    def _check_names(self, names: Iterable[str], *others: str) -> None:
+        taken = {shard.file_name for shard in self.shards()} | {SINGLE, INDEX, *others}
+        for name in names:
+            if not is_plain_name(name) or name in taken:
+                raise ValueError(f"the file name {show(name)} is taken or not plain")
 
     @cached_property
     def _shards(self) -> tuple[Shard, ...]:
@@ -241,6 +255,10 @@ class Plan:
 def encode_json(document: Mapping[str, object]) -> bytes:
     """A JSON file as people and transformers write it."""
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+
+
+def _encode(document: Document) -> bytes:
+    return document.encode("utf-8") if isinstance(document, str) else encode_json(document)
 
 
 def _operation(tensor: PlannedTensor) -> Operation:

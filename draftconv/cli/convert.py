@@ -56,7 +56,10 @@ def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int 
               help="With --pack: write this weight as floats, e.g. fc for SGLang (repeatable).")  # fmt: skip
 @click.option("--from-format", metavar="FORMAT[:STYLE]",
               help="How a quantized SOURCE is stored, where its config.json and tensors do not tell.")  # fmt: skip
-@click.option("--allow-lossy", is_flag=True, help="With --pack: leave out what the format cannot declare.")
+@click.option(
+    "--allow-lossy", is_flag=True,
+    help="With --pack: leave out activations that the format cannot declare, and round scales that it cannot hold.",
+)  # fmt: skip
 @click.option("--deep", is_flag=True, help="Read every byte first; refuse NaN, infinities and all-zero tensors.")
 @click.option("--dry-run", is_flag=True, help="Show the whole plan and write nothing.")
 @click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")

@@ -28,6 +28,8 @@ Examples:
 )  # fmt: skip
 @target_options
 @reading_options
+@click.option("--from-format", metavar="FORMAT[:STYLE]",
+              help="How quantized weights are stored, where config.json and tensors do not tell.")  # fmt: skip
 @click.option("--deep", is_flag=True, help="Read every byte: NaN, infinities, all-zero tensors, equal tables.")
 @click.option("--strict", is_flag=True, help="Exit 1 on any problem of severity error or warning.")
 @format_option
@@ -40,6 +42,7 @@ def command(
     target_layers: int | None,
     layout: str | None,
     aux_convention: str | None,
+    from_format: str | None,
     deep: bool,
     strict: bool,
     form: str,
@@ -61,6 +64,7 @@ def command(
             target_layers=target_layers,
             layout=layout,
             aux_convention=aux_convention,
+            from_format=from_format,
             deep=deep,
             progress=report,
         )
@@ -74,7 +78,7 @@ def command(
             output.write(output.safe(_verdict(found)))
             if argv := _next(found, checkpoint, ctx):
                 output.print_next(argv)
-    bad = bool(engines) and any(verdict.status != "loads" for verdict in found.verdicts)
+    bad = bool(engines) and (found.misdeclared or any(verdict.status != "loads" for verdict in found.verdicts))
     faulty = strict and any(problem.severity != "note" for problem in found.problems)
     sys.exit(1 if bad or faulty else 0)
 
@@ -132,9 +136,13 @@ def _next(found: Inspection, checkpoint: str, ctx: click.Context) -> list[str]:
     if remedied := remedy(found):
         repairs = [word for code in remedied.repairs for word in ("--repair", code)]
         out = _new_directory(found.drafter.checkpoint, remedied.to)
-        return ["draftconv", "convert", checkpoint, out, "--to", remedied.to, *options, *repairs]
+        packing = [word for module in remedied.unpack for word in ("--unpack", module)]
+        packing += ["--pack", remedied.pack] if remedied.pack else ["--dequantize"] if remedied.dequantize else []
+        packing += ["--from-format", remedied.from_format] if remedied.from_format else []
+        return ["draftconv", "convert", checkpoint, out, "--to", remedied.to, *options, *packing, *repairs]
     target = found.target
-    if target and (target.path or target.repo) and all(verdict.status == "loads" for verdict in found.verdicts):
+    served = not found.misdeclared and all(verdict.status == "loads" for verdict in found.verdicts)
+    if target and (target.path or target.repo) and served:
         options = _words({**told, "target_layers": None})
         return ["draftconv", "serve", checkpoint, "--for", str(found.verdicts[0].spec), *options]
     return []

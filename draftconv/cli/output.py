@@ -54,6 +54,13 @@ def text(value: object, style: str = "") -> Text:
     return Text(safe(value), style=style)
 
 
+def lines(values: Iterable[object]) -> Text:
+    """One cell of several lines."""
+    from rich.text import Text
+
+    return Text("\n").join(text(value) for value in values)
+
+
 def styled(word: str) -> Text:
     """A verdict word in its colour."""
     return text(word, STYLES.get(word, ""))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from draftconv.checkpoint.text import safe
 from draftconv.cli.options import command_line, format_option, reading_options
-from draftconv.errors import WriteError
+from draftconv.errors import UsageError, WriteError
+from draftconv.parity.prompts import DEFAULT_SUITE
 from draftconv.parity.semantics import SEMANTICS
 from draftconv.parity.trace import DTYPES
 
@@ -24,19 +27,28 @@ Examples:
   draftconv parity drafter out --trace trace
   draftconv parity drafter --fake-quant w4a16 --trace trace --margin 0.02 --report report
   draftconv parity drafter --self-test --trace trace
+  draftconv parity drafter out --for vllm --target Qwen/Qwen3-8B --launch --run run
+  draftconv parity drafter out --for sglang --target target --run run --url-ref http://a:30000 --url-cand http://b:30000
 """
 
 STAGES = {"reading": "bytes", "replaying": "tokens"}
+
+BOTH = ("reference", "candidates", "margin", "depth", "limit", "extend", "out", "overwrite",
+        "layout", "aux_convention", "form")  # fmt: skip
+REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype", "device")
+"""Parameters of a replay; all that are in neither list are of a live run."""
 
 
 @click.command(epilog=EPILOG)
 @click.argument("reference")
 @click.argument("candidates", nargs=-1, metavar="[CANDIDATE]...")
-@click.option("--trace", "trace", required=True, metavar="DIR", help="What the target did, from `draftconv trace`.")
+@click.option("--trace", "trace", metavar="DIR", help="Replay: what the target did, from `draftconv trace`.")
+@click.option("--for", "engine", metavar="ENGINE[@VERSION][:HARDWARE]",
+              help="Live: the engine that serves the target with each drafter in turn.")  # fmt: skip
 @click.option(
     "--margin", type=click.FloatRange(0, 1, max_open=True), metavar="SHARE",
     help="Loss of accept length that is allowed, 0.02 for 2 %; 0 asks for equal counts.  "
-    "[default: 0; with --fake-quant 0.01 for 8-bit weights, 0.02 for 4-bit ones]",
+    "[default: 0, live 0.005; 0.01 for 8-bit weights, 0.02 for 4-bit ones]",
 )  # fmt: skip
 @click.option("--depth", type=click.IntRange(1), default=3, show_default=True, metavar="K",
               help="Drafted tokens per step.")  # fmt: skip
@@ -49,7 +61,8 @@ STAGES = {"reading": "bytes", "replaying": "tokens"}
               help="Add a candidate: REFERENCE as this recipe would leave it. May be repeated.")  # fmt: skip
 @click.option("--attribute", is_flag=True, help="Measure what each changed tensor costs on its own.")
 @click.option("--self-test", is_flag=True, help="Replay drafters broken on purpose; exit 1 if one is not noticed.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N requests of the trace.")
+@click.option("--limit", type=click.IntRange(1), metavar="N",
+              help="Only the first N requests of the trace; live: the first N prompts.")  # fmt: skip
 @click.option("--extend", type=click.Path(path_type=Path), metavar="REPORT",
               help="Add these requests to an inconclusive report; allowed once.")  # fmt: skip
 @click.option("--report", "out", type=click.Path(path_type=Path), metavar="DIR",
@@ -58,6 +71,39 @@ STAGES = {"reading": "bytes", "replaying": "tokens"}
 @click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True,
               help="What replay computes in.")  # fmt: skip
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where torch runs the drafters.")
+@click.option("--target", metavar="TARGET",
+              help="Live: the model that is served: a directory, a Hub id or a known name.")  # fmt: skip
+@click.option("--run", type=click.Path(path_type=Path), metavar="DIR",
+              help="Live: keeps every answer; the same command goes on with it.")  # fmt: skip
+@click.option("--url-ref", metavar="URL", help="Live: a running server with REFERENCE.")
+@click.option("--url-cand", multiple=True, metavar="URL",
+              help="Live: a running server with CANDIDATE; repeated for several, in their order.")  # fmt: skip
+@click.option("--url", metavar="URL",
+              help="Live: one running server; the command says which drafter to start it with next.")  # fmt: skip
+@click.option("--launch", is_flag=True,
+              help="Live: start a server for each drafter, with the command of `draftconv serve`.")  # fmt: skip
+@click.option("--offline", is_flag=True, help="Live: vLLM without a server, one process for each drafter.")
+@click.option("--engine-python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PYTHON",
+              help="Live: the Python of the engine's environment, for --launch and --offline.")  # fmt: skip
+@click.option("--server-arg", "server_args", multiple=True, metavar="ARG",
+              help="Live: one more argument for the engine that is started; may be repeated.")  # fmt: skip
+@click.option("--tp", "tensor_parallel", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+              help="Live: devices for the target that is started.")  # fmt: skip
+@click.option("--prompts", default=DEFAULT_SUITE, show_default=True, metavar="SUITE|FILE",
+              help="Live: a prompt suite, or a .jsonl, .json or .txt file.")  # fmt: skip
+@click.option("--chat/--raw", default=None,
+              help="Live: apply the chat template, or take text as it is.  "
+              "[default: --chat if the tokenizer has a template]")  # fmt: skip
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N",
+              help="Live: tokens of each text.  [default: the suite's, else 256]")  # fmt: skip
+@click.option("--natural-stop", is_flag=True, help="Live: end a text where the target ends it, not at --max-tokens.")
+@click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+              help="Live: requests at a time.")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True,
+              metavar="SECONDS", help="Live: how long a request may go without an answer.")  # fmt: skip
+@click.option("--start-timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
+              metavar="SECONDS", help="Live: how long a server may take to be ready.")  # fmt: skip
+@click.option("--trust-remote-code", is_flag=True, help="Live: run the Python code of the target's tokenizer.")
 @reading_options
 @format_option
 @click.pass_context
@@ -66,7 +112,8 @@ def command(
     /,
     reference: str,
     candidates: tuple[str, ...],
-    trace: str,
+    trace: str | None,
+    engine: str | None,
     out: Path | None,
     overwrite: bool,
     form: str,
@@ -74,29 +121,85 @@ def command(
 ) -> None:
     """Judge whether each CANDIDATE accepts as much as REFERENCE.
 
-    Every drafter is replayed on the target's own text and hidden states, step by step as an engine
-    would, and compared on the same steps. Exit code 0 when every candidate passes, 1 when one fails, 3
-    when the trace is too small to tell, 4 when the measurement itself is not to be trusted.
+    With --trace every drafter is replayed on the target's own text and hidden states, step by step as
+    an engine would, and compared on the same steps. With --for an engine serves each of them, and its
+    own counts are compared. Exit code 0 when every candidate passes, 1 when one fails, 3 when there is
+    too little to tell, 4 when the measurement itself is not to be trusted.
 
     --from and --aux-convention are about all drafters.
     """
-    from draftconv.api.parity import ParityOptions, exit_code, parity
-    from draftconv.cli import output
+    from draftconv.api.parity import exit_code
     from draftconv.parity.report import refuse_place, write_report
 
+    _refuse_misplaced(ctx, trace, engine)
     if out is not None:
         refuse_place(out, overwrite=overwrite)
-    chosen = ParityOptions(**options, command=_recorded(command_line(ctx)))  # type: ignore[arg-type]
-    with output.stages(STAGES) as progress:
-        report = parity(reference, candidates, trace=trace, options=chosen, progress=progress)
+    options["command"] = _recorded(command_line(ctx))
+    if engine is None:
+        report = _replayed(reference, candidates, str(trace), options)
+    else:
+        report = _run_live(reference, candidates, {**options, "engine": engine})
     if out is not None:
         try:
-            write_report(report, out, decode=_decoder(Path(trace)), overwrite=overwrite)
+            write_report(report, out, decode=_decoder(Path(trace)) if trace else None, overwrite=overwrite)
         except WriteError:
             _print(ctx, report, None, form)  # a full disk does not cost what was measured
             raise
     _print(ctx, report, out, form)
     sys.exit(exit_code(report))
+
+
+def _refuse_misplaced(ctx: click.Context, trace: str | None, engine: str | None) -> None:
+    """Refuse a command that is neither a replay nor a live run, or some of both."""
+    if (trace is None) == (engine is None):
+        raise UsageError(
+            "parity needs a trace to replay, or an engine to run"
+            if trace is None
+            else "--trace and --for exclude one another",
+            cure="give --trace DIR, or --for ENGINE with --target, --run and a way to reach the engine",
+        )
+    typed = [
+        parameter
+        for parameter in ctx.command.params
+        if ctx.get_parameter_source(str(parameter.name)) is click.core.ParameterSource.COMMANDLINE
+    ]
+    for parameter in typed:
+        name = str(parameter.name)
+        if name not in (*BOTH, "engine") and (name in REPLAY) != (engine is None):
+            raise UsageError(
+                f"{max(parameter.opts, key=len)} has no meaning with {'--for' if engine else '--trace'}",
+                cure="leave it out",
+            )
+    if engine and not {"target", "run"} <= {parameter.name for parameter in typed}:
+        raise UsageError(
+            "--for needs --target and --run",
+            why="prompts are tokenized for the target, and every answer is kept",
+            cure="give the model that is served, and a directory that does not exist",
+        )
+
+
+def _replayed(reference: str, candidates: tuple[str, ...], trace: str, options: Mapping[str, object]) -> Report:
+    from draftconv.api.parity import ParityOptions, parity
+    from draftconv.cli import output
+
+    chosen = {name: value for name, value in options.items() if name in (*BOTH, *REPLAY, "command")}
+    with output.stages(STAGES) as progress:
+        return parity(reference, candidates, trace=trace, options=ParityOptions(**chosen), progress=progress)  # type: ignore[arg-type]
+
+
+def _run_live(reference: str, candidates: tuple[str, ...], options: Mapping[str, object]) -> Report:
+    from draftconv.api.live import LiveOptions, live_parity
+    from draftconv.cli import output
+
+    chosen = LiveOptions(**{name: value for name, value in options.items() if name not in REPLAY})  # type: ignore[arg-type]
+    try:
+        with output.stages(defaultdict(lambda: "requests", STAGES)) as progress:
+            return live_parity(reference, candidates, chosen, progress=progress)
+    except KeyboardInterrupt:
+        if not chosen.run.exists():
+            raise
+        print(f"Interrupted: {safe(chosen.run)} keeps what was answered; the same command goes on.", file=sys.stderr)
+        sys.exit(130)
 
 
 def _print(ctx: click.Context, report: Report, out: Path | None, form: str) -> None:
@@ -160,8 +263,11 @@ def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
     if out is not None:
         screen.print(output.text(f"Report: {out / 'report.html'}"))
     if len(report.comparisons) == 1 and (more := report.comparisons[0].verdict.more_prompts) and out is not None:
-        output.print_notes([f"with a trace of {more} other prompts, this run can be extended"])
-        changes = {"trace": "MORE", "limit": None, "extend": out, "out": f"{out}-extended", "overwrite": None}
+        live = report.about.how == "live"
+        prompts = f"{more} other prompts" if live else f"a trace of {more} other prompts"
+        output.print_notes([f"with {prompts}, this run can be extended"])
+        more_of = {"prompts": "MORE.jsonl", "run": "MORE"} if live else {"trace": "MORE"}
+        changes = {**more_of, "limit": None, "extend": out, "out": f"{out}-extended", "overwrite": None}
         output.print_next(command_line(ctx, **changes))
 
 

@@ -11,8 +11,10 @@ import click
 from draftconv.api.convert import ConvertOptions
 from draftconv.api.quantize import Quantization, QuantizeOptions, prepare
 from draftconv.cli.options import command_line, format_option, reading_options, target_options
+from draftconv.quantization.oracles import BACKENDS, BackendName
 
 if TYPE_CHECKING:
+    from draftconv.api.rounding import Rounding
     from draftconv.quantization.deviation import Deviation
 
 EPILOG = """\b
@@ -41,7 +43,15 @@ OUTLIER = 2.0
 @click.option("--tp", type=click.IntRange(1), default=1, show_default=True, metavar="N",
               help="Ranks of tensor parallelism, for the sizes that the engine's kernels take.")  # fmt: skip
 @click.option("--calibrate", type=click.Path(path_type=Path), metavar="TRACE",
-              help="A trace to measure static activation scales on.")  # fmt: skip
+              help="A trace to measure static activation scales on, or AWQ smoothing (modelopt).")  # fmt: skip
+@click.option("--backend", type=click.Choice(BACKENDS), default="native", show_default=True,
+              help="Who rounds the weights: draftconv, amd-quark or nvidia-modelopt (extras).")  # fmt: skip
+@click.option("--device", default="cpu", show_default=True, metavar="DEVICE",
+              help="Where torch rounds the weights (native).")  # fmt: skip
+@click.option("--requantize", is_flag=True,
+              help="Take a SOURCE that is quantized already; the errors of both add up.")  # fmt: skip
+@click.option("--from-format", metavar="FORMAT[:STYLE]",
+              help="How a quantized SOURCE is stored, where its config.json and tensors do not tell.")  # fmt: skip
 @target_options
 @click.option("--dry-run", is_flag=True, help="Say what would be written and run, and write nothing.")
 @click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
@@ -59,6 +69,10 @@ def command(
     allow_a16: bool,
     tp: int,
     calibrate: Path | None,
+    backend: BackendName,
+    device: str,
+    requantize: bool,
+    from_format: str | None,
     target: str | None,
     target_layers: int | None,
     dry_run: bool,
@@ -78,9 +92,10 @@ def command(
 
     convert = ConvertOptions(
         source=layout, target=target, target_layers=target_layers, aux_convention=aux_convention, hash=hashed,
-        card=not no_card,
+        card=not no_card, from_format=from_format,
     )  # fmt: skip
-    found = prepare(source, QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, convert), download=not dry_run)
+    options = QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, backend, device, requantize, convert)
+    found = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = found.conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
@@ -117,6 +132,8 @@ def _card(found: Quantization) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = [
         ("scheme", found.deployment.scheme),
         ("format", _format(found)),
+        *_rounding(found.rounding),
+        *_again(found),
         ("quantized", f"{len(found.selection.quantized)} weights: {', '.join(map(_short, found.selection.quantized))}"),
         ("kept", ", ".join(f"{_short(name)} ({why})" for name, why in found.selection.kept.items())),
     ]
@@ -126,6 +143,24 @@ def _card(found: Quantization) -> list[tuple[str, object]]:
     if not found.deployments:
         rows += [("", note) for note in found.deployment.notes]
     return rows
+
+
+def _rounding(rounding: Rounding) -> list[tuple[str, object]]:
+    told = [("rounded by", rounding.package)] if rounding.package else []
+    return [*told, *(("", note) for note in rounding.notes)]
+
+
+def _again(found: Quantization) -> list[tuple[str, object]]:
+    """What a person has to know of a source that was quantized already."""
+    if found.stored is None:
+        return []
+    told: list[tuple[str, object]] = [
+        ("source", f"quantized already, as {found.stored.title}"),
+        ("", "errors of both roundings add up: those below are of the second, against what the source held"),
+    ]
+    if found.unpacked:
+        told.append(("floats again", f"{', '.join(map(_short, found.unpacked))} (in {found.stored.dtype})"))
+    return told + [("", finding) for finding in found.conversion.findings]
 
 
 def _format(found: Quantization) -> str:
@@ -139,21 +174,25 @@ def _short(name: str) -> str:
 
 def _table(found: Quantization) -> object:
     from draftconv.cli import output
+    from draftconv.quantization.deviation import total
 
-    bytes_of = _bytes(found)
+    bytes_of, scheme = _bytes(found), found.deployment.scheme.weights.title
     rows = [
-        (
-            output.text(_short(name)),
-            output.text(f"{100 * deviation.relative:.2f} %"),
-            output.text(f"{100 * deviation.worst:.2f} % (row {deviation.row})"),
-            output.text(f"{deviation.largest:.3g}"),
-            output.text(output.size(bytes_of[name][0])),
-            output.text(output.size(bytes_of[name][1])),
-        )
-        for name, deviation in found.deviations.items()
+        (_short(name), scheme, each.relative, f"{each.row}: {_percent(each.worst)}", each.largest, *bytes_of[name])
+        for name, each in ((name, found.deviations[name]) for name in found.selection.quantized)
     ]
-    columns = ("weight", "relative error", "worst row", "largest error", "before", "after")
-    return output.table("Quantized weights", columns, rows)
+    whole, (before, after) = total(found.deviations), _summed(bytes_of)
+    rows.append(("total", "", whole.relative, _percent(whole.worst), whole.largest, before, after))
+    columns = ("weight", "scheme", "relative error", "worst row", "largest error", "before", "after")
+    cells = (
+        (name, scheme, _percent(error), worst, f"{largest:.3g}", output.size(before), output.size(after))
+        for name, scheme, error, worst, largest, before, after in rows
+    )
+    return output.table("Quantized weights", columns, (tuple(map(output.text, row)) for row in cells))
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.2f} %"
 
 
 def _outliers(deviations: Mapping[str, Deviation]) -> list[str]:
@@ -170,12 +209,22 @@ def _bytes(found: Quantization) -> dict[str, tuple[int, int]]:
     for name, tensor in found.conversion.work.tensors.items():
         module = name.rpartition(".")[0]
         after[module] = after.get(module, 0) + tensor.nbytes
-    source = found.conversion.drafter.tensors
-    return {name: (source[name].nbytes, after[_short(name)]) for name in found.selection.quantized}
+    source, stored = found.conversion.drafter.tensors, found.stored.modules if found.stored else {}
+    found_in = {
+        name: stored[_short(name)].values() if _short(name) in stored else (source[name],)
+        for name in found.selection.quantized
+    }
+    return {name: (sum(ref.nbytes for ref in refs), after[_short(name)]) for name, refs in found_in.items()}
+
+
+def _summed(bytes_of: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    return sum(before for before, _ in bytes_of.values()), sum(after for _, after in bytes_of.values())
 
 
 def _sizes(found: Quantization) -> tuple[int, int]:
-    return sum(ref.nbytes for ref in found.conversion.drafter.tensors.values()), found.conversion.plan.total_bytes
+    drafter = found.conversion.drafter
+    every = {**drafter.tensors, **drafter.companions}
+    return sum(ref.nbytes for ref in every.values()), found.conversion.plan.total_bytes
 
 
 # ── for a program ──────────────────────────────────────────────────────────────────
@@ -185,16 +234,27 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
     from dataclasses import asdict
 
     from draftconv.cli.describe import verdict_json
+    from draftconv.quantization.deviation import total
 
     before, after = _sizes(found)
-    bytes_of = _bytes(found)
+    bytes_of, scheme = _bytes(found), str(found.deployment.scheme.weights)
     deviations = found.deviations if written else {}
+    weights_before, weights_after = _summed(bytes_of)
     return {
         "written": written,
         "recipe": found.recipe.name,
         "scheme": str(found.deployment.scheme),
         "format": found.deployment.format,
         "style": found.deployment.style,
+        "backend": {
+            "name": found.rounding.backend,
+            "package": found.rounding.package,
+            "notes": list(found.rounding.notes),
+        },
+        "source": {"quantized": found.stored.title, "findings": list(found.conversion.findings)}
+        if found.stored
+        else None,
+        "floats_again": list(found.unpacked),
         "engines": [
             {
                 "engine": name,
@@ -208,10 +268,12 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
         "warnings": [*found.faults, *_outliers(deviations)],
         "verdicts": [verdict_json(verdict) for verdict in found.conversion.verdicts],
         "quantized": [
-            {"name": name, "bytes_before": bytes_of[name][0], "bytes_after": bytes_of[name][1]}
+            {"name": name, "scheme": scheme, "bytes_before": bytes_of[name][0], "bytes_after": bytes_of[name][1]}
             | (asdict(deviations[name]) if name in deviations else {})
             for name in found.selection.quantized
         ],
+        "total": {"bytes_before": weights_before, "bytes_after": weights_after}
+        | (asdict(total(deviations)) if deviations else {}),
         "kept": dict(found.selection.kept),
         "bytes_before": before,
         "bytes_after": after,

@@ -171,6 +171,10 @@ KINDS: Mapping[str, Kind] = {
         "error", "config", "a weight is stored in a dtype that no drafter uses unquantized",
         "it would be cast value by value into the model's dtype",
         "quantized files need their quantization_config; otherwise export again in BF16"),
+    "weights-misdeclared": Kind(
+        "warning", "config", "the quantized weights are not stored as config.json says",
+        "engines go by config.json: they stop, or multiply by codes and scales that are not there",
+        "convert --pack writes the same integers with a config that fits, where the tensors tell what they are"),
     "name-prefix": Kind(
         "warning", "config", "tensor names carry a prefix",
         "vLLM and TensorRT-LLM prepend model. themselves and stop; SGLang's MLA class drops such tensors",

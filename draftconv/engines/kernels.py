@@ -33,6 +33,8 @@ CHIPS: Mapping[str, Chip] = {
 """Hardware by the names that a person gives it; kernels are chosen by the kind of chip."""
 
 TITLES: Mapping[str, str] = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+VERSIONS: Mapping[str, str] = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3"}
+"""The releases that the table speaks of; for any other, a deployment says so."""
 
 INT8_TOKEN = InputScheme("int8", "token", True)
 FP8_TOKEN = InputScheme("fp8", "token", True)
@@ -48,7 +50,9 @@ AMD: tuple[Chip, ...] = ("gfx942", "gfx950")
 GPUS: tuple[Chip, ...] = (*NVIDIA, *AMD)
 
 _LINEAR = "vllm/model_executor/kernels/linear, 0.33.0"
+_LINEAR_RUN = "vllm/model_executor/kernels/linear, 0.32.0"
 _CT = "vllm/model_executor/layers/quantization/compressed_tensors, 0.33.0"
+_CT_RUN = "vllm/model_executor/layers/quantization/compressed_tensors, 0.32.0"
 _VQ = "vllm/model_executor/layers/quantization"
 _SQ = "sglang/srt/layers/quantization"
 _TRT = "tensorrt_llm/_torch/modules/linear.py, main 2026 H2"
@@ -112,13 +116,13 @@ KERNELS: tuple[Kernel, ...] = (
            groups=_MARLIN_GROUPS, scales=("weight",)),
     Kernel("vllm", ("sm100",), "compressed-pack", (CHANNEL, GROUP), None, f"{_A16} (Marlin)", _LINEAR,
            groups=_MARLIN_GROUPS, scales=("weight",), notes=(_MARLIN_INT8,)),
-    Kernel("vllm", ("cpu",), "compressed-pack", (CHANNEL, GROUP), None, f"{_A16} (CPUWNA16)", _LINEAR, "run",
+    Kernel("vllm", ("cpu",), "compressed-pack", (CHANNEL, GROUP), None, f"{_A16} (CPUWNA16)", _LINEAR_RUN, "run",
            scales=("weight",), notes=(_AMX,)),
     # ── vLLM: INT4 weights, INT8 activations ───────────────────────────────────────
     Kernel("vllm", ("cpu",), "compressed-int", (CHANNEL,), INT8_TOKEN,
-           "INT4 weights in bytes of 8 bits, INT8 arithmetic (Dynamic4bit)", _CT, "run", scales=("weight",)),
+           "INT4 weights in bytes of 8 bits, INT8 arithmetic (Dynamic4bit)", _CT_RUN, "run", scales=("weight",)),
     Kernel("vllm", ("cpu",), "compressed-pack", (CHANNEL, GROUP), INT8_TOKEN,
-           f"{_A16} (CPUWNA16 ignores the activation scheme)", _CT, "run", scales=("weight",), notes=(_AMX,)),
+           f"{_A16} (CPUWNA16 ignores the activation scheme)", _CT_RUN, "run", scales=("weight",), notes=(_AMX,)),
     Kernel("vllm", AMD, "compressed-pack", (CHANNEL, GROUP), INT8_TOKEN,
            f"{_A16} (TritonW4A16 ignores the activation scheme: no engine multiplies INT4 by 8 bits on this chip)",
            _CT, groups=_TRITON_GROUPS, scales=("weight",)),
@@ -204,9 +208,9 @@ KERNELS: tuple[Kernel, ...] = (
            style="trtllm", groups=(128,),
            notes=("allowed by the code of main, not in the documented hardware table: prove it on your machine",)),
     Kernel("trtllm", NVIDIA, "modelopt-fp8", (("fp8", "tensor"),), FP8_TENSOR,
-           "FP8 arithmetic, activations under a fixed scale", _TRT),
+           "FP8 arithmetic, activations under a fixed scale", _TRT, style="trtllm"),
     Kernel("trtllm", ("sm100",), "modelopt-nvfp4", (("nvfp4", "group"),), NVFP4_BLOCK,
-           "FP4 arithmetic, weights and activations", _TRT),
+           "FP4 arithmetic, weights and activations", _TRT, style="trtllm"),
 )  # fmt: skip
 
 
@@ -357,19 +361,32 @@ def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts:
     """
     mla = facts is not None and isinstance(facts.attention, Mla)
     if spec.hardware is not None:
-        return _on(recipe, spec.name, spec.hardware, allow_a16=allow_a16, mla=mla)
-    return _everywhere(recipe, spec.name, allow_a16=allow_a16, mla=mla)
+        found = _on(recipe, spec.name, spec.hardware, allow_a16=allow_a16, mla=mla)
+    else:
+        found = _everywhere(recipe, spec.name, allow_a16=allow_a16, mla=mla)
+    return replace(found, notes=(*found.notes, *_other_release(spec)))
+
+
+def _other_release(spec: EngineSpec) -> Iterator[str]:
+    known = VERSIONS[spec.name]
+    if not all(a == b for a, b in zip(spec.numbers, EngineSpec(spec.name, known).numbers, strict=False)):
+        yield f"kernels are those of {TITLES[spec.name]} {known}; {spec.version} was not looked at"
+
+
+def usual_style(engine: str, form: FormatName) -> str | None:
+    """The style in which an engine's kernels take a format; None for that in which it is usually written."""
+    return next((kernel.style for kernel in KERNELS if (kernel.engine, kernel.format) == (engine, form)), None)
 
 
 def widest(recipe: Recipe) -> Deployment:
     """The form that most engines and hardware serve; what is written when no engine is named."""
     served = [kernel for kernel in KERNELS if kernel.serves(recipe.scheme, recipe.format, mla=False)]
-    count = {kernel.format: 0 for kernel in served}
+    count = dict.fromkeys(((kernel.format, kernel.style) for kernel in served), 0)
     for kernel in served:
-        count[kernel.format] += sum(chip in kernel.chips for chip in CHIPS.values())
-    form = max(count, key=lambda name: count[name]) if count else recipe.format or DEFAULTS[recipe.scheme.weights.grid]
-    chosen = [kernel for kernel in served if kernel.format == form]
-    style = chosen[0].style if chosen else next(iter(FORMATS[form]), None)
+        count[kernel.format, kernel.style] += sum(chip in kernel.chips for chip in CHIPS.values())
+    unserved = recipe.format or DEFAULTS[recipe.scheme.weights.grid]
+    form, style = max(count, key=lambda key: count[key], default=(unserved, next(iter(FORMATS[unserved]), None)))
+    chosen = [kernel for kernel in served if (kernel.format, kernel.style) == (form, style)]
     return Deployment(
         form,
         style,
@@ -510,8 +527,10 @@ def _cure(recipe: Recipe, engine: str, hardware: str, stripped: Kernel | None, *
         cures.append(f"--recipe {name} is the nearest that has one")
     if stripped is not None:
         cures.append("--allow-a16 writes this recipe with activations left in 16 bits")
-    if recipe.format and (form := _repacked(recipe, engine, hardware, mla=mla)):
-        cures.append(f"or quantize without --for and repack without loss: draftconv convert OUT OUT2 --pack {form}")
+    if recipe.format:
+        form = _repacked(recipe, engine, hardware, mla=mla)
+        told, how = ("repack without loss", f"--pack {form}") if form else ("write 16 bits again", "--dequantize")
+        cures.append(f"or quantize without --for and {told}: draftconv convert OUT OUT2 --to {engine} {how}")
     return "; ".join(cures)
 
 

@@ -19,7 +19,7 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla, Taps
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import expected
-from draftconv.engines import checks
+from draftconv.engines import checks, declared
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, fusion
 from draftconv.engines.checks import compare, listed, skipped
@@ -361,6 +361,10 @@ RULES: tuple[Rule, ...] = (
     Rule("sglang-rocm", "refused", "not every quantization runs on ROCm: GPTQ and ModelOpt are not listed, "
          "compressed-tensors INT4 repacks with a CUDA symbol",
          f"{_QUANT}/__init__.py, 0.5.23", "read", _rocm),
+    Rule("sglang-quark-export", "refused", "Quark's declaration needs its export section",
+         f"{_QUANT}/quark/quark.py, 0.5.23", "read", declared.unexported),
+    Rule("sglang-scales", "refused", "scales are built as quantization_config declares them; others do not fit",
+         f"{_QUANT}/{{compressed_tensors,awq,gptq}}, 0.5.23", "inferred", declared.other_grouping),
     Rule("sglang-packed-undeclared", "refused", "packed weights need a quantization_config",
          _BOTH, "read", checks.undeclared_packed),
     Rule("sglang-not-excluded-shape", "refused",

@@ -10,7 +10,7 @@ silently, and captured layers come from the serve file, never from the checkpoin
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from draftconv.drafter.boundaries import default_triple, trtllm_ids
@@ -23,6 +23,7 @@ from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, without
 from draftconv.engines.checks import QUANT_FILE, compare, listed, skipped
 from draftconv.engines.loading import Fate, is_fused, sort_fates
+from draftconv.engines.matching import told
 from draftconv.engines.quantized import clash
 from draftconv.engines.serving import (
     LOOPBACK,
@@ -45,6 +46,15 @@ ALGORITHMS = frozenset({
     "W4A8_AWQ", "W4A8_NVFP4_FP8", "W8A16",
 })  # fmt: skip
 """quant_algo values that a drafter's linears can have (quantization/modelopt_config.py, _torch/modules/linear.py)."""
+
+AWQ: Mapping[str, tuple[str, ...]] = {
+    "W4A16_AWQ": ("weight_scale",),
+    "W4A8_AWQ": ("weight_scale", "weight_scale_2", "input_scale"),
+}
+"""Algorithm → what every INT4 weight needs beside it (_torch/modules/linear.py)."""
+
+SMOOTHED = (".o_proj.weight", ".down_proj.weight")
+"""Weights that need pre_quant_scale too; those that are joined do without."""
 
 LATENT = ("q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 """MLA projections that the DeepSeek loader copies by hand."""
@@ -235,6 +245,24 @@ def _compressed_integers(reading: Reading) -> str | None:
     ])  # fmt: skip
 
 
+def _awq_parts(reading: Reading) -> str | None:
+    section = told(reading.spec, reading.config.section("quantization_config").data, reading.view.sidecars)
+    found = section.modelopt(sidecar_wins=True)
+    layers = found.section("quantized_layers")
+    names = (found.text("quant_algo"), *(layers.section(layer).text("quant_algo") for layer in layers.data))
+    parts = next((AWQ[name] for name in names if name and name in AWQ), None)
+    if parts is None:
+        return None
+    tensors = reading.view.tensors
+    packed = {name: part for part, name in reading.fates.loaded.items() if tensors[name].dtype in ("U8", "I8")}
+    wanted = (
+        f"{name.removesuffix('.weight')}.{suffix}"
+        for name, part in packed.items()
+        for suffix in (*parts, *(("pre_quant_scale",) if part.endswith(SMOOTHED) else ()))
+    )
+    return listed([name for name in wanted if name not in tensors])
+
+
 def _latent_quantized(reading: Reading) -> str | None:
     if not reading.mla or not reading.truth.quantization or checks.modelopt_algorithm(reading) == "FP8_BLOCK_SCALES":
         return None
@@ -379,6 +407,10 @@ RULES: tuple[Rule, ...] = (
          "_torch/models/checkpoints/hf/compressed_tensors.py, main 2026 H2", "read", _compressed_integers),
     Rule("trtllm-algorithm", "refused", "this quant_algo has no linear method",
          "_torch/modules/linear.py, main 2026 H2", "read", checks.unknown_algorithm(ALGORITHMS)),
+    Rule("trtllm-awq-parts", "refused",
+         "INT4 weights need their scales (W4A8: weight_scale_2 and input_scale too), o_proj and down_proj "
+         "pre_quant_scale, ones if nothing was smoothed; a missing one is a KeyError",
+         "_torch/modules/linear.py, main 2026 H2", "read", _awq_parts),
     Rule("trtllm-excluded", "refused",
          "packed projections do not fit a linear that a pattern excludes (ModelOpt writes model*), or that "
          "quantized_layers does not list",

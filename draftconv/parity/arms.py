@@ -15,6 +15,7 @@ from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
 from draftconv.parity.replay import Arm
 from draftconv.parity.semantics import REPLACED, Semantics, from_target
 from draftconv.quantization.running import load_quantized
+from draftconv.reference.devices import find_device
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter
 
@@ -62,7 +63,7 @@ def load_arm(name: str, drafter: Drafter, how: Loading, *, like: DrafterModel | 
         Undecided: which boundaries feed it cannot be told.
         Refused, BadCheckpoint: as `load_drafter`.
     """
-    boundaries = fed_by(name, drafter)
+    device, boundaries = find_device(how.device), fed_by(name, drafter)
     tables = {table: _lent(name, table, how) for table in sorted(from_target(drafter.facts, how.semantics))}
     load = load_quantized if drafter.facts.quantization else load_drafter
     try:
@@ -70,11 +71,9 @@ def load_arm(name: str, drafter: Drafter, how: Loading, *, like: DrafterModel | 
     except (Refused, BadCheckpoint) as error:
         raise type(error)(f"{name}: {error.what}", why=error.why, cure=error.cure) from error
     try:
-        model = model.to(how.device)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(
-            f"--device {how.device}: {error}", cure="name a device that torch has and the drafters fit on"
-        ) from error
+        model = model.to(device)
+    except RuntimeError as error:
+        raise UsageError(f"--device {how.device}: {error}", cure="name a device that the drafters fit on") from error
     if like is not None:
         share(model, like)
     return Arm(name, model, boundaries)

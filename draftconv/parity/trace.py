@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -120,6 +120,11 @@ class About:
     family: Family | None = None
 
 
+def digest(entries: Iterable[Entry]) -> str:
+    """SHA-256, in hex, of the tokens and states of some requests in their order."""
+    return hashlib.sha256("".join(entry.tokens + entry.states for entry in entries).encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """An opened, complete trace; nothing but trace.json has been read.
@@ -134,6 +139,11 @@ class Trace:
     tables: Mapping[str, Table]
     tokenizer: Path | None
     requests: LocalDirectory = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        """What it holds, wherever it lies; see `digest`."""
+        return digest(self.entries)
 
     def read(self, entry: Entry, boundaries: Sequence[int]) -> Request:
         """One request, with the columns of these boundaries in this order, every byte checked.

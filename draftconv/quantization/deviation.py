@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, linalg
@@ -17,6 +18,7 @@ class Deviation:
         worst: the same of the worst row, which is row `row`.
         typical: the same of the median row.
         largest: largest magnitude of any element's error.
+        norm: Frobenius norm of the weight that was quantized.
     """
 
     relative: float
@@ -24,6 +26,37 @@ class Deviation:
     row: int
     typical: float
     largest: float
+    norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Errors of several weights as if they were one.
+
+    Attributes:
+        relative: Frobenius norm of all errors over that of all weights.
+        worst: the largest relative error of any row, which is in weight `name`.
+        largest: largest magnitude of any element's error.
+    """
+
+    relative: float
+    worst: float
+    name: str
+    largest: float
+
+
+def total(deviations: Mapping[str, Deviation]) -> Total:
+    """Of weights by name, at least one."""
+    each = deviations.values()
+    weight = math.hypot(*(deviation.norm for deviation in each))
+    error = math.hypot(*(deviation.relative * deviation.norm for deviation in each))
+    name = max(deviations, key=lambda name: deviations[name].worst)
+    return Total(
+        relative=error / weight if weight else 0.0,
+        worst=deviations[name].worst,
+        name=name,
+        largest=max(deviation.largest for deviation in each),
+    )
 
 
 class Sum:
@@ -43,6 +76,13 @@ class Sum:
         self.largest = max(self.largest, -float(low), float(high))
         self.rows += (error_B / weight_B.clamp_min(1e-30)).sqrt().tolist()
 
+    def join(self, later: Sum) -> None:
+        """Take in the rows that come after these."""
+        self.error += later.error
+        self.weight += later.weight
+        self.largest = max(self.largest, later.largest)
+        self.rows += later.rows
+
     def deviation(self) -> Deviation:
         """Of all rows seen so far."""
         worst = max(range(len(self.rows)), key=self.rows.__getitem__)
@@ -53,4 +93,5 @@ class Sum:
             row=worst,
             typical=ordered[len(ordered) // 2],
             largest=self.largest,
+            norm=math.sqrt(self.weight),
         )

@@ -43,6 +43,11 @@ class Quantized:
     scale: Tensor
     unit: Tensor
 
+    def rows(self, start: int, stop: int) -> Quantized:
+        """Some output rows of it."""
+        scale = self.scale[start:stop] if len(self.scale) == len(self.codes) else self.scale
+        return Quantized(self.grid, self.codes[start:stop], scale, self.unit)
+
 
 def peak(weight_OI: Tensor) -> Tensor:
     """The largest magnitude of a tensor, float32 []: what a scale for a whole tensor follows from."""

@@ -7,7 +7,7 @@ or the tensors say otherwise, the one format that fits every module is taken and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,7 +21,8 @@ from draftconv.errors import BadCheckpoint, Refused, Undecided
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats import find_format, formats
 from draftconv.quantization.formats.base import Declared, Format, Weight
-from draftconv.quantization.sniffing import Fit, fitting, headers
+from draftconv.quantization.scheme import GRIDS
+from draftconv.quantization.sniffing import Fit, fits_one, fitting, headers
 from draftconv.reference.load import to_torch
 
 Parts = Mapping[str, TensorRef]
@@ -34,7 +35,10 @@ class Stored:
     Attributes:
         modules: canonical module (`layers.0.mlp.down_proj`) → its tensors by suffix. `shapes`: [O, I] of each.
         dtype: of the weights that they stand for, as safetensors spells it.
-        findings: what is not as config.json says, for a person.
+        findings: what is not as usual, for a person. `lies`: those of them that config.json says otherwise,
+            and that whoever goes by it would stumble over.
+        unlisted: modules that are plain, and that config.json does not exclude. Whether that is a fault
+            differs from engine to engine: some build such a module quantized, others never do.
     """
 
     format: Format
@@ -43,6 +47,8 @@ class Stored:
     shapes: Mapping[str, tuple[int, int]]
     dtype: str
     findings: tuple[str, ...] = ()
+    lies: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -79,7 +85,7 @@ def find_stored(drafter: Drafter, given: str | None = None) -> Stored:
 
     Raises:
         Undecided: several formats fit the tensors, and only `given` can tell.
-        Refused: no format that draftconv reads fits, or the variant is not known.
+        Refused: no format that draftconv reads fits, the variant is not known, or there are two formats.
         BadCheckpoint: config.json contradicts itself, or something is quantized that is no weight.
         UsageError: no format is called as given.
     """
@@ -87,21 +93,30 @@ def find_stored(drafter: Drafter, given: str | None = None) -> Stored:
     shapes = _shapes(drafter, modules)
     fits = _in_range(fitting(modules, shapes), modules) if modules else ()
     told = _told(drafter, forgiving=given is not None)
+    findings, lies = [], []
     if given is not None:
         chosen = _with_rest(_given(given, fits), told)
-        findings = [f"read as {chosen} because it was asked for"]
+        findings.append(f"read as {chosen} because it was asked for")
     elif isinstance(told, Fit):
         chosen = _believed(told, fits)
-        findings = _overruled(told, chosen)
     else:
         chosen = _only(fits, modules, drafter, told)
-        findings = [f"config.json does not say how the weights are stored; their tensors are {_title(chosen)}"]
-    if not isinstance(told, Fit):
-        findings += ["what activations are rounded to is not told: they are read as 16 bit"]
-    findings += _strange(chosen, modules)
+        lies.append(f"config.json does not say how the weights are stored; their tensors are {_title(chosen)}")
     if isinstance(told, Fit):
-        findings += _unlike(drafter, told, modules)
-    return Stored(chosen.format, chosen.declared, modules, shapes, _dtype(drafter), tuple(findings))
+        lies += _overruled(told, chosen)
+        if not fits:
+            _refuse_mixed(chosen, modules, shapes)
+    else:
+        findings.append("what activations are rounded to is not told: they are read as 16 bit")
+    lies += _mislabelled(chosen, modules)
+    findings += _lacking(chosen, modules)
+    excluded = _excluded(drafter, told) if isinstance(told, Fit) else ()
+    if packed := [module for module in excluded if module in modules]:
+        lies.append(f"{show_some(packed)} quantized, although config.json excludes it")
+    excludes = isinstance(told, Fit) and told.declared.ignore and told.declared.style not in NAMING
+    unlisted = _unlisted(drafter, excluded, modules) if excludes else ()
+    every = (*lies, *findings)
+    return Stored(chosen.format, chosen.declared, modules, shapes, _dtype(drafter), every, tuple(lies), unlisted)
 
 
 def _told(drafter: Drafter, *, forgiving: bool) -> Fit | BadCheckpoint | None:
@@ -203,32 +218,63 @@ def _one(fits: Sequence[Fit]) -> Fit:
 
 def _title(fit: Fit) -> str:
     declared = fit.declared
-    return f"{fit.format.title} per {declared.per or 'group'}" + (f" of {declared.group}" if declared.group else "")
+    several = len({grid for grid, _ in fit.format.holds}) > 1
+    title = f"{fit.format.title}, {GRIDS[declared.grid].title}" if several else fit.format.title
+    return f"{title} per {declared.per or 'group'}" + (f" of {declared.group}" if declared.group else "")
 
 
 def _overruled(told: Fit, chosen: Fit) -> list[str]:
-    if chosen is told:
+    if chosen.format is told.format and chosen.tells(told.declared):
         return []
     return [f"config.json says {_title(told)}, but the tensors are {_title(chosen)} and are read so"]
 
 
-def _strange(chosen: Fit, modules: Mapping[str, Parts]) -> list[str]:
-    """Variants that are read and never written, and tensors that one would expect."""
-    parts = next(iter(modules.values()))
+def _refuse_mixed(told: Fit, modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int, int]]) -> None:
+    """Raises Refused for modules in another format than the rest, which is as config.json says."""
+    other = [module for module, parts in modules.items() if not fits_one(told, parts, shapes[module])]
+    if not other or len(other) == len(modules):
+        return
+    found = fitting({module: modules[module] for module in other}, shapes)
+    if not found:
+        return  # damaged, which is told with the module's name when it is loaded
+    named = " or ".join(dict.fromkeys(map(_title, found)))
+    raise Refused(
+        f"{show_some(other)} not stored as {_title(told)} like the others, but as {named}",
+        why="config.json can tell of one format only, and engines read all weights by it",
+        cure="export the checkpoint again",
+    )
+
+
+def _mislabelled(chosen: Fit, modules: Mapping[str, Parts]) -> list[str]:
+    """Variants that are read and never written."""
     try:
-        style = chosen.format.resolve(headers(parts), chosen.declared).style
+        style = chosen.format.resolve(headers(next(iter(modules.values()))), chosen.declared).style
     except BadCheckpoint:
         return []  # told, with the module's name, when it is loaded
-    if style is not None and style in chosen.format.only_read:
-        return [chosen.format.only_read[style]]
+    return [says for known, says in chosen.format.only_read.items() if known == style]
+
+
+def _lacking(chosen: Fit, modules: Mapping[str, Parts]) -> list[str]:
+    """Tensors that one would expect, where their absence is not the mark of a variant."""
+    if _mislabelled(chosen, modules):
+        return []
+    parts = next(iter(modules.values()))
     return [text for suffix, text in chosen.format.may_lack.items() if suffix not in parts]
 
+
+NAMING = frozenset({"trtllm"})
+"""Styles that name every quantized module: one that is not named never is."""
 
 PLAIN = ("fc", "self_attn.", "mlp.")
 """What engines build as quantized linears unless it is excluded."""
 
 LITERAL = re.compile(r"(?:re:)?[\^]?(?:[.]?[*]|\\b|[.]|\\[.])*([A-Za-z_](?:\w|[\\]?[.])*)\$?")
 """An entry of an exclusion list that ends in a name: `fc`, `*fc`, `re:.*\\bfc$`. Others are left to the engines."""
+
+
+OUTER = re.compile(r"^(?:.*\.)?layers\.\d+\.|^model\.")
+"""What engines put before the name of a module: where they hang it, and a layer's number, which counts on from
+the target's."""
 
 
 JOINED: Mapping[str, tuple[str, ...]] = {
@@ -240,22 +286,22 @@ JOINED: Mapping[str, tuple[str, ...]] = {
 """What engines call weights that they join; see `exclusions.FUSED`."""
 
 
-def _unlike(drafter: Drafter, told: Fit, modules: Mapping[str, Parts]) -> list[str]:
-    """Modules that are quantized or plain against the word of the config."""
-    if not told.declared.ignore:
-        return []  # formats that list what is quantized, or nothing at all
+def _excluded(drafter: Drafter, told: Fit) -> tuple[str, ...]:
+    """Modules that config.json excludes by name."""
     entries = [LITERAL.fullmatch(entry) for entry in told.declared.ignore]
-    spelled = [found[1].replace("\\.", ".").removesuffix(WEIGHT) for found in entries if found]
+    spelled = [OUTER.sub("", found[1].replace("\\.", ".").removesuffix(WEIGHT)) for found in entries if found]
     named = {part for name in spelled for part in JOINED.get(name.rpartition(".")[2], (name,))}
-    weights = [n.removesuffix(WEIGHT) for n, row in expected(drafter.facts).items() if len(row.shape) == 2]
-    excluded = [module for module in weights if any(f".{module}".endswith(f".{name}") for name in named)]
-    findings = []
-    if packed := [module for module in excluded if module in modules]:
-        findings.append(f"{show_some(packed)} quantized, although config.json excludes it")
-    linear = [m for m in weights if m not in modules and m not in excluded and any(part in m for part in PLAIN)]
-    if plain := [module for module in linear if f"{module}{WEIGHT}" in drafter.tensors]:
-        findings.append(f"{show_some(plain)} stored plain, although config.json does not exclude it")
-    return findings
+    return tuple(m for m in _matrices(drafter) if any(f".{m}".endswith(f".{name}") for name in named))
+
+
+def _unlisted(drafter: Drafter, excluded: Collection[str], modules: Mapping[str, Parts]) -> tuple[str, ...]:
+    """Modules that engines may build quantized, and that are plain and not excluded."""
+    linear = [m for m in _matrices(drafter) if m not in modules and m not in excluded]
+    return tuple(m for m in linear if f"{m}{WEIGHT}" in drafter.tensors and any(part in m for part in PLAIN))
+
+
+def _matrices(drafter: Drafter) -> list[str]:
+    return [name.removesuffix(WEIGHT) for name, row in expected(drafter.facts).items() if len(row.shape) == 2]
 
 
 def quantized_modules(drafter: Drafter) -> Iterator[tuple[str, Parts]]:

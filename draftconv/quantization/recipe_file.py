@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from draftconv.checkpoint import show
 from draftconv.errors import UsageError, did_you_mean
 from draftconv.quantization.exclusions import ROLES, is_pattern
 from draftconv.quantization.recipes import FormatName, Recipe
@@ -71,6 +71,7 @@ def parse(text: str, name: str, where: str) -> Recipe:
         UsageError: it is no YAML or no recipe; the message names the key.
     """
     try:
+        _refuse_twice(yaml.compose(text, yaml.SafeLoader), where)
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UsageError(f"{where} is not YAML: {_where(error)}", cure="recipes/w4a16.yaml is an example") from error
@@ -109,24 +110,72 @@ def _inputs(part: Activations | None) -> InputScheme | None:
     return InputScheme(part.grid, part.per, part.scale == "dynamic") if part else None
 
 
+def _refuse_twice(root: yaml.Node | None, where: str) -> None:
+    """Raises UsageError for a key that is in one mapping twice: PyYAML would take the later without a word."""
+    nodes, seen = [root] if root else [], set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen:
+            continue  # an alias
+        seen.add(id(node))
+        match node:
+            case yaml.MappingNode():
+                lines: dict[str, int] = {}
+                for key, _ in node.value:
+                    name, line = str(key.value), key.start_mark.line + 1
+                    if name in lines:
+                        raise UsageError(
+                            f"{where}: line {line}: {show(name)} is there twice, first in line {lines[name]}",
+                            why="only one of the two can be meant",
+                            cure="keep one of them",
+                        )
+                    lines[name] = line
+                nodes += [value for _, value in node.value]
+            case yaml.SequenceNode():
+                nodes += node.value
+
+
 def _told(details: ErrorDetails) -> tuple[str, str]:
     """What is wrong with one key, and what to write instead."""
     path = [str(step) for step in details["loc"]]
     key = ".".join(path)
     match details["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "invalid_key":
             part = _PARTS.get(path[0], File) if len(path) > 1 else File
             return f"{key} is no key of a recipe", did_you_mean(path[-1], part.model_fields, _keys(part))
         case "missing":
-            return f"{key} is missing", f"add {key}"
+            return f"{key} is missing", f"add {key}: {_wanted(path)}"
         case "literal_error":
-            known = re.findall(r"'([^']+)'", details.get("ctx", {}).get("expected", ""))
-            return f"{key}: {details['input']!r} is unknown", did_you_mean(
-                str(details["input"]), known, f"{key}: {' or '.join(known)}"
+            known = _known(path)
+            return f"{key}: {details['input']!r} is none of {', '.join(known)}", did_you_mean(
+                str(details["input"]), known, f"write {key}: {' or '.join(known)}"
             )
         case _:
-            said = details["msg"]
-            return f"{key}: {said[:1].lower()}{said[1:]}", ""
+            return f"{key}: {details['input']!r} is no {_wanted(path)}", ""
+
+
+def _wanted(path: Sequence[str]) -> str:
+    """What a key may hold, in words."""
+    key = ".".join(step for step in path if not step.isdigit())
+    return WANTED[key] if key in WANTED else " or ".join(_known(path))
+
+
+WANTED: Mapping[str, str] = {
+    "about": "line of text",
+    "weights": "mapping with keys grid, per, group, scale_rule, scale_dtype",
+    "weights.group": "whole number of inputs, such as 128",
+    "activations": "mapping with keys grid, per, scale",
+    "exclude": "list of roles and patterns as texts, such as [embed, lm_head, fc, norms]",
+}
+"""What keys hold that have no list of words to choose from."""
+
+
+def _known(path: Sequence[str]) -> tuple[str, ...]:
+    """The words that a key may hold."""
+    part = _PARTS[path[0]] if len(path) > 1 else File
+    annotation = part.model_fields[path[-1]].annotation
+    choices = [annotation, *get_args(annotation)]
+    return next(get_args(choice) for choice in choices if get_origin(choice) is Literal)
 
 
 _PARTS: Mapping[str, type[_Part]] = {"weights": Weights, "activations": Activations}

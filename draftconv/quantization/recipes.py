@@ -31,12 +31,13 @@ FORMATS: Mapping[FormatName, tuple[str, ...]] = {
     "gptq": (),
     "autoawq": ("awq", "auto-round"),
     "quark-int4": ("reorder", "order"),
-    "quark-mxfp4": (),
-    "modelopt-awq": ("trtllm",),
-    "modelopt-fp8": (),
-    "modelopt-nvfp4": (),
+    "quark-mxfp4": ("reorder",),
+    "modelopt-awq": ("trtllm", "plain"),
+    "modelopt-fp8": ("plain", "trtllm"),
+    "modelopt-nvfp4": ("plain", "trtllm"),
 }
-"""Formats that a recipe may name, with their styles, the usual one first (`draftconv.quantization.formats`)."""
+"""Formats that a recipe may name, with their styles, the usual one first: those of `draftconv.quantization.formats`,
+which imports torch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The same weight under more scales or fewer: exact, or refused."""
+"""The same weight under more scales or fewer: exact, or refused. And, where it is asked for, under rounded ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from torch import Tensor
 
 from draftconv.errors import Refused
 from draftconv.quantization.formats.base import Weight
+from draftconv.quantization.formats.tensors import TORCH
+from draftconv.quantization.grids import Quantized, dequantize
 from draftconv.quantization.scheme import GRIDS, Per
+
+ROWS = 256
+"""Rows whose values are held at a time."""
 
 
 def regroup(weight: Weight, group: int | None) -> Weight:
@@ -47,3 +52,33 @@ def _folded(scale_OG: Tensor, size: int, found: int) -> Tensor:
             cure="keep the groups, or quantize again from the 16-bit weights",
         )
     return first_OG
+
+
+def round_scales(weight: Weight, name: str) -> Weight:
+    """A weight whose scales were rounded to the dtype that it stands for; its codes stay.
+
+    Raises:
+        Refused: a scale is no number of that dtype, so that rounding changes it by more than `rounding`.
+    """
+    scale, dtype = weight.quantized.scale, TORCH[weight.dtype]
+    narrow = scale.to(dtype)
+    if bool(((narrow.double() - scale.double()).abs() > rounding(weight.dtype) * scale.double()).any()):
+        raise Refused(
+            f"{name} has scales that {weight.dtype} does not hold",
+            why="they would become infinite, zero or coarse",
+            cure="use --dequantize instead of --pack",
+        )
+    return replace(weight, quantized=replace(weight.quantized, scale=narrow))
+
+
+def rounding(dtype: str) -> float:
+    """The largest part of itself that a number changes by when it is rounded to this dtype."""
+    return torch.finfo(TORCH[dtype]).eps / 2
+
+
+def same_values(one: Quantized, other: Quantized) -> bool:
+    """Whether two weights stand for the same float32 values, compared in blocks of rows."""
+    if one.codes.shape != other.codes.shape:
+        return False
+    starts = range(0, len(one.codes), ROWS)
+    return all(torch.equal(*(dequantize(each.rows(at, at + ROWS)) for each in (one, other))) for at in starts)

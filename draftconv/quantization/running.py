@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from draftconv.checkpoint import TensorRef
 from draftconv.drafter.drafter import Drafter
 from draftconv.quantization.exclusions import WEIGHT
-from draftconv.quantization.grids import refuse_unsimulated
+from draftconv.quantization.formats.base import Weight
+from draftconv.quantization.grids import dequantize, refuse_unsimulated
 from draftconv.quantization.reading import find_stored
 from draftconv.quantization.simulate import replaced
 from draftconv.quantization.weights import floats
@@ -43,10 +45,18 @@ def load_quantized(drafter: Drafter, tables: Mapping[str, TensorRef], dtype: tor
         facts=replace(drafter.facts, quantization=None),
         tensors={name: ref for name, ref in drafter.tensors.items() if name not in parts},
     )
-    made = {name: floats(weight) for name, weight in loaded.items()}
+    # Inputs that are rounded are smoothed before; those that are not may leave it to the weights.
+    stands = floats if inputs is None else _smoothed
+    made = {name: stands(weight) for name, weight in loaded.items()}
     model = load_drafter(plain, tables=tables, made=made, dtype=dtype)
     if inputs is None:
         return model
     weights = {name: model.get_parameter(name) for name in loaded}
     scales = {name: weight.input_scale for name, weight in loaded.items() if weight.input_scale is not None}
-    return replaced(model, weights, inputs, scales)
+    factors = {name: w.pre_quant_scale.to(dtype) for name, w in loaded.items() if w.pre_quant_scale is not None}
+    return replaced(model, weights, inputs, scales, factors)
+
+
+def _smoothed(weight: Weight) -> Tensor:
+    """What the codes stand for, which meets inputs that were multiplied by `pre_quant_scale`."""
+    return dequantize(weight.quantized)

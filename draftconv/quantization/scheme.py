@@ -120,7 +120,9 @@ class WeightScheme:
             ("scale_dtype", self.scale_dtype, grid.scales),
         ):
             if value not in known:
-                raise UsageError(f"{key}: {grid.title} weights know no {value}", cure=f"{key}: {' or '.join(known)}")
+                raise UsageError(
+                    f"{key}: {grid.title} weights know no {value}", cure=f"write {key}: {' or '.join(known)}"
+                )
         if self.per == "group" and self.group is None:
             raise UsageError("per: group lacks the size of a group", cure=f"add group: {grid.group or 128}")
         if self.per != "group" and self.group is not None:
@@ -132,7 +134,7 @@ class WeightScheme:
         if self.group is not None and (self.group < 1 or grid.group not in (None, self.group)):
             raise UsageError(
                 f"group: {self.group} is no group size of {grid.title}",
-                cure=f"group: {grid.group or 128}",
+                cure=f"write group: {grid.group or 128}",
             )
 
     @property
@@ -140,9 +142,14 @@ class WeightScheme:
         """True when a scale belongs to the whole tensor, alone or over the scales of groups."""
         return self.per == "tensor" or self.grid == "nvfp4"
 
-    def __str__(self) -> str:
+    @property
+    def title(self) -> str:
+        """What a weight becomes, however its scales are found."""
         per = f"group {self.group}" if self.per == "group" else self.per
-        return f"{GRIDS[self.grid].title} per {per}, {self.scale_rule}"
+        return f"{GRIDS[self.grid].title} per {per}"
+
+    def __str__(self) -> str:
+        return f"{self.title}, {self.scale_rule}"
 
 
 _INPUTS: Mapping[tuple[InputGrid, InputPer, bool], str] = {

@@ -26,12 +26,21 @@ from draftconv.reference.load import TORCH_DTYPES
 
 
 class RoundedLinear(nn.Linear):
-    """A Linear whose input is rounded first: per token, or under a fixed `scale` (float32 [])."""
+    """A Linear whose input is rounded first: per token, or under a fixed `scale` (float32 []).
+
+    Before that it is multiplied by `factor` [I], if there is one (AWQ smoothing).
+    """
 
     scale: Tensor | None
+    factor: Tensor | None
 
     def __init__(
-        self, weight_OI: Tensor, bias_O: Tensor | None, inputs: InputScheme, scale: Tensor | None = None
+        self,
+        weight_OI: Tensor,
+        bias_O: Tensor | None,
+        inputs: InputScheme,
+        scale: Tensor | None = None,
+        factor: Tensor | None = None,
     ) -> None:
         with torch.device("meta"):
             super().__init__(weight_OI.shape[1], weight_OI.shape[0], bias=False)
@@ -40,9 +49,11 @@ class RoundedLinear(nn.Linear):
             self.bias = nn.Parameter(bias_O, requires_grad=False)
         self.inputs = inputs
         self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("factor", factor, persistent=False)
 
     def forward(self, input: Tensor) -> Tensor:
         scale = self.scale
+        input = input if self.factor is None else input * self.factor
         rounded = round_trip(input, self.inputs) if scale is None else round_to(input, self.inputs, scale)
         return functional.linear(rounded, self.weight, self.bias)
 
@@ -95,6 +106,7 @@ def replaced(
     weights: Mapping[str, Tensor],
     inputs: InputScheme | None = None,
     scales: Mapping[str, Tensor] = MappingProxyType({}),
+    factors: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> DrafterModel:
     """The drafter with other weights in some of its Linears, sharing all the rest.
 
@@ -102,6 +114,7 @@ def replaced(
         weights: canonical name -> [O, I], in the model's dtype.
         inputs: how the inputs of these Linears are rounded, if at all.
         scales: canonical name -> float32 [], of static activations.
+        factors: canonical name -> [I], what activations are multiplied by before, in the model's dtype.
     """
     # Parameters of its own over shared storage: moving the new drafter must not move the given one.
     shared: dict[int, object] = {id(model.facts): model.facts}
@@ -116,7 +129,8 @@ def replaced(
         else:
             parent, _, leaf = path.rpartition(".")
             bias_O = linear.bias if isinstance(linear.bias, Tensor) else None
-            rounded = RoundedLinear(weight_OI, bias_O, inputs, scales.get(name)).train(linear.training)
+            rounded = RoundedLinear(weight_OI, bias_O, inputs, scales.get(name), factors.get(name))
+            rounded.train(linear.training)
             setattr(new.get_submodule(parent), leaf, rounded)
     return new
 

@@ -54,6 +54,11 @@ def fitting(modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int, int]])
     return tuple(fit for form in formats().values() for fit in _fits(form, modules, shapes))
 
 
+def fits_one(fit: Fit, parts: Parts, shape: tuple[int, int]) -> bool:
+    """Whether one module has the tensors that a reading foretells."""
+    return _has(fit.format, fit.declared, parts, shape)
+
+
 def headers(parts: Parts) -> dict[str, Tensor]:
     """Tensors that have dtypes and shapes and no values."""
     return {

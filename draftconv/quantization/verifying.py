@@ -7,6 +7,7 @@ beyond it the outermost code. Codes in another order and scales that were change
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,13 +17,15 @@ from draftconv.checkpoint import FLOATS, TensorRef, row_blocks
 from draftconv.errors import BadCheckpoint, Refused
 from draftconv.quantization.codes import decode, nearest
 from draftconv.quantization.deviation import Deviation, Sum
+from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats.base import Weight
 from draftconv.quantization.formats.checks import check_range
-from draftconv.quantization.grids import Quantized, dequantize
+from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
 from draftconv.quantization.reading import Stored
+from draftconv.quantization.repack import round_scales, same_values
 from draftconv.quantization.scales import step
-from draftconv.quantization.scheme import GRIDS
-from draftconv.quantization.weights import BLOCK, floats
+from draftconv.quantization.scheme import GRIDS, WeightScheme
+from draftconv.quantization.weights import BLOCK, Again, Floats, floats, rows
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
 SLACK = 2.0**-20
@@ -50,9 +53,18 @@ class Judgement:
     same: bool = False
 
 
-def compare(module: str, mine: Stored | TensorRef, theirs: Stored | TensorRef) -> Judgement:
-    """Judge one weight of an output by that of its source; at least one of the two is quantized."""
+def compare(module: str, mine: Stored | TensorRef, theirs: Stored | TensorRef, *, again: bool = False) -> Judgement:
+    """Judge one weight of an output by that of its source; at least one of the two is quantized.
+
+    Args:
+        again: what is quantized on both sides was rounded again on the way.
+    """
     match mine, theirs:
+        case Stored(), Stored() if again:
+            ours, read = _load(module, mine), _load(module, theirs)
+            if isinstance(read, Judgement):
+                return Judgement(f"of the source, {read.fault}")
+            return ours if isinstance(ours, Judgement) else _rounded(ours, Again(f"{module}{WEIGHT}", theirs))
         case Stored(), Stored():
             return _both(module, mine, theirs)
         case Stored(), TensorRef():
@@ -98,32 +110,31 @@ def _not_scales(weight: Weight) -> str | None:
 # ── quantized from floats ──────────────────────────────────────────────────────────
 
 
-def _rounded(mine: Weight, theirs: TensorRef) -> Judgement:
+def _rounded(mine: Weight, theirs: Floats) -> Judgement:
     quantized = mine.quantized
     if theirs.dtype not in FLOATS or theirs.shape != tuple(quantized.codes.shape):
         return Judgement(f"{list(quantized.codes.shape)} codes, {theirs.dtype} {list(theirs.shape)} in the source")
-    total, clipped = Sum(), 0
-    for start, stop in row_blocks(theirs, BLOCK):
-        wide_BI = to_torch(theirs.row_range(start, stop)).float()
+    total, clipped, start = Sum(), 0, 0
+    for rows_BI in rows(theirs, BLOCK):
+        wide_BI, stop = rows_BI.float(), start + len(rows_BI)
         if mine.pre_quant_scale is not None:
             wide_BI = wide_BI / mine.pre_quant_scale.float()
-        part = _rows(quantized, start, stop)
-        fault, beyond = _not_nearest(wide_BI, part, start)
+        part = quantized.rows(start, stop)
+        fault, beyond = _not_nearest(wide_BI, part, start, TORCH_DTYPES[theirs.dtype])
         if fault:
             return Judgement(fault)
         clipped += beyond
         total.add(wide_BI, dequantize(part))
+        start = stop
     return Judgement(None, _spoken(mine, total.deviation(), clipped / max(1, quantized.codes.numel())))
 
 
-def _rows(quantized: Quantized, start: int, stop: int) -> Quantized:
-    whole = len(quantized.scale) != len(quantized.codes)
-    scale = quantized.scale if whole else quantized.scale[start:stop]
-    return Quantized(quantized.grid, quantized.codes[start:stop], scale, quantized.unit)
+def _not_nearest(wide_BI: Tensor, quantized: Quantized, first: int, dtype: torch.dtype) -> tuple[str | None, int]:
+    """What is wrong with some rows, the first of them row `first`; and how many weights lie beyond the grid.
 
-
-def _not_nearest(wide_BI: Tensor, quantized: Quantized, first: int) -> tuple[str | None, int]:
-    """What is wrong with some rows, the first of them row `first`; and how many weights lie beyond the grid."""
+    Args:
+        dtype: of the weights before they were widened.
+    """
     grid = GRIDS[quantized.grid]
     step_BG1 = step(quantized.grid, quantized.scale, quantized.unit)[..., None]
     units_BGg = torch.unflatten(wide_BI, 1, (step_BG1.shape[1], -1)) / step_BG1
@@ -131,7 +142,11 @@ def _not_nearest(wide_BI: Tensor, quantized: Quantized, first: int) -> tuple[str
     best_BGg = nearest(units_BGg.clone(), quantized.grid)
     allowed_BGg = (units_BGg - best_BGg).abs() + SLACK * (1 + units_BGg.abs())
     off_BGg = (units_BGg - values_BGg).abs()
-    wrong_BI = (off_BGg > allowed_BGg).flatten(1)
+    wrong_BGg = off_BGg > allowed_BGg
+    if quantized.scale.numel() == 1:
+        # Under a scale for the whole tensor the quotient has the weight's dtype first; see `Scaling.quotient`.
+        wrong_BGg &= values_BGg != nearest(units_BGg.to(dtype).float(), quantized.grid)
+    wrong_BI = wrong_BGg.flatten(1)
     if wrong_BI.any():
         row, column = (int(index) for index in wrong_BI.nonzero()[0])
         told = f"{int(wrong_BI.sum())} codes from row {first + row} on" if wrong_BI.sum() > 1 else "one code"
@@ -140,6 +155,9 @@ def _not_nearest(wide_BI: Tensor, quantized: Quantized, first: int) -> tuple[str
         return f"{told} not the nearest of {grid.title}: {how}", 0
     if quantized.grid in ("int4", "int8"):
         top_BG = units_BGg.abs().amax(-1)
+        # One scale of a row that was repeated for its groups is there for the largest of them.
+        repeated_B1 = (step_BG1[..., 0] == step_BG1[:, :1, 0]).all(-1, keepdim=True)
+        top_BG = torch.where(repeated_B1, top_BG.amax(-1, keepdim=True), top_BG)
         idle_B = ((top_BG < grid.high / 2) & (top_BG * step_BG1[..., 0] > SMALL)).any(-1)
         if idle_B.any():
             row = first + int(idle_B.nonzero()[0])
@@ -153,6 +171,36 @@ def _spoken(weight: Weight, deviation: Deviation, clipped: float) -> str:
     beyond = f", {clipped:.2%} of the weights clipped" if clipped else ""
     title = GRIDS[weight.quantized.grid].title
     return f"{title}, every code the nearest under its scale{beyond}; relative error {deviation.relative:.4f}"
+
+
+# ── quantized and dequantized ──────────────────────────────────────────────────────
+
+
+def rounded_again(mine: TensorRef, theirs: TensorRef, fused: Sequence[TensorRef], scheme: WeightScheme) -> Judgement:
+    """Judge floats that were rounded on the way by rounding their source once more.
+
+    Args:
+        fused: what shares a scale for the whole with the weight in the source, itself included.
+    """
+    if {mine.dtype, theirs.dtype} - FLOATS or mine.shape != theirs.shape:
+        return Judgement(f"{mine.dtype} {list(mine.shape)} in the output, {theirs.dtype} {list(theirs.shape)} before")
+    whole = torch.stack([peak(rows) for ref in fused for _, rows in _blocks(ref)]).amax() if scheme.whole else None
+    total = Sum()
+    for start, rows_BI in _blocks(theirs):
+        wanted_BI = dequantize(quantize(rows_BI, scheme, whole=whole, name=theirs.name))
+        found_BI = to_torch(mine.row_range(start, start + len(rows_BI)))
+        unequal_B = (_bits(wanted_BI.to(found_BI.dtype)) != _bits(found_BI)).any(-1)
+        if unequal_B.any():
+            row = start + int(unequal_B.nonzero()[0])
+            return Judgement(f"not the source rounded to {scheme} and back, first in row {row}")
+        total.add(rows_BI.float(), wanted_BI)
+    return Judgement(None, f"{scheme}, and back to floats; relative error {total.deviation().relative:.4f}")
+
+
+def _blocks(ref: TensorRef) -> Iterator[tuple[int, Tensor]]:
+    """First row and rows."""
+    for start, stop in row_blocks(ref, BLOCK):
+        yield start, to_torch(ref.row_range(start, stop))
 
 
 # ── quantized before ───────────────────────────────────────────────────────────────
@@ -170,12 +218,37 @@ def _both(module: str, mine: Stored, theirs: Stored) -> Judgement:
     if not torch.equal(_bits(ours.quantized.codes), _bits(source.quantized.codes)):
         row = int((_bits(ours.quantized.codes) != _bits(source.quantized.codes)).any(-1).nonzero()[0])
         return Judgement(f"other integers than the source's, first in row {row}")
-    if not torch.equal(floats(ours), floats(source)):
+    if not _equal(ours, source):
+        if _narrowed(ours, source):
+            title = GRIDS[ours.quantized.grid].title
+            return Judgement(None, f"the same {title} codes, their scales rounded once to {ours.dtype}")
         row = int((floats(ours) != floats(source)).any(-1).nonzero()[0])
         return Judgement(f"the source's integers under other scales, first in row {row}")
-    if not (_same(ours.pre_quant_scale, source.pre_quant_scale) and _same(ours.input_scale, source.input_scale)):
+    if not (_same(ours.pre_quant_scale, source.pre_quant_scale) and _inputs_follow(ours, source)):
         return Judgement("the source's weights, but its activations are scaled otherwise")
     return Judgement(None, f"the same {GRIDS[ours.quantized.grid].title} codes under the same scales", same=True)
+
+
+def _equal(ours: Weight, source: Weight) -> bool:
+    """Whether two weights stand for the same values; in blocks of rows where nothing smooths their inputs."""
+    if ours.pre_quant_scale is None and source.pre_quant_scale is None:
+        return same_values(ours.quantized, source.quantized)
+    return torch.equal(floats(ours), floats(source))
+
+
+def _narrowed(ours: Weight, source: Weight) -> bool:
+    """Whether only the scales differ, and are the source's rounded to the dtype of the weight."""
+    if not (_same(ours.pre_quant_scale, source.pre_quant_scale) and _inputs_follow(ours, source)):
+        return False
+    try:
+        return same_values(ours.quantized, round_scales(source, "the weight").quantized)
+    except Refused:
+        return False
+
+
+def _inputs_follow(ours: Weight, source: Weight) -> bool:
+    """Whether the scale of activations is the source's, or left out with them, which is told apart from weights."""
+    return ours.input_scale is None or _same(ours.input_scale, source.input_scale)
 
 
 def _bits(codes: Tensor) -> Tensor:
@@ -191,7 +264,7 @@ def _dequantized(mine: TensorRef, theirs: Weight) -> Judgement:
     shape = list(theirs.quantized.codes.shape)
     if mine.dtype not in FLOATS or list(mine.shape) != shape:
         return Judgement(f"{mine.dtype} {list(mine.shape)} in the output, {shape} {title} codes in the source")
-    wanted_OI = floats(theirs).to(TORCH_DTYPES[mine.dtype])
+    wanted_OI = floats(theirs, TORCH_DTYPES[mine.dtype])
     found_OI = to_torch(mine)
     unequal_O = (wanted_OI.view(torch.uint8) != found_OI.view(torch.uint8)).any(-1)
     if unequal_O.any():

@@ -6,28 +6,131 @@ becomes. What it holds at most is about the weight's codes, one byte each, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from draftconv.checkpoint import TensorRef, row_blocks
+from draftconv.checkpoint import SIZES, TensorRef, nbytes, row_blocks
 from draftconv.errors import Refused
+from draftconv.quantization.codes import STORED
 from draftconv.quantization.deviation import Deviation, Sum
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats.base import Format, Weight
 from draftconv.quantization.formats.modelopt_awq import fp8_scale
-from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
+from draftconv.quantization.grids import Quantized, dequantize, input_scale, peak, quantize
+from draftconv.quantization.oracles import BLOCKS, Backend
 from draftconv.quantization.reading import Stored
-from draftconv.quantization.repack import regroup
+from draftconv.quantization.repack import regroup, round_scales, same_values
 from draftconv.quantization.scheme import Scheme
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
-BLOCK = 1024 * 1024
-"""Source bytes held at a time: few enough that a block and what is computed of it stay in a core's cache."""
+BLOCK = BLOCKS["native"]
+"""Source bytes that a thread holds at a time."""
+
+THREADS = 4
 
 Bytes = dict[str, bytes | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows `start…stop` of a weight, which `read` reads."""
+
+    start: int
+    stop: int
+    read: Callable[[], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Again:
+    """A stored weight as the floats that it stands for, rounded once to `dtype`, block of rows by block.
+
+    It has what is asked of a `TensorRef`: name, dtype, shape and nbytes are those of the floats.
+    """
+
+    name: str
+    stored: Stored
+
+    @property
+    def module(self) -> str:
+        return self.name.removesuffix(WEIGHT)
+
+    @property
+    def dtype(self) -> str:
+        return self.stored.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.stored.shapes[self.module]
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes(self.dtype, self.shape)
+
+    @property
+    def parts(self) -> tuple[TensorRef, ...]:
+        return tuple(self.stored.modules[self.module].values())
+
+    def blocks(self, block: int) -> Iterator[Block]:
+        """The rows in order, in blocks of at most `block` bytes (one row at least)."""
+        weight, outputs = self.stored.load(self.module), self.shape[0]
+
+        def read(start: int, stop: int) -> Tensor:
+            part = replace(weight, quantized=weight.quantized.rows(start, stop))
+            return floats(part).to(TORCH_DTYPES[self.dtype])
+
+        step = max(1, block * outputs // max(1, self.nbytes))
+        for start in range(0, outputs, step):
+            stop = min(start + step, outputs)
+            yield Block(start, stop, partial(read, start, stop))
+
+
+Floats: TypeAlias = TensorRef | Again
+"""A weight that is to be rounded: plain in a file, or quantized there."""
+
+Search: TypeAlias = Callable[[Mapping[str, Tensor], Scheme, Sequence[Tensor]], Tensor]
+"""Name → [O, I], their scheme and inputs [N, I] that they share → what these inputs are to be multiplied by: [I]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothing:
+    """What the inputs of some weights are multiplied by, and their columns divided by, before both are rounded (AWQ).
+
+    Attributes:
+        refs: every weight that reads these inputs, by canonical name: engines that join them take one factor.
+        rows_NI: a sample of the inputs, and `peak_I`: the largest magnitudes of all of them; float32.
+    """
+
+    refs: Mapping[str, Floats]
+    scheme: Scheme
+    rows_NI: Tensor
+    peak_I: Tensor
+    search: Search
+
+    @cached_property
+    def factor_I(self) -> Tensor:
+        """float32, with the values that a file holds: weights are divided by what inputs are really multiplied by."""
+        weights = {name: torch.cat(list(rows(ref, BLOCK))) for name, ref in self.refs.items()}
+        dtype = next(iter(weights.values())).dtype
+        return self.search(weights, self.scheme, [self.rows_NI]).to(dtype).float()
+
+    @property
+    def input_scale(self) -> Tensor | None:
+        """Of static activations, from the largest of all inputs once they are smoothed: float32 []."""
+        inputs = self.scheme.inputs
+        return None if inputs is None else input_scale((self.peak_I * self.factor_I).amax(), inputs)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a search holds, about: ModelOpt makes copies of the weights in their dtype and in float32."""
+        return 8 * sum(ref.nbytes for ref in self.refs.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,66 +141,98 @@ class Quantize:
         name: canonical, for messages and `deviations`, which is told how far the result is from the weight.
         fused: weights that share a scale for the whole with this one, itself among them.
         input_scale: float32 [], of static activations.
+        smoothing: of its inputs; `input_scale` then follows from it.
+        rounds: who rounds the rows, on `device`, and `block`: the source bytes of a call; a row's codes do not
+            depend on it.
     """
 
     name: str
-    ref: TensorRef
+    ref: Floats
     scheme: Scheme
     format: Format
     style: str | None
-    fused: tuple[TensorRef, ...]
+    fused: tuple[Floats, ...]
     deviations: dict[str, Deviation] = field(default_factory=dict)
     input_scale: Tensor | None = None
+    rounds: Backend = quantize
+    block: int = BLOCK
+    device: str = "cpu"
+    smoothing: Smoothing | None = None
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
-        return (self.ref, *(ref for ref in self.fused if ref is not self.ref))
+        every = (self.ref, *(ref for ref in self.fused if ref is not self.ref))
+        return tuple(part for ref in every for part in (ref.parts if isinstance(ref, Again) else (ref,)))
 
     @property
     def memory(self) -> int:
-        return 4 * BLOCK + 3 * self.ref.shape[0] * self.ref.shape[1]
+        searched = self.smoothing.memory if self.smoothing else 0
+        return max(
+            searched, 4 * THREADS * self.block + (5 if isinstance(self.ref, Again) else 3) * math.prod(self.ref.shape)
+        )
 
     def run(self) -> Bytes:
+        with _threads() as pool:
+            return self._run(pool)
+
+    def _run(self, pool: ThreadPoolExecutor) -> Bytes:
         total, weights = Sum(), self.scheme.weights
-        whole = torch.stack([_peak(ref) for ref in self.fused]).amax() if weights.whole else None
-        quantized = self._quantized(self.ref, whole, total)
+        whole = None
+        if weights.whole:
+            whole = torch.stack([_peak(ref, self.block, pool) for ref in self.fused]).amax().to(self.device)
+        quantized = self._quantized(self.ref, whole, pool, total)
         self.deviations[self.name] = total.deviation()
         weight = Weight(
             quantized,
             self.ref.dtype,
-            self.input_scale,
-            fp8_scale=self._fp8_scale(quantized, whole),
+            self.smoothing.input_scale if self.smoothing else self.input_scale,
+            self.smoothing.factor_I if self.smoothing else None,
+            fp8_scale=self._fp8_scale(quantized, whole, pool),
             per=weights.per,
         )
         return to_bytes(self.format.store(weight, self.style))
 
-    def _quantized(self, ref: TensorRef, whole: Tensor | None, total: Sum | None = None) -> Quantized:
+    def _quantized(
+        self, ref: Floats, whole: Tensor | None, pool: ThreadPoolExecutor, total: Sum | None = None
+    ) -> Quantized:
         weights = self.scheme.weights
-        codes_OI, scales, at = torch.empty(0), [], 0
-        for rows_BI in _rows(ref):
-            part = quantize(rows_BI, weights, whole=whole, name=self.name)
-            if total is not None:
-                total.add(rows_BI.float(), dequantize(part))
-            if not at:
-                codes_OI = part.codes.new_empty(ref.shape)
-            codes_OI[at : at + len(rows_BI)] = part.codes
-            at += len(rows_BI)
-            scales.append(part.scale)
-        scale = scales[0] if weights.per == "tensor" else torch.cat(scales)
-        return replace(part, codes=codes_OI, scale=scale)
+        factor_I = self.smoothing.factor_I if self.smoothing else None
+        codes_OI = torch.empty(ref.shape, dtype=STORED[weights.grid])
 
-    def _fp8_scale(self, quantized: Quantized, whole: Tensor | None) -> Tensor | None:
+        def rounded(block: Block) -> tuple[Quantized, Sum]:
+            rows_BI, found = block.read().to(self.device), Sum()
+            smooth_BI = rows_BI if factor_I is None else rows_BI.float() * factor_I.reciprocal()
+            part = self.rounds(smooth_BI, weights, whole=whole, name=self.name)
+            codes_OI[block.start : block.stop] = part.codes
+            if total is not None:
+                found.add(rows_BI.float(), _scaled(dequantize(part), factor_I))
+            return replace(part, codes=part.codes[:0], scale=part.scale.cpu()), found
+
+        parts = list(pool.map(rounded, blocks(ref, self.block)))
+        if total is not None:
+            for _, found in parts:
+                total.join(found)
+        scales = [part.scale for part, _ in parts]
+        scale = scales[0] if weights.per == "tensor" else torch.cat(scales)
+        return Quantized(weights.grid, codes_OI, scale, parts[0][0].unit.cpu())
+
+    def _fp8_scale(self, quantized: Quantized, whole: Tensor | None, pool: ThreadPoolExecutor) -> Tensor | None:
         """What int4 weights are widened by to meet FP8 activations: one for all that are multiplied together."""
         inputs = self.scheme.inputs
         if inputs is None or inputs.dynamic or self.scheme.weights.grid != "int4":
             return None
-        others = (self._quantized(ref, whole) for ref in self.fused if ref is not self.ref)
+        others = (self._quantized(ref, whole, pool) for ref in self.fused if ref is not self.ref)
         return torch.stack([fp8_scale(each) for each in (quantized, *others)]).amax()
 
 
 @dataclass(frozen=True, eq=False)
 class Repack:
-    """A stored weight in another format: the same integers, the same scales, repeated or folded where grouped anew."""
+    """A stored weight in another format: the same integers, the same scales, repeated or folded where grouped anew.
+
+    Attributes:
+        rounded: scales are rounded to the dtype of the weight.
+        weight_only: calibrated scales of activations are left out.
+    """
 
     name: str
     parts: Mapping[str, TensorRef]
@@ -105,6 +240,8 @@ class Repack:
     format: Format
     style: str | None
     group: int | None
+    rounded: bool = False
+    weight_only: bool = False
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -112,7 +249,8 @@ class Repack:
 
     @property
     def memory(self) -> int:
-        return 12 * sum(ref.nbytes for ref in self.parts.values())
+        rows, columns = self.stored.shapes[self.name]
+        return 4 * rows * columns  # codes, the same the other way round, and words of both formats
 
     def run(self) -> Bytes:
         return to_bytes(self.format.store(self.weight(), self.style))
@@ -121,13 +259,17 @@ class Repack:
         """The weight as the new format stores it.
 
         Raises:
-            Refused: its scales cannot be grouped so.
+            Refused: its scales cannot be grouped or rounded so.
         """
         weight = self.stored.load(self.name)
+        if self.rounded:
+            weight = round_scales(weight, self.name)
+        if self.weight_only:
+            weight = replace(weight, input_scale=None, fp8_scale=None)
         if self.group == self.stored.group(weight):
             return weight
         regrouped = regroup(weight, self.group)
-        if not torch.equal(dequantize(weight.quantized), dequantize(regrouped.quantized)):
+        if not same_values(weight.quantized, regrouped.quantized):
             raise Refused(
                 f"{self.name} would stand for other values under scales grouped by {self.group}",
                 why="a repack promises the same weights, to the bit",
@@ -151,17 +293,23 @@ class Dequantize:
 
     @property
     def memory(self) -> int:
-        return 20 * sum(ref.nbytes for ref in self.parts.values())
+        rows, columns = self.stored.shapes[self.name.removesuffix(WEIGHT)]
+        return (3 + SIZES[self.dtype] // 8) * rows * columns  # words, codes, and the result
 
     def run(self) -> Bytes:
         weight = self.stored.load(self.name.removesuffix(WEIGHT))
-        return to_bytes({"weight": floats(weight).to(TORCH_DTYPES[self.dtype])})
+        return to_bytes({"weight": floats(weight, TORCH_DTYPES[self.dtype])})
 
 
-def floats(weight: Weight) -> Tensor:
-    """What a weight stands for: float32 [O, I], exact for 16-bit scales of integer codes."""
-    values_OI = dequantize(weight.quantized)
-    return values_OI if weight.pre_quant_scale is None else values_OI * weight.pre_quant_scale.float()
+def floats(weight: Weight, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What a weight stands for, [O, I]: exact in float32 for 16-bit scales of integer codes, then rounded once."""
+    if weight.pre_quant_scale is None:
+        return dequantize(weight.quantized, dtype)
+    return _scaled(dequantize(weight.quantized), weight.pre_quant_scale).to(dtype)
+
+
+def _scaled(weight_OI: Tensor, factor_I: Tensor | None) -> Tensor:
+    return weight_OI if factor_I is None else weight_OI * factor_I.float()
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:
@@ -169,10 +317,36 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:
     return {name: t.contiguous().reshape(-1).view(torch.uint8).numpy().data for name, t in tensors.items()}
 
 
-def _rows(ref: TensorRef) -> Iterator[Tensor]:
-    for start, stop in row_blocks(ref, BLOCK):
-        yield to_torch(ref.row_range(start, stop))
+def rows(ref: Floats, block: int) -> Iterator[Tensor]:
+    """The rows of a float weight in order, in its dtype, in blocks of at most `block` bytes (one row at least)."""
+    return (each.read() for each in blocks(ref, block))
 
 
-def _peak(ref: TensorRef) -> Tensor:
-    return torch.stack([peak(rows_BI) for rows_BI in _rows(ref)]).amax()
+def blocks(ref: Floats, block: int) -> Iterator[Block]:
+    """What `rows` yields, to be read when it is wanted."""
+    if isinstance(ref, Again):
+        yield from ref.blocks(block)
+        return
+    for start, stop in row_blocks(ref, block):
+        yield Block(start, stop, partial(to_torch, ref.row_range(start, stop)))
+
+
+def _peak(ref: Floats, block: int, pool: ThreadPoolExecutor) -> Tensor:
+    return torch.stack(list(pool.map(lambda each: peak(each.read()), blocks(ref, block)))).amax()
+
+
+@contextmanager
+def _threads() -> Iterator[ThreadPoolExecutor]:
+    """As many threads as torch would take, but at most `THREADS`, each of which does blocks of rows by itself.
+
+    torch's own threads wait for each other after every operation. A block has hundreds of small
+    ones, and beside other work on the machine each of those waits can be a long one. So until this
+    is left, torch takes one thread here too.
+    """
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(min(count, THREADS), "draftconv-rows", torch.set_num_threads, (1,)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(count)

@@ -16,9 +16,10 @@ from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.inspect import inspect
 from draftconv.api.parity import ParityOptions, parity
 from draftconv.api.quantize import Quantization, prepare, quantize
+from draftconv.api.verify import verify
 from draftconv.checkpoint import open_checkpoint
 from draftconv.engines import ENGINES, parse_engine
-from draftconv.engines.kernels import hardware_of
+from draftconv.engines.kernels import CHIPS, KERNELS, hardware_of
 from draftconv.errors import DraftconvError, Refused, Undecided, UsageError
 from draftconv.parity import calibration
 from draftconv.parity.arms import Loading, load_arm
@@ -121,10 +122,63 @@ def test_every_cell_is_written_and_read_rightly_or_refused(
         if form not in outputs:
             outputs[form] = tmp_path / f"out-{len(outputs)}"
             found.write(outputs[form])
+            assert verify(outputs[form], quantized.source(name), target=target).passed
+            assert found.deviations.keys() == set(found.selection.quantized)
+            if spec.startswith("trtllm"):
+                names_every_module(outputs[form], len(found.selection.quantized))
         seen = inspect(outputs[form], [spec], target=target)
         assert [verdict.status for verdict in seen.verdicts] == ["loads"], spec
         assert not [problem for problem in seen.problems if problem.severity == "error"], spec
     assert outputs or recipe == "quark-w4a8"
+
+
+def names_every_module(out: Path, quantized: int) -> None:
+    """TensorRT-LLM takes what is listed for quantized, in both of the files that its releases read, and never fc."""
+    legacy = json.loads((out / "hf_quant_config.json").read_text())["quantization"]
+    entry = json.loads((out / "config.json").read_text())["quantization_config"]
+    for section, exclusions in ((legacy, "exclude_modules"), (entry, "ignore")):
+        assert section["quant_algo"] == "MIXED_PRECISION"
+        assert len(section["quantized_layers"]) == quantized
+        assert all(module.startswith("model.midlayer.") for module in section["quantized_layers"])
+        assert {"model.fc", "lm_head"} <= set(section[exclusions])
+
+
+OWN = """
+about: INT4 in one format
+weights: {{grid: int4, per: {per}, scale_rule: mse, scale_dtype: weight}}
+format: {form}
+exclude: [embed, lm_head, fc, norms, kv_b, a_projections]
+"""
+
+
+@pytest.mark.parametrize("name", [REDUCED, MLA31])
+@pytest.mark.parametrize(
+    ("form", "per"),
+    [("gptq", "channel"), ("gptq", "group, group: 128"), ("autoawq", "group, group: 128"),
+     ("quark-int4", "group, group: 128"), ("modelopt-awq", "group, group: 64")],
+)  # fmt: skip
+def test_every_format_that_a_recipe_may_name_is_written_and_read_rightly_or_refused(
+    form: str, per: str, name: str, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(OWN.format(form=form, per=per))
+    target = str(quantized.DATA / "targets" / quantized.family(name))
+    served = set()
+    for spec in (*ENGINE_SPECS, ""):
+        try:
+            found = prepare(quantized.source(name), quantized.options(name, str(recipe), *filter(None, [spec])))
+        except Refused as refusal:
+            assert "has no form on" in str(refusal), spec
+            continue
+        assert found.deployment.format == form
+        out = tmp_path / (spec or "wide").replace(":", "-")
+        found.write(out)
+        assert verify(out, quantized.source(name), target=target).passed
+        if spec:
+            assert [verdict.status for verdict in inspect(out, [spec], target=target).verdicts] == ["loads"], spec
+            served.add(spec)
+    wanted = {f"{k.engine}:{hw}" for k in KERNELS if k.format == form for hw, chip in CHIPS.items() if chip in k.chips}
+    assert served == wanted
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
@@ -204,7 +258,8 @@ def test_16_bit_activations_have_to_be_allowed() -> None:
 
 @pytest.mark.parametrize("engine", ["vllm:b200", "sglang:h200"])
 def test_quark_per_channel_is_refused_with_the_way_out(engine: str) -> None:
-    assert "draftconv convert OUT OUT2 --pack compressed-pack" in refused(LLAMA, "quark-w4a8", engine).cure
+    cure = refused(LLAMA, "quark-w4a8", engine).cure
+    assert f"draftconv convert OUT OUT2 --to {engine.partition(chr(58))[0]} --pack compressed-pack" in cure
 
 
 @pytest.mark.parametrize("recipe", sorted(quantized.STATIC))
@@ -327,6 +382,18 @@ def test_the_published_scheme_in_every_format_of_int4(form: str, written: Writte
     assert group == (128 if form in ("autoawq", "modelopt-awq") else None)
 
 
+@pytest.mark.parametrize("name", [REDUCED, MLA31])
+@pytest.mark.parametrize("to", ["trtllm", "portable"])
+def test_a_drafter_repacked_for_tensorrt_llm_names_every_module(
+    name: str, to: str, written: Written, tmp_path: Path
+) -> None:
+    source = written(name, "quark-w4a8")
+    out = repacked(source, tmp_path / "out", name, "modelopt-awq", to=to)
+    names_every_module(out, len(find_stored(quantized.read(source, name)).modules))
+    plain = repacked(source, tmp_path / "plain", name, "modelopt-awq:plain", to=to)
+    assert json.loads((plain / "hf_quant_config.json").read_text())["quantization"]["quant_algo"] == "W4A16_AWQ"
+
+
 def test_a_repacked_drafter_is_served(written: Written, tmp_path: Path) -> None:
     target = str(quantized.DATA / "targets" / "llama")
     source = written(REDUCED, "quark-w4a8")
@@ -347,6 +414,59 @@ def test_activations_are_not_left_out_without_a_word(written: Written, tmp_path:
     assert find_stored(quantized.read(out, REDUCED)).declared.inputs is None
     before, after = floats_of(source, REDUCED), floats_of(out, REDUCED)
     assert all(torch.equal(before[module], after[module]) for module in before)
+
+
+@pytest.mark.parametrize("form", ["compressed-pack", "gptq", "quark-int4"])
+def test_wide_scales_are_not_rounded_without_a_word(form: str, written: Written, tmp_path: Path) -> None:
+    source, out = written(REDUCED, "w4a16-awq"), tmp_path / "out"
+    with pytest.raises(Refused, match="has no room for F32 scales of BF16 weights") as caught:
+        repacked(source, out, REDUCED, form)
+    assert "by up to 0.39%" in caught.value.why
+    assert "--allow-lossy" in caught.value.cure
+    repacked(source, out, REDUCED, form, allow_lossy=True)
+    before, after = floats_of(source, REDUCED), floats_of(out, REDUCED)
+    for module, wanted in before.items():
+        assert not torch.equal(after[module], wanted)
+        assert ((after[module] - wanted).abs() <= 2**-8 * wanted.abs()).all()
+    judged = verify(out, source)
+    assert judged.passed
+    told = {found.what: found.how for found in judged.tensors if found.outcome == "declared"}
+    assert told.keys() == {f"{module}{WEIGHT}" for module in before}
+    assert all("scales rounded once to BF16" in how for how in told.values())
+    tensors = load_file(out / "model.safetensors")
+    (scale,) = (name for name in tensors if name.endswith(("down_proj.weight_scale", "down_proj.scales")))
+    tensors[scale][0, 0] *= 1 + 2**-7
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    assert not verify(out, source).passed
+
+
+def test_calibrated_scales_are_left_out_with_their_activations(recorded: Recorded, tmp_path: Path) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    quantized.write(source, REDUCED, "w4a8-awq", "trtllm:b200", trace=recorded("llama", count=2, length=8))
+    with pytest.raises(Refused, match="cannot declare activations as FP8 E4M3 per tensor, static") as caught:
+        repacked(source, out, REDUCED, "compressed-pack", to="vllm")
+    assert "--allow-lossy" in caught.value.cure
+    repacked(source, out, REDUCED, "compressed-pack", to="vllm", allow_lossy=True)
+    assert not any("input_scale" in name for name in load_file(out / "model.safetensors"))
+    judged = verify(out, source)
+    assert judged.passed
+    assert any(found.what == "activations" and found.outcome == "declared" for found in judged.tensors)
+    target = str(quantized.DATA / "targets" / "llama")
+    assert [verdict.status for verdict in inspect(out, ["vllm:b200"], target=target).verdicts] == ["loads"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "form", "says"),
+    [
+        ("w4a16-awq", "compressed-float", "cannot hold INT4 per group of 128"),
+        ("fp8", "gptq", "cannot hold FP8 E4M3 per channel"),
+    ],
+)
+def test_what_cannot_be_held_is_called_by_its_name(
+    recipe: str, form: str, says: str, written: Written, tmp_path: Path
+) -> None:
+    with pytest.raises(Refused, match=says):
+        repacked(written(REDUCED, recipe), tmp_path / "out", REDUCED, form, allow_lossy=True)
 
 
 def test_a_format_without_room_is_refused(written: Written, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_float64_is_rounded_once(target: str) -> None:
     assert (cast((-tries).view("<u8"), "F64", target, "x") == wanted | 0x8000).all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 2**64 - 1))
 def test_float64_to_float32_as_torch_casts_it(pattern: int) -> None:
     bits = np.array([pattern], dtype="<u8")

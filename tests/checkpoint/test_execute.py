@@ -1,7 +1,8 @@
+import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +160,7 @@ def test_progress_ends_at_the_total(refs: dict[str, TensorRef], tmp_path: Path) 
     assert seen[-1] == plan.total_bytes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_segments_are_the_permuted_bytes(data: st.DataObject) -> None:
     rows, width = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
@@ -272,6 +273,20 @@ def test_parts_of_one_file_are_computed_together(refs: dict[str, TensorRef], tmp
     execute(Plan(planned), tmp_path / "out", progress=progress.append)
     assert computation.of.runs == 1
     assert progress[-1] == refs["fc.weight"].nbytes
+
+
+def test_the_last_files_are_told_the_hashes_of_computed_tensors(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    told: dict[str, str] = {}
+
+    def last(hashes: Mapping[str, str]) -> dict[str, str]:
+        told.update(hashes)
+        return {"hashes.txt": "\n".join(sorted(hashes.values()))}
+
+    planned = (*halves("fc", refs["fc.weight"]), *copies(refs))
+    execute(Plan(planned, last_files=last, shard_size=2000), tmp_path / "out")
+    want = {f"fc.{part}": hashlib.sha256(data).hexdigest() for part, data in Halves(refs["fc.weight"]).run().items()}
+    assert told == want
+    assert (tmp_path / "out/hashes.txt").read_text() == "\n".join(sorted(want.values()))
 
 
 def test_a_part_of_another_length_leaves_nothing_behind(refs: dict[str, TensorRef], tmp_path: Path) -> None:

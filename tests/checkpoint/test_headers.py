@@ -147,7 +147,7 @@ SEED = save(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.data())
 def test_mutated_headers_never_surprise(data: st.DataObject) -> None:
     """Whatever is changed: BadCheckpoint, or a reading that the library shares."""
@@ -192,7 +192,7 @@ entries = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.dictionaries(st.text(max_size=4) | st.just("__metadata__"), entries | json_values, max_size=4),
     st.binary(),
@@ -205,7 +205,7 @@ def test_invented_headers_never_surprise(header: dict[str, object], data: bytes)
     assert sum(ref.nbytes for ref in read.tensors.values()) == len(data)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_random_bytes_never_surprise(data: bytes) -> None:
     try:

@@ -82,17 +82,16 @@ def test_shards_and_index() -> None:
             "d": "model-00001-of-00003.safetensors",
         },
     }
-    assert json.loads(plan.small_files()[INDEX]) == plan.index()
+    assert json.loads(plan.small_files({})[INDEX]) == plan.index()
 
 
 def test_small_files_are_plain_json_and_text() -> None:
     plan = Plan(
         (literal("a"),),
-        {"config.json": {"b": "ä", "a": [1]}},
-        {"README.md": "# hé\n"},
-        {"who": "me", "format": "np"},
+        {"config.json": {"b": "ä", "a": [1]}, "README.md": "# hé\n"},
+        metadata={"who": "me", "format": "np"},
     )
-    assert plan.small_files() == {
+    assert plan.small_files({}) == {
         "config.json": '{\n  "b": "ä",\n  "a": [\n    1\n  ]\n}\n'.encode(),
         "README.md": "# hé\n".encode(),
     }
@@ -116,11 +115,25 @@ def test_plan_refuses(tensors: tuple[str, ...], names: tuple[str, ...], fault: s
         Plan(tuple(literal(name) for name in tensors), {name: {} for name in names})
 
 
-def test_a_file_is_json_or_text_not_both() -> None:
-    with pytest.raises(ValueError, match="taken"):
-        Plan((literal("a"),), {"x": {}}, {"x": ""})
+def test_a_shard_holds_something() -> None:
     with pytest.raises(ValueError, match="shard size of 0"):
         Plan((literal("a"),), shard_size=0)
+
+
+def test_files_that_tell_of_computed_tensors_come_last() -> None:
+    plan = Plan((literal("a"),), {"config.json": {}}, lambda hashes: {"made.json": dict(hashes), "README.md": "hé"})
+    assert plan.small_files({"b": "12ab"}) == {
+        "config.json": b"{}\n",
+        "made.json": b'{\n  "b": "12ab"\n}\n',
+        "README.md": "hé".encode(),
+    }
+
+
+@pytest.mark.parametrize("name", ["config.json", "../made.json", SINGLE])
+def test_the_last_files_have_names_of_their_own(name: str) -> None:
+    plan = Plan((literal("a"),), {"config.json": {}}, lambda _: {name: ""})
+    with pytest.raises(ValueError, match="taken or not plain"):
+        plan.small_files({})
 
 
 def test_peak_memory_is_known_beforehand(refs: dict[str, TensorRef]) -> None:

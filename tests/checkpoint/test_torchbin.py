@@ -249,7 +249,7 @@ def test_zip64_sizes_are_understood(tmp_path: Path) -> None:
 SEED = saved({"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16)})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_mutated_archives_never_surprise(data: st.DataObject) -> None:
     raw = bytearray(SEED)
@@ -271,7 +271,7 @@ def test_mutated_archives_never_surprise(data: st.DataObject) -> None:
 PICKLED = zipfile.ZipFile(io.BytesIO(SEED)).read("archive/data.pkl")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.data())
 def test_mutated_pickles_never_surprise(data: st.DataObject) -> None:
     raw = bytearray(PICKLED)
@@ -285,7 +285,7 @@ def test_mutated_pickles_never_surprise(data: st.DataObject) -> None:
         load(bytes(raw), "x")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=120))
 def test_random_pickles_never_surprise(raw: bytes) -> None:
     with contextlib.suppress(BadCheckpoint):

@@ -83,7 +83,7 @@ def test_bad_input(run: Run, trace: Path, copy: Path) -> None:
     for words, said in (
         (["--trace", trace], "there is no candidate to compare with the reference"),
         ([copy, "--trace", "nowhere"], "nowhere"),
-        ([copy], "Missing option '--trace'"),
+        ([copy], "parity needs a trace to replay, or an engine to run"),
         ([copy, "--trace", trace, "--dtype", "int8"], "'int8' is not one of"),
         ([copy, "--trace", trace, "--margin", "1"], "1.0 is not in the range"),
         ([copy, "--trace", trace, "--depth", "9"], "--depth 9: the trace keeps"),

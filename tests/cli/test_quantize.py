@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftconv.cli.quantize import OUTLIER
+from draftconv.engines import ENGINES
+from draftconv.engines.kernels import hardware_of
 from tests.cli.conftest import Program, Run
 from tests.parity.traces import Recorded
+from tests.quantization.test_sniffing import seed
 from tests.reference.test_fixtures import DATA
 
 LLAMA = DATA / "drafters/llama-eagle3"
@@ -61,6 +66,8 @@ def test_a_person_reads_what_will_run_and_how_far_each_weight_went(run: Run) -> 
         assert word in said
     for name in WEIGHTS:
         assert f"layers.0.{name}" in said
+    assert said.count("INT4 per channel") == len(WEIGHTS) + 1  # the card's, and one for each weight
+    assert re.search(r"total [\d.]+ % [\d.]+ % [\d.]+ 1\.25 MB [\d.]+ kB", said)
     assert "Warning" not in said
     assert said.endswith(f"draftconv parity {LLAMA} out --trace TRACE")
     assert sorted(path.name for path in Path("out").iterdir()) == [
@@ -82,7 +89,14 @@ def test_a_program_reads_the_same(run: Run) -> None:
         assert 3.5 < row["bytes_before"] / row["bytes_after"] < 4
     assert told["kept"]["fc.weight"] == "fc"
     assert told["warnings"] == []
+    assert {row["scheme"] for row in told["quantized"]} == {"INT4 per channel, mse"}
     assert told["bytes_after"] < told["bytes_before"]
+    total = told["total"]
+    assert total["bytes_before"] == sum(row["bytes_before"] for row in told["quantized"])
+    assert total["bytes_after"] == sum(row["bytes_after"] for row in told["quantized"])
+    assert min(row["relative"] for row in told["quantized"]) < total["relative"] < total["worst"]
+    worst = max(told["quantized"], key=lambda row: float(row["worst"]))
+    assert (total["worst"], total["name"]) == (worst["worst"], worst["name"])
     written = sum(tensor.nbytes for tensor in load_file("out/model.safetensors").values())
     assert written == told["bytes_after"]
 
@@ -98,7 +112,7 @@ def test_a_dry_run_writes_nothing_and_says_what_would_be(run: Run) -> None:
     assert "--dry-run" not in said.partition("Next:")[2]
     told = json.loads(run(*words, "--dry-run", "--format", "json").stdout)
     assert told["written"] is False
-    assert all("relative" not in row for row in told["quantized"])
+    assert all("relative" not in row for row in (*told["quantized"], told["total"]))
     assert not Path("out").exists()
 
 
@@ -147,6 +161,11 @@ def test_calibrated(run: Run, recorded: Recorded) -> None:
         (("--recipe", "w4a8", "--for", "vllm:b300"), "b300"),
         (("--recipe", "fp8-tensor"), "--calibrate TRACE"),
         (("--recipe", "fp8-tensor", "--calibrate", "nowhere"), "nowhere"),
+        (("--recipe", "quark-w4a8", "--backend", "quarck"), "'quarck' is not one of 'native', 'quark', 'modelopt'"),
+        (("--recipe", "w4a16", "--backend", "quark"), "recipes that it has: quark-w4a8"),
+        (("--recipe", "w4a16-awq", "--backend", "modelopt"), "by nvidia-modelopt is AWQ, which is calibrated"),
+        (("--recipe", "w4a16", "--requantize"), "--requantize is about quantized drafters"),
+        (("--recipe", "w4a16", "--from-format", "gptq"), "--from-format is about quantized drafters"),
         (("--recipe", "w4a16", "--tp", "0"), "0 is not in the range"),
         (("--recipe", "w4a16-g128", "--for", "vllm:b200", "--tp", "2"), "has no kernel for some sizes"),
         ((), "Missing option '--recipe'"),
@@ -159,6 +178,46 @@ def test_what_cannot_be_done(run: Run, words: tuple[str, ...], said: str) -> Non
     assert said in flat(done.stderr)
     assert "Traceback" not in done.stderr
     assert not Path("out").exists()
+
+
+SERVERS = [f"{engine}:{hardware}" for engine in ENGINES for hardware in hardware_of(engine)]
+
+
+@pytest.mark.parametrize("engine", SERVERS)
+def test_the_seed_is_refused_with_a_command_that_works(run: Run, engine: str) -> None:
+    done = run("quantize", LLAMA, "OUT", "--recipe", "quark-w4a8", "--for", engine, *TARGET)
+    assert done.exit_code == 2
+    assert not Path("OUT").exists()
+    command = shlex.split(flat(done.stderr).partition(": draftconv ")[2])
+    assert command[:3] == ["convert", "OUT", "OUT2"]
+    assert run("quantize", LLAMA, "OUT", "--recipe", "quark-w4a8", *TARGET).exit_code == 0
+    assert run(*command, *TARGET).exit_code == 0
+    assert run("verify", "OUT2", "--against", "OUT").exit_code == 0
+    assert run("inspect", "OUT2", "--for", engine, *TARGET).exit_code == 0
+    assert run("inspect", "OUT", "--for", engine, *TARGET).exit_code == 1
+
+
+def test_a_source_that_was_quantized(run: Run, tmp_path: Path) -> None:
+    path = seed(tmp_path, fc=True)
+    words = ("quantize", path, "out", "--recipe", "fp8")
+    refused = run(*words)
+    assert refused.exit_code == 2
+    assert "add --requantize" in flat(refused.stderr)
+    assert not Path("out").exists()
+    done = run(*words, "--requantize")
+    assert done.exit_code == 0, done.stderr
+    said = flat(done.stdout)
+    assert "quantized already, as Quark INT4 per channel" in said
+    assert "errors of both roundings add up" in said
+    assert "floats again fc (in F16)" in said.replace("│", "").replace("  ", " ")
+    told = json.loads(run(*words, "--requantize", "--overwrite", "--format", "json").stdout)
+    assert told["source"]["quantized"] == "Quark INT4 per channel"
+    assert told["floats_again"] == ["fc.weight"]
+    before = sum(tensor.nbytes for tensor in load_file(path / "model.safetensors").values())
+    assert told["bytes_before"] == before
+    (down,) = (row for row in told["quantized"] if row["name"].endswith("down_proj.weight"))
+    assert down["bytes_before"] < down["bytes_after"]
+    assert 0 < down["relative"] < 0.1
 
 
 def test_an_output_that_exists_is_kept(run: Run) -> None:
@@ -174,3 +233,25 @@ def test_as_a_program(program: Program, tmp_path: Path) -> None:
     done = program("quantize", LLAMA, "out", "--recipe", "w4a16", "--format", "quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "out/model.safetensors").exists()
+
+
+def test_inspect_names_the_repack_that_is_served(run: Run) -> None:
+    assert run("quantize", LLAMA, "out", "--recipe", "quark-w4a8", *TARGET).exit_code == 0
+    seen = run("inspect", "out", "--for", "vllm:b200", *TARGET)
+    assert seen.exit_code == 1
+    said = flat(seen.stdout).partition("Next: ")[2]
+    assert said.endswith("--pack compressed-pack")
+    assert run(*said.split()[1:]).exit_code == 0
+    assert run("inspect", "out-vllm", "--for", "vllm:b200", *TARGET).exit_code == 0
+    assert run("verify", "out-vllm", "--against", LLAMA).exit_code == 0
+
+
+def test_inspect_is_told_the_format(run: Run) -> None:
+    assert run("quantize", LLAMA, "out", "--recipe", "quark-w4a8", "--no-card", *TARGET).exit_code == 0
+    config = json.loads(Path("out/config.json").read_text())
+    del config["quantization_config"]
+    Path("out/config.json").write_text(json.dumps(config))
+    asked = flat(run("inspect", "out", "--for", "vllm:b200", *TARGET).stdout)
+    assert "add --from-format quark-int4:reorder if that is how they were written" in asked
+    told = run("inspect", "out", "--for", "vllm:b200", "--from-format", "quark-int4:reorder", *TARGET)
+    assert flat(told.stdout).endswith("--pack compressed-pack --from-format quark-int4:reorder")

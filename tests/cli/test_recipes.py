@@ -29,6 +29,19 @@ def test_all_of_them(run: Run) -> None:
     assert all(row["about"] and row["scheme"].startswith("weights ") for row in told)
 
 
+def test_the_list_says_what_is_written_for_every_engine_and_hardware(run: Run) -> None:
+    told = {row["name"]: row["formats"] for row in json.loads(run("recipes", "--format", "json").stdout)}
+    for name, formats in told.items():
+        assert [f"{engine}:{hardware}" for engine in formats for hardware in formats[engine]] == CELLS
+        one = json.loads(run("recipes", name, "--format", "json").stdout)
+        assert [row["format"] for row in one["engines"]] == [form for row in formats.values() for form in row.values()]
+    assert told["w4a8"]["vllm"]["cpu"] == "compressed-int"
+    assert told["w4a8"]["sglang"] == dict.fromkeys(hardware_of("sglang"), "")
+    said = flat(run("recipes").stdout)
+    assert "What is written for whom" in said
+    assert said.count("no form") >= len(recipe_names())
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_one_on_every_engine_and_hardware(run: Run, name: str) -> None:
     told = json.loads(run("recipes", name, "--format", "json").stdout)

@@ -145,7 +145,7 @@ def directories(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Shape], dict
     return config, tensors, spelled.metadata or {}
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=250, suppress_health_check=list(HealthCheck))
 @given(directory=directories(), hints=HINTS)
 def test_mutated_directories(
     directory: tuple[dict[str, Any], dict[str, Shape], dict[str, str]],
@@ -157,7 +157,7 @@ def test_mutated_directories(
     inspect(path, hints)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     config=st.dictionaries(st.sampled_from(EXTRA_KEYS), VALUES, max_size=6),
     names=st.lists(st.text(max_size=12), max_size=4),

@@ -124,6 +124,24 @@ def ignoring(*entries: str) -> Change:
     return lambda view: compressed(view).set(quantization_config={**SCALING, "ignore": list(entries)})
 
 
+def declaring(**changes: object) -> Change:
+    """The same with other keys of quantization_config; None is left out."""
+    config = {key: value for key, value in {**SCALING, **changes}.items() if value is not None}
+    return lambda view: compressed(view).set(quantization_config=config)
+
+
+def weighing(**changes: object) -> Mapping[str, object]:
+    """`config_groups` with other keys of the weights."""
+    group = SCALING["config_groups"]["group_0"]  # type: ignore[index]
+    return {"group_0": {**group, "weights": {**group["weights"], **changes}}}
+
+
+grouped = declaring(config_groups=weighing(strategy="group", group_size=32))
+"""INT4 per channel, declared as INT4 in groups."""
+reordered = declaring(config_groups=weighing(actorder="group"), sparsity_config={"format": "sparse-24-bitmask"})
+"""What compressed-tensors can say and vLLM rejects."""
+
+
 def targeting(*targets: str) -> Change:
     groups = {"group_0": {**SCALING["config_groups"]["group_0"], "targets": list(targets)}}  # type: ignore[index]
     return lambda view: compressed(view).set(quantization_config={**SCALING, "config_groups": groups})
@@ -142,7 +160,12 @@ def quark(
             "weight": {"dtype": dtype, "group_size": group_size},
             "input_tensors": {"dtype": inputs} if inputs else None,
         }
-        config = {"quant_method": "quark", "global_quant_config": section, "exclude": list(exclude or KEPT)}
+        config = {
+            "quant_method": "quark",
+            "global_quant_config": section,
+            "exclude": list(exclude or KEPT),
+            "export": {"pack_method": "reorder"},
+        }
         return view.retype({"int4": "I32", "int8": "I8"}.get(dtype, "F8_E4M3"), *PARTS).set(quantization_config=config)
 
     return change
@@ -162,6 +185,20 @@ def modelopt(
 ) -> Change:
     def change(view: FakeView) -> FakeView:
         section = {"quant_algo": algorithm, "exclude_modules": [*exclude, *latent]}
-        return view.retype(dtype, *PARTS).beside("hf_quant_config.json", {"quantization": section})
+        made = view.retype(dtype, *PARTS).beside("hf_quant_config.json", {"quantization": section})
+        return awq_parts(made) if algorithm.endswith("_AWQ") else made
 
     return change
+
+
+def awq_parts(view: FakeView) -> FakeView:
+    """With all that ModelOpt's AWQ keeps beside an INT4 weight."""
+    for name, ref in view.tensors.items():
+        if ref.dtype == "U8":
+            stem = name.removesuffix(".weight")
+            view = view.put(f"{stem}.weight_scale", ref.shape[0], 1, dtype="F32").put(
+                f"{stem}.pre_quant_scale", ref.shape[1]
+            )
+            for scalar in ("weight_scale_2", "input_scale"):
+                view = view.put(f"{stem}.{scalar}", dtype="F32")
+    return view

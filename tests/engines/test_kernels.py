@@ -13,6 +13,7 @@ from draftconv.engines.kernels import (
     KERNELS,
     NEAREST,
     TITLES,
+    VERSIONS,
     Deployment,
     hardware_of,
     nearest,
@@ -60,6 +61,7 @@ def test_every_cell_is_served_or_leads_to_one_that_is(recipe: str, engine: str, 
 
 def test_hardware_is_what_the_engines_say() -> None:
     assert {name: engine.title for name, engine in ENGINES.items()} == TITLES
+    assert {name: engine.version for name, engine in ENGINES.items()} == VERSIONS
     for name, engine in ENGINES.items():
         assert set(hardware_of(name)) == set(engine.hardware)
 
@@ -152,8 +154,11 @@ def test_activations_are_dropped_only_when_allowed() -> None:
 def test_the_seed_is_served_nowhere_and_repacked_where_its_integers_fit() -> None:
     for engine, form in (("vllm:mi325x", "compressed-pack"), ("sglang:h200", "compressed-pack"),
                          ("trtllm:b200", "modelopt-awq"), ("vllm", "compressed-pack")):  # fmt: skip
-        assert refusal("quark-w4a8", engine).cure.endswith(f"draftconv convert OUT OUT2 --pack {form}")
-    assert "convert" not in refusal("quark-w4a8", "sglang:mi325x").cure
+        name = engine.partition(":")[0]
+        assert refusal("quark-w4a8", engine).cure.endswith(f"draftconv convert OUT OUT2 --to {name} --pack {form}")
+    # no kernel for its integers there in any format: 16 bits again
+    cure = refusal("quark-w4a8", "sglang:mi325x").cure
+    assert cure.endswith("draftconv convert OUT OUT2 --to sglang --dequantize")
     assert "positive group_size" in refusal("quark-w4a8", "vllm:cpu").why
     assert widest(find_recipe("quark-w4a8")).format == "quark-int4"
     assert widest(find_recipe("quark-w4a8")).style == "reorder"
@@ -164,6 +169,31 @@ def test_nvfp4_is_not_for_latent_attention_on_sglang() -> None:
     assert resolve(find_recipe("nvfp4"), spec, facts=LLAMA).format == "modelopt-nvfp4"
     with pytest.raises(Refused, match="MLA drafter class"):
         resolve(find_recipe("nvfp4"), spec, facts=MLA)
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("vllm:b200", None),
+        ("vllm@0.33:b200", None),
+        ("vllm@0.22:b200", "kernels are those of vLLM 0.33.0; 0.22 was not looked at"),
+        ("vllm@0.22", "kernels are those of vLLM 0.33.0; 0.22 was not looked at"),
+    ],
+)
+def test_kernels_of_another_release_are_not_claimed(spec: str, told: str | None) -> None:
+    notes = [note for note in found("w4a8", spec).notes if "looked at" in note]
+    assert notes == ([told] if told else [])
+
+
+def test_what_was_run_is_not_cited_from_a_release_that_was_not() -> None:
+    ran = [kernel.source for kernel in KERNELS if kernel.evidence == "run"]
+    assert ran
+    assert all(source.endswith(", 0.32.0") for source in ran)
+
+
+def test_tensorrt_llm_is_given_a_list_of_modules_in_every_format() -> None:
+    """A style of one algorithm leaves fc quantized in some of its releases, whatever excludes it."""
+    assert {kernel.style for kernel in KERNELS if kernel.engine == "trtllm"} == {"trtllm"}
 
 
 class TestWithoutHardware:

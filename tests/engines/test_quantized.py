@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 
 from draftconv.drafter.facts import Facts
-from tests.engines.cases import FC, KEPT, PARTS, SCALING, Change, compressed, home, ignoring, judged, modelopt, quark
+from tests.engines.cases import (
+    FC,
+    KEPT,
+    PARTS,
+    SCALING,
+    Change,
+    awq_parts,
+    compressed,
+    home,
+    ignoring,
+    judged,
+    modelopt,
+    quark,
+)
 from tests.engines.views import LLAMA, MLA, FakeView, vary, written
 
 QUANTIZED = vary(LLAMA, quantization="int4")
@@ -113,7 +126,9 @@ def test_mixed_precision_names_midlayer_in_tensorrt_llm() -> None:
     def mixed(prefix: str) -> Change:
         layers = {f"{prefix}.{name}": {"quant_algo": "W4A8_AWQ"} for name in UNFUSED}
         section = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers, "exclude_modules": ["lm_head"]}
-        return lambda view: view.retype("U8", *PARTS).beside("hf_quant_config.json", {"quantization": section})
+        return lambda view: awq_parts(view.retype("U8", *PARTS)).beside(
+            "hf_quant_config.json", {"quantization": section}
+        )
 
     for version in ("@1.2", "@1.3"):
         assert status("trtllm", mixed("model.midlayer"), spec=version) == ("loads", set())

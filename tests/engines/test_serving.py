@@ -53,11 +53,16 @@ class TestVllm:
         assert "0.22" in note
         assert any("43482" in note for note in command("vllm", FACTS["mla 3.1"], KIMI_TARGET).notes)
         assert any("capped" in note and "8192" in note for note in command("vllm", FACTS["llama, yarn"]).notes)
-        assert any("rotary" in note for note in command("vllm:cpu", MLA, KIMI_TARGET).notes)
+        assert any("VLLM_CPU_KVCACHE_SPACE" in note for note in command("vllm:cpu").notes)
         assert any("block size" in note for note in command("vllm:cpu", MLA, LLAMA_TARGET).notes)
 
     def test_no_files(self) -> None:
         assert command("vllm").files == {}
+
+    def test_the_cpu_build_is_started_as_a_module_without_its_rotary_kernel(self) -> None:
+        argv = command("vllm:cpu", MLA, KIMI_TARGET).argv
+        assert argv[:4] == ("python", "-m", "vllm.entrypoints.openai.api_server", "--model")
+        assert json.loads(argv[argv.index("--compilation-config") + 1]) == {"custom_ops": ["-rotary_embedding"]}
 
 
 class TestSglang:

@@ -16,6 +16,7 @@ from tests.engines.cases import (
     assert_case,
     compressed,
     compressed_activations,
+    grouped,
     ignoring,
     judged,
     modelopt,
@@ -79,6 +80,9 @@ CASES = {
     "sglang-fc-quantized": Case("F8_E4M3", lambda v: quark("fp8_e4m3")(v).retype("F8_E4M3", "fc.weight"), QUANTIZED,
                                 quark("fp8_e4m3")),
     "sglang-rocm": Case("gptq on ROCm", gptq, QUANTIZED, gptq, spec="@0.5.23:mi325x", good_spec="@0.5.23:h200"),
+    "sglang-quark-export": Case("no export", lambda v: quark("fp8_e4m3")(v).set(quantization_config={
+        **quark("fp8_e4m3")(v).config["quantization_config"], "export": None}), QUANTIZED, quark("fp8_e4m3")),
+    "sglang-scales": Case("has 1 scales for", grouped, QUANTIZED, compressed),
     "sglang-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed),
     "sglang-missing-tensor": Case("layers.0.hidden_norm.weight", lambda v: v.drop("hidden_norm")),
     "sglang-prefix": Case("model.fc.weight", lambda v: v.rename(lambda n: n if n == "lm_head.weight" else f"model.{n}"),

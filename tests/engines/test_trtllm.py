@@ -84,6 +84,8 @@ CASES = {
     "trtllm-quant-method": Case("quark", quark(), QUANTIZED, FP8),
     "trtllm-compressed-integers": Case("4-bit", compressed, QUANTIZED, FP8),
     "trtllm-algorithm": Case("W8A8_SQ", modelopt("W8A8_SQ_PER_CHANNEL"), QUANTIZED, FP8),
+    "trtllm-awq-parts": Case("down_proj.pre_quant_scale", lambda v: modelopt("W4A16_AWQ")(v).drop(
+        "down_proj.pre_quant_scale"), QUANTIZED, modelopt("W4A16_AWQ")),
     "trtllm-excluded": Case("model*", modelopt("W4A16_AWQ", exclude=EVERYTHING), QUANTIZED, modelopt("W4A16_AWQ")),
     "trtllm-latent-quantized": Case("kv_b_proj", lambda v: FP8(v).retype("F8_E4M3", "kv_b_proj"),
                                     vary(MLA, quantization="fp8"), FP8, also=frozenset({"trtllm-excluded-fp8"})),

@@ -15,10 +15,13 @@ from tests.engines.cases import (
     Case,
     assert_case,
     compressed,
+    declaring,
+    grouped,
     ignoring,
     judged,
     modelopt,
     quark,
+    reordered,
     vary_target,
 )
 from tests.engines.views import (
@@ -83,6 +86,11 @@ CASES = {
     "vllm-quark-per-channel": Case("without a group size", quark(), QUANTIZED, quark(group_size=32)),
     "vllm-quark-activations": Case("int8", quark(group_size=32, inputs="int8"), QUANTIZED, quark(group_size=32)),
     "vllm-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
+    "vllm-quant-method": Case("no quant_method", declaring(quant_method=None), QUANTIZED, compressed),
+    "vllm-quark-export": Case("no export", lambda v: quark(group_size=32)(v).set(quantization_config={
+        **quark(group_size=32)(v).config["quantization_config"], "export": None}), QUANTIZED, quark(group_size=32)),
+    "vllm-compressed-variant": Case("sparsity_config, actorder: group", reordered, QUANTIZED, compressed),
+    "vllm-scales": Case("has 1 scales for", grouped, QUANTIZED, compressed),
     "vllm-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed),
     "vllm-missing-tensor": Case("layers.0.hidden_norm.weight", lambda v: v.drop("hidden_norm")),
     "vllm-later-norm": Case("layers.1.hidden_norm.weight",

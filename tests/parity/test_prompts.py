@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from draftconv.errors import BadPrompts, UsageError
@@ -78,7 +78,6 @@ def test_a_file_wins_over_a_suite_of_its_name(tmp_path: Path, monkeypatch: pytes
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text.strip() != "")
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(TEXT, min_size=1, max_size=3), min_size=1, max_size=4))
 def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, conversations: list[list[str]]) -> None:
     spec = jsonl(tmp_path_factory.mktemp("p") / "p.jsonl", *({"turns": turns} for turns in conversations))

@@ -178,7 +178,7 @@ histograms = st.tuples(*[st.integers(1, 60)] * 4).map(Counts)
 samples = st.lists(st.tuples(histograms, histograms, st.sampled_from("xyz")), min_size=2, max_size=12).map(
     lambda rows: [Pair(f"{i}", f"{i}", category, r, q) for i, (r, q, category) in enumerate(rows)]
 )
-few = settings(max_examples=15, deadline=None)
+few = settings(max_examples=15)
 
 
 @few

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from draftconv.quantization.deviation import Deviation, Sum
+from draftconv.quantization.deviation import Deviation, Sum, Total, total
 
 WEIGHT = torch.tensor([[3.0, 4.0], [6.0, 8.0], [0.0, 10.0]])
 NEAR = torch.tensor([[3.0, 4.5], [6.0, 7.0], [0.0, 10.0]])
@@ -37,11 +37,23 @@ def test_the_worst_row_is_counted_through_blocks() -> None:
     total.add(WEIGHT[:2], WEIGHT[:2].clone())
     total.add(WEIGHT[2:], WEIGHT[2:] * 0.5)
     assert total.deviation() == Deviation(
-        relative=pytest.approx(5 / 15), worst=0.5, row=2, typical=0.0, largest=5.0
+        relative=pytest.approx(5 / 15), worst=0.5, row=2, typical=0.0, largest=5.0, norm=15.0
     )  # fmt: skip
 
 
 def test_a_weight_of_zeros_has_no_error() -> None:
     total = Sum()
     total.add(torch.zeros(2, 3), torch.zeros(2, 3))
-    assert total.deviation() == Deviation(0.0, 0.0, 0, 0.0, 0.0)
+    assert total.deviation() == Deviation(0.0, 0.0, 0, 0.0, 0.0, 0.0)
+
+
+def test_several_weights_count_by_their_size() -> None:
+    small = Deviation(relative=0.5, worst=0.9, row=1, typical=0.4, largest=0.1, norm=3.0)
+    large = Deviation(relative=0.1, worst=0.2, row=5, typical=0.1, largest=0.7, norm=4.0)
+    found = total({"small": small, "large": large})
+    assert found == Total(relative=pytest.approx(math.sqrt(1.5**2 + 0.4**2) / 5), worst=0.9, name="small", largest=0.7)
+
+
+def test_the_total_of_the_parts_is_that_of_the_whole() -> None:
+    parts = {f"rows {at}": told(slice(at, at + 1)) for at in range(3)}
+    assert total(parts).relative == pytest.approx(told(slice(3)).relative)

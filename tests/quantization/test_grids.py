@@ -224,7 +224,7 @@ def test_one_long_row_is_the_same_on_two_threads() -> None:
     assert equal(found[0], cut(quantize(heavy(4, 1 << 17), MSE), 3))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(weights())
 def test_the_error_is_at_most_half_a_step(weight: Tensor) -> None:
     """Within the clip, for uniform grids; to float32's own rounding."""
@@ -240,7 +240,7 @@ def test_the_error_is_at_most_half_a_step(weight: Tensor) -> None:
         )  # max rules clip half a step at most
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(weights())
 def test_quantizing_again_changes_nothing(weight: Tensor) -> None:
     """Under the scale it already has, a dequantized weight has the same codes."""
@@ -251,7 +251,7 @@ def test_quantizing_again_changes_nothing(weight: Tensor) -> None:
         assert torch.equal(values.flatten(1), decode(first.codes, scheme.grid))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(weights())
 def test_a_max_rule_that_clips_nothing_is_idempotent(weight: Tensor) -> None:
     for scheme in (MODELOPT, INT8):
@@ -260,7 +260,7 @@ def test_a_max_rule_that_clips_nothing_is_idempotent(weight: Tensor) -> None:
         assert torch.equal(again.codes, first.codes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(weights())
 @example(torch.nn.functional.pad(torch.tensor([[2.0**-24]], dtype=torch.bfloat16), (31, 0)))
 def test_least_squares_is_never_worse_than_the_max_rules(weight: Tensor) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,14 +11,14 @@ from hypothesis import strategies as st
 
 from draftconv.errors import Refused
 from draftconv.quantization.grids import dequantize
-from draftconv.quantization.repack import regroup
+from draftconv.quantization.repack import ROWS, regroup, round_scales, rounding, same_values
 from draftconv.quantization.scheme import GridName
 from tests.quantization.formats import samples
 
 GROUPS = (None, 8, 16, 32, 64, 24, 192)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     grid=st.sampled_from(["int4", "int8"]),
     dtype=st.sampled_from(["BF16", "F16", "F32"]),
@@ -70,3 +72,32 @@ def test_what_is_beside_the_codes_stays() -> None:
     smoothed = samples.with_(samples.weight("int4"), pre_quant_scale=torch.ones(64), input_scale=torch.tensor(2.0))
     again = regroup(smoothed, 16)
     assert (again.pre_quant_scale is smoothed.pre_quant_scale, again.input_scale is smoothed.input_scale) == (True,) * 2
+
+
+@pytest.mark.parametrize("group", [None, 16])
+def test_one_other_value_is_seen_in_whatever_block_it_lies(group: int | None) -> None:
+    weight = samples.weight("int4", group, rows=2 * ROWS + 8, inputs=32).quantized
+    assert same_values(weight, replace(weight, scale=weight.scale.float()))
+    for row in (0, ROWS, 2 * ROWS + 7):
+        codes, scale = weight.codes.clone(), weight.scale.clone()
+        codes[row, 5] ^= 1
+        scale[row, -1] *= 2
+        assert not same_values(weight, replace(weight, codes=codes))
+        assert not same_values(weight, replace(weight, scale=scale))
+    assert not same_values(weight, replace(weight, codes=weight.codes[:-1], scale=weight.scale[:-1]))
+
+
+def test_scales_are_rounded_within_what_is_told() -> None:
+    weight = samples.weight("int4", 16, rows=64, inputs=64, dtype="BF16", scale="F32")
+    narrow = round_scales(weight, "down_proj").quantized.scale
+    assert narrow.dtype == torch.bfloat16
+    change = ((narrow.double() - weight.quantized.scale.double()) / weight.quantized.scale.double()).abs()
+    assert 0 < change.max() <= rounding("BF16") == 2**-8
+
+
+@pytest.mark.parametrize("scale", [1e6, 1e-9])
+def test_scales_beyond_a_dtype_are_not_rounded_to_it(scale: float) -> None:
+    weight = samples.weight("int4", dtype="F16", scale="F32")
+    wide = replace(weight, quantized=replace(weight.quantized, scale=torch.full((16, 1), scale)))
+    with pytest.raises(Refused, match="down_proj has scales that F16 does not hold"):
+        round_scales(wide, "down_proj")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from draftconv.errors import Refused
@@ -78,6 +79,26 @@ def test_activations_under_a_fixed_scale_are_rounded_with_it(recorded: Recorded,
     rounded = round_to(x, linear.inputs, linear.scale)
     assert torch.equal(linear(x), torch.nn.functional.linear(rounded, linear.weight))
     assert not torch.equal(rounded, x)
+
+
+def test_inputs_are_smoothed_before_they_are_rounded(recorded: Recorded, tmp_path: Path) -> None:
+    """AWQ: x · f is rounded, and meets codes that stand for w / f."""
+    name, out = "llama-eagle3", tmp_path / "out"
+    quantized.write(out, name, "w4a8-awq", trace=recorded("llama", count=2, length=8))
+    plain = load(out, name).get_submodule(DOWN)
+    tensors = load_file(out / "model.safetensors")
+    (key,) = (key for key in tensors if key.endswith("down_proj.pre_quant_scale"))
+    factor = torch.linspace(0.5, 2, 384).to(tensors[key].dtype)
+    save_file(tensors | {key: factor}, out / "model.safetensors", {"format": "pt"})
+    linear = load(out, name).get_submodule(DOWN)
+    assert isinstance(plain, RoundedLinear) and isinstance(linear, RoundedLinear)
+    assert plain.factor is None
+    assert linear.scale is not None
+    assert torch.equal(linear.weight, plain.weight)
+    x = torch.randn(3, 384, generator=torch.Generator().manual_seed(0))
+    rounded = round_to(x * factor.float(), linear.inputs, linear.scale)
+    assert torch.equal(linear(x), torch.nn.functional.linear(rounded, plain.weight))
+    assert not torch.equal(linear(x), plain(x))
 
 
 def test_what_is_not_simulated_is_refused_before_weights_are_read(recorded: Recorded, tmp_path: Path) -> None:

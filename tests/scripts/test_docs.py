@@ -45,6 +45,17 @@ def test_what_is_run_and_copied_has_options_that_exist(docs: ModuleType, name: s
     assert list(docs.unknown_options(text)) == []
 
 
+def test_every_recipe_was_measured_on_every_fixture(docs: ModuleType) -> None:
+    page = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    assert list(docs.unmeasured(page)) == []
+    without = "\n".join(line for line in page.splitlines() if not line.startswith("| `mxfp4` | 1."))
+    assert list(docs.unmeasured(without)) != []
+    assert all(cell.startswith("mxfp4 on ") for cell in docs.unmeasured(without))
+    assert "w4a8 on mla-eagle3" in list(docs.unmeasured(page.replace("`mla-eagle3`", "`mla-eagle4`")))
+    assert len(list(docs.unmeasured(page.replace(" to 1.", " to 0.")))) > 5
+    assert len(list(docs.unmeasured(""))) == 5 * len(docs.recipe_names())
+
+
 def test_controls_and_semantics_are_those_of_the_code(docs: ModuleType) -> None:
     assert docs.control_table().count("\n") == 2 + len(docs.FAULTS)
     assert "| `sglang` | the target's | the drafter's own, else the target's |" in docs.semantics_table()

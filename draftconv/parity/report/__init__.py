@@ -16,6 +16,7 @@ from draftconv.parity.report.model import (
     Missed,
     Place,
     Report,
+    Texts,
 )
 from draftconv.parity.report.words import Decode
 from draftconv.parity.report.write import read_report, refuse_place, write_report
@@ -34,6 +35,7 @@ __all__ = [
     "Missed",
     "Place",
     "Report",
+    "Texts",
     "read_report",
     "refuse_place",
     "write_report",

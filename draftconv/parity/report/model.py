@@ -163,6 +163,20 @@ class Attribution:
 
 
 @dataclass(frozen=True, slots=True)
+class Texts:
+    """How far the texts of two live arms are the same: greedy text should not depend on the drafter.
+
+    Attributes:
+        requests: that both answered. `identical`: of them, with the same text.
+        splits: first position of the text at which each of the others differs, ascending.
+    """
+
+    requests: int
+    identical: int
+    splits: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostics:
     """What helps to find a loss; nothing in here decides.
 
@@ -171,6 +185,7 @@ class Diagnostics:
         discordance: first drafted tokens that only one arm got right.
         every_position: acceptance by depth. `divergence`: of the first draft.
         attribution: what each tensor costs (`--attribute`).
+        texts: of a live run: reference and candidate. `again`: the reference and itself.
     """
 
     agreement: float | None = None
@@ -178,6 +193,8 @@ class Diagnostics:
     every_position: tuple[EveryPosition, ...] = ()
     divergence: Divergence | None = None
     attribution: tuple[Attribution, ...] = ()
+    texts: Texts | None = None
+    again: Texts | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from draftconv.checkpoint.text import safe
-from draftconv.parity.report.model import Comparison, Report
+from draftconv.parity.report.model import Comparison, Report, Texts
 from draftconv.parity.report.words import (
     Decode,
     asked,
@@ -311,16 +311,29 @@ def sample(report: Report, comparison: Comparison) -> Table:
         yield "prompts", len({pair.cluster for pair in pairs})
         yield "verify steps of the reference", sum(pair.reference.steps for pair in pairs)
         yield "verify steps of the candidate", sum(pair.candidate.steps for pair in pairs)
+        found = comparison.diagnostics
         yield "identical texts", f"{report.identical(comparison)} of {len(pairs)}"
+        if found.texts and found.texts.splits:
+            yield "first difference of the others", splits(found.texts)
         yield "failed requests", comparison.errors
         if verdict.aa:
             yield "reference against itself", f"{change(verdict.aa.ratio)} ({change_interval(verdict.aa.interval)})"
         elif report.about.how == "replay":
             yield "reference against itself", "the same, since nothing in a replay varies"
+        if found.again:
+            yield "identical texts of the reference and itself", f"{found.again.identical} of {found.again.requests}"
+            if found.again.splits:
+                yield "first difference of the others", splits(found.again)
         if comparison.extended:
             yield "extended", "once; a second extension is refused"
 
     return _table("Sample", "", ("", _figure("")), rows())
+
+
+def splits(found: Texts) -> str:
+    """Where texts part, in tokens."""
+    median = found.splits[(len(found.splits) - 1) // 2]
+    return f"token {found.splits[0]} at the earliest, {median} in the median"
 
 
 HOW = {

@@ -7,19 +7,13 @@ it shares a file system with whoever reads its hidden states.
 
 from __future__ import annotations
 
-import http.client
-import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from draftconv.checkpoint import show
-from draftconv.checkpoint.text import parse_object
-from draftconv.drafter.config import Config
-from draftconv.errors import BadCheckpoint, EngineError, UsageError, Void
+from draftconv.errors import BadCheckpoint, EngineError, Void
+from draftconv.parity.http import Http, first
 from draftconv.parity.vllm.states import Answer
 
 GREEDY: Mapping[str, object] = {
@@ -33,9 +27,6 @@ GREEDY: Mapping[str, object] = {
 }
 """All that shapes the choice of a token: the server takes what a request leaves out from the target's
 generation_config.json, whose repetition_penalty would change greedy text too."""
-
-MAX_ANSWER = 64_000_000
-"""Bytes of an answer: a million token ids with their text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +65,9 @@ class Server:
         """Refuse what is no address.
 
         Raises:
-            UsageError: neither http nor https, no host, or no port number.
+            UsageError: as `Http`.
         """
-        try:
-            parts = urlsplit(self.url)
-            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            usable = False
-        if not usable:
-            raise UsageError(f"--url {show(self.url)} is no address of a server", cure="write http://127.0.0.1:8000")
+        self._http()
 
     def served(self) -> Served:
         """The model behind the server.
@@ -90,13 +75,14 @@ class Server:
         Raises:
             EngineError: no server answers there, or not as vLLM does.
         """
-        with self._understood():
-            first = _first(self._send("GET", "/v1/models", None), "data")
-            name = first.text("id")
+        http = self._http()
+        with http.understood():
+            model = first(http.get("/v1/models"), "data")
+            name = model.text("id")
             if name is None:
-                raise BadCheckpoint(f"{first.where} has no id")
-            version = self._send("GET", "/version", None).text("version")
-            return Served(name, first.integer("max_model_len"), version or "of unknown version")
+                raise BadCheckpoint(f"{model.where} has no id")
+            version = http.get("/version").text("version")
+            return Served(name, model.integer("max_model_len"), version or "of unknown version")
 
     def complete(self, served: Served, prompt: tuple[int, ...], length: int) -> Answer:
         """Greedy text of exactly `length` tokens after a prompt, EOS ignored.
@@ -115,9 +101,10 @@ class Server:
             "kv_transfer_params": {"include_output_tokens": True},
             **GREEDY,
         }
-        with self._understood():
-            reply = self._send("POST", "/v1/completions", body)
-            choice = _first(reply, "choices")
+        http = self._http()
+        with http.understood():
+            reply = http.post("/v1/completions", body)
+            choice = first(reply, "choices")
             asked, generated = choice.integers("prompt_token_ids"), choice.integers("token_ids")
             file = reply.section("kv_transfer_params").text("hidden_states_path")
             if asked is None or generated is None:
@@ -146,70 +133,8 @@ class Server:
                 for future in futures:
                     future.cancel()
 
-    def _send(self, method: str, path: str, body: Mapping[str, object] | None) -> Config:
-        """One request, sent again when it failed on the way or the server is overloaded."""
-        pause = self.pause
-        for attempt in range(1, self.attempts + 1):
-            try:
-                status, raw = self._once(method, path, body)
-            except (OSError, http.client.HTTPException) as error:
-                fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            else:
-                if status == 200:
-                    return Config(parse_object(raw, path), path)
-                fault = f"status {status}: {_said(raw)}"
-                if status != 429 and status < 500:
-                    raise EngineError(
-                        f"the server at {show(self.url)} refused {path} ({fault})",
-                        cure=f"compare how it was started with: {self.start}",
-                    )
-            if attempt < self.attempts:
-                time.sleep(pause)
-                pause *= 2
-        raise EngineError(
-            f"{method} {path} at {show(self.url)} failed {self.attempts} times ({fault})",
-            why="what was captured so far is kept",
-            cure=f"look at the server's log, or start it with: {self.start}",
-        )
-
-    def _once(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, bytes]:
-        parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=self.timeout)
-        try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(method, parts.path.rstrip("/") + path, data, {"Content-Type": "application/json"})
-            reply = connection.getresponse()
-            return reply.status, reply.read(MAX_ANSWER)
-        finally:
-            connection.close()
-
-    @contextmanager
-    def _understood(self) -> Iterator[None]:
-        try:
-            yield
-        except BadCheckpoint as error:
-            raise EngineError(
-                f"the server at {show(self.url)} does not answer as vLLM does: {error.what}",
-                cure=f"start it with: {self.start}",
-            ) from error
-
-
-def _first(reply: Config, key: str) -> Config:
-    match reply.raw(key):
-        case [dict(row), *_]:
-            return Config(row, f"{reply.where}: {key}[0]")
-        case _:
-            raise BadCheckpoint(f"{reply.where} has no {key}")
-
-
-def _said(raw: bytes) -> str:
-    """The message of a refusal: vLLM wraps it in `error`."""
-    try:
-        error = Config(parse_object(raw, "the refusal")).section("error")
-        return show(error.text("message") or raw.decode())
-    except (BadCheckpoint, UnicodeError):
-        return show(raw.decode(errors="replace"))
+    def _http(self) -> Http:
+        return Http(self.url, "--url", "vLLM", f"start it with: {self.start}", self.timeout, self.attempts, self.pause)
 
 
 def check_answer(prompt: tuple[int, ...], length: int, asked: tuple[int, ...], generated: tuple[int, ...]) -> None:

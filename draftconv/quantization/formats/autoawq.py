@@ -44,7 +44,8 @@ class AutoAwq(Format):
     title = "AutoAWQ"
     source = (
         "vLLM 0.32.0 model_executor/layers/quantization/auto_awq.py, read and loaded on CPU; "
-        "SGLang 0.5.23 srt/layers/quantization/{awq,auto_round}, loaded; AutoAWQ awq/models/_config.py, read"
+        "SGLang 0.5.23 srt/layers/quantization/awq and auto_round.py, loaded; "
+        "AutoAWQ at 024d960c awq/models/_config.py, read"
     )
     holds = frozenset({("int4", "group")})
     inputs = frozenset({None})

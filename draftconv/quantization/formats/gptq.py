@@ -38,6 +38,8 @@ ZERO = 8 - 1
 """Zero point 8 in a nibble of `qzeros`: version 1 stores it less one, version 2 as it is."""
 
 METHOD = "gptq"
+LEFT_OUT = "-:"
+"""How a rule of `dynamic` begins that leaves modules out; others give them a scheme of their own."""
 IN_ORDER = "draftconv knows weights whose scales follow the inputs, and vLLM no others"
 
 
@@ -78,12 +80,19 @@ class Gptq(Format):
         return Weight(quantized(declared.grid, codes, scale_OG), SPELLED[scale_OG.dtype])
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
+        """`modules` are what vLLM goes by, `ignore` are rules of `dynamic`, which is all that SGLang looks at."""
         check_declared(self, declared)
-        if not modules:
+        if not modules and not declared.ignore:
             raise UsageError(
-                f"{self.title} names the quantized modules, and there are none",
-                why="without a list vLLM takes names from the file, which no module of a drafter has",
+                f"{self.title} names what is quantized or what is not, and neither is given",
+                why="without a list vLLM takes names from the file, which no module of a drafter has, "
+                "and SGLang takes every module for quantized",
             )
+        lists: dict[str, object] = {}
+        if modules:
+            lists["modules_in_block_to_quantize"] = list(dict.fromkeys(modules))
+        if declared.ignore:
+            lists["dynamic"] = {rule: {} for rule in declared.ignore}
         return Declaration(
             {
                 "quant_method": METHOD,
@@ -93,7 +102,7 @@ class Gptq(Format):
                 "sym": True,
                 "desc_act": False,
                 "lm_head": HEAD in modules,
-                "modules_in_block_to_quantize": list(dict.fromkeys(modules)),
+                **lists,
             }
         )
 
@@ -112,9 +121,10 @@ class Gptq(Format):
             )
         if found.flag("desc_act") and group is not None:
             raise Refused("desc_act puts inputs under scales out of order", why=IN_ORDER, cure=AGAIN)
-        if found.section("dynamic").data:
+        rules = found.section("dynamic").data
+        if any(not rule.startswith(LEFT_OUT) for rule in rules):
             raise Refused("dynamic gives modules schemes of their own", why="draftconv knows drafters of one scheme")
-        return Declared("int4", per, group)
+        return Declared("int4", per, group, ignore=tuple(rules))
 
 
 def _order(inputs: int, groups: int, device: torch.device) -> Tensor:

@@ -56,6 +56,7 @@ class ModelOptAwq(ModelOpt):
     )
     holds = frozenset({("int4", "group")})
     inputs = frozenset({None, FP8_STATIC})
+    styles = ("trtllm", "plain")  # no other engine reads it
     algorithms = ALGORITHMS
 
     def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:

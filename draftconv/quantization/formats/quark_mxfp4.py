@@ -29,6 +29,9 @@ class QuarkMxfp4(Format):
     Two neighbours along inputs share a byte, the even one in the low nibble; a scale is the
     exponent of a power of two, plus 127. By default Quark rounds input_scale to the dtype of the
     weight; here it is F32, its `scale_type` float32, which is also what vLLM makes of it.
+
+    A negative weight that rounds to zero is code 8 here, -0, and code 0 in Quark, which has no negative
+    zero; a block of zeros has scale 1 here and 2**-126 in Quark. The values are the same, and both are read.
     """
 
     id = "quark-mxfp4"

@@ -24,7 +24,7 @@ from draftconv.quantization.oracles.package import Kind, Package, linear, prepar
 from draftconv.quantization.scales import FP8_MAX
 from draftconv.quantization.scheme import GRIDS, InputScheme, Scheme, WeightScheme
 
-MODELOPT = Package("nvidia-modelopt", "modelopt", "modelopt")
+MODELOPT = Package("nvidia-modelopt", "modelopt", "modelopt", "w4a16-awq and w4a8-awq with --calibrate")
 
 Settings = Mapping[str, object]
 
@@ -79,11 +79,30 @@ def quantize(
         return _exported(layer, scheme)
 
 
+def smoothing(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Tensor]) -> Tensor:
+    """What AWQ multiplies the inputs of these weights by, before it is rounded to what a file holds: float32 [I].
+
+    Arguments and errors as of `calibrate`.
+    """
+    layer = _layer(weights, scheme, inputs)
+    with running():
+        found: Tensor | None = _utils().get_prequant_scaling_factor(layer)
+    if found is None:
+        raise Refused(
+            f"nvidia-modelopt finds no smoothing for {scheme}",
+            why="AWQ is for INT4 weights",
+            cure="leave --calibrate out",
+        )
+    return found.float()
+
+
 def calibrate(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Tensor]) -> dict[str, Weight]:
-    """Weights with what ModelOpt finds for them on real inputs: smoothing (INT4) and static scales of activations.
+    """Weights as ModelOpt itself exports them: smoothed on real inputs (INT4), with static scales of activations.
 
     All of them read the same inputs, as q, k and v do: they are calibrated as one layer, so that
     they share `pre_quant_scale`, `input_scale` and `fp8_scale`, as engines that join them need.
+    ModelOpt smooths in the weights' dtype by factors that a file of that dtype rounds: the
+    oracle of outputs in float32, where nothing is rounded in between.
 
     Args:
         weights: name -> [O, I], of one dtype.
@@ -97,6 +116,30 @@ def calibrate(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Te
         UsageError: no inputs, or ModelOpt is not installed.
         BadCheckpoint: a weight holds NaN or infinities.
     """
+    layer = _layer(weights, scheme, inputs)
+    with running():
+        quantized = _exported(layer, scheme.weights)
+        utils = _utils()
+        smoothing_I: Tensor | None = utils.get_prequant_scaling_factor(layer)
+        input_scale: Tensor | None = utils.get_activation_scaling_factor(layer)
+        fp8_scale: Tensor | None = utils.get_weight_scaling_factor_2(layer)
+    dtype = SPELLED[layer.weight.dtype]
+    found, first = dict[str, Weight](), 0
+    for name, weight in weights.items():
+        rows = slice(first, first := first + len(weight))
+        scale = quantized.scale if scheme.weights.per == "tensor" else quantized.scale[rows]
+        found[name] = Weight(
+            Quantized(quantized.grid, quantized.codes[rows], scale, quantized.unit),
+            dtype,
+            None if input_scale is None else input_scale.reshape(()),
+            smoothing_I,
+            None if fp8_scale is None else fp8_scale.reshape(()),
+        )
+    return found
+
+
+def _layer(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Tensor]) -> Any:
+    """One layer of all these weights, calibrated on the inputs that they share; see `calibrate`."""
     MODELOPT.known(scheme.weights, WEIGHTS)
     key = (scheme.weights.grid, scheme.inputs)
     if key not in ALGORITHMS or scheme.weights.per == "channel":
@@ -111,24 +154,7 @@ def calibrate(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Te
     start()
     joined_OI = torch.cat([prepared(weight, scheme.weights, name) for name, weight in weights.items()])
     with running():
-        layer = _calibrated(joined_OI, scheme.weights, scheme.inputs, ALGORITHMS[key], inputs)
-        quantized = _exported(layer, scheme.weights)
-        utils = _utils()
-        smoothing_I: Tensor | None = utils.get_prequant_scaling_factor(layer)
-        input_scale: Tensor | None = utils.get_activation_scaling_factor(layer)
-        fp8_scale: Tensor | None = utils.get_weight_scaling_factor_2(layer)
-    found, first = dict[str, Weight](), 0
-    for name, weight in weights.items():
-        rows = slice(first, first := first + len(weight))
-        scale = quantized.scale if scheme.weights.per == "tensor" else quantized.scale[rows]
-        found[name] = Weight(
-            Quantized(quantized.grid, quantized.codes[rows], scale, quantized.unit),
-            SPELLED[joined_OI.dtype],
-            None if input_scale is None else input_scale.reshape(()),
-            smoothing_I,
-            None if fp8_scale is None else fp8_scale.reshape(()),
-        )
-    return found
+        return _calibrated(joined_OI, scheme.weights, scheme.inputs, ALGORITHMS[key], inputs)
 
 
 def _calibrated(

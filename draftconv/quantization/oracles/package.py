@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from threading import RLock
 from typing import TypeVar
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from draftconv.errors import Refused, UsageError
 from draftconv.quantization.grids import check_inputs, not_finite
+from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.quantization.scheme import GridName, Per, RuleName, ScaleDtype, WeightScheme
 
 Kind = tuple[GridName, Per, RuleName, ScaleDtype]
@@ -32,11 +34,18 @@ class Package:
     Attributes:
         name: as a package index knows it. `module`: its top-level module.
         extra: of draftconv, that installs it.
+        besides: shipped recipes that it has under a condition, for a message.
     """
 
     name: str
     module: str
     extra: str
+    besides: str = ""
+
+    def __str__(self) -> str:
+        """Name and version, of an installed one."""
+        self.look_for()
+        return f"{self.name} {version(self.name)}"
 
     def look_for(self) -> None:
         """Raises UsageError when it is not installed."""
@@ -53,14 +62,20 @@ class Package:
         Raises:
             Refused: nothing.
         """
-        kind = (scheme.grid, scheme.per, scheme.scale_rule, scheme.scale_dtype)
+        kind = _kind(scheme)
         if kind not in kinds:
+            shipped = [name for name in recipe_names() if _kind(find_recipe(name).scheme.weights) in kinds]
             raise Refused(
                 f"{self.name} has no weights {scheme}, scales in {scheme.scale_dtype}",
                 why=f"it has {'; '.join(' '.join(known) for known in kinds)}",
-                cure="--backend native has every scheme",
+                cure=f"shipped recipes that it has: {', '.join(filter(None, (*shipped, self.besides)))}; "
+                "--backend native has every scheme",
             )
         return kinds[kind]
+
+
+def _kind(scheme: WeightScheme) -> Kind:
+    return scheme.grid, scheme.per, scheme.scale_rule, scheme.scale_dtype
 
 
 def prepared(weight_OI: Tensor, scheme: WeightScheme, name: str) -> Tensor:

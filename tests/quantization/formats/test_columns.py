@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -219,6 +220,7 @@ SPOKEN: list[tuple[Format, dict[str, Any], Declared | None]] = [
     (gptq, GPTQ | {"group_size": -1}, Declared("int4", "channel")),
     (gptq, GPTQ | {"group_size": -1, "desc_act": True}, Declared("int4", "channel")),
     (gptq, GPTQ | {"checkpoint_format": "gptq", "dynamic": {}, "lm_head": False}, Declared("int4", "group", 128)),
+    (gptq, GPTQ | {"dynamic": {"-:.*fc$": {}}}, Declared("int4", "group", 128, ignore=("-:.*fc$",))),
     (gptq, AWQ, None),
     (gptq, {}, None),
     (autoawq, AWQ, Declared("int4", "group", 128, style="awq")),
@@ -253,7 +255,7 @@ CONTRADICTIONS: list[tuple[Format, dict[str, Any], type[DraftconvError], str]] =
     (gptq, GPTQ | {"desc_act": True}, Refused, "desc_act"),
     (gptq, GPTQ | {"checkpoint_format": "gptq_v2"}, Refused, "checkpoint_format gptq_v2"),
     (gptq, GPTQ | {"checkpoint_format": "marlin"}, Refused, "checkpoint_format marlin"),
-    (gptq, GPTQ | {"dynamic": {"-:fc": {}}}, Refused, "dynamic"),
+    (gptq, GPTQ | {"dynamic": {"-:fc": {}, "+:.*o_proj": {"bits": 8}}}, Refused, "schemes of their own"),
     (gptq, GPTQ | {"dynamic": []}, BadCheckpoint, "dynamic is a list"),
     (autoawq, AWQ | {"version": "gemv"}, Refused, "version gemv"),
     (autoawq, AWQ | {"group_size": -1}, Refused, "holds no INT4 weights per channel"),
@@ -281,8 +283,17 @@ def test_gptq_names_what_is_quantized() -> None:
     assert config["modules_in_block_to_quantize"] == ["self_attn.qkv_proj", "mlp.down_proj"]
     assert (config["group_size"], config["sym"], config["desc_act"], config["lm_head"]) == (-1, True, False, False)
     assert gptq.declare(told, ["lm_head"]).config["lm_head"] is True
-    with pytest.raises(UsageError, match="names the quantized modules, and there are none"):
+    assert "dynamic" not in config
+    with pytest.raises(UsageError, match="names what is quantized or what is not, and neither is given"):
         gptq.declare(told, [])
+
+
+def test_gptq_names_what_is_not_for_sglang() -> None:
+    told = replace(samples.declared("int4"), ignore=(r"-:.*\bfc$",))
+    config = gptq.declare(told, []).config
+    assert config["dynamic"] == {r"-:.*\bfc$": {}}
+    assert "modules_in_block_to_quantize" not in config
+    assert gptq.read(config, {}) == told
 
 
 def test_the_two_headers_of_autoawq() -> None:

@@ -69,7 +69,7 @@ def test_it_is_found_by_id(format: Format) -> None:
 
 
 @held
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_store_and_load_are_inverse(format: Format, scheme: Scheme, data: st.DataObject) -> None:
     shape = 8 * data.draw(st.integers(1, 4)), 32 * data.draw(st.integers(1, 3))
@@ -181,7 +181,7 @@ HOSTILE: list[Any] = [None, 1, -1, 1e400, True, "x" * 5000, [], [None], {}, {"a"
 
 
 @held
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_hostile_configs_give_clean_errors(format: Format, scheme: Scheme, data: st.DataObject) -> None:
     declaration = format.declare(declared(scheme, data.draw(st.sampled_from(format.styles))), MODULES)

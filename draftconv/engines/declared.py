@@ -1,0 +1,68 @@
+"""What a quantization_config has to say before an engine reads it, and what it must not say falsely."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from draftconv.drafter.tensors import expected
+from draftconv.engines.base import Reading
+from draftconv.engines.checks import compressed_groups, listed, quant_method
+from draftconv.engines.matching import told
+
+ROW = -1
+"""As a group of inputs: one scale for a whole row, in the spelling of GPTQ."""
+
+SCALES: Mapping[str, tuple[str, int]] = {"compressed-tensors": ("weight_scale", 1), "gptq": ("scales", 0),
+                                         "awq": ("scales", 0)}  # fmt: skip
+"""Method → what its scales are called, and the axis along which the groups of a row lie."""
+
+
+def unnamed_method(reading: Reading) -> str | None:
+    """A declaration without quant_method."""
+    section = reading.config.section("quantization_config").data
+    return "no quant_method" if section and not told(reading.spec, section, reading.view.sidecars).method else None
+
+
+def unexported(reading: Reading) -> str | None:
+    """Quark's declaration without its export section."""
+    section = reading.config.section("quantization_config")
+    return "no export" if quant_method(reading) == "quark" and not section.section("export").data else None
+
+
+def sparse_or_reordered(reading: Reading) -> str | None:
+    """Sections of compressed-tensors that change what the tensors mean."""
+    section = reading.config.section("quantization_config")
+    if quant_method(reading) != "compressed-tensors":
+        return None
+    orders = (weights.raw("actorder") for weights, _ in compressed_groups(reading))
+    found = [f"actorder: {order}" for order in orders if order in ("group", "dynamic")]
+    return listed([*(["sparsity_config"] if section.section("sparsity_config").data else []), *found])
+
+
+def other_grouping(reading: Reading) -> str | None:
+    """Weights that have another number of scales than is declared."""
+    method = quant_method(reading)
+    group = _group(reading, method)
+    if group is None:
+        return None
+    suffix, axis = SCALES[method]
+    shapes = expected(reading.built)
+    misfits = []
+    for canonical, name in {**reading.fates.loaded, **reading.fates.packed}.items():
+        scale = reading.view.tensors.get(f"{name.rpartition('.')[0]}.{suffix}")
+        if canonical in shapes and scale is not None and len(scale.shape) == 2:
+            inputs = shapes[canonical].shape[1]
+            if scale.shape[axis] * (inputs if group == ROW else group) != inputs:
+                misfits.append(f"{canonical} has {scale.shape[axis]} scales for {inputs} inputs")
+    wanted = "one for a row" if group == ROW else f"groups of {group}"
+    return f"{listed(misfits)}, declared: {wanted}" if misfits else None
+
+
+def _group(reading: Reading, method: str) -> int | None:
+    """Inputs under one scale, as declared; None where no single number is."""
+    if method == "compressed-tensors":
+        groups = compressed_groups(reading)
+        weights = groups[0][0] if len(groups) == 1 else None
+        strategy = weights.text("strategy") if weights else None
+        return ROW if strategy == "channel" else weights.size("group_size") if weights and strategy == "group" else None
+    return reading.config.section("quantization_config").integer("group_size") if method in SCALES else None

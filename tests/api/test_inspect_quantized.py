@@ -1,0 +1,169 @@
+"""`inspect` of quantized drafters whose config.json lies or is silent: what is told, and what to type next."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from draftconv.api.convert import ConvertOptions
+from draftconv.api.inspect import MISDECLARED, inspect, remedy
+from draftconv.api.quantize import quantize
+from draftconv.errors import Refused, UsageError
+from draftconv.quantization.reading import find_stored
+from tests import quantized
+
+NAME = "llama-eagle3-reduced"
+TARGET = str(quantized.DATA / "targets/llama")
+OWN = "about: mine\nweights: {{grid: {grid}, per: channel, scale_rule: mse, scale_dtype: weight}}\nexclude: [{kept}]\n"
+RECIPES = {
+    "int8": OWN.format(grid="int8", kept="embed, lm_head, fc, norms"),
+    "packed-fc": OWN.format(grid="int4", kept="embed, lm_head, norms") + "format: quark-int4\n",
+}
+"""Recipes of one's own, for files that no shipped one makes."""
+
+Written = Callable[[str], Path]
+Config = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """`written(recipe)`: the fixture by a shipped recipe or one of `RECIPES`, written once and never changed."""
+    root = tmp_path_factory.mktemp("recipes")
+
+    def write(recipe: str) -> Path:
+        if not (root / recipe).exists():
+            own = root / f"{recipe}.yaml"
+            own.write_text(RECIPES.get(recipe, ""))
+            spec = str(own) if recipe in RECIPES else recipe
+            quantize(quantized.source(NAME), root / recipe, quantized.options(NAME, spec))
+        return root / recipe
+
+    return write
+
+
+def lying(source: Path, out: Path, change: Callable[[Config], object]) -> Path:
+    shutil.copytree(source, out)
+    config = json.loads((out / "config.json").read_text())
+    change(config)
+    (out / "config.json").write_text(json.dumps(config))
+    return out
+
+
+def weights(config: Config) -> Config:
+    found: Config = config["quantization_config"]["config_groups"]["group_0"]["weights"]
+    return found
+
+
+PACKED, UNKNOWN = "compressed-tensors pack-quantized, INT4", "the quantized weights may be quark-int4:reorder or"
+TOLD = "config.json does not say how the weights are stored; their tensors are"
+
+LIES: dict[str, tuple[str, Callable[[Config], object], str, str | None]] = {
+    # recipe, what is done to its config.json, what is told, the format that cures it
+    "no config": ("w4a16", lambda c: c.pop("quantization_config"), f"{TOLD} {PACKED} per channel", "compressed-pack"),
+    "another method": (
+        "w4a16", lambda c: c["quantization_config"].update(quant_method="gptq"), f"{TOLD} {PACKED}", "compressed-pack",
+    ),
+    "group size": ("w4a16-g128", lambda c: weights(c).update(group_size=64),
+                   f"says {PACKED} per group of 64, but the tensors are {PACKED} per group of 128", "compressed-pack"),
+    "8 bits called 4": ("int8", lambda c: weights(c).update(num_bits=4),
+                        "INT4 per channel, but the tensors are", "compressed-pack"),
+    "packed fc excluded": ("packed-fc", lambda c: c["quantization_config"].update(exclude=["lm_head", "*fc"]),
+                           "fc quantized, although config.json excludes it", "compressed-pack"),
+    "Quark without a config": ("quark-w4a8", lambda c: c.pop("quantization_config"), UNKNOWN, None),
+    "Quark, another method": (
+        "quark-w4a8", lambda c: c["quantization_config"].update(quant_method="bitsandbytes"), UNKNOWN, None,
+    ),
+    "an unknown pack_method": (
+        "quark-w4a8", lambda c: c["quantization_config"]["export"].update(pack_method="other"), UNKNOWN, None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LIES)
+def test_what_config_json_says_wrongly_is_told_and_cured(case: str, written: Written, tmp_path: Path) -> None:
+    recipe, change, says, cure = LIES[case]
+    found = inspect(lying(written(recipe), tmp_path / "out", change), ["vllm:b200"], target=TARGET)
+    assert found.misdeclared
+    assert [says in p.detail for p in found.problems if p.code == MISDECLARED] == [True]
+    assert found.weights is not None
+    assert any(says in line for line in found.weights.findings)
+    options = remedy(found)
+    assert (options.pack if options else None) == cure
+    if cure is None:
+        assert any("--from-format quark-int4:reorder" in line for line in found.weights.findings)
+
+
+@pytest.mark.parametrize("recipe", ["w4a16", "w4a16-g128", "int8", "quark-w4a8", "packed-fc", "fp8"])
+def test_what_draftconv_writes_is_as_it_says(recipe: str, written: Written) -> None:
+    found = inspect(written(recipe), ["vllm:b200"], target=TARGET)
+    assert not found.misdeclared
+    assert found.weights is not None
+    assert found.weights.findings == ()
+
+
+def test_two_formats_in_one_drafter_are_refused(written: Written, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(written("w4a16"), tmp_path / "out"))
+    mine, other = load_file(out / "model.safetensors"), load_file(written("quark-w4a8") / "model.safetensors")
+    mine = {name: tensor for name, tensor in mine.items() if "down_proj" not in name}
+    mine |= {name: tensor for name, tensor in other.items() if "down_proj" in name}
+    save_file(mine, out / "model.safetensors", {"format": "pt"})
+    found = inspect(out, ["vllm:b200"], target=TARGET)
+    assert found.misdeclared
+    assert remedy(found) is None
+    says = f"layers.0.mlp.down_proj not stored as {PACKED} per channel like the others, but as Quark INT4 per channel"
+    with pytest.raises(Refused, match=says):
+        find_stored(found.drafter)
+
+
+def test_an_order_of_nibbles_that_is_told_wrongly_shows_in_no_header(written: Written, tmp_path: Path) -> None:
+    """Nothing but the 16-bit drafter can tell: documented, and `verify` fails."""
+    out = lying(
+        written("quark-w4a8"), tmp_path / "out",
+        lambda c: c["quantization_config"]["export"].update(pack_method="order"),
+    )  # fmt: skip
+    assert not inspect(out, target=TARGET).misdeclared
+
+
+def test_the_format_can_be_said(written: Written, tmp_path: Path) -> None:
+    out = lying(written("quark-w4a8"), tmp_path / "out", lambda c: c.pop("quantization_config"))
+    found = inspect(out, ["vllm:b200"], target=TARGET, from_format="quark-int4:reorder")
+    assert found.weights is not None
+    assert found.weights.format == "quark-int4"
+    options = remedy(found)
+    assert options is not None
+    assert (options.pack, options.from_format) == ("compressed-pack", "quark-int4:reorder")
+    with pytest.raises(UsageError, match="no format is called quark"):
+        inspect(out, target=TARGET, from_format="quark")
+    with pytest.raises(UsageError, match="this one is not quantized"):
+        inspect(quantized.source(NAME), target=TARGET, from_format="gptq")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "engine", "wanted"),
+    [
+        ("quark-w4a8", "vllm:b200", ConvertOptions(to="vllm", pack="compressed-pack")),
+        ("quark-w4a8", "trtllm:b200", ConvertOptions(to="trtllm", pack="modelopt-awq:trtllm")),
+        ("quark-w4a8", "sglang:mi325x", ConvertOptions(to="sglang", dequantize=True)),
+        ("packed-fc", "sglang:b200", ConvertOptions(to="sglang", pack="compressed-pack", unpack=("fc",))),
+    ],
+)
+def test_integers_that_an_engine_does_not_read_are_offered_otherwise(
+    recipe: str, engine: str, wanted: ConvertOptions, written: Written
+) -> None:
+    options = remedy(inspect(written(recipe), [engine], target=TARGET))
+    assert options is not None
+    assert (options.to, options.pack, options.unpack, options.dequantize) == (
+        wanted.to, wanted.pack, wanted.unpack, wanted.dequantize,
+    )  # fmt: skip

@@ -1,0 +1,264 @@
+"""Clients against servers that answer as documented, and in every broken way that could pass for an answer.
+
+For SGLang and TensorRT-LLM this is all: they were not run on the engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from draftconv.errors import EngineError, UsageError, Void
+from draftconv.parity.http import Http
+from draftconv.parity.live.client import Asking, Client
+from draftconv.parity.live.interfaces import INTERFACES
+from draftconv.parity.live.sglang import SglangServer
+from draftconv.parity.live.trtllm import TrtllmServer
+from draftconv.parity.live.vllm import VllmServer, read_counters
+from draftconv.reference.counts import Counts
+from tests.parity.live.stub import Reply, Stub, serving, steps, text
+
+PROMPT, LENGTH = [3, 1, 4, 1, 5], 40
+WAYS = {"vllm": {}, "vllm totals": {"per_request": False}, "sglang": {}, "trtllm": {}}
+
+
+def stub(way: str, **changes: Any) -> Stub:
+    engine: Any = way.split()[0]
+    return Stub(engine, **{**WAYS[way], **changes})
+
+
+def client(served: Stub, timeout: float = 5) -> Client:
+    made = INTERFACES[served.engine].connect(served.url, "--url", Asking(3, LENGTH, timeout=timeout))
+    if isinstance(made, VllmServer | TrtllmServer):
+        made.settling = 0.3
+    return made
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_answer_has_text_and_counts_of_its_request(way: str) -> None:
+    with serving(stub(way, lag=2)) as served:
+        asked = client(served)
+        told = asked.served(PROMPT)
+        assert (told.target.rsplit("/")[-1], told.version) == ("llama", "9.9")
+        assert told.alone == (way in ("vllm totals", "trtllm"))
+        for prompt in (PROMPT, [7], PROMPT):
+            answer, made = asked.ask(prompt), steps(prompt, LENGTH, 0.7, 3)
+            if way == "trtllm":  # the last step is counted up to the end of the text
+                made[-1] -= 1 + len(made) + sum(made) - LENGTH
+            assert answer.tokens == tuple(text(prompt, LENGTH))
+            assert answer.counts == Counts.of(made, 3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_requests_are_greedy_and_hold_the_very_ids(way: str) -> None:
+    with serving(stub(way)) as served:
+        asked = client(served)
+        asked.served(PROMPT)
+        asked.ask(PROMPT)
+        body = served.asked[-1]
+        sampling = body.get("sampling_params", body)
+        assert (sampling["temperature"], sampling["ignore_eos"], sampling["repetition_penalty"]) == (0, True, 1)
+        assert body.get("prompt", body.get("input_ids")) == PROMPT
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_another_depth(way: str) -> None:
+    with serving(stub(way, depth=4)) as served, pytest.raises(EngineError, match="drafts 4 tokens per step, --depth"):
+        client(served).served(PROMPT)
+
+
+def test_no_drafter() -> None:
+    def bare(reply: Reply) -> Reply:
+        kept = ("prompt_tokens", "finish_reason")
+        return {**reply, "meta_info": {name: reply["meta_info"][name] for name in kept}}
+
+    cases = [Stub("vllm", per_request=False), Stub("sglang", change=bare), Stub("trtllm")]
+    for case in cases:
+        with serving(case) as served:
+            served.made = Deaf()
+            with pytest.raises(Void, match="reports no drafts"):
+                client(served).served(PROMPT)
+
+
+class Deaf(list[int]):
+    """Steps that never reach the counters."""
+
+    def __iadd__(self, _: object) -> Deaf:
+        return self
+
+
+def test_a_server_without_any_counters() -> None:
+    with serving(Stub("vllm", per_request=False)) as served:
+        served._counters = lambda: "vllm:num_requests_running 0.0"  # type: ignore[method-assign]
+        with pytest.raises(Void, match="reports no drafts"):
+            client(served).served(PROMPT)
+
+
+def edit(*path: str | int, value: object = None, drop: bool = False) -> Callable[[Reply], Reply]:
+    """Answers with one place changed."""
+
+    def change(reply: Reply) -> Reply:
+        place: Any = reply
+        for key in path[:-1]:
+            place = place[key]
+        if drop:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = value
+        return reply
+
+    return change
+
+
+COUNTS, META = ("metrics", "speculative_decoding"), ("meta_info",)
+
+
+@pytest.mark.parametrize(
+    ("way", "change", "kind", "told"),
+    [
+        ("vllm", edit(*COUNTS, "acceptance_histogram", value=[1, 1, 1, 1]), Void, "its histogram 4 and 6"),
+        ("vllm", edit(*COUNTS, "acceptance_histogram", value=[0, 0, 0, 0, 9]), Void, "steps with 4 accepted"),
+        ("vllm", edit(*COUNTS, "num_spec_steps", value=999), Void, "999 steps"),
+        ("vllm", edit(*COUNTS, "num_accepted_draft_tokens", drop=True), EngineError, "no metrics.speculative_decoding"),
+        ("vllm", edit("choices", 0, "token_ids", drop=True), EngineError, "no token_ids"),
+        ("vllm", edit("choices", 0, "token_ids", value=[1, 2]), EngineError, "generated 2 tokens, 40"),
+        ("vllm", edit("choices", 0, "prompt_token_ids", value=[1]), Void, "another prompt"),
+        ("vllm", edit("choices", value=[]), EngineError, "has no choices"),
+        ("vllm", lambda _: b"<html>", EngineError, "does not answer as vLLM does"),
+        ("sglang", edit(*META, "spec_correct_drafts_histogram", value=[1]), Void, "its histogram 1 and 0"),
+        ("sglang", edit(*META, "spec_correct_drafts_histogram", value=[0] * 5 + [8]), Void, "steps with 5 accepted"),
+        ("sglang", edit(*META, "spec_num_correct_drafts", value=0), Void, "0 accepted tokens, its histogram"),
+        ("sglang", edit(*META, "spec_correct_drafts_histogram", drop=True), EngineError, "before mid-2026"),
+        ("sglang", edit(*META, "prompt_tokens", value=6), Void, "a prompt of 6 tokens"),
+        ("sglang", edit("output_ids", drop=True), EngineError, "no output_ids"),
+        ("trtllm", edit("choices", 0, "token_ids", drop=True), EngineError, "no token_ids"),
+        ("trtllm", edit("usage", "prompt_tokens", value=4), Void, "a prompt of 4 tokens"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_none(way: str, change: Callable[[Reply], object], kind: type[Exception], told: str) -> None:
+    with serving(stub(way)) as served:
+        asked = client(served)
+        asked.served(PROMPT)
+        served.change = change
+        with pytest.raises(kind, match=told):
+            asked.ask(PROMPT)
+
+
+@pytest.mark.parametrize("way", ["vllm totals", "trtllm"])
+def test_somebody_else_uses_the_server(way: str) -> None:
+    with serving(stub(way)) as served:
+        asked = client(served)
+        asked.served(PROMPT)
+        served.made.append(2)
+        with pytest.raises(Void, match="drafted between two requests"):
+            asked.ask(PROMPT)
+
+        def crowd(reply: Reply) -> Reply:
+            served.made += [1] * 9
+            return reply
+
+        served.change = crowd
+        with pytest.raises(Void, match=r"steps with .* accepted tokens make"):
+            asked.ask(PROMPT)
+
+
+def test_a_server_that_was_started_again() -> None:
+    with serving(stub("vllm totals")) as served:
+        asked = client(served)
+        asked.served(PROMPT)
+        served.made.clear()
+        with pytest.raises(Void, match="counters went backwards"):
+            asked.ask(PROMPT)
+        asked.served(PROMPT)
+        served.born = "2.0"
+        with pytest.raises(Void, match="counters went backwards"):
+            asked.ask(PROMPT)
+
+
+def test_counters_of_several_engines_are_added() -> None:
+    lines = []
+    for engine in (0, 1):
+        names = (("num_drafts_total", "", 5), ("num_accepted_tokens_total", "", 6),
+                 ("num_accepted_tokens_per_pos_total", ',position="0"', 4),
+                 ("num_accepted_tokens_per_pos_total", ',position="1"', 2))  # fmt: skip
+        lines += [f'vllm:spec_decode_{name}{{engine="{engine}"{label}}} {n}.0' for name, label, n in names]
+    found = read_counters("\n".join(lines))
+    assert found
+    assert (found.drafts, found.accepted, found.reached) == (10, 12, (8, 4))
+    assert found.since(found) == Counts((0, 0, 0))
+    assert read_counters("vllm:other{} 1.0") is None
+
+
+@pytest.mark.parametrize("line", ["vllm:spec_decode_num_drafts_total{} NaN", "vllm:spec_decode_num_drafts_total{} 1.5"])
+def test_a_count_that_is_none(line: str) -> None:
+    with serving(Stub("vllm", per_request=False)) as served:
+        served._counters = lambda: line  # type: ignore[method-assign]
+        with pytest.raises(EngineError, match="a count of"):
+            client(served).served(PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("info", "told"),
+    [
+        ({"speculative_algorithm": "EAGLE"}, "speculative_algorithm is EAGLE, not EAGLE3"),
+        ({"speculative_algorithm": None}, "not EAGLE3"),
+        ({"speculative_eagle_topk": 4}, "speculative_eagle_topk 4"),
+        ({"speculative_accept_threshold_acc": 0.5}, "threshold_acc 0.5"),
+        ({"speculative_adaptive": True}, "speculative_adaptive True"),
+    ],
+)
+def test_an_sglang_server_that_drafts_otherwise(info: dict[str, object], told: str) -> None:
+    with serving(Stub("sglang", info=info)) as served, pytest.raises(EngineError, match=told):
+        client(served).served(PROMPT)
+
+
+def test_sglang_under_its_older_address() -> None:
+    with serving(Stub("sglang")) as served:
+        get = served.get
+        served.get = lambda path: get(path.replace("/get_", "/")) if "get_" in path else None  # type: ignore[method-assign]
+        assert isinstance(asked := client(served), SglangServer)
+        assert asked.served(PROMPT).drafter == "/models/drafter"
+
+
+@pytest.mark.parametrize(
+    ("stats", "told"),
+    [
+        ({"numRequestsWithDraftTokens": 2}, "drafted for 2 requests"),
+        ({"numAcceptedTokens": 4}, "accepted 4 of 3"),
+        ({"numAcceptedTokens": None}, "lacks drafted tokens"),
+    ],
+)
+def test_trtllm_records_that_are_not_one_requests(stats: dict[str, object], told: str) -> None:
+    record = {"numDraftTokens": 3, "numAcceptedTokens": 1, "numRequestsWithDraftTokens": 1, **stats}
+    with serving(Stub("trtllm")) as served:
+        served._iterations = lambda: [{"specDecodingStats": record}]  # type: ignore[method-assign]
+        with pytest.raises((Void, EngineError), match=told):
+            client(served).served(PROMPT)
+
+
+def test_trtllm_needs_fixed_lengths_that_it_remembers() -> None:
+    http = Http("http://127.0.0.1:1")
+    with pytest.raises(UsageError, match="--natural-stop cannot be measured"):
+        TrtllmServer(http, Asking(3, 64, ignore_eos=False))
+    with pytest.raises(UsageError, match="remembers 1000"):
+        TrtllmServer(http, Asking(3, 1001))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_hangs(way: str) -> None:
+    with serving(stub(way)) as served:
+        asked = client(served, timeout=0.3)
+        asked.served(PROMPT)
+        served.hang = 2.0
+        with pytest.raises(EngineError, match="TimeoutError"):
+            asked.ask(PROMPT)
+
+
+def test_nobody_listens() -> None:
+    asked = INTERFACES["vllm"].connect("http://127.0.0.1:9", "--url-ref", Asking(3, LENGTH))
+    with pytest.raises(EngineError, match="ConnectionRefusedError"):
+        asked.served(PROMPT)
+    with pytest.raises(UsageError, match="--url-ref nonsense is no address"):
+        INTERFACES["vllm"].connect("nonsense", "--url-ref", Asking(3, LENGTH))

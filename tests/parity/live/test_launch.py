@@ -1,0 +1,193 @@
+"""Engines as processes: started, waited for, and gone afterwards with everything that they started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from draftconv.errors import EngineError, Void
+from draftconv.parity.http import Http
+from draftconv.parity.live import process
+from draftconv.parity.live.commands import measuring, without_server
+from draftconv.parity.live.interfaces import INTERFACES
+from draftconv.parity.live.launch import Launch, address, free_port, launched
+from draftconv.parity.live.switches import refuse_forced, refuse_switches
+from draftconv.reference.counts import Counts
+
+SERVER = """
+import http.server, pathlib, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path("child").write_text(str(child.pid))
+print("serving", pathlib.Path("serve.yaml").read_text())
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[-1])), Handler).serve_forever()
+"""
+
+
+def server(code: str = SERVER, **changes: float) -> Launch:
+    patience = changes.get("patience", 30.0)
+    return Launch(("python", "-c", code), {"serve.yaml": "a: 1\n"}, patience=patience, python=Path(sys.executable))
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return state != "Z"
+
+
+def until(condition: object, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if callable(condition) and condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_server_is_there_and_then_gone_with_its_children(tmp_path: Path) -> None:
+    port = free_port()
+    with launched(server(), port, tmp_path / "arm"):
+        assert Http(address(port)).answers("/health")
+        child = int((tmp_path / "arm" / "child").read_text())
+        assert alive(child)
+    assert until(lambda: not alive(child))
+    assert not Http(address(port)).answers("/health")
+    assert "serving a: 1" in (tmp_path / "arm" / "server.log").read_text()
+
+
+def test_it_is_gone_after_an_error_too(tmp_path: Path) -> None:
+    with pytest.raises(Void), launched(server(), free_port(), tmp_path):
+        raise Void("a measurement")
+    assert until(lambda: not alive(int((tmp_path / "child").read_text())))
+
+
+def test_one_that_does_not_listen_to_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "GRACE", 0.2)
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVER
+    with launched(server(deaf), free_port(), tmp_path):
+        pass
+    assert until(lambda: not alive(int((tmp_path / "child").read_text())))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_is_gone_when_we_are_stopped(tmp_path: Path, number: int) -> None:
+    ours = f"""
+import signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+from tests.parity.live.test_launch import server
+from draftconv.parity.live.launch import free_port, launched
+with launched(server(), free_port(), Path({str(tmp_path)!r})):
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+    us = subprocess.Popen([sys.executable, "-c", ours], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert us.stdout
+        assert us.stdout.readline() == b"ready\n"
+        us.send_signal(number)
+        assert us.wait(20) != 0
+    finally:
+        us.kill()
+        us.wait()
+        if us.stdout:
+            us.stdout.close()
+    assert until(lambda: not alive(int((tmp_path / "child").read_text())))
+
+
+def test_a_server_that_ends_by_itself_says_why(tmp_path: Path) -> None:
+    broken = server("import sys; print('\\nout of memory\\n', file=sys.stderr); sys.exit(3)")
+    with (
+        pytest.raises(EngineError, match="ended with status 3") as caught,
+        launched(broken, free_port(), tmp_path),
+    ):
+        pass
+    assert caught.value.why == f"out of memory; see {tmp_path}/server.log"
+
+
+def test_a_server_that_is_never_ready(tmp_path: Path) -> None:
+    slow = server("import time; time.sleep(600)", patience=0.3)
+    with pytest.raises(EngineError, match="not ready after"), launched(slow, free_port(), tmp_path):
+        pass
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    missing = Launch(("trtllm-serve", "llama"), python=tmp_path / "python")
+    with pytest.raises(EngineError, match="cannot be started") as caught, launched(missing, 1, tmp_path):
+        pass
+    assert "--engine-python" in caught.value.cure
+
+
+# ── commands ───────────────────────────────────────────────────────────────────────
+
+
+def test_programs_come_from_the_engines_environment() -> None:
+    python = Path("/env/bin/python3")
+    assert Launch(("python", "-m", "x"), python=python).located() == ("/env/bin/python3", "-m", "x")
+    assert Launch(("vllm", "serve"), python=python).located() == ("/env/bin/vllm", "serve")
+    assert Launch(("vllm", "serve")).located() == ("vllm", "serve")
+
+
+def test_what_measuring_adds() -> None:
+    def made(name: str, *argv: str, **files: str) -> Launch:
+        return measuring(argv, files, INTERFACES[name], ("--seed", "1"), patience=1.0, python=None)
+
+    counting = ("--per-request-spec-decode-metrics", "summary", "--no-enable-prefix-caching", "--seed", "1")
+    assert made("vllm", "vllm", "serve", "llama").argv == ("vllm", "serve", "llama", *counting)
+    assert made("sglang", "python").argv == ("python", "--disable-radix-cache", "--seed", "1")
+    assert made("trtllm", "trtllm-serve", **{"serve.yaml": "a: 1\n"}).files == {
+        "serve.yaml": "a: 1\nkv_cache_config:\n  enable_block_reuse: false\n"
+    }
+
+
+@pytest.mark.parametrize(
+    "start", [("vllm", "serve"), ("python", "-m", "vllm.entrypoints.openai.api_server", "--model")]
+)
+def test_an_engine_without_a_server(start: tuple[str, ...]) -> None:
+    argv = (*start, "llama", "--host", "127.0.0.1", "--enforce-eager")
+    assert without_server(argv) == ("--model", "llama", "--enforce-eager")
+
+
+# ── switches ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "told"),
+    [
+        ((), {"SGLANG_SIMULATE_ACC_LEN": "2.5"}, "SGLANG_SIMULATE_ACC_LEN"),
+        ((), {"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "2"}, "FORCE_NUM_ACCEPTED"),
+        (('{"rejection_sample_method": "synthetic"}',), {}, "rejection_sample_method"),
+        (('{"synthetic_acceptance_length": 2.5}',), {}, "synthetic_acceptance"),
+        (("--speculative-accept-threshold-single", "0.5"), {}, "accept-threshold"),
+        (("  use_relaxed_acceptance_for_thinking: true\n",), {}, "use_relaxed_acceptance"),
+    ],
+)
+def test_a_switch_that_makes_acceptance_up(words: tuple[str, ...], environment: dict[str, str], told: str) -> None:
+    with pytest.raises(Void, match=told):
+        refuse_switches(words, environment)
+
+
+def test_switches_that_are_off() -> None:
+    refuse_switches(
+        ("--model", "/models/synthetic-llama", "--seed", "1"),
+        {"SGLANG_SIMULATE_ACC_LEN": "-1", "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "0"},
+    )
+
+
+def test_equal_acceptance_in_every_step() -> None:
+    with pytest.raises(Void, match="exactly 2 tokens in each of 150 steps"):
+        refuse_forced("out", Counts((0, 0, 150, 0)))
+    for counts in (Counts((150, 0, 0, 0)), Counts((0, 1, 150, 0)), Counts((0, 0, 50, 0))):
+        refuse_forced("out", counts)

@@ -1,0 +1,92 @@
+"""vLLM without a server: what its process says on its pipes, right and wrong. The worker here only plays vLLM."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from draftconv.errors import EngineError, Void
+from draftconv.parity.live import offline as module
+from draftconv.parity.live.client import Asking
+from draftconv.parity.live.offline import OfflineVllm, offline
+from draftconv.reference.counts import Counts
+
+RIGHT = {
+    "tokens": [9] * 8,
+    "counts": {
+        "acceptance_histogram": [1, 0, 0, 2],
+        "num_spec_steps": 3,
+        "num_accepted_draft_tokens": 6,
+        "num_spec_tokens": 3,
+    },
+}
+WORKER = """
+import sys, time
+print('{"version": "9.9", "room": 100}', flush=True)
+answers = iter(%r)
+for line in sys.stdin:
+    answer = next(answers)
+    if answer == "hang":
+        time.sleep(60)
+    if answer == "die":
+        sys.exit("out of memory")
+    print(answer, flush=True)
+"""
+
+
+@contextmanager
+def playing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *answers: object) -> Iterator[OfflineVllm]:
+    told = [answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
+    monkeypatch.setattr(module, "WORKER", tmp_path / "worker.py")
+    (tmp_path / "worker.py").write_text(WORKER % (told,))
+    asking = Asking(3, 8, timeout=2)
+    with offline((), Path(sys.executable), asking, tmp_path, target="llama", drafter="d", patience=20) as engine:
+        yield engine
+
+
+def test_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with playing(tmp_path, monkeypatch, RIGHT, RIGHT) as engine:
+        told = engine.served([1, 2])
+        assert (told.version, told.room, told.alone) == ("9.9", 100, True)
+        assert engine.ask([1, 2]).counts == Counts((1, 0, 0, 2))
+
+
+def counts(**changes: object) -> dict[str, object]:
+    return {**RIGHT, "counts": {**RIGHT["counts"], **changes}}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "told"),
+    [
+        ({**RIGHT, "counts": {}}, Void, "reports no draft"),
+        (counts(num_spec_tokens=5), EngineError, "drafts 5 tokens per step"),
+        (counts(num_spec_steps=4), Void, "4 steps and 6 accepted tokens, its histogram 3"),
+        (counts(acceptance_histogram=[3], num_accepted_draft_tokens=0), Void, "make 4 tokens, the text has 8"),
+        ({**RIGHT, "tokens": [9]}, EngineError, "generated 1 tokens, 8 were asked for"),
+        ({"counts": {}}, EngineError, "does not answer as 0.32.0 does"),
+        ({"fault": "RuntimeError: boom"}, EngineError, "vLLM failed: RuntimeError: boom"),
+        ("no json", EngineError, "the engine's line"),
+        ("hang", EngineError, "did not answer within 2 seconds"),
+        ("die", EngineError, "ended before it answered"),
+    ],
+)
+def test_an_answer_that_is_none(
+    answer: object, kind: type[Exception], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with playing(tmp_path, monkeypatch, answer) as engine, pytest.raises(kind, match=told) as caught:
+        engine.served([1, 2])
+    if answer == "die":
+        assert "out of memory" in str(caught.value)
+
+
+def test_an_engine_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with playing(tmp_path, monkeypatch, RIGHT, "die") as engine:
+        engine.served([1])
+        for _ in range(2):
+            with pytest.raises(EngineError, match="ended"):
+                engine.ask([1])
