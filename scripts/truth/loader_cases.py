@@ -193,6 +193,24 @@ def modelopt(algorithm: str) -> Change:
     return lambda d: d.set(quantization_config={"quant_method": "modelopt", "quant_algo": algorithm, "ignore": ["fc"]})
 
 
+def undeclared(key: str) -> Change:
+    """Without one key of the declaration."""
+    return lambda d: d.set(quantization_config={k: v for k, v in d.config["quantization_config"].items() if k != key})
+
+
+def group_weights(**keys: object) -> Change:
+    """With other words about the weights of compressed-tensors."""
+
+    def change(d: Directory) -> Directory:
+        group = d.config["quantization_config"]["config_groups"]["group_0"]
+        return d.quantization(config_groups={"group_0": {**group, "weights": {**group["weights"], **keys}}})
+
+    return change
+
+
+SPARSE = {"format": "sparse-24-bitmask", "sparsity_structure": "2:4", "targets": ["Linear"], "ignore": []}
+
+
 def plain_key(d: Directory) -> Directory:
     """k_proj as floats, q and v quantized."""
     return d.drop("k_proj").put(f"{LAYER}self_attn.k_proj.weight", some(128, 512))
@@ -377,6 +395,28 @@ REFUSED: tuple[Case, ...] = (
         ("vllm-modelopt",),
         "ModelOpt currently only supports",
     ),
+    Case("no quant_method", f"{L}@ct-channel", undeclared("quant_method"), ("vllm-quant-method",), "quant"),
+    Case("no quant_method", f"{M31}@quark-reorder", undeclared("quant_method"), ("vllm-quant-method",), "quant"),
+    Case("no export section", f"{L}@quark-reorder", undeclared("export"), ("vllm-quark-export",), "export"),
+    Case(
+        "inputs in another order",
+        f"{L}@ct-g128",
+        group_weights(actorder="group"),
+        ("vllm-compressed-variant",),
+        "actorder",
+    ),
+    Case("sparse", f"{L}@ct-channel", lambda d: d.quantization(sparsity_config=SPARSE), ("vllm-compressed-variant",)),
+    Case(
+        "rows declared as groups", f"{L}@ct-channel", group_weights(strategy="group", group_size=128), ("vllm-scales",)
+    ),
+    Case(
+        "groups declared as rows",
+        f"{M31}@ct-g128",
+        group_weights(strategy="channel", group_size=None),
+        ("vllm-scales",),
+    ),
+    Case("GPTQ groups declared as rows", f"{L}@gptq-g128", lambda d: d.quantization(group_size=-1), ("vllm-scales",)),
+    Case("AWQ groups twice as long", f"{L}@awq-g128", lambda d: d.quantization(group_size=256), ("vllm-scales",)),
     Case(
         "packed and undeclared",
         f"{L}@ct-channel",
