@@ -45,6 +45,7 @@ class Case:
 L, L31, REDUCED = "llama-eagle3", "llama-eagle3.1", "llama-eagle3-reduced"
 M, M31 = "mla-eagle3", "mla-eagle3.1"
 NO_PLACE = "There is no module or parameter named"
+BUILT_PLAIN = f"{NO_PLACE}|exceeds dimension size"
 UNREGISTERED = "not supported|no supported|Model architectures|Cannot find model module|has no vLLM implementation"
 
 
@@ -395,8 +396,8 @@ REFUSED: tuple[Case, ...] = (
         ("vllm-modelopt",),
         "ModelOpt currently only supports",
     ),
-    Case("no quant_method", f"{L}@ct-channel", undeclared("quant_method"), ("vllm-quant-method",), "quant"),
-    Case("no quant_method", f"{M31}@quark-reorder", undeclared("quant_method"), ("vllm-quant-method",), "quant"),
+    Case("no quant_method", f"{L}@ct-channel", undeclared("quant_method"), ("vllm-quant-method",), BUILT_PLAIN),
+    Case("no quant_method", f"{M31}@quark-reorder", undeclared("quant_method"), ("vllm-quant-method",), BUILT_PLAIN),
     Case("no export section", f"{L}@quark-reorder", undeclared("export"), ("vllm-quark-export",), "export"),
     Case(
         "inputs in another order",
