@@ -443,15 +443,20 @@ def to_torch(tensor: Tensor) -> torch.Tensor:
     return torch.frombuffer(bytearray(tensor.data), dtype=TORCH[tensor.dtype]).reshape(tensor.shape)
 
 
-def spell(variant: Variant | str, layout: str, *, ids: bool = True) -> Spelled:
-    """Spell a variant as this producer writes it; `ids` says whether the file names the layers."""
+def spell(
+    variant: Variant | str, layout: str, *, ids: bool = True, trained: Mapping[str, Tensor] = MappingProxyType({})
+) -> Spelled:
+    """Spell a variant as this producer writes it; `ids` says whether the file names the layers.
+
+    `trained` are canonical tensors in place of the random ones.
+    """
     if isinstance(variant, str):
         variant = VARIANTS[variant]
     if not fits(variant, layout):
         raise ValueError(f"{layout} cannot hold {variant.name}")
-    facts, tensors = variant.facts, build(variant)
+    facts, tensors = variant.facts, dict(trained) or build(variant)
     if layout in WITHOUT_EMBEDDING:
-        del tensors[EMBEDDING]
+        tensors.pop(EMBEDDING, None)
         facts = replace(facts, own_embedding=False)
     if variant.ids is None and layout in MAPS_ALWAYS:
         tensors |= maps(tuple(range(facts.vocab)), facts.vocab)

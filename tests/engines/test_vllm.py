@@ -71,10 +71,11 @@ CASES = {
                                    also=frozenset({"vllm-fusion"})),
     "vllm-d2t-full": Case("d2t is stored", lambda v: v.put("d2t", V, dtype="I64")),
     "vllm-shape": Case("mlp.gate_proj.weight is [24, 16], built as [32, 16]", lambda v: v.set(intermediate_size=32)),
+    "vllm-cut": Case("mlp.gate_proj.weight is [24, 16], built as [8, 16]", lambda v: v.set(intermediate_size=8)),
+    "vllm-indexer-cpu": Case("2048", lambda v: v.set(index_topk=2048), MLA, spec=":cpu"),
     "vllm-plain-query": Case("q_lora_rank", lambda v: v.set(q_lora_rank=None), FACTS["mla, plain query"],
                              good_facts=MLA),
-    "vllm-target": Case("kimi_linear", target=vary_target(KIMI_TARGET, model_type="kimi_linear"),
-                        good_target=KIMI_TARGET),
+    "vllm-target": Case("kimi_vl", target=vary_target(KIMI_TARGET, model_type="kimi_vl"), good_target=KIMI_TARGET),
     "vllm-target-width": Case("are 32", target=vary_target(LLAMA_TARGET, hidden=32), good_target=LLAMA_TARGET),
     "vllm-zero-boundary": Case("[0, 3, 6] on kimi-test", lambda v: v.set(**{IDS: [0, 3, 6]}),
                                FACTS["mla, layers given"], truth={"boundaries": (0, 3, 6)}),
@@ -117,7 +118,7 @@ CASES = {
     "vllm-indexer": Case("2048", lambda v: v.set(index_topk=2048), MLA),
     "vllm-causal": Case("is_causal", lambda v: v.set(is_causal=False)),
     "vllm-eps": Case("1e-06", lambda v: v.set(rms_norm_eps=1e-6)),
-    "vllm-window": Case("64", facts=vary(LLAMA, window=64), good_facts=FACTS["gqa with q/k norms and a window"]),
+    "vllm-window": Case("64", lambda v: v.unset("layer_types"), FACTS["gqa with q/k norms and a window"]),
     "vllm-vocab": Case("vocab_size 160", target=vary_target(LLAMA_TARGET, vocab=170), good_target=LLAMA_TARGET),
     "vllm-taps-undecided": Case("--aux-convention", facts=vary(LLAMA, boundaries=Taps.UNKNOWN), good_facts=LLAMA),
     "vllm-taps-fallback": Case("captures [1, 3, 4], trained on [2, 4, 5]", lambda v: v.nest(**{IDS: [1, 3, 4]}),
@@ -213,7 +214,60 @@ class TestNames:
         assert codes(view.drop("down_proj"), facts) == {"vllm-missing-tensor"}
 
 
+class TestShapes:
+    """Loaders take the part of a parallel layer that belongs to their rank; on one rank the first rows or columns."""
+
+    @pytest.mark.parametrize(
+        ("keys", "broken"),
+        [
+            ({"intermediate_size": 8}, {"vllm-cut"}),
+            ({"intermediate_size": 32}, {"vllm-shape"}),
+            ({"num_key_value_heads": 2}, {"vllm-cut"}),
+            ({"head_dim": 2}, {"vllm-cut"}),
+            ({"head_dim": 8}, {"vllm-shape"}),
+            ({"num_aux_hidden_states": 2}, {"vllm-shape", "vllm-aux-count"}),  # fc is whole on every rank
+        ],
+    )
+    def test_llama(self, keys: dict[str, object], broken: set[str]) -> None:
+        assert codes(GOOD.set(**keys)) == broken
+
+    @pytest.mark.parametrize(
+        ("keys", "broken"),
+        [
+            ({"num_attention_heads": 2}, {"vllm-cut"}),
+            ({"q_lora_rank": 8}, {"vllm-cut", "vllm-shape"}),  # its norm does not fit
+        ],
+    )
+    def test_mla(self, keys: dict[str, object], broken: set[str]) -> None:
+        assert codes(written(MLA, "vllm", KIMI_TARGET).set(**keys), MLA, KIMI_TARGET) == broken
+
+
 class TestConfigs:
+    def test_llama_class_has_a_window_too(self) -> None:
+        facts = vary(LLAMA, window=64)
+        view = GOOD.set(sliding_window=64, layer_types=["sliding_attention"])
+        assert codes(view, facts) == set()
+        assert codes(view) == {"vllm-window"}
+
+    @pytest.mark.parametrize("key", ["max_position_embeddings", "mlp_bias", "attention_bias"])
+    def test_nulls_of_a_llama_config(self, key: str) -> None:
+        assert codes(GOOD.set(**{key: None})) == {"vllm-null"}
+        assert codes(GOOD.set(pad_token_id=None, rope_scaling=None)) == set()
+
+    @pytest.mark.parametrize(("key", "broken"), [("max_position_embeddings", {"vllm-null"}), ("mlp_bias", set())])
+    def test_nulls_of_a_deepseek_config(self, key: str, broken: set[str]) -> None:
+        assert codes(written(MLA, "vllm", KIMI_TARGET).set(**{key: None}), MLA, KIMI_TARGET) == broken
+
+    def test_kimi_linear_has_the_interface_but_on_amd(self) -> None:
+        target = vary_target(LLAMA_TARGET, model_type="kimi_linear")
+        assert codes(GOOD, target=target) == set()
+        assert codes(GOOD, target=target, spec=":mi325x") == {"vllm-target"}
+
+    def test_the_head_is_compared_with_the_target(self) -> None:
+        view = GOOD.put("d2t", V, dtype="I64")
+        assert codes(view, target=vary_target(LLAMA_TARGET, vocab=V + 8)) == {"vllm-vocab"}
+        assert codes(view) == {"vllm-d2t-full"}
+
     def test_speculators_import_defaults_the_residual_to_normed(self) -> None:
         view = speculators(GOOD)
         assert codes(view) == set()
@@ -239,9 +293,20 @@ class TestConfigs:
         view = GOOD.set(speculators_config={}, architectures=["Eagle3Speculator"])
         assert "vllm-architecture" in codes(view)
 
-    def test_legacy_wrapper(self) -> None:
-        inner = {**GOOD.config, "architectures": ["LlamaForCausalLM"]}
-        assert codes(replace(GOOD, config={"model_type": "eagle", "model": inner})) == set()
+    @pytest.mark.parametrize(
+        ("outer", "architecture", "broken"),
+        [
+            ({"method": "eagle3"}, "LlamaForCausalLM", set()),
+            ({"method": "eagle3"}, "LlamaForCausalLMEagle3", set()),
+            ({}, "Eagle3LlamaForCausalLM", set()),
+            ({}, "LlamaForCausalLMEagle3", {"vllm-architecture"}),  # becomes EagleLlamaForCausalLMEagle3
+            ({}, "LlamaForCausalLM", {"vllm-architecture"}),  # becomes EAGLE-1's class
+            ({"architectures": ["Eagle3LlamaForCausalLM"]}, "LlamaForCausalLM", {"vllm-architecture"}),  # not read
+        ],
+    )
+    def test_legacy_wrapper(self, outer: dict[str, object], architecture: str, broken: set[str]) -> None:
+        inner = {**GOOD.config, "architectures": [architecture]}
+        assert codes(replace(GOOD, config={"model_type": "eagle", **outer, "model": inner})) == broken
 
     def test_null_draft_vocabulary_is_the_whole(self) -> None:
         assert codes(GOOD.set(draft_vocab_size=None)) == set()

@@ -1,0 +1,158 @@
+"""Holds what draftconv says of vLLM against a real vLLM: see `scripts/engine-truth`."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from truth.store import Store, made_by
+from truth.table import PARTS, Part, Row, Truth, changes, disagreements, load, plain, save
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = ROOT / "docs" / "engine-truth.json"
+WORK = ROOT / ".engine-truth"
+
+Rows = Callable[[Part, Path, Store], Iterator[Row]]
+"""Everything of one part."""
+
+
+def everything(part: Part, work: Path, store: Store) -> Iterator[Row]:
+    """The whole of a part, asked of vLLM."""
+    from truth import controls, conversions, loader, matcher, replaying, twins
+
+    def ask(part: Part, case: str, depends: Iterable[object], find: Callable[[], Any]) -> Any:
+        return store.get(f"{part} {case}", depends, find)
+
+    match part:
+        case "loader":
+            return loader.rows(work, ask)
+        case "matcher":
+            return matcher.rows(work, ask)
+        case "replay":
+            return replaying.rows(work, store)
+        case "conversions":
+            return conversions.rows(work, store)
+        case "quantized":
+            return twins.rows(work, store)
+        case "controls":
+            return controls.rows(work, store)
+
+
+def fixed(part: Part, work: Path, store: Store) -> Iterator[Row]:
+    """What every test run asks: each rule once, each format and each kind of spelling once.
+
+    Of the loader and the matcher, every prediction is made anew; where vLLM is not asked again, it is
+    compared with what was committed.
+    """
+    from truth import controls, conversions, loader, loader_cases, matcher, replaying, twins
+
+    known = {(row.part, row.case): row for row in load(TABLE).rows}
+    asked = {("loader", case) for case in loader_cases.fixed()} | {("matcher", case) for case in matcher.fixed()}
+
+    def ask(part: Part, case: str, depends: Iterable[object], find: Callable[[], Any]) -> Any:
+        row = known.get((part, case))
+        if row is None or (part, case) in asked:
+            return store.get(f"{part} {case}", depends, find)
+        return {"observed": row.observed, "detail": row.detail}
+
+    match part:
+        case "loader":
+            return loader.rows(work, ask)
+        case "matcher":
+            return matcher.rows(work, ask)
+        case "replay":
+            return replaying.rows(work, store, length=replaying.SHORT)
+        case "conversions":
+            return conversions.rows(work, store, conversions.fixed(work))
+        case "quantized":
+            return twins.rows(work, store, twins.FIXED)
+        case "controls":
+            return controls.rows(work, store, controls.FIXED)
+
+
+def collect(parts: Sequence[Part], rows: Rows, work: Path, store: Store) -> tuple[Row, ...]:
+    """The rows of some parts; each is told when it is known."""
+    found: list[Row] = []
+    for part in parts:
+        started, before = time.monotonic(), len(found)
+        for asked in rows(part, work, store):
+            row = replace(asked, detail=plain(asked.detail))
+            found.append(row)
+            if not row.agrees:
+                say(disagreements([row])[0])
+        say(f"{part}: {len(found) - before} cases, {time.monotonic() - started:.0f} s")
+    return tuple(found)
+
+
+def fresh(work: Path) -> Path:
+    """Where this code makes its directories; those of other code are removed."""
+    made = work / f"made-{made_by(ROOT)}"
+    for other in work.glob("made-*"):
+        if other != made:
+            shutil.rmtree(other)
+    return made
+
+
+def commit() -> str:
+    """The commit of the checkout, marked when files differ from it."""
+    words = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*")
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def say(text: str) -> None:
+    print(f"engine-truth: {text}", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str], start: Callable[[], str] | None = None, rows: Rows | None = None) -> int:
+    """The exit code: 1 when draftconv and the engine disagree, or the table is not what was committed.
+
+    Args:
+        start: makes the engine ready and returns its version. `rows`: of a part; stand-ins in tests.
+    """
+    parser = argparse.ArgumentParser(
+        prog="scripts/engine-truth", description="Hold what draftconv says of vLLM against a real vLLM."
+    )
+    parser.add_argument(
+        "parts", nargs="*", help=f"some of {', '.join(PARTS)}; all by default, and the table is written"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="a fixed part, against the committed table; writes nothing"
+    )
+    parser.add_argument("--work", type=Path, default=WORK, help="where answers are kept (default: %(default)s)")
+    options = parser.parse_args(argv)
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"unknown part {unknown[0]}; known: {', '.join(PARTS)}")
+    chosen = [part for part in PARTS if not options.parts or part in options.parts]
+    if start is None:
+        from truth import engine
+
+        start = engine.start
+    version = start()
+    if options.check:
+        with tempfile.TemporaryDirectory() as directory:
+            work = Path(directory)
+            found = collect(chosen, rows or fixed, work, Store(work / "answers", version))
+        faults = [*disagreements(found), *changes(found, load(TABLE))]
+    else:
+        work = fresh(options.work)
+        found = collect(chosen, rows or everything, work, Store(options.work / "answers", version))
+        faults = disagreements(found)
+        if not options.parts:
+            save(Truth(f"vLLM {version}, CPU", commit(), str(datetime.date.today()), found), TABLE)
+            say(f"wrote docs/{TABLE.name}; run scripts/docs")
+    print(f"{len(found)} cases, {len(faults)} disagreements")
+    print("".join(f"{fault}\n" for fault in faults), end="")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

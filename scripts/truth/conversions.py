@@ -1,0 +1,97 @@
+"""Every spelling of a trained drafter, converted for vLLM, drafts the same tokens as every other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from draftconv.api.convert import ConvertOptions, prepare
+from draftconv.errors import Refused
+from draftconv.layouts import writable
+from truth import engine
+from truth.drafts import DATA, FIXTURES, Makers, family, target_path
+from truth.producers import spelled, spellings
+from truth.replaying import prompts
+from truth.store import Store, digest
+from truth.table import Row
+
+PROMPTS, LENGTH = 8, 48
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """A fixture on its way to vLLM: the layout it starts from, or the one it is read in as it is."""
+
+    name: str
+    layout: str
+    how: str
+    path: Path
+
+
+def all_spellings(work: Path) -> Iterator[Spelling]:
+    """Producers' own files, draftconv's other layouts, and what vLLM reads without a conversion."""
+    makers = Makers(work)
+    for name, layout in spellings():
+        source = spelled(work, name, layout)
+        yield Spelling(name, layout, "converted", makers.converted(source, name, "vllm"))
+    for name in FIXTURES:
+        source = DATA / "drafters" / name
+        for layout in writable():
+            if layout != "vllm" and _fits(source, name, layout):
+                there = makers.converted(source, name, layout)
+                yield Spelling(name, layout, "there and back", makers.converted(there, name, "vllm"))
+                if layout in ("portable", "speculators"):
+                    yield Spelling(name, layout, "as it is", there)
+
+
+def _fits(source: Path, name: str, layout: str) -> bool:
+    try:
+        prepare(source, ConvertOptions(to=layout, target=str(target_path(name))))
+    except Refused:
+        return False
+    return True
+
+
+def drafted(path: Path, name: str, store: Store, dtype: str = "bfloat16") -> dict[str, Any]:
+    """What a whole engine does with a drafter: counts of every step, and digests of drafts and text."""
+    target, asked = target_path(name), prompts()[:PROMPTS]
+
+    def observe() -> dict[str, Any]:
+        found = engine.run(path, target, asked, LENGTH, dtype)
+        if isinstance(found, engine.Refusal):
+            return {"refused": found.error}
+        return {
+            "steps": sum(map(len, found.steps)),
+            "accepted": sum(map(sum, found.steps)),
+            "each": digest(found.steps),
+            "drafts": digest(found.drafts),
+            "text": digest(found.tokens),
+        }
+
+    found: dict[str, Any] = store.get(f"drafted {family(name)}", (path, target, asked, LENGTH, dtype), observe)
+    return found
+
+
+def told(found: dict[str, Any]) -> str:
+    if "refused" in found:
+        return "refused"
+    return f"{found['steps']} steps, {found['accepted']} accepted, drafts {found['drafts'][:8]}"
+
+
+def fixed(work: Path) -> list[Spelling]:
+    """What every test run asks: each layout once, and what vLLM reads as it is."""
+    chosen: dict[tuple[str, str], Spelling] = {}
+    for spelling in all_spellings(work):
+        chosen.setdefault((spelling.layout, spelling.how), spelling)
+    return list(chosen.values())
+
+
+def rows(work: Path, store: Store, chosen: Sequence[Spelling] | None = None) -> Iterator[Row]:
+    makers = Makers(work)
+    for spelling in all_spellings(work) if chosen is None else chosen:
+        wanted = drafted(makers.base(spelling.name), spelling.name, store)
+        found = drafted(spelling.path, spelling.name, store)
+        case = f"{spelling.name}: {spelling.layout}, {spelling.how}"
+        yield Row("conversions", case, told(wanted), told(found), wanted == found, str(found.get("refused", "")))

@@ -1,0 +1,96 @@
+"""Replay's accept length against the engine's: the same prompts, float32 on both sides."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from draftconv.api.trace import TraceOptions, trace
+from draftconv.parity.arms import Loading, load_arm
+from draftconv.parity.run import run as replay
+from draftconv.parity.trace import Trace, open_trace
+from draftconv.reference.counts import Counts
+from truth import engine
+from truth.drafts import DATA, FIXTURES, Makers, family, read, target_path
+from truth.store import Store
+from truth.table import Row
+
+LENGTH = 256
+"""Generated tokens per request."""
+BOUNDARIES = (1, 2, 3, 4, 5)
+"""Those of all fixtures, and of fixtures that are fed one layer early."""
+SHORT = 64
+"""What every test run generates."""
+EQUAL, POOLED, STEPS = 0.90, 0.005, 3000
+"""Least share of requests with equal counts, largest difference of pooled accept length, fewest verify steps."""
+
+
+@cache
+def prompts() -> tuple[tuple[int, ...], ...]:
+    """The committed held-out prompts."""
+    return tuple(map(tuple, json.loads((DATA / "prompts.json").read_text(encoding="utf-8"))))
+
+
+def traced(work: Path, target: str, length: int, count: int) -> Trace:
+    """The target's own text by transformers in float32, and its states: nothing of the engine's."""
+    path = work / "traces" / f"{target}-{length}-{count}"
+    if not path.exists():
+        options = TraceOptions(
+            boundaries=BOUNDARIES, dtype="float32", device="cpu", batch=32, max_tokens=length, ignore_eos=True,
+            depth=engine.DEPTH, limit=count,
+        )  # fmt: skip
+        partial = path.with_name(f"{path.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        trace(DATA / "targets" / target, DATA / "prompts.json", partial, options)
+        partial.replace(path)
+    return open_trace(path)
+
+
+def replayed(
+    found: Trace, name: str, path: Path, facts: Mapping[str, object] = MappingProxyType({})
+) -> tuple[Counts, ...]:
+    """The counts of every request, by replay in float32; `facts` are taken for other than the files say."""
+    drafter = read(path, name)
+    drafter = replace(drafter, facts=replace(drafter.facts, **facts))  # type: ignore[arg-type]
+    arm = load_arm(name, drafter, Loading(cache(found.table)))
+    return tuple(record.counts for record in replay(found, found.entries, arm, [], depth=engine.DEPTH).records)
+
+
+def compare(case: str, predicted: Sequence[Counts], observed: Sequence[Counts], steps: int) -> Row:
+    """By the gate of this part."""
+    ours, theirs = Counts.pooled(predicted), Counts.pooled(observed)
+    equal = sum(mine == other for mine, other in zip(predicted, observed, strict=True))
+    apart = theirs.accept_length / ours.accept_length - 1
+    agrees = equal >= EQUAL * len(predicted) and abs(apart) <= POOLED and theirs.steps >= steps
+    return Row(
+        "replay",
+        case,
+        f"{ours.accept_length:.4f} ({ours.steps} steps, {ours.accepted} accepted)",
+        f"{theirs.accept_length:.4f} ({theirs.steps} steps, {theirs.accepted} accepted)",
+        agrees,
+        f"{equal} of {len(predicted)} requests equal, pooled {apart:+.3%}",
+    )
+
+
+def rows(work: Path, store: Store, *, names: Sequence[str] = FIXTURES, length: int = LENGTH) -> Iterator[Row]:
+    """One row per fixture; with less than the whole length the number of steps is not asked for."""
+    asked, makers = prompts(), Makers(work)
+    for name in names:
+        path, target = makers.base(name), target_path(name)
+
+        def observe(path: Path = path, target: Path = target) -> list[tuple[int, ...]]:
+            found = engine.run(path, target, asked, length)
+            if isinstance(found, engine.Refusal):
+                raise engine.EngineDied(found.error)
+            return list(found.histograms)
+
+        observed = store.get(f"replay {name}", (path, target, asked, length), observe)
+        predicted = replayed(traced(work, family(name), length, len(asked)), name, path)
+        yield compare(
+            name, predicted, [Counts(tuple(histogram)) for histogram in observed], STEPS if length == LENGTH else 0
+        )
