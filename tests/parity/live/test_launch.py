@@ -83,9 +83,8 @@ def test_one_that_does_not_listen_to_sigterm_is_killed(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_is_gone_when_we_are_stopped(tmp_path: Path, number: int) -> None:
     ours = f"""
-import signal, sys, time
+import sys, time
 from pathlib import Path
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from tests.parity.live.test_launch import server
 from draftconv.parity.live.launch import free_port, launched
