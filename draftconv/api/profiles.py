@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from draftconv.drafter.shipped import recipes
+from draftconv.drafter.shipped import Written, find_written, recipes
 from draftconv.engines import EngineSpec, parse_engine
 from draftconv.engines.kernels import Deployment, resolve
-from draftconv.errors import DraftconvError, UsageError, did_you_mean
-from draftconv.quantization.recipes import SUFFIXES, find_recipe
+from draftconv.errors import DraftconvError, UsageError
+from draftconv.quantization.recipes import find_recipe
 
 if TYPE_CHECKING:
     from draftconv.parity.verdict import Kind
@@ -109,33 +109,17 @@ def find_profile(spec: str) -> Profile:
     Raises:
         UsageError: no such profile or file, or the file is not a profile; says which key and why.
     """
-    if spec.endswith(SUFFIXES):
-        path = Path(spec)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise UsageError(f"profile {spec} cannot be read: {reason}") from error
-        return _parsed(text, path.stem, spec)
-    names = profile_names()
-    if spec not in names:
-        raise UsageError(
-            f"no profile is called {spec}",
-            why=f"shipped profiles: {', '.join(names)}",
-            cure=did_you_mean(spec, names, "a profile of your own is given by its path, ending in .yaml"),
-        )
-    file = f"profiles/{spec}.yaml"
-    return _parsed(recipes().joinpath(file).read_text(encoding="utf-8"), spec, f"recipes/{file}")
+    return _parsed(find_written(spec, "profile", profile_names(), "profiles/"))
 
 
-def _parsed(text: str, name: str, where: str) -> Profile:
+def _parsed(written: Written) -> Profile:
     from draftconv.api.profile_file import WANTED, File
     from draftconv.drafter.yaml_file import read_yaml
 
     file = read_yaml(
         File,
-        text,
-        where,
+        written.text,
+        written.where,
         noun="profile",
         wanted=WANTED,
         why="a key that is misread would measure something else than was meant",
@@ -145,9 +129,9 @@ def _parsed(text: str, name: str, where: str) -> Profile:
         spec = parse_engine(file.engine)
         found = _deployment(file.recipe, spec)
     except DraftconvError as error:
-        raise UsageError(f"{where}: {error.what}", why=error.why, cure=error.cure) from error
+        raise UsageError(f"{written.where}: {error.what}", why=error.why, cure=error.cure) from error
     return Profile(
-        name=name,
+        name=written.name,
         about=file.about,
         engine=file.engine,
         target=file.target,

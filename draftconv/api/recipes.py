@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from draftconv.api.profiles import Profile, find_profile, profile_names
+from draftconv.drafter.shipped import SUFFIXES
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.kernels import hardware_of, resolve
 from draftconv.errors import Refused, UsageError, did_you_mean
-from draftconv.quantization.recipes import SUFFIXES, Recipe, find_recipe, recipe_names
+from draftconv.quantization.recipes import Recipe, find_recipe, recipe_names
 
 Kind = Literal["recipe", "profile", "suite"]
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from draftconv.drafter.shipped import find_written
 from draftconv.drafter.shipped import recipes as shipped_directory
-from draftconv.errors import UsageError, did_you_mean
 from draftconv.quantization.scheme import Scheme
 
-SUFFIXES = (".yaml", ".yml")
 NO_RECIPES = frozenset({"targets.yaml"})
 """Files beside the recipes that hold something else."""
 
@@ -70,29 +69,7 @@ def find_recipe(spec: str) -> Recipe:
     Raises:
         UsageError: no such recipe or file, or the file is not a recipe; says which key and why.
     """
-    if spec.endswith(SUFFIXES):
-        path = Path(spec)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"recipe {spec} cannot be read: {_reason(error)}") from error
-        return _parsed(text, path.stem, spec)
-    names = recipe_names()
-    if spec not in names:
-        raise UsageError(
-            f"no recipe is called {spec}",
-            why=f"shipped recipes: {', '.join(names)}",
-            cure=did_you_mean(spec, names, "a recipe of your own is given by its path, ending in .yaml"),
-        )
-    file = f"{spec}.yaml"
-    return _parsed(shipped_directory().joinpath(file).read_text(encoding="utf-8"), spec, f"recipes/{file}")
-
-
-def _parsed(text: str, name: str, where: str) -> Recipe:
     from draftconv.quantization.recipe_file import parse
 
-    return parse(text, name, where)
-
-
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
+    found = find_written(spec, "recipe", recipe_names())
+    return parse(found.text, found.name, found.where)

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from random import Random
 from typing import Any, Literal
+
+from tests.parity.served import served
 
 VOCAB = 2048
 
@@ -213,17 +215,8 @@ def serving(stub: Stub, port: int = 0) -> Iterator[Stub]:
             except OSError:
                 pass  # the client has given up
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        stub.url = f"http://127.0.0.1:{server.server_port}"
+    with served(Handler, port) as stub.url:
         yield stub
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @contextmanager
