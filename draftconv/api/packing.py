@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from draftconv.quantization.formats.base import Format, Part, Weight
     from draftconv.quantization.grids import InputScales
     from draftconv.quantization.reading import Stored
-    from draftconv.quantization.weights import Floats, Smoothing
+    from draftconv.quantization.weights import Floats, Smoothing, Widened
 
 ACTIVATIONS = "activations"
 """What a record calls the rounding of inputs, which no fact of the drafter holds."""
@@ -108,6 +108,7 @@ def quantize(
     from draftconv.quantization.weights import Again, Quantize
 
     sources = {name: _float_source(work, name, stored) for name in names}
+    widened: Widened = {}
     for name, ref in sources.items():
         module = name.removesuffix(WEIGHT)
         computation = Quantize(
@@ -123,6 +124,7 @@ def quantize(
             rounding.block,
             rounding.device,
             smoothings.get(name),
+            widened,
         )
         outputs, inputs = ref.shape
         parts = form.format.parts((outputs, inputs), form.scheme, ref.dtype)

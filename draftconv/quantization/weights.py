@@ -95,6 +95,9 @@ class Again:
 Floats: TypeAlias = TensorRef | Again
 """A weight that is to be rounded: plain in a file, or quantized there."""
 
+Widened: TypeAlias = dict[Floats, Tensor]
+"""INT4 weight → what it is widened by to meet FP8 activations: float32 []."""
+
 Search: TypeAlias = Callable[[Mapping[str, Tensor], Scheme, Sequence[Tensor]], Tensor]
 """Name → [O, I], their scheme and inputs [N, I] that they share → what these inputs are to be multiplied by: [I]."""
 
@@ -144,6 +147,7 @@ class Quantize:
         smoothing: of its inputs; `input_scale` then follows from it.
         rounds: who rounds the rows, on `device`, and `block`: the source bytes of a call; a row's codes do not
             depend on it.
+        widened: of each of `fused` alone, found by whichever of them runs first, for all of them.
     """
 
     name: str
@@ -158,6 +162,7 @@ class Quantize:
     block: int = BLOCK
     device: str = "cpu"
     smoothing: Smoothing | None = None
+    widened: Widened = field(default_factory=dict)
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -221,8 +226,11 @@ class Quantize:
         inputs = self.scheme.inputs
         if inputs is None or inputs.dynamic or self.scheme.weights.grid != "int4":
             return None
-        others = (self._quantized(ref, whole, pool) for ref in self.fused if ref is not self.ref)
-        return torch.stack([fp8_scale(each) for each in (quantized, *others)]).amax()
+        self.widened[self.ref] = fp8_scale(quantized)
+        for ref in self.fused:
+            if ref not in self.widened:
+                self.widened[ref] = fp8_scale(self._quantized(ref, whole, pool))
+        return torch.stack([self.widened[ref] for ref in self.fused]).amax()
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from draftconv.quantization import weights as module
 from draftconv.quantization.formats import find_format
 from draftconv.quantization.formats.base import Declared, Weight
 from draftconv.quantization.formats.modelopt_awq import fp8_scale
-from draftconv.quantization.grids import dequantize, peak, quantize
+from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
 from draftconv.quantization.reading import Stored
 from draftconv.quantization.recipes import find_recipe
 from draftconv.quantization.repack import regroup
@@ -54,6 +55,16 @@ def computation(recipe: str, tensor: Tensor, *others: Tensor) -> Quantize:
     fused = (ref, *(ref_of(f"other {i}", other) for i, other in enumerate(others)))
     static = scheme.inputs is not None and not scheme.inputs.dynamic
     return Quantize(NAME, ref, scheme, form, style, fused, {}, torch.tensor(0.5) if static else None)
+
+
+class Counted:
+    """The native backend, counting its calls."""
+
+    calls = 0
+
+    def __call__(self, *args: Any, **named: Any) -> Quantized:
+        self.calls += 1
+        return quantize(*args, **named)
 
 
 def read_back(done: Quantize) -> Weight:
@@ -108,6 +119,20 @@ def test_int4_that_meets_fp8_shares_what_it_is_widened_by() -> None:
     assert found is not None
     assert torch.equal(found, wanted)
     assert read_back(computation("w4a16-awq", small, large)).fp8_scale is None
+
+
+def test_fused_weights_are_rounded_once_more_for_all_of_them() -> None:
+    """The first of them rounds the others too, to know the largest; after that each rounds itself."""
+    tensors = [weight(seed=seed, largest=9.0 + seed) for seed in range(3)]
+    first = replace(computation("w4a8-awq", *tensors), rounds=(counted := Counted()))
+    each = [replace(first, ref=ref) for ref in first.fused]
+    scales, calls = [], []
+    for done in each:
+        counted.calls = 0
+        scales.append(read_back(done).fp8_scale)
+        calls.append(counted.calls)
+    assert calls == [3, 1, 1]
+    assert len({float(scale) for scale in scales if scale is not None}) == 1
 
 
 def test_the_static_scale_is_stored_as_given() -> None:
