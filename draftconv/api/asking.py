@@ -3,19 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from draftconv.checkpoint import Checkpoint, open_checkpoint, show
 from draftconv.drafter.targets import Target, find_target
 from draftconv.errors import UsageError
-from draftconv.parity.dialogue import Dialogue
-from draftconv.parity.prompts import Prompt
+from draftconv.parity.dialogue import Dialogue, end_tokens, open_dialogue, prompts_hash
+from draftconv.parity.prompts import Prompt, PromptSet
 
 MAX_TOKENS = 256
 """Counted tokens per request where neither a suite nor an option says otherwise."""
 
 GENERATION = "generation_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What a target is asked.
+
+    Attributes:
+        source: where the prompts came from.
+        first: token ids of each prompt's first turn.
+        length: counted tokens of a text at most.
+        lengths: by prompt, the tokens of each turn and its text, and K more that are drafted beyond its end.
+    """
+
+    source: str
+    prompts: tuple[Prompt, ...]
+    dialogue: Dialogue
+    first: tuple[tuple[int, ...], ...]
+    length: int
+    lengths: tuple[tuple[int, ...], ...]
+
+    @property
+    def sha256(self) -> str:
+        """Of the prompts as they are asked."""
+        return prompts_hash(self.prompts, self.first)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest conversation, at most."""
+        return max(map(max, self.lengths))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all turns and texts, at most."""
+        return sum(map(sum, self.lengths))
 
 
 def goal_of(spec: str, revision: str | None = None) -> Target:
@@ -57,39 +91,67 @@ def target_files(goal: Target, *, weights: bool = True) -> tuple[Path, Checkpoin
     return path, replace(opened, name=repository, revision=commit)
 
 
-def first_turns(dialogue: Dialogue, prompts: Sequence[Prompt], goal: Target) -> list[list[int]]:
-    """What the target is asked first, as its token ids.
+def questions(
+    goal: Target,
+    directory: Path,
+    asked: PromptSet,
+    eos: tuple[int, ...],
+    *,
+    depth: int,
+    max_tokens: int | None,
+    chat: bool | None,
+    trust_remote_code: bool,
+) -> Questions:
+    """Prompts as this target's token ids, with room for what it writes.
+
+    Args:
+        directory: of its tokenizer. `eos`: ids that end a text. `depth`: K.
+        max_tokens: of a text; None means the suite's, else 256. `chat`: None where the tokenizer has a template.
 
     Raises:
-        UsageError: a prompt has no tokens, or one that the target does not have.
+        UsageError: a prompt has no tokens, or one that the target does not have, or no tokenizer can read it.
     """
-    first = [dialogue.render(prompt, ()) for prompt in prompts]
-    for prompt, ids in zip(prompts, first, strict=True):
+    dialogue = open_dialogue(directory, asked.prompts, eos, chat=chat, trust_remote_code=trust_remote_code)
+    first = [tuple(dialogue.render(prompt, ())) for prompt in asked.prompts]
+    for prompt, ids in zip(asked.prompts, first, strict=True):
         if max(ids) >= (goal.vocab or 0):
             raise UsageError(
                 f"prompt {show(prompt.id)} holds token {max(ids)}; {goal.name} has {goal.vocab} tokens",
                 why="the prompts were tokenized for another target",
                 cure="give prompts as text, or the token ids of this target",
             )
-    return first
+    length = max_tokens or asked.max_tokens or MAX_TOKENS
+    lengths = [
+        _lengths(prompt, ids, dialogue, length + depth) for prompt, ids in zip(asked.prompts, first, strict=True)
+    ]
+    return Questions(asked.source, tuple(asked.prompts), dialogue, tuple(first), length, tuple(lengths))
 
 
-def lengths_of(prompt: Prompt, first: Sequence[int], dialogue: Dialogue, generated: int) -> list[int]:
+def ends_of(checkpoint: Checkpoint) -> tuple[int, ...]:
+    """Ids that end a target's text, by its configurations.
+
+    Raises:
+        BadCheckpoint: one of them says something else than ids.
+    """
+    return end_tokens(checkpoint.config, checkpoint.sidecars.get(GENERATION, {}))
+
+
+def _lengths(prompt: Prompt, first: Sequence[int], dialogue: Dialogue, generated: int) -> tuple[int, ...]:
     """Tokens of each turn and its text, at most; what a chat template adds to later turns is left out."""
     found = [len(first) + generated]
     for turn in prompt.turns[1:]:
         asked = dialogue.tokenizer.encode(turn, add_special_tokens=False) if dialogue.tokenizer else []
         found.append(found[-1] + len(asked) + generated)
-    return found
+    return tuple(found)
 
 
-def refuse_too_long(prompts: Sequence[Prompt], lengths: Sequence[list[int]], goal: Target) -> None:
+def refuse_too_long(asked: Questions, goal: Target) -> None:
     """Past its positions a target goes on writing, and what it writes measures nothing.
 
     Raises:
         UsageError: a prompt and its text are longer.
     """
-    prompt, needed = max(zip(prompts, map(max, lengths), strict=True), key=lambda row: row[1])
+    prompt, needed = max(zip(asked.prompts, map(max, asked.lengths), strict=True), key=lambda row: row[1])
     if goal.max_positions is not None and needed > goal.max_positions:
         raise UsageError(
             f"prompt {show(prompt.id)} and its text take up to {needed} tokens, {goal.name} has {goal.max_positions} "

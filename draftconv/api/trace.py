@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import draftconv
-from draftconv.api.asking import GENERATION, MAX_TOKENS, first_turns, goal_of, lengths_of, refuse_too_long, target_files
+from draftconv.api.asking import ends_of, goal_of, questions, refuse_too_long, target_files
 from draftconv.api.hints import hints
 from draftconv.api.running import Job, Runner, running
 from draftconv.checkpoint import FLOATS, SIZES, Checkpoint, TensorRef, open_checkpoint, show
@@ -19,7 +19,6 @@ from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.errors import Undecided, UsageError, WriteError
 from draftconv.layouts.reading import read_drafter
-from draftconv.parity.dialogue import end_tokens, open_dialogue, prompts_hash
 from draftconv.parity.prompts import load_prompts
 from draftconv.parity.trace import DTYPES, TOKENIZER, About, Trace
 
@@ -132,22 +131,23 @@ def trace(
     goal = goal_of(str(target), options.revision)
     boundaries, reason = _boundaries(goal, options)
     refuse_occupied(out)
-    asked = load_prompts(str(prompts), options.limit)
-    requests = slots(asked.prompts)
+    wanted = load_prompts(str(prompts), options.limit)
+    requests = slots(wanted.prompts)
     directory, checkpoint = target_files(goal)
-    eos = () if options.ignore_eos else end_tokens(checkpoint.config, checkpoint.sidecars.get(GENERATION, {}))
-    trusted = options.trust_remote_code
-    dialogue = open_dialogue(directory, asked.prompts, eos, chat=options.chat, trust_remote_code=trusted)
-    first = first_turns(dialogue, asked.prompts, goal)
-    max_tokens = options.max_tokens or asked.max_tokens or MAX_TOKENS
-    lengths = [
-        lengths_of(prompt, ids, dialogue, max_tokens + options.depth)
-        for prompt, ids in zip(asked.prompts, first, strict=True)
-    ]
-    longest = max(map(max, lengths))
+    eos = () if options.ignore_eos else ends_of(checkpoint)
+    asked = questions(
+        goal,
+        directory,
+        wanted,
+        eos,
+        depth=options.depth,
+        max_tokens=options.max_tokens,
+        chat=options.chat,
+        trust_remote_code=options.trust_remote_code,
+    )
     if options.url is None:  # a server knows its own room
-        refuse_too_long(asked.prompts, lengths, goal)
-    job = Job(goal, directory, checkpoint, boundaries, max_tokens, options.depth, eos, longest, out)
+        refuse_too_long(asked, goal)
+    job = Job(goal, directory, checkpoint, boundaries, asked.length, options.depth, eos, asked.longest, out)
     with running(job, options) as runner:
         tables = {
             name: _table(checkpoint, runner, name) for name in _TABLES if name == "embed_tokens" or options.lm_head
@@ -160,34 +160,35 @@ def trace(
             vocab=goal.vocab or 0,
             boundaries=boundaries,
             depth=options.depth,
-            max_tokens=max_tokens,
+            max_tokens=asked.length,
             dtype=runner.dtype,
             made_by=f"draftconv {draftconv.__version__}, {runner.made_by}",
             prompts=asked.source,
-            prompts_sha256=prompts_hash(asked.prompts, first),
-            chat=dialogue.chat,
+            prompts_sha256=asked.sha256,
+            chat=asked.dialogue.chat,
             eos=eos,
             family=goal.family,
         )
-        tokens = sum(map(sum, lengths))
         sizing = Sizing(
             boundaries=boundaries,
             reason=reason,
             dtype=about.dtype,
             device=runner.where,
             requests=len(requests),
-            tokens=tokens,
-            states=tokens * len(boundaries) * about.hidden * SIZES[DTYPES[about.dtype]] // 8,
+            tokens=asked.tokens,
+            states=asked.tokens * len(boundaries) * about.hidden * SIZES[DTYPES[about.dtype]] // 8,
             tables=0 if options.link_tables else sum(ref.nbytes for ref in tables.values()),
         )
         _check_room(out, sizing)
         if announce is not None:
             announce(sizing)
-        runner.check(max(first, key=len))
+        runner.check(max(asked.first, key=len))
         tokenizer = directory / TOKENIZER
         text = tokenizer.read_bytes() if tokenizer.is_file() else None
         with TraceWriter(out, about, requests, tables=tables, link=options.link_tables, tokenizer=text) as writer:
-            return capture_all(writer, asked.prompts, dialogue, runner.capturer, batch=options.batch, progress=progress)
+            return capture_all(
+                writer, asked.prompts, asked.dialogue, runner.capturer, batch=options.batch, progress=progress
+            )
 
 
 def _check_numbers(options: TraceOptions) -> None:

@@ -235,8 +235,7 @@ def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str
     """Print what a run would do, as commands that a person could type."""
     from dataclasses import asdict
 
-    from draftconv.api.live import LiveOptions
-    from draftconv.api.live_plan import plan_live
+    from draftconv.api.live import LiveOptions, plan_live
     from draftconv.cli import output
     from draftconv.engines.serving import wrapped
 

@@ -18,8 +18,8 @@ from draftconv.api.profiles import find_profile, profile_names
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.parity.live.speed import CONCURRENCY
 from draftconv.parity.report import read_report
+from tests.api.test_live_beside import SCORES, SPEED, STUB
 from tests.cli.conftest import Run
-from tests.parity.live.test_beside import SCORES, SPEED, STUB
 from tests.parity.live.test_real import ENGINE
 from tests.reference.test_fixtures import DATA
 

@@ -24,7 +24,6 @@ def main() -> None:
 
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     arguments = EngineArgs.from_cli_args(parser.parse_args())
-    arguments.skip_tokenizer_init = True
     engine = vllm.LLM(**vars(arguments))
 
     def say(document: object) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from draftconv.api.beside import Beside
+from draftconv.api.live.beside import Beside
 from draftconv.engines import parse_engine
 from draftconv.errors import EngineError
 from draftconv.parity.live import accuracy, speed

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from draftconv.api.live.options import LiveOptions
 from draftconv.engines import EngineSpec
 from draftconv.parity.live.machine import engine_build, look, refuse_other
-
-if TYPE_CHECKING:
-    from draftconv.api.live import LiveOptions
 
 
 def told_of(options: LiveOptions, spec: EngineSpec) -> Mapping[str, str]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from draftconv.api.live.options import LiveOptions
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
 from draftconv.errors import EngineError
@@ -18,9 +18,6 @@ from draftconv.parity.live.process import located
 from draftconv.parity.live.speed import CONCURRENCY, Load
 from draftconv.parity.live.tools import Tool, refuse_missing, run_tool
 from draftconv.parity.report.model import Accuracy, Speed
-
-if TYPE_CHECKING:
-    from draftconv.api.live import LiveOptions
 
 ALONE = "the target alone"
 

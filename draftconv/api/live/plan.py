@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from draftconv.api.asking import MAX_TOKENS, goal_of
-from draftconv.api.beside import Beside
 from draftconv.api.lineup import Names
-from draftconv.api.live import LiveOptions, check_options, launch_of, located, way_of
+from draftconv.api.live.beside import Beside
+from draftconv.api.live.options import LiveOptions, check_options, in_full, way_of
+from draftconv.api.live.servers import launch_of
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec, parse_engine
 from draftconv.errors import UsageError
@@ -57,7 +58,7 @@ def plan_live(reference: str | Path, candidates: Sequence[str | Path], options: 
             why="draftconv would start nothing",
             cure="give --launch or --offline",
         )
-    return tuple(_steps([reference, *candidates], options, spec, goal_of(located(options.target))))
+    return tuple(_steps([reference, *candidates], options, spec, goal_of(in_full(options.target))))
 
 
 def _steps(drafters: Sequence[str | Path], options: LiveOptions, spec: EngineSpec, goal: Target) -> Iterator[Step]:
@@ -69,12 +70,12 @@ def _steps(drafters: Sequence[str | Path], options: LiveOptions, spec: EngineSpe
     arms = [(f"reference {first[0]}", first[1], 0), (f"reference {first[0]} again (A/A)", first[1], 1)]
     arms += [(f"candidate {name}", source, number) for number, (name, source) in enumerate(rest, 2)]
     for title, source, number in arms:
-        launch = launch_of(located(source), INTERFACES[spec.name], options)
+        launch = launch_of(in_full(source), INTERFACES[spec.name], options)
         yield _served(title, launch, options)
         if beside and number != 1:
             yield from _measured(beside, title, options.run / "arms" / str(number))
     if beside:
-        launch = launch_of(located(first[1]), INTERFACES[spec.name], options, alone=True)
+        launch = launch_of(in_full(first[1]), INTERFACES[spec.name], options, alone=True)
         yield Step("the target without a drafter", (_argv(launch),), launch.environment, launch.files)
         yield from _measured(beside, "the target without a drafter", options.run / "arms" / "alone")
 
