@@ -87,6 +87,10 @@ class EngineError(DraftconvError):
     """An engine that is not installed, does not answer, or refuses what it is asked."""
 
 
+class NotReached(EngineError):
+    """An engine that did not answer this time: nobody listens, the connection broke, it is late or overloaded."""
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """The cure for a name that nobody knows: the closest of `known`, or `otherwise` when none is close."""
     import difflib

@@ -525,7 +525,6 @@ def _command(start: Start, spec: EngineSpec) -> ServeCommand:
     settings: dict[str, Yaml] = {
         **({} if start.alone else {"speculative_config": _speculative(start, old)}),
         "enable_iter_perf_stats": True,  # acceptance statistics on /metrics
-        "return_perf_metrics": True,  # counters per request
     }
     argv = ["trtllm-serve", start.model, "--host", LOOPBACK, "--backend", "pytorch"]
     argv += ["--tp_size", str(start.tensor_parallel)]

@@ -1,12 +1,14 @@
 """JSON over HTTP to an engine that the user has: sent again when it failed on the way, never through a proxy.
 
 A proxy between would rewrite or answer requests in the engine's place, so the environment's are not used.
+A server that wants a key gets the one in the environment: an option would end up in reports.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,8 +18,10 @@ from urllib.parse import urlsplit
 from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_object
 from draftconv.drafter.config import Config
-from draftconv.errors import BadCheckpoint, EngineError, UsageError
+from draftconv.errors import BadCheckpoint, EngineError, NotReached, UsageError
 
+KEY = "DRAFTCONV_API_KEY"
+"""Variable with the key that servers want (vLLM's and SGLang's --api-key)."""
 MAX_ANSWER = 64_000_000
 """Bytes of an answer: a million token ids with their text."""
 
@@ -78,7 +82,7 @@ class Http:
         """One request, sent again when it failed on the way or the server is overloaded.
 
         Raises:
-            EngineError: it failed every time, or was refused.
+            NotReached: it failed every time. EngineError: it was refused.
         """
         pause = self.pause
         for attempt in range(1, self.attempts + 1):
@@ -91,12 +95,15 @@ class Http:
                     return raw
                 fault = f"status {status}: {_said(raw)}"
                 if status != 429 and status < 500:
-                    raise EngineError(f"the server at {show(self.url)} refused {path} ({fault})", cure=self.cure)
+                    raise EngineError(
+                        f"the server at {show(self.url)} refused {path} ({fault})",
+                        cure=self._cure(status),
+                    )
             if attempt < self.attempts:
                 time.sleep(pause)
                 pause *= 2
         times = f" {self.attempts} times" if self.attempts > 1 else ""
-        raise EngineError(
+        raise NotReached(
             f"{method} {path} at {show(self.url)} failed{times} ({fault})",
             why="what was answered so far is kept",
             cure=self.cure,
@@ -119,13 +126,23 @@ class Http:
                 f"the server at {show(self.url)} does not answer as {self.engine} does: {error.what}", cure=self.cure
             ) from error
 
+    def _cure(self, status: int) -> str:
+        if status in (401, 403):
+            return f"put its key into the variable {KEY}"
+        if status == 404 and self.url.rstrip("/").endswith("/v1"):
+            return "leave /v1 out of the address"
+        return self.cure
+
     def _once(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, bytes]:
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self.timeout)
         try:
             data = None if body is None else json.dumps(body).encode()
-            connection.request(method, parts.path.rstrip("/") + path, data, {"Content-Type": "application/json"})
+            headers = {"Content-Type": "application/json"}
+            if key := os.environ.get(KEY):
+                headers["Authorization"] = f"Bearer {key}"
+            connection.request(method, parts.path.rstrip("/") + path, data, headers)
             reply = connection.getresponse()
             return reply.status, reply.read(MAX_ANSWER)
         finally:

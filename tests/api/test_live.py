@@ -166,6 +166,55 @@ def test_a_few_failed_requests_count_for_no_arm(options: LiveOptions, cand: Path
     assert (comparison.errors, comparison.verdict.outcome, len(report.records)) == (1, "equivalent", 3 * 31)
 
 
+def test_too_few_that_all_arms_answered_are_asked_again(options: LiveOptions, cand: Path) -> None:
+    """No arm fails more than it may, together they do; a run that could not go on would be void for ever."""
+    prompts = json.loads((DATA / "prompts.json").read_text())
+
+    def failing(prompt: list[int]) -> dict[str, Any]:
+        return {"change": lambda reply: b"<html>" if reply["choices"][0]["prompt_token_ids"] == prompt else reply}
+
+    with served("vllm", failing(prompts[5]), failing(prompts[9])) as (ref, other):
+        assert judged(options, ref, other, cand).comparisons[0].verdict.outcome == "void"
+        for stub in (ref, other):
+            stub.change = lambda reply: reply
+            stub.asked.clear()
+        report = judged(options, ref, other, cand)
+        again = [[body["prompt"] for body in stub.asked if body["max_tokens"] == LENGTH] for stub in (ref, other)]
+    assert again == [[prompts[5]] * 2, [prompts[9]]]
+    assert (report.comparisons[0].verdict.outcome, report.comparisons[0].errors) == ("equivalent", 0)
+
+
+def test_a_server_that_is_overloaded_at_first(options: LiveOptions, cand: Path) -> None:
+    with served("vllm", {"failures": [503]}) as (ref, other):
+        assert judged(options, ref, other, cand).comparisons[0].verdict.outcome == "equivalent"
+
+
+def test_targets_of_the_hub_and_of_its_cache(options: LiveOptions, cand: Path) -> None:
+    cached = "/cache/hub/models--meta-llama--Llama-3.1-8B/snapshots/0e9e39f2"
+    with served("vllm", {"info": {"root": "meta-llama/Llama-3.1-8B"}}, {"info": {"root": cached}}) as (ref, other):
+        assert judged(options, ref, other, cand).comparisons[0].verdict.outcome == "equivalent"
+
+
+def test_servers_of_another_target_write_other_texts(options: LiveOptions, cand: Path) -> None:
+    def other_text(reply: Reply) -> Reply:
+        reply["choices"][0]["token_ids"] = [token ^ 1 for token in reply["choices"][0]["token_ids"]]
+        return reply
+
+    with (
+        served("vllm", {}, {"change": other_text}) as (ref, other),
+        pytest.raises(Void, match="32 of 32 texts of cand differ"),
+    ):
+        judged(options, ref, other, cand)
+
+
+def test_servers_in_the_wrong_order(options: LiveOptions, cand: Path) -> None:
+    with (
+        served("sglang", {"drafter": "cand"}, {"drafter": "llama-eagle3.1"}) as (ref, other),
+        pytest.raises(EngineError, match="drafts with /models/cand, it should with llama"),
+    ):
+        judged(replace(options, engine="sglang"), ref, other, cand)
+
+
 def test_too_many_void_the_run_and_the_same_command_goes_on(options: LiveOptions, cand: Path) -> None:
     with served() as (ref, other):
         asked: list[int] = []
@@ -249,6 +298,7 @@ def test_one_server_is_swapped_between_calls(options: LiveOptions, cand: Path) -
         assert caught.value.exit_code == 3
         assert "vllm serve" in caught.value.cure
         assert str(cand) in caught.value.cure
+        assert f"--port {stub.url.rsplit(':', 1)[1]};" in caught.value.cure
         with pytest.raises(EngineError, match="is the one that answered for"):
             live_parity(REF, [cand], turn)
         stub.born = "2.0"
@@ -265,7 +315,8 @@ def test_later_turns_quote_the_references_answers(options: LiveOptions, cand: Pa
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def other_text(reply: Reply) -> Reply:
-        reply["choices"][0]["token_ids"] = [7] * len(reply["choices"][0]["token_ids"])
+        tokens = reply["choices"][0]["token_ids"]
+        tokens[8:] = [7] * len(tokens[8:])
         return reply
 
     with served("vllm", {}, {"change": other_text}) as (ref, other):

@@ -103,7 +103,6 @@ class TestTrtllm:
                 "  max_draft_len: 3\n"
                 '  speculative_model_dir: "out dir"\n'
                 "enable_iter_perf_stats: true\n"
-                "return_perf_metrics: true\n"
             )
         }
 

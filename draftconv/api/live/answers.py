@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from draftconv.api.live.arms import LiveArm
 from draftconv.api.live.beside import ALONE
 from draftconv.api.live.run import Run
 from draftconv.api.live.servers import launch_of, served_by, start_of
 from draftconv.checkpoint import show
-from draftconv.errors import EngineError, Unfinished, UsageError
+from draftconv.errors import EngineError, NotReached, Unfinished, UsageError
 from draftconv.parity.live.answer import Answer
 from draftconv.parity.live.client import Client, Served
-from draftconv.parity.live.collect import Ask, collect, most_failures
+from draftconv.parity.live.collect import Ask, collect, most_failures, patiently
 from draftconv.parity.live.launch import address, free_port, launched
 from draftconv.parity.live.store import ArmTerms, Stored
-from draftconv.parity.live.switches import refuse_forced
-from draftconv.reference.counts import Counts
+from draftconv.parity.live.switches import refuse_forced, refuse_other_texts
 
 
 def all_answers(run: Run) -> list[Mapping[str, Answer]]:
@@ -27,13 +27,16 @@ def all_answers(run: Run) -> list[Mapping[str, Answer]]:
     """
     found: list[Mapping[str, Answer]] = []
     asks: Sequence[Ask] = ()
-    measured = False
+    measured, short = False, _short(run)
     for arm in run.arms:
         stored = run.store.arm(arm.number)
         beside = run.beside if arm.number != 1 else None  # the reference is measured once
-        if not stored.finished or (beside and beside.lacks(stored.directory)):
+        finished = stored.finished and not (short and len(stored.answers) < run.requests)
+        if not finished or (beside and beside.lacks(stored.directory)):
             if run.way == "one server" and arm.number > 1 and measured:
                 raise _swap(run, arm)
+            if run.progress:  # starting it may take long
+                run.progress(arm.name, len(stored.answers), run.requests)
             with served_by(run, arm, stored.directory) as (client, url):
                 _measure(run, arm, stored, client, asks)
                 if beside:
@@ -41,7 +44,9 @@ def all_answers(run: Run) -> list[Mapping[str, Answer]]:
             measured = True
         asks = asks or run.asks()
         found.append({ask.id: answer for ask in asks if (answer := stored.get(ask))})
-        refuse_forced(arm.name, Counts.pooled(answer.counts for answer in found[-1].values()))
+        refuse_forced(arm.name, [*found[-1].values()])
+        both = [ask.id for ask in asks if all(ask.id in answers for answers in (found[0], found[-1]))]
+        refuse_other_texts(arm.name, *([answers[id] for id in both] for answers in (found[0], found[-1])))
     if run.beside and run.beside.lacks(run.store.alone):
         port = free_port()
         launch = launch_of(run.arms[0].source, run.interface, run.options, alone=True)
@@ -50,9 +55,16 @@ def all_answers(run: Run) -> list[Mapping[str, Answer]]:
     return found
 
 
+def _short(run: Run) -> bool:
+    """Whether a finished run is void because too few requests have an answer of every arm: those are asked again."""
+    arms = [run.store.arm(arm.number) for arm in run.arms]
+    answered = sum(all(stored.get(ask) for stored in arms) for ask in run.asks())
+    return all(stored.finished for stored in arms) and run.requests - answered > most_failures(run.requests)
+
+
 def _measure(run: Run, arm: LiveArm, stored: Stored, client: Client, asks: Sequence[Ask]) -> None:
     """Ask an arm all that it has not answered yet; the reference turn by turn, because later turns quote it."""
-    served = client.served(run.asked.first[0])
+    served = patiently(partial(client.served, run.asked.first[0]), run.options.patience, NotReached)
     _refuse_other(run, arm, served)
     if served.alone and run.options.concurrency > 1:
         raise UsageError(
@@ -95,6 +107,13 @@ def _refuse_other(run: Run, arm: LiveArm, served: Served) -> None:
         )
     if run.goal.path is not None and arm.url is None and _base(served.target) != run.goal.path.name:
         raise EngineError(f"the server holds {show(served.target)}, not {show(run.goal.name)}")
+    theirs = {_base(other.source) for other in run.arms}
+    if _base(served.drafter) != _base(arm.source) and _base(served.drafter) in theirs:
+        raise EngineError(
+            f"the server drafts with {show(served.drafter)}, it should with {show(arm.name)}",
+            why="the arms would be swapped",
+            cure="give every drafter the address of its own server",
+        )
     reference = run.store.arm(0).terms()
     if reference is None:
         return
@@ -118,13 +137,15 @@ def _refuse_other(run: Run, arm: LiveArm, served: Served) -> None:
             raise EngineError(
                 f"the server is the one that answered for {show(other.name)}, not one with {show(arm.name)}",
                 why="a drafter would be compared with itself",
-                cure=start_of(run, arm) or "start a server with this drafter",
+                cure=(start_of(run, arm) or "start a server with this drafter")
+                + ("; if it is another one, give its drafter another path" * (not served.born)),
             )
 
 
 def _base(spec: str) -> str:
-    """A directory's own name; Hub ids lose their owner alike on every arm."""
-    return spec.rstrip("/").rsplit("/", 1)[-1]
+    """A directory's own name; Hub ids lose their owner alike on every arm, and files in the Hub's cache are its."""
+    *_, repo, folder, name = ["", "", *spec.rstrip("/").split("/")]
+    return repo.rsplit("--", 1)[-1] if folder == "snapshots" and repo.startswith("models--") else name
 
 
 def _swap(run: Run, arm: LiveArm) -> Unfinished:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from draftconv.api.live.arms import LiveArm
 from draftconv.api.live.options import LiveOptions, in_full
@@ -33,7 +34,7 @@ def served_by(run: Run, arm: LiveArm, directory: Path) -> Iterator[tuple[Client,
         argv = without_server(launch.argv)
         if run.asking.ignore_eos:
             argv = (*argv, "--skip-tokenizer-init")  # only an end that counts needs the tokenizer's
-        python = run.options.engine_python or Path(sys.executable)
+        python = (run.options.engine_python or Path(sys.executable)).absolute()  # it runs in another directory
         with offline(
             argv,
             python,
@@ -87,8 +88,10 @@ def launch_of(source: str, interface: Interface, options: LiveOptions, *, alone:
 
 
 def start_of(run: Run, arm: LiveArm) -> str:
-    """What starts the server of an arm; empty where draftconv cannot say."""
+    """What starts the server of an arm where it is looked for; empty where draftconv cannot say."""
     try:
-        return f"start it with: {shlex.join(launch_of(arm.source, run.interface, run.options).argv)}"
+        launch = launch_of(arm.source, run.interface, run.options)
     except DraftconvError:
         return ""
+    port = urlsplit(arm.url[0]).port if arm.url else None
+    return f"start it with: {shlex.join((launch.on(port) if port else launch).argv)}"

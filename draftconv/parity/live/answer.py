@@ -96,15 +96,15 @@ def clipped(tokens: Sequence[int], steps: Sequence[int], depth: int) -> Answer:
     Raises:
         Void: as `explained`, or the surplus is more than the last step accepted.
     """
-    found = explained(tokens, Counts.of(steps, depth))
-    surplus = 1 + found.counts.steps + found.counts.accepted - len(tokens)
-    if surplus > (steps[-1] if steps else 0):
+    surplus = 1 + len(steps) + sum(steps) - len(tokens)
+    if steps and surplus > steps[-1]:
         raise Void(
-            f"{surplus} accepted tokens lie beyond the end of the text, the last step accepted {steps[-1]}",
-            why="a step that starts beyond the end was counted",
-            cure=OTHERS,
+            f"{len(steps)} steps with {sum(steps)} accepted tokens make {surplus} tokens more than the text has",
+            why="a step that starts beyond the end was counted: another client's, or one that ran ahead",
+            cure=f"{OTHERS}; if nothing does, set disable_overlap_scheduler: true",
         )
-    return Answer(found.tokens, Counts.of([*steps[:-1], steps[-1] - surplus] if steps else [], depth))
+    explained(tokens, Counts.of(steps, depth))
+    return Answer(tuple(tokens), Counts.of([*steps[:-1], steps[-1] - surplus] if steps else [], depth))
 
 
 def first_split(one: Sequence[int], other: Sequence[int]) -> int | None:

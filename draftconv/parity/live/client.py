@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -37,6 +37,10 @@ class Asking:
     length: int
     ignore_eos: bool = True
     timeout: float = 600.0
+
+    def probe(self, length: int) -> Asking:
+        """A short request that shows whether an engine drafts, which a text that ends at once would not."""
+        return replace(self, length=min(length, self.length), ignore_eos=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from draftconv.errors import DraftconvError, EngineError, Void
 from draftconv.parity.live.answer import Answer
 from draftconv.parity.live.client import Client
 from draftconv.parity.verdict import MOST_ERRORS
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,9 @@ def _answers(
             except Empty:
                 return
             try:
-                done.put((ask, _patiently(client, ask, patience, stop)))
+                # counts that contradict themselves (Void) are not asked again
+                answer = patiently(partial(client.ask, ask.tokens), patience, EngineError, stop)
+                done.put((ask, answer))
             except BaseException as error:  # raised again where the answers are read
                 done.put((ask, error))
 
@@ -116,14 +122,23 @@ def _answers(
         stop.set()
 
 
-def _patiently(client: Client, ask: Ask, patience: Patience, stop: threading.Event) -> Answer:
-    """An answer, asked for again while the engine fails; counts that contradict themselves are not asked again."""
-    pause = patience.pause
+def patiently(
+    ask: Callable[[], Found], patience: Patience, fault: type[EngineError], stop: threading.Event | None = None
+) -> Found:
+    """What an engine says, asked for again while it fails in this way.
+
+    Args:
+        stop: set when nobody waits for it any more.
+
+    Raises:
+        EngineError: it failed every time, or in another way.
+    """
+    stop, pause = stop or threading.Event(), patience.pause
     for _ in range(patience.attempts - 1):
         try:
-            return client.ask(ask.tokens)
-        except EngineError:
+            return ask()
+        except fault:
             if stop.wait(pause):
                 raise
             pause *= 2
-    return client.ask(ask.tokens)
+    return ask()

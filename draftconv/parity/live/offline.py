@@ -48,7 +48,7 @@ class OfflineVllm:
     def served(self, prompt: Sequence[int]) -> Served:
         """See `client.Client`."""
         ready = self._line(self.patience)
-        self._ask(prompt, min(PROBE, self.asking.length))
+        self._ask(prompt, self.asking.probe(PROBE))
         return Served(
             target=self.target,
             version=ready.text("version") or "of unknown version",
@@ -60,11 +60,10 @@ class OfflineVllm:
 
     def ask(self, prompt: Sequence[int]) -> Answer:
         """See `client.Client`."""
-        return self._ask(prompt, self.asking.length)
+        return self._ask(prompt, self.asking)
 
-    def _ask(self, prompt: Sequence[int], length: int) -> Answer:
-        asking = Asking(self.asking.depth, length, self.asking.ignore_eos)
-        request = {"prompt": list(prompt), "length": length, "ignore_eos": asking.ignore_eos}
+    def _ask(self, prompt: Sequence[int], asking: Asking) -> Answer:
+        request = {"prompt": list(prompt), "length": asking.length, "ignore_eos": asking.ignore_eos}
         try:
             _pipe(self.process.stdin).write(json.dumps(request).encode() + b"\n")
             _pipe(self.process.stdin).flush()

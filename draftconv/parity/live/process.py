@@ -25,7 +25,8 @@ def engine_process(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program and end it, and everything that it started, however this is left.
 
-    SIGTERM ends this process as Ctrl-C does, so the program ends then too; only SIGKILL leaves it behind.
+    SIGTERM and a closed terminal end this process as Ctrl-C does, so the program ends then too; only SIGKILL leaves
+    it behind.
 
     Args:
         log: gets its output and its errors. `directory`: where it runs.
@@ -95,7 +96,10 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM unwinds the stack, as Ctrl-C does; only the main thread may say so."""
+    """SIGTERM and SIGHUP unwind the stack, as Ctrl-C does, unless they are ignored (nohup) or handled already.
+
+    Only the main thread may say so.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -103,8 +107,11 @@ def _terminable() -> Iterator[None]:
     def unwind(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, unwind)
+    ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, unwind)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not set from Python
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)

@@ -46,8 +46,7 @@ class SglangServer:
         with self.http.understood():
             info = self._info()
             self._refuse_otherwise(info)
-            short = replace(self, asking=replace(self.asking, length=min(PROBE, self.asking.length)))
-            short.ask(prompt)
+            replace(self, asking=self.asking.probe(PROBE)).ask(prompt)
             return Served(
                 target=info.text("model_path") or "",
                 version=info.text("version") or "of unknown version",
@@ -88,7 +87,9 @@ class SglangServer:
     def _counts(self, meta: Config, length: int) -> Counts:
         steps, accepted = meta.integer("spec_verify_ct"), meta.integer("spec_num_correct_drafts")
         histogram = meta.integers("spec_correct_drafts_histogram")
-        if steps is None and length > 1:
+        if steps is None:
+            if length <= 1:  # the prompt's own pass wrote it, and ended there
+                return counted((), 0, 0, self.asking.depth)
             raise Void(
                 f"the server at {show(self.http.url)} reports no drafts",
                 why="every count is absent from meta_info when no verify step ran",
@@ -98,7 +99,7 @@ class SglangServer:
             raise BadCheckpoint(
                 f"{meta.where} has no spec_num_correct_drafts or no spec_correct_drafts_histogram, as before mid-2026"
             )
-        return counted(histogram, steps or 0, accepted, self.asking.depth)
+        return counted(histogram, steps, accepted, self.asking.depth)
 
     def _info(self) -> Config:
         """`/server_info`, under its older name where the new one is unknown."""

@@ -5,10 +5,11 @@ They exist for speed tests, where the text does not matter. A parity run with on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from draftconv.checkpoint import show
 from draftconv.errors import Void
+from draftconv.parity.live.answer import Answer, first_split
 from draftconv.reference.counts import Counts
 
 VARIABLES: Mapping[str, str] = {
@@ -27,6 +28,11 @@ ARGUMENTS: Mapping[str, str] = {
 
 FEWEST_STEPS = 100
 """Steps after which equal acceptance in each is no accident."""
+FEWEST_TEXTS = 5
+"""Texts of which most must be as no target writes them."""
+EARLY = 8
+"""Tokens at the start of a text on which two runs of a target agree."""
+_UNSWITCHED = f"start the servers alike, without {', '.join(VARIABLES)} and synthetic acceptance"
 
 
 def refuse_switches(words: Iterable[str], environment: Mapping[str, str]) -> None:
@@ -55,18 +61,51 @@ def _on(value: str | None) -> bool:
         return bool(value)
 
 
-def refuse_forced(arm: str, counts: Counts) -> None:
-    """Refuse counts that no drafter has: the same number accepted in every step.
+def refuse_forced(arm: str, answers: Sequence[Answer]) -> None:
+    """Refuse answers that no drafter gives: the same number accepted in every step, or always the same token.
 
-    A running server does not tell its environment, but this is what it looks like.
+    A running server does not tell its environment, but this is what it looks like. Where the last step is cut at
+    the end of the text, every request has one step that accepts less, the same one at the same length.
 
     Raises:
         Void: they are such.
     """
-    accepted = [j for j, steps in enumerate(counts.histogram) if steps]
-    if counts.steps >= FEWEST_STEPS and len(accepted) == 1 and accepted != [0]:
+    counts = Counts.pooled(answer.counts for answer in answers)
+    used = [j for j, steps in enumerate(counts.histogram) if steps]
+    alike = len({answer.counts for answer in answers}) == 1
+    forced = len(used) == 1 or (alike and counts.steps - counts.histogram[used[-1]] == len(answers))
+    if counts.steps >= FEWEST_STEPS and forced and used[-1]:
         raise Void(
-            f"{show(arm)} accepted exactly {accepted[0]} tokens in each of {counts.steps} steps",
+            f"{show(arm)} accepted exactly {used[-1]} tokens in each of {counts.steps} steps",
             why="a server that was told how many to accept does so, a drafter does not",
-            cure=f"start the server without {', '.join(VARIABLES)} and synthetic acceptance",
+            cure=_UNSWITCHED,
+        )
+    written = {token for answer in answers for token in answer.tokens[1:]}
+    if len(answers) >= FEWEST_TEXTS and len(written) == 1:
+        raise Void(
+            f"{show(arm)} wrote nothing but token {written.pop()}, whatever it was asked",
+            why="SGLang writes one token in place of drafts whose acceptance it makes up",
+            cure=_UNSWITCHED,
+        )
+
+
+def refuse_other_texts(arm: str, ours: Sequence[Answer], theirs: Sequence[Answer]) -> None:
+    """Refuse answers of which most part from the reference's at once: greedy text is the target's own.
+
+    In 16 bits near ties make texts part later on. Acceptance that is made up by chance does so within a step or two.
+
+    Args:
+        ours: the reference's. `theirs`: the arm's to the same requests.
+
+    Raises:
+        Void: they do.
+    """
+    splits = [first_split(a.tokens[:EARLY], b.tokens[:EARLY]) for a, b in zip(ours, theirs, strict=True)]
+    parted = sum(split is not None for split in splits)
+    if len(splits) >= FEWEST_TEXTS and 2 * parted > len(splits):
+        raise Void(
+            f"{parted} of {len(splits)} texts of {show(arm)} differ from the reference's in the first {EARLY} tokens",
+            why="greedy text is the target's own and does not depend on the drafter: the servers hold different "
+            "targets, sample, or make acceptance up",
+            cure=_UNSWITCHED,
         )

@@ -4,7 +4,9 @@ TensorRT-LLM 1.3 (read): completions carry no counts. `GET /metrics` gives and f
 records of the last 1000 iterations (`enable_iter_perf_stats`), each with
 `specDecodingStats.{numDraftTokens,numAcceptedTokens,numRequestsWithDraftTokens}`. With one request at
 a time these are its steps, in order. Whether the last one is reported as it was accepted or as
-it was cut is not told, so it is cut here, for every arm: A = T - 1 - D.
+it was cut is not told, so it is cut here, for every arm: A = T - 1 - D. Drafted tokens are those of the
+next step, without token 0 (_torch/pyexecutor/py_executor.py), so steps may accept more than they report
+as drafted. Before PR 13405 (2026-04) `return_perf_metrics` started a collector that took most records away.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
@@ -28,6 +30,8 @@ PROBE = 16
 """Tokens of the request that shows whether a server drafts and counts."""
 SETTLING = 30.0
 """Seconds to wait for records to account for a text that was answered."""
+REST = 1.0
+"""Seconds without a record after which nothing is under way any more."""
 _POLL = 0.02
 
 
@@ -50,7 +54,9 @@ class TrtllmServer:
     http: Http
     asking: Asking
     settling: float = SETTLING
+    rest: float = REST
     model: str = field(default="", init=False)
+    unsettled: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if not self.asking.ignore_eos:
@@ -71,22 +77,22 @@ class TrtllmServer:
         with self.http.understood():
             self.model = first(self.http.get("/v1/models"), "data").text("id") or ""
             version = self.http.get("/version").text("version") or "of unknown version"
-            short = replace(self.asking, length=min(PROBE, self.asking.length))
-            drafted = {step.drafted for step in self._measured(prompt, short)[1]}
-            refuse_depth("TensorRT-LLM", max(drafted, default=None), self.asking.depth)
+            self._measured(prompt, self.asking.probe(PROBE))
             return Served(target=self.model, version=version, counting=TOTALS, alone=True)
 
     def ask(self, prompt: Sequence[int]) -> Answer:
         """See `client.Client`."""
         with self.http.understood():
             tokens, steps = self._measured(prompt, self.asking)
-            refuse_depth("TensorRT-LLM", max((step.drafted for step in steps), default=None), self.asking.depth)
             return clipped(tokens, [step.accepted for step in steps], self.asking.depth)
 
     def _measured(self, prompt: Sequence[int], asking: Asking) -> tuple[tuple[int, ...], list[Step]]:
         """A text and the steps that made it."""
-        if self._drained():
+        if self.unsettled:  # of requests before ours, or of one that failed on the way
+            self._drained_until_quiet()
+        elif self._drained():
             raise Void("the server drafted between two requests", why="its records name no request", cure=OTHERS)
+        self.unsettled = True
         body = {
             "model": self.model,
             "prompt": list(prompt),
@@ -109,26 +115,43 @@ class TrtllmServer:
                 cure="let nothing between draftconv and the engine rewrite requests",
             )
         refuse_length(tokens, asking)
-        return tokens, self._settled(len(tokens))
+        steps = self._settled(len(tokens))
+        deepest = max((max(step.drafted, step.accepted) for step in steps), default=None)
+        refuse_depth("TensorRT-LLM", deepest, asking.depth)
+        self.unsettled = False
+        return tokens, steps
 
     def _settled(self, length: int) -> list[Step]:
         """The steps of the last request, once they account for its text: records follow the answer."""
         deadline = time.monotonic() + self.settling
         steps: list[Step] = []
-        while True:
+        made = 1
+        while made < length and time.monotonic() < deadline:
             steps += self._drained()
-            if 1 + len(steps) + sum(step.accepted for step in steps) >= length:
-                return steps + self._drained()  # one more would be another client's, and is refused
-            if time.monotonic() > deadline:
-                break
+            made = 1 + len(steps) + sum(step.accepted for step in steps)
             time.sleep(_POLL)
-        if not steps:
+        if length > 1 and not steps:
             raise Void(
                 f"the server at {show(self.http.url)} reports no drafts",
                 why="it has no drafter, or its settings lack enable_iter_perf_stats: true",
                 cure="start it with the command and the file that `draftconv serve` prints",
             )
-        return steps
+        if made < length:
+            raise Void(
+                f"{len(steps)} records account for {made} of {length} tokens",
+                why="records are given once, and something else reads /metrics; before PR 13405 TensorRT-LLM did so "
+                "itself with return_perf_metrics: true",
+                cure="leave return_perf_metrics out of its settings, and let nothing else read /metrics",
+            )
+        return steps + self._drained()  # one more would be another client's, and is refused
+
+    def _drained_until_quiet(self) -> None:
+        deadline = time.monotonic() + self.settling
+        time.sleep(self.rest)
+        while self._drained():
+            if time.monotonic() > deadline:
+                raise Void("the server drafts though nothing was asked of it", cure=OTHERS)
+            time.sleep(self.rest)
 
     def _drained(self) -> list[Step]:
         """The iterations with drafts since the last reading."""
@@ -156,8 +179,8 @@ def _steps(records: Sequence[object]) -> Iterator[Step]:
             continue
         if requests != 1:
             raise Void(f"an iteration drafted for {requests} requests", why="its counts are totals", cure=OTHERS)
-        if not 0 <= accepted <= drafted:
-            raise Void(f"an iteration accepted {accepted} of {drafted} drafted tokens", cure=OTHERS)
+        if accepted < 0:
+            raise Void(f"an iteration accepted {accepted} tokens", cure=OTHERS)
         yield Step(drafted, accepted)
 
 

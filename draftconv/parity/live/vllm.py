@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
@@ -23,13 +23,17 @@ from draftconv.reference.counts import Counts
 
 PER_REQUEST = "per request: metrics.speculative_decoding of each completion"
 TOTALS = "one request at a time: difference of the spec_decode counters of /metrics"
+UNKNOWN = "of unknown version"
 PROBE = 16
 """Tokens of the request that shows whether a server drafts and counts."""
 SETTLING = 30.0
 """Seconds to wait for counters to account for a text that was answered."""
+REST = 1.0
+"""Seconds without a count after which nothing is under way any more."""
 _POLL = 0.02
 
 _SAMPLE = re.compile(r"vllm:spec_decode_(\w+)\{(.*)\} (\S+)")
+_STARTED = re.compile(r"^process_start_time_seconds (\S+)$", re.MULTILINE)
 _CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\} \S+$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _POSITION = re.compile(r'(?:^|,)position="(\d+)"')
@@ -43,7 +47,8 @@ class Counters:
 
     Attributes:
         reached: steps that accepted more than j tokens, by j.
-        born: when the counters were created. `settings`: of its cache, as the report names them.
+        born: when the counters were created, or the process where they do not tell (prometheus_client leaves it out
+            on request). `settings`: of its cache, as the report names them.
     """
 
     drafts: int
@@ -90,6 +95,8 @@ def read_counters(text: str) -> Counters | None:
     depth = sum(name == _REACHED for name, _ in sums)
     try:
         reached = tuple(sums[_REACHED, position] for position in range(depth))
+        if not born and (started := _STARTED.search(text)):
+            born = started[1]
         return Counters(sums[_DRAFTS, 0], sums[_ACCEPTED, 0], reached, born, _settings(text))
     except KeyError as error:
         raise BadCheckpoint(f"/metrics has no {show(error.args[0][0])} for every position") from error
@@ -125,18 +132,20 @@ class VllmServer:
     http: Http
     asking: Asking
     settling: float = SETTLING
+    rest: float = REST
     model: str = field(default="", init=False)
     totals: bool = field(default=False, init=False)
     seen: Counters | None = field(default=None, init=False)
+    unsettled: bool = field(default=False, init=False)
 
     def served(self, prompt: Sequence[int]) -> Served:
         """See `client.Client`."""
         with self.http.understood():
             model = first(self.http.get("/v1/models"), "data")
             self.model = model.text("id") or ""
-            version = self.http.get("/version").text("version") or "of unknown version"
+            version = self._version()
             before = self._counters()
-            reply = self._complete(prompt, replace(self.asking, length=min(PROBE, self.asking.length)))
+            reply = self._complete(prompt, self.asking.probe(PROBE))
             depth = _per_request(reply).integer("num_spec_tokens")
             self.totals = depth is None
             if self.totals:
@@ -160,12 +169,38 @@ class VllmServer:
         with self.http.understood():
             if not self.totals:
                 return self._explained(self._complete(prompt, self.asking))
+            if self.unsettled:  # a request that failed on the way may still be under way
+                self._wait_until_quiet()
             before, seen = self._counters(), self.seen
             self.seen = before
             if before is None or (seen and before.since(seen).steps):
                 raise Void("the server drafted between two requests", why="its counts are totals", cure=OTHERS)
+            self.unsettled = True
             tokens = self._tokens(self._complete(prompt, self.asking))
-            return explained(tokens, self._settled(before, len(tokens)))
+            found = explained(tokens, self._settled(before, len(tokens)))
+            self.unsettled = False
+            return found
+
+    def _version(self) -> str:
+        """What `/version` says; a router between may not know it."""
+        try:
+            return self.http.get("/version").text("version") or UNKNOWN
+        except EngineError as error:
+            if "status 404" not in error.what:
+                raise
+            return UNKNOWN
+
+    def _wait_until_quiet(self) -> None:
+        deadline = time.monotonic() + self.settling
+        before = self._counters()
+        while True:
+            time.sleep(self.rest)
+            self.seen = self._counters()
+            if self.seen == before:
+                return
+            if time.monotonic() > deadline:
+                raise Void("the server drafts though nothing was asked of it", cure=OTHERS)
+            before = self.seen
 
     def _complete(self, prompt: Sequence[int], asking: Asking) -> Config:
         """A completion, its prompt and length checked."""

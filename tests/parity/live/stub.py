@@ -48,7 +48,7 @@ class Stub:
         cache: its cache's dtype.
         failures: what happens to the requests that come first: a status, or 0 for a closed connection.
         hang: seconds before an answer. `change`: what becomes of an answer, `info` of what it says of itself.
-        lag: readings of totals that come too early.
+        lag: readings of totals that come too early. `key`: that every request must hold.
     """
 
     engine: Literal["vllm", "sglang", "trtllm"]
@@ -63,6 +63,7 @@ class Stub:
     failures: list[int] = field(default_factory=list)
     hang: float = 0.0
     lag: int = 0
+    key: str = ""
     change: Callable[[Reply], object] = lambda reply: reply
     info: dict[str, object] = field(default_factory=dict)
     url: str = ""
@@ -192,7 +193,8 @@ def serving(stub: Stub, port: int = 0) -> Iterator[Stub]:
             pass
 
         def do_GET(self) -> None:
-            self.reply(stub.get(self.path))
+            known = not stub.key or self.headers["Authorization"] == f"Bearer {stub.key}"
+            self.reply(stub.get(self.path) if known else {"error": "Unauthorized"}, 200 if known else 401)
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

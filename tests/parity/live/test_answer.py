@@ -68,7 +68,7 @@ def test_a_stop_token_may_be_left_out() -> None:
 
 
 def test_a_step_beyond_the_end_is_refused() -> None:
-    with pytest.raises(Void, match="2 accepted tokens lie beyond the end"):
+    with pytest.raises(Void, match="make 2 tokens more than the text"):
         clipped(range(5), [3, 1], 3)  # 7 tokens, and the last step accepted only one
 
 

@@ -32,7 +32,7 @@ def stub(way: str, **changes: Any) -> Stub:
 def client(served: Stub, timeout: float = 5) -> Client:
     made = INTERFACES[served.engine].connect(served.url, "--url", Asking(3, LENGTH, timeout=timeout))
     if isinstance(made, VllmServer | TrtllmServer):
-        made.settling = 0.3
+        made.settling, made.rest = 0.3, 0.05
     return made
 
 
@@ -146,6 +146,102 @@ def test_an_answer_that_is_none(way: str, change: Callable[[Reply], object], kin
             asked.ask(PROMPT)
 
 
+@pytest.mark.parametrize("way", ["vllm", "vllm totals", "sglang"])
+def test_a_text_of_one_token_has_no_steps(way: str) -> None:
+    """The target ends at once; SGLang then leaves every count out."""
+
+    def ended(reply: Reply) -> Reply:
+        for place in (reply, *reply.get("choices", [])):
+            for name in {"token_ids", "output_ids"} & {*place}:
+                place[name] = place[name][:1]
+        if counts := (reply.get("metrics") or {}).get("speculative_decoding"):
+            counts |= {"acceptance_histogram": [0] * 4, "num_spec_steps": 0, "num_accepted_draft_tokens": 0}
+        if meta := reply.get("meta_info"):
+            reply["meta_info"] = {
+                **{k: v for k, v in meta.items() if "spec" not in k},
+                "finish_reason": {"type": "stop"},
+            }
+        return reply
+
+    with serving(stub(way)) as served:
+        asked = INTERFACES[served.engine].connect(served.url, "--url", Asking(3, LENGTH, ignore_eos=False, timeout=5))
+        asked.served(PROMPT)
+        probe = served.asked[-1]
+        assert probe.get("sampling_params", probe)["ignore_eos"] is True  # or it might show no draft
+        served.change, served.made = ended, Deaf()
+        if isinstance(asked, VllmServer):
+            asked.seen = None
+        answer = asked.ask(PROMPT)
+        assert (len(answer.tokens), answer.counts) == (1, Counts((0, 0, 0, 0)))
+
+
+def test_iterations_of_before_are_not_anybody_elses() -> None:
+    with serving(stub("trtllm")) as served:
+        served.made += [1, 2, 3]
+        asked = client(served)
+        asked.served(PROMPT)
+        assert asked.ask(PROMPT).tokens == tuple(text(PROMPT, LENGTH))
+
+
+def test_more_accepted_than_reported_as_drafted() -> None:
+    """TensorRT-LLM leaves token 0 out of the drafted ones."""
+    with serving(stub("trtllm")) as served:
+        iterations = served._iterations
+
+        def fewer() -> list[Reply]:
+            found = iterations()
+            for row in found:
+                stats = row["specDecodingStats"]
+                stats["numDraftTokens"] = min(1, stats["numDraftTokens"])
+            return found
+
+        asked = client(served)
+        asked.served(PROMPT)
+        expected = asked.ask(PROMPT)
+        served._iterations = fewer  # type: ignore[method-assign]
+        assert asked.ask(PROMPT) == expected
+
+
+def test_records_that_something_else_takes_away() -> None:
+    with serving(stub("trtllm")) as served:
+        asked = client(served)
+        asked.served(PROMPT)
+        iterations = served._iterations
+        served._iterations = lambda: iterations()[::2]  # type: ignore[method-assign]
+        with pytest.raises(Void, match="records account for") as caught:
+            asked.ask(PROMPT)
+        assert "return_perf_metrics" in str(caught.value)
+
+
+@pytest.mark.parametrize("way", ["vllm totals", "trtllm"])
+def test_a_request_that_broke_off_spoils_no_other(way: str) -> None:
+    """Its steps are still counted when it is sent again."""
+    with serving(stub(way)) as served:
+        asked = client(served)
+        asked.served(PROMPT)
+        expected = asked.ask(PROMPT)
+        served.failures = [0]
+        with pytest.raises(EngineError, match="failed"):
+            asked.ask(PROMPT)
+        served.made += [1, 1]
+        assert asked.ask(PROMPT) == expected
+
+
+def test_a_router_that_knows_no_version() -> None:
+    with serving(stub("vllm")) as served:
+        get = served.get
+        served.get = lambda path: None if path == "/version" else get(path)  # type: ignore[method-assign]
+        assert client(served).served(PROMPT).version == "of unknown version"
+
+
+def test_counters_that_do_not_tell_when_they_were_created() -> None:
+    line = 'vllm:spec_decode_num_{}{{engine="0"}} 0.0'
+    lines = [line.format("drafts_total"), line.format("accepted_tokens_total")]
+    found = read_counters("\n".join([*lines, "process_start_time_seconds 1763.5"]))
+    assert found
+    assert found.born == "1763.5"
+
+
 @pytest.mark.parametrize("way", ["vllm totals", "trtllm"])
 def test_somebody_else_uses_the_server(way: str) -> None:
     with serving(stub(way)) as served:
@@ -226,7 +322,7 @@ def test_sglang_under_its_older_address() -> None:
     ("stats", "told"),
     [
         ({"numRequestsWithDraftTokens": 2}, "drafted for 2 requests"),
-        ({"numAcceptedTokens": 4}, "accepted 4 of 3"),
+        ({"numAcceptedTokens": -1}, "accepted -1 tokens"),
         ({"numAcceptedTokens": None}, "lacks drafted tokens"),
     ],
 )
@@ -254,6 +350,23 @@ def test_a_server_that_hangs(way: str) -> None:
         served.hang = 2.0
         with pytest.raises(EngineError, match="TimeoutError"):
             asked.ask(PROMPT)
+
+
+def test_a_server_that_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(stub("vllm", key="secret")) as served:
+        with pytest.raises(EngineError, match="status 401") as caught:
+            client(served).served(PROMPT)
+        assert "DRAFTCONV_API_KEY" in caught.value.cure
+        monkeypatch.setenv("DRAFTCONV_API_KEY", "secret")
+        assert client(served).served(PROMPT).version == "9.9"
+
+
+def test_an_address_as_other_clients_want_it() -> None:
+    with serving(stub("vllm")) as served:
+        asked = INTERFACES["vllm"].connect(f"{served.url}/v1", "--url", Asking(3, LENGTH))
+        with pytest.raises(EngineError, match="status 404") as caught:
+            asked.served(PROMPT)
+    assert caught.value.cure == "leave /v1 out of the address"
 
 
 def test_nobody_listens() -> None:
