@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from draftconv.checkpoint import show
 from draftconv.errors import EngineError
 from draftconv.parity.http import Http
 from draftconv.parity.live.process import engine_process, located, tail
@@ -96,4 +95,4 @@ def launched(launch: Launch, port: int, directory: Path, environment: Mapping[st
 def _cure(argv: Sequence[str]) -> str:
     import shlex
 
-    return f"see what it says when you start it yourself: {show(shlex.join(argv))}"
+    return f"see what it says when you start it yourself: {shlex.join(argv)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -16,7 +17,10 @@ from draftconv.errors import EngineError
 
 GRACE = 30.0
 """Seconds that an engine has to end by itself."""
-_TAIL = 4000
+_TAIL = 64_000
+_FAULT = re.compile(r"\w+(?:Error|Exception): \S|\bValue error, ")
+_ELSEWHERE = "See root cause above"
+"""What vLLM's API server ends with when its engine did not start."""
 
 
 @contextmanager
@@ -66,11 +70,14 @@ def located(argv: Sequence[str], python: Path | None) -> tuple[str, ...]:
 
 
 def tail(log: Path) -> str:
-    """The last line of a log that says something, and where the rest is."""
+    """The last line of a log that names a fault, else the last that says something, and where the rest is."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    return f"{show(lines[-1])}; see {show(log)}" if lines else f"{show(log)} is empty"
+    if not lines:
+        return f"{show(log)} is empty"
+    faults = [line for line in lines if _FAULT.search(line) and _ELSEWHERE not in line]
+    return f"{show((faults or lines)[-1])}; see {show(log)}"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

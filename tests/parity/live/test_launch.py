@@ -115,6 +115,24 @@ def test_a_server_that_ends_by_itself_says_why(tmp_path: Path) -> None:
     ):
         pass
     assert caught.value.why == f"out of memory; see {tmp_path}/server.log"
+    assert caught.value.cure.endswith(f"--port {caught.value.cure.rsplit()[-1]}")  # a command that can be pasted whole
+    assert "characters)" not in caught.value.cure
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("ValidationError: 1 validation error\n  Value error, max_model_len is too large\n    For more visit x",
+         "Value error, max_model_len is too large"),
+        ("(EngineCore) ValueError: no room for the KV cache\nRuntimeError: Engine core initialization failed. "
+         "See root cause above. Failed core proc(s): {}\n", "(EngineCore) ValueError: no room for the KV cache"),
+        ("INFO loading\nINFO still loading\n", "INFO still loading"),
+    ],
+)  # fmt: skip
+def test_the_line_of_a_log_that_tells(log: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(log)
+    assert process.tail(path) == f"{told}; see {path}"
 
 
 def test_a_server_that_is_never_ready(tmp_path: Path) -> None:
