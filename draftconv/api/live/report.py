@@ -89,7 +89,7 @@ def _texts(asks: Sequence[Ask], ours: Mapping[str, Answer], theirs: Mapping[str,
 def _about(run: Run, requests: int) -> About:
     terms, reference = run.terms, run.store.arm(0).terms()
     version, counting = (reference.version, reference.counting) if reference else ("", "")
-    told = reference.settings if reference else {}
+    served, told = (reference.served, reference.settings) if reference else ("", {})
     return About(
         how="live",
         target=terms.target,
@@ -111,7 +111,7 @@ def _about(run: Run, requests: int) -> About:
             "draftconv's client": f"run on {run.interface.proven}"
             if run.interface.proven
             else "not run on the engine: held to its documented answers by stub servers",
-            **({"server": _told(run)} if run.way in ("launch", "offline") else {}),
+            **({"server": _told(run)} if run.way in ("launch", "offline") else {"server, model": served}),
             **terms.machine,
             **told,
         },

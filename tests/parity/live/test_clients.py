@@ -373,5 +373,8 @@ def test_nobody_listens() -> None:
     asked = INTERFACES["vllm"].connect("http://127.0.0.1:9", "--url-ref", Asking(3, LENGTH))
     with pytest.raises(EngineError, match="ConnectionRefusedError"):
         asked.served(PROMPT)
+    with pytest.raises(UsageError, match="--url holds a name or a password") as caught:
+        INTERFACES["vllm"].connect("http://me:secret@127.0.0.1:9", "--url", Asking(3, LENGTH))
+    assert "secret" not in str(caught.value)
     with pytest.raises(UsageError, match="--url-ref nonsense is no address"):
         INTERFACES["vllm"].connect("nonsense", "--url-ref", Asking(3, LENGTH))
