@@ -171,9 +171,9 @@ class VllmServer:
                 return self._explained(self._complete(prompt, self.asking))
             if self.unsettled:  # a request that failed on the way may still be under way
                 self._wait_until_quiet()
-            before, seen = self._counters(), self.seen
-            self.seen = before
-            if before is None or (seen and before.since(seen).steps):
+            before = self._moved()
+            if self.seen and before.since(self.seen).steps:
+                self.seen = before
                 raise Void("the server drafted between two requests", why="its counts are totals", cure=OTHERS)
             self.unsettled = True
             tokens = self._tokens(self._complete(prompt, self.asking))
@@ -192,15 +192,28 @@ class VllmServer:
 
     def _wait_until_quiet(self) -> None:
         deadline = time.monotonic() + self.settling
-        before = self._counters()
+        before = self._moved()
         while True:
             time.sleep(self.rest)
-            self.seen = self._counters()
+            self.seen = self._moved()
             if self.seen == before:
                 return
             if time.monotonic() > deadline:
                 raise Void("the server drafts though nothing was asked of it", cure=OTHERS)
             before = self.seen
+
+    def _moved(self) -> Counters:
+        """The counters now. One that was started again is asked no more: it may hold another drafter.
+
+        Raises:
+            Void: it was.
+        """
+        now = self._counters()
+        if now is None:
+            raise Void("the server has no counters any more", why="its counts are totals", cure=OTHERS)
+        if self.seen:
+            now.since(self.seen)
+        return now
 
     def _complete(self, prompt: Sequence[int], asking: Asking) -> Config:
         """A completion, its prompt and length checked."""
@@ -245,8 +258,9 @@ class VllmServer:
         """The counters' difference, once it accounts for a text: they follow the answer."""
         deadline = time.monotonic() + self.settling
         while True:
-            self.seen = self._counters()
-            counts = (self.seen or before).since(before)
+            now = self._counters() or before
+            counts = now.since(before)
+            self.seen = now
             if 1 + counts.steps + counts.accepted >= length or time.monotonic() > deadline:
                 return counts
             time.sleep(_POLL)

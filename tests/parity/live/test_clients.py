@@ -265,8 +265,9 @@ def test_a_server_that_was_started_again() -> None:
         asked = client(served)
         asked.served(PROMPT)
         served.made.clear()
-        with pytest.raises(Void, match="counters went backwards"):
-            asked.ask(PROMPT)
+        for _ in range(2):  # whatever it is asked then, it may hold another drafter
+            with pytest.raises(Void, match="counters went backwards"):
+                asked.ask(PROMPT)
         asked.served(PROMPT)
         served.born = "2.0"
         with pytest.raises(Void, match="counters went backwards"):
