@@ -137,8 +137,8 @@ def _refuse_other(run: Run, arm: LiveArm, served: Served) -> None:
             raise EngineError(
                 f"the server is the one that answered for {show(other.name)}, not one with {show(arm.name)}",
                 why="a drafter would be compared with itself",
-                cure=(start_of(run, arm) or "start a server with this drafter")
-                + ("; if it is another one, give its drafter another path" * (not served.born)),
+                cure="if it is another, give its drafter another path; else " * (not served.born)
+                + (start_of(run, arm) or "start a server with this drafter"),
             )
 
 

@@ -19,6 +19,7 @@ GRACE = 30.0
 """Seconds that an engine has to end by itself."""
 _TAIL = 64_000
 _FAULT = re.compile(r"\w+(?:Error|Exception): \S|\bValue error, ")
+_ASIDE = re.compile(r"\b(?:DEBUG|INFO|WARNING)\b")
 _ELSEWHERE = "See root cause above"
 """What vLLM's API server ends with when its engine did not start."""
 
@@ -76,7 +77,7 @@ def tail(log: Path) -> str:
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     if not lines:
         return f"{show(log)} is empty"
-    faults = [line for line in lines if _FAULT.search(line) and _ELSEWHERE not in line]
+    faults = [line for line in lines if _FAULT.search(line) and not _ASIDE.search(line) and _ELSEWHERE not in line]
     return f"{show((faults or lines)[-1])}; see {show(log)}"
 
 

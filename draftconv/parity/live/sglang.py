@@ -96,8 +96,10 @@ class SglangServer:
                 cure="start it with the command that `draftconv serve` prints",
             )
         if accepted is None or histogram is None:
-            raise BadCheckpoint(
-                f"{meta.where} has no spec_num_correct_drafts or no spec_correct_drafts_histogram, as before mid-2026"
+            raise EngineError(
+                f"{meta.where} has no spec_num_correct_drafts or no spec_correct_drafts_histogram, as before mid-2026",
+                why="what older servers count under other names was not proven to be the same",
+                cure="take SGLang 0.5.23 or later",
             )
         return counted(histogram, steps, accepted, self.asking.depth)
 

@@ -71,10 +71,12 @@ def refuse_forced(arm: str, answers: Sequence[Answer]) -> None:
         Void: they are such.
     """
     counts = Counts.pooled(answer.counts for answer in answers)
+    if counts.steps < FEWEST_STEPS:
+        return
     used = [j for j, steps in enumerate(counts.histogram) if steps]
-    alike = len({answer.counts for answer in answers}) == 1
+    alike = len(answers) >= FEWEST_TEXTS and len({answer.counts for answer in answers}) == 1
     forced = len(used) == 1 or (alike and counts.steps - counts.histogram[used[-1]] == len(answers))
-    if counts.steps >= FEWEST_STEPS and forced and used[-1]:
+    if forced and used[-1]:
         raise Void(
             f"{show(arm)} accepted exactly {used[-1]} tokens in each of {counts.steps} steps",
             why="a server that was told how many to accept does so, a drafter does not",

@@ -126,7 +126,7 @@ def test_a_server_that_ends_by_itself_says_why(tmp_path: Path) -> None:
          "Value error, max_model_len is too large"),
         ("(EngineCore) ValueError: no room for the KV cache\nRuntimeError: Engine core initialization failed. "
          "See root cause above. Failed core proc(s): {}\n", "(EngineCore) ValueError: no room for the KV cache"),
-        ("INFO loading\nINFO still loading\n", "INFO still loading"),
+        ("WARNING errors like `OSError: [Errno 24]`\nINFO still loading\n", "INFO still loading"),
     ],
 )  # fmt: skip
 def test_the_line_of_a_log_that_tells(log: str, told: str, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_switches_that_are_off() -> None:
 def test_equal_acceptance_in_every_step() -> None:
     with pytest.raises(Void, match="exactly 2 tokens in each of 150 steps"):
         refuse_forced("out", [Answer((1, 2), Counts((0, 0, 150, 0)))])
-    for histogram in ((150, 0, 0, 0), (0, 2, 150, 0), (0, 0, 50, 0)):
+    for histogram in ((150, 0, 0, 0), (0, 2, 150, 0), (0, 0, 50, 0), (0, 0, 0, 0)):
         refuse_forced("out", [Answer((1, 2), Counts(histogram))])
 
 
