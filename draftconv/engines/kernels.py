@@ -73,6 +73,7 @@ class Kernel:
         notes: conditions: switches, environment variables, what differs on some machines.
         mla: whether it also serves latent attention.
         asked: only for a recipe that names the format, because it gains nothing over 16 bits.
+        arguments: without which a server does not start with it.
     """
 
     engine: str
@@ -89,6 +90,7 @@ class Kernel:
     notes: tuple[str, ...] = ()
     mla: bool = True
     asked: bool = False
+    arguments: tuple[str, ...] = ()
 
     def serves(self, scheme: Scheme, form: FormatName | None, *, mla: bool) -> bool:
         """True when it stores and runs this scheme, in this format if one is named."""
@@ -185,7 +187,8 @@ KERNELS: tuple[Kernel, ...] = (
            "FP4 arithmetic, weights and activations", f"{_SQ}/modelopt_quant.py, 0.5.23", mla=False),
     Kernel("sglang", ("sm90",), "modelopt-nvfp4", (("nvfp4", "group"),), NVFP4_BLOCK,
            f"{_A16} (FP4 Marlin ignores the activation scales)", f"{_SQ}/modelopt_quant.py, 0.5.23",
-           notes=("start with --fp4-gemm-backend marlin",), mla=False),
+           notes=("starts with --fp4-gemm-backend marlin only",), mla=False,
+           arguments=("--fp4-gemm-backend", "marlin")),
     Kernel("sglang", NVIDIA, "gptq", (CHANNEL, GROUP), None, f"{_A16} (Marlin)",
            f"{_SQ}/gptq/gptq.py, 0.5.23", groups=_MARLIN_GROUPS, scales=("weight",)),
     Kernel("sglang", NVIDIA, "autoawq", (GROUP,), None, f"{_A16} (Marlin)",
@@ -378,24 +381,21 @@ def usual_style(engine: str, form: FormatName) -> str | None:
     return next((kernel.style for kernel in KERNELS if (kernel.engine, kernel.format) == (engine, form)), None)
 
 
-def stored_kernel(
-    spec: EngineSpec, form: FormatName, grid: GridName, per: Per | None, inputs: InputScheme | None, *, mla: bool
-) -> Kernel | None:
-    """What runs weights that are stored so; None where no row does, or `spec` names no hardware.
+def stored_kernel(spec: EngineSpec, form: FormatName, style: str | None, scheme: Scheme, *, mla: bool) -> Kernel:
+    """What runs weights that are stored so, on the hardware that `spec` names.
 
-    Args:
-        per: None where the file does not tell.
+    Raises:
+        Refused: nothing does.
     """
-    for kernel in KERNELS:
-        if (
-            (kernel.engine, kernel.format, kernel.inputs) == (spec.name, form, inputs)
-            and spec.hardware is not None
-            and CHIPS[spec.hardware] in kernel.chips
-            and any(held == grid and per in (None, its) for held, its in kernel.holds)
-            and (kernel.mla or not mla)
-        ):
+    hardware = str(spec.hardware)
+    for kernel in _kernels(scheme, form, spec.name, hardware, mla=mla):
+        if form != "autoawq" or style == kernel.style:  # two methods read the same tensors
             return kernel
-    return None
+    why, source = _gap(Recipe("", "", scheme, (), form), spec.name, CHIPS[hardware], mla=mla)
+    raise Refused(
+        f"{TITLES[spec.name]} on {hardware} has no kernel for these weights",
+        why=f"they are {form}, {scheme.weights.title}, activations {scheme.inputs or '16 bit'}: {why} ({source})",
+    )
 
 
 def widest(recipe: Recipe) -> Deployment:

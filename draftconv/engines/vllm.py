@@ -576,9 +576,13 @@ CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "4"}
 
 def _command(start: Start, spec: EngineSpec) -> ServeCommand:
     speculative = {"model": start.directory, "method": "eagle3", "num_speculative_tokens": start.drafts}
+    if start.revision:
+        speculative |= {"revision": start.revision}
     argv = ["vllm", "serve", start.model, "--host", LOOPBACK]
     if spec.hardware == "cpu":
         argv = [*CPU_SERVER, "--model", start.model, "--host", LOOPBACK, *CPU_OPTIONS]
+    if start.model_revision:
+        argv += ["--revision", start.model_revision]
     if start.tensor_parallel > 1:
         argv += ["--tensor-parallel-size", str(start.tensor_parallel)]
     if start.target.remote_code:

@@ -137,6 +137,35 @@ class TestTrtllm:
             command("trtllm", vary(LLAMA, boundaries=(0, 4, 5)))
 
 
+class TestRevisions:
+    """A drafter or target on the Hub that is pinned to a commit is served at it, or not at all."""
+
+    PINNED = vary_target(LLAMA_TARGET, repo="someone/llama-test@main")
+
+    def of(self, engine: str, target: Target = LLAMA_TARGET, **more: str) -> ServeCommand:
+        spec = parse_engine(engine)
+        return ENGINES[spec.name].command(Start("a/drafter", LLAMA, target, **more), spec)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("engine", ["vllm", "vllm:cpu", "sglang"])
+    def test_of_the_target(self, engine: str) -> None:
+        argv = self.of(engine, self.PINNED).argv
+        assert argv[argv.index("--revision") + 1] == "main"
+        assert "someone/llama-test" in argv
+
+    def test_of_the_drafter(self) -> None:
+        told = json.loads(self.of("vllm", revision="abc").argv[-1])
+        assert (told["model"], told["revision"]) == ("a/drafter", "abc")
+        argv = self.of("sglang", revision="abc").argv
+        assert argv[argv.index("--speculative-draft-model-revision") + 1] == "abc"
+
+    @pytest.mark.parametrize(("pinned", "revision"), [(True, None), (False, "abc")])
+    def test_what_tensorrt_llm_cannot_be_told(self, pinned: bool, revision: str | None) -> None:
+        more = {"revision": revision} if revision else {}
+        with pytest.raises(UsageError, match="cannot be told revision") as caught:
+            self.of("trtllm", self.PINNED if pinned else LLAMA_TARGET, **more)
+        assert "hf download" in caught.value.cure
+
+
 class TestStart:
     def test_a_local_target_is_served_from_its_path(self) -> None:
         target = vary_target(LLAMA_TARGET, path=Path("/models/llama"))
