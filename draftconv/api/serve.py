@@ -66,6 +66,7 @@ def serve(
     drafter = read_drafter(open_checkpoint(source), hints(layout, aux_convention, goal))
     out = f"{Path(drafter.checkpoint.name).name}-{spec.name}"
     convert = shlex.join(["draftconv", "convert", str(source), out, "--to", spec.name, "--target", target])
+    look = shlex.join(["draftconv", "inspect", str(source), "--for", engine, "--target", target])
     here = f"{spec.name}:{spec.hardware}"
     again = f"quantize the 16-bit drafter with --for {here}, or write 16-bit weights: {convert} --dequantize"
     known = frozenset(problem.code for problem in check_drafter(drafter, goal).problems)
@@ -77,7 +78,11 @@ def serve(
         raise CheckFailed(
             f"{ENGINES[spec.name].title} would not serve this drafter as it was trained ({verdict.status})",
             why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
-            cure=again if elsewhere else f"convert it first: {convert}",
+            cure=again
+            if elsewhere
+            else f"see which conversion helps: {look}"
+            if quantized
+            else f"convert it first: {convert}",
         )
     notes, arguments = _runs(drafter, spec, tensor_parallel, again)
     directory, revision = _opened(source)

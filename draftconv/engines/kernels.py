@@ -71,7 +71,7 @@ class Kernel:
         executed: the arithmetic in words, which need not be what the file declares.
         scales: dtypes a scale may be stored in without being rounded when it is loaded.
         notes: conditions: switches, environment variables, what differs on some machines.
-        mla: whether it also serves latent attention.
+        mla: whether it also serves latent attention. `gqa`: whether it serves Llama-style drafters.
         asked: only for a recipe that names the format, because it gains nothing over 16 bits.
         arguments: without which a server does not start with it.
     """
@@ -89,6 +89,7 @@ class Kernel:
     scales: tuple[ScaleDtype, ...] = ("weight", "F32", "F8_E4M3", "E8M0")
     notes: tuple[str, ...] = ()
     mla: bool = True
+    gqa: bool = True
     asked: bool = False
     arguments: tuple[str, ...] = ()
 
@@ -101,7 +102,7 @@ class Kernel:
             and scheme.inputs == self.inputs
             and weights.scale_dtype in self.scales
             and (not self.groups or weights.group is None or weights.group in self.groups)
-            and (self.mla or not mla)
+            and (self.mla if mla else self.gqa)
         )
 
 
@@ -144,7 +145,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("vllm", GPUS, "modelopt-fp8", (("fp8", "tensor"),), FP8_TENSOR,
            "FP8 arithmetic, activations under a fixed scale", f"{_VQ}/modelopt.py, 0.33.0"),
     Kernel("vllm", ("cpu",), "modelopt-fp8", (("fp8", "tensor"),), FP8_TENSOR,
-           "FP8 arithmetic, activations under a fixed scale", f"{_VQ}/modelopt.py, 0.32.0", "inferred"),
+           "FP8 arithmetic, activations under a fixed scale", f"{_VQ}/modelopt.py, 0.32.0", "run", gqa=False),
     Kernel("vllm", ("sm90", "gfx942", "gfx950"), "compressed-int", (("int8", "channel"),), INT8_TOKEN,
            "INT8 arithmetic, activations scaled per token", _CT),
     Kernel("vllm", ("cpu",), "compressed-int", (("int8", "channel"),), INT8_TOKEN,
@@ -257,6 +258,10 @@ GAPS: tuple[Gap, ...] = (
         _CT, grids=("int4",), scales=("F32",)),
     Gap("vllm", "NVFP4 is only emulated on this chip: dequantized at every call",
         f"{_VQ}/modelopt.py, 0.33.0", chips=AMD, grids=("nvfp4",)),
+    Gap("vllm", "a Llama-style drafter joins its activation function with the rounding to static FP8, for which the "
+        "CPU build has no silu_and_mul_quant: it loads and ends at the first draft",
+        "vllm/model_executor/layers/fusion/fused_act_quant.py, 0.32.0; run", chips=("cpu",), grids=("fp8",),
+        inputs=(FP8_TENSOR,)),
     Gap("vllm", "NVFP4 has no kernel on a CPU", f"{_VQ}/modelopt.py, 0.33.0", chips=("cpu",), grids=("nvfp4",)),
     Gap("vllm", "MXFP4 beside static FP8 activations is native on MI350 only; elsewhere it is emulated, "
         "with amd-quark at run time", f"{_VQ}/quark/quark.py, 0.33.0", grids=("mxfp4",)),

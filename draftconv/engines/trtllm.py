@@ -519,6 +519,9 @@ RULES: tuple[Rule, ...] = (
 
 SERVE_FILE = "serve.yaml"
 
+INT4_TARGETS = frozenset({"moonshotai/Kimi-K2.5", "moonshotai/Kimi-K2.6"})
+"""Targets whose weights are INT4 of compressed-tensors, which _torch/model_config.py (main 2026 H2) raises for."""
+
 
 def _command(start: Start, spec: EngineSpec) -> ServeCommand:
     _refuse_revisions(start)
@@ -564,6 +567,9 @@ def _speculative(start: Start, old: bool) -> dict[str, Yaml]:
 def _notes(start: Start, spec: EngineSpec) -> list[str]:
     facts, target = start.facts, start.target
     notes = list(remote_code_note(target, "--trust_remote_code"))
+    if start.model in INT4_TARGETS:
+        notes.append(f"TensorRT-LLM does not read the INT4 weights of {start.model}: give --target a model in NVFP4 or "
+                     "FP8, such as kimi-k2.6-nvfp4")  # fmt: skip
     if facts.eagle == "3.1":
         notes.append("EAGLE-3.1 needs a TensorRT-LLM of 2026-06 or later, the 1.3 line (PR 14988)")
     if isinstance(facts.attention, Gqa) and target.family == "deepseek":

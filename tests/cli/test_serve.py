@@ -146,10 +146,10 @@ def quantized(tmp_path: Path, recorded: Recorded) -> Callable[[str, str], str]:
 @pytest.mark.parametrize(
     ("recipe", "made", "asked", "why"),
     [
-        ("w4a8", "vllm:cpu", "vllm:b200", "no kernel takes weights INT4 per channel"),
-        ("w4a8-fp8", "vllm:h200", "vllm:b200", "INT4 times FP8 has a kernel on Hopper only"),
+        ("w4a8", "vllm:cpu", "vllm:b200", "INT4 in bytes on a CPU only"),
+        ("w4a8-fp8", "vllm:h200", "vllm:b200", "INT4 by FP8 is multiplied on Hopper only"),
         ("nvfp4", "vllm:b200", "vllm:mi325x", "NVFP4 is only emulated on this chip"),
-        ("nvfp4", "vllm:b200", "vllm:cpu", "NVFP4 has no kernel on a CPU"),
+        ("nvfp4", "vllm:b200", "vllm:cpu", "CPU multiplies no NVFP4"),
         ("nvfp4", "trtllm:b200", "trtllm:h200", "NVFP4 needs Blackwell"),
         ("w4a16", "sglang:b200", "sglang:mi325x", "compressed-tensors INT4 on ROCm"),
     ],

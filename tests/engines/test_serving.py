@@ -53,6 +53,8 @@ class TestVllm:
         assert "0.22" in note
         assert any("43482" in note for note in command("vllm", FACTS["mla 3.1"], KIMI_TARGET).notes)
         assert any("capped" in note and "8192" in note for note in command("vllm", FACTS["llama, yarn"]).notes)
+        (untold,) = command("vllm", vary(FACTS["llama, yarn"], max_positions=None)).notes
+        assert "None" not in untold
         assert any("VLLM_CPU_KVCACHE_SPACE" in note for note in command("vllm:cpu").notes)
         assert any("block size" in note for note in command("vllm:cpu", MLA, LLAMA_TARGET).notes)
 
@@ -124,6 +126,9 @@ class TestTrtllm:
     def test_notes(self) -> None:
         assert any("2026-06" in note for note in command("trtllm", FACTS["llama 3.1"]).notes)
         assert any("not proven" in note for note in command("trtllm", LLAMA, KIMI_TARGET).notes)
+        kimi = vary_target(KIMI_TARGET, repo="moonshotai/Kimi-K2.6")
+        assert any("kimi-k2.6-nvfp4" in note for note in command("trtllm", MLA, kimi).notes)
+        assert not any("nvfp4" in note for note in command("trtllm", MLA, KIMI_TARGET).notes)
         found = command("trtllm", MLA, KIMI_TARGET)
         assert not any("not proven" in note for note in found.notes)
         assert "--trust_remote_code" in found.argv
