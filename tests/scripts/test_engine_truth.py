@@ -86,6 +86,22 @@ def test_counts_may_differ_from_one_cpu_to_another() -> None:
     assert changes([dataclasses.replace(before, predicted="202 steps", observed="202 steps")], truth) == []
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        dataclasses.replace(GOOD, observed="refused"),
+        dataclasses.replace(GOOD, agrees=False),
+        Row("conversions", "a: torchspec, converted", "199 steps", "198 steps", True),
+    ],
+)
+def test_a_committed_row_that_contradicts_itself_fails(
+    row: Row, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(Truth("vLLM 0.32.0, CPU", "abc", "2026-11-21", (row,)), table)
+    assert run("--check", rows=parts()) == 1
+    assert f"{row.part}: {row.case}: the committed row says" in capsys.readouterr().out
+
+
 def test_a_check_writes_nothing(table: Path) -> None:
     before = table.read_bytes()
     run("--check", rows=parts(GOOD, BAD))
