@@ -220,12 +220,17 @@ def serving(words: list[str], log: Path, port: int) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not ENGINE.exists(), reason="no engine environment; scripts/engine-env makes one")
-def test_a_real_vllm_answers_and_counts(tmp_path: Path) -> None:
-    port = free_port()
-    words = ["serve", DRAFTER, "--for", "vllm:cpu", "--target", TARGET, "--engine-python", str(ENGINE)]
+@pytest.mark.parametrize(("name", "recipe"), [("llama-eagle3.1", None), ("mla-eagle3.1", "w4a8")])
+def test_a_real_vllm_answers_and_counts(name: str, recipe: str | None, tmp_path: Path) -> None:
+    port, drafter, target = free_port(), str(DATA / "drafters" / name), str(DATA / "targets" / name.partition("-")[0])
+    if recipe:
+        options = QuantizeOptions(recipe, ("vllm:cpu",), convert=ConvertOptions(target=target))
+        quantize(drafter, tmp_path / "small", options)
+        drafter = str(tmp_path / "small")
+    words = ["serve", drafter, "--for", "vllm:cpu", "--target", target, "--engine-python", str(ENGINE)]
     argv = [sys.executable, "-m", "draftconv", *words, "--port", str(port), "--exec"]
     with serving(argv, tmp_path / "log", port):
-        body = {"model": TARGET, "prompt": list(range(40, 60)), "max_tokens": 32, "temperature": 0, "ignore_eos": True}
+        body = {"model": target, "prompt": list(range(40, 60)), "max_tokens": 32, "temperature": 0, "ignore_eos": True}
         request = Request(
             f"{address(port)}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )

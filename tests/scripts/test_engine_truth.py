@@ -101,7 +101,7 @@ def test_a_committed_row_that_contradicts_itself_fails(
     row: Row, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(Truth("vLLM 0.32.0, CPU", "abc", "2026-11-21", (row,)), table)
-    assert run("--check", rows=parts()) == 1
+    assert run("--check", rows=Parts()) == 1
     assert f"{row.part}: {row.case}: the committed row says" in capsys.readouterr().out
 
 
