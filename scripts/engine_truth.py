@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from truth.store import Store, made_by
-from truth.table import PARTS, Part, Row, Truth, changes, disagreements, load, plain, save
+from truth.table import PARTS, Part, Row, Truth, changes, disagreements, incoherent, load, plain, save
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs" / "engine-truth.json"
@@ -152,7 +152,8 @@ def main(argv: Sequence[str], start: Callable[[], str] | None = None, rows: Rows
         with tempfile.TemporaryDirectory() as directory:
             work = Path(directory)
             found = collect(chosen, rows or fixed, work, Store(work / "answers", version))
-        faults = [*disagreements(found), *changes(found, load(TABLE))]
+        committed = load(TABLE)
+        faults = [*disagreements(found), *changes(found, committed), *incoherent(committed)]
     else:
         work = fresh(options.work)
         found = collect(chosen, rows or everything, work, Store(options.work / "answers", version))

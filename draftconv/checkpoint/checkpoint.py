@@ -28,6 +28,7 @@ SIDECARS = (
 
 FORCED_HUB = "hf://"
 _HUB_ID = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
+_REVISION = r"[A-Za-z0-9][\w./-]*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def open_checkpoint(
     """Open a local directory or weights file, or a repository on the Hub.
 
     Args:
-        spec: a path (which wins when it exists), `owner/name`, or `hf://owner/name[@revision]`.
+        spec: a path (which wins when it exists), or `[hf://]owner/name[@revision]`.
         revision: branch, tag or commit on the Hub.
         token: for private repositories; without it huggingface_hub's own is used.
         download: fetch a repository's weights into the Hub cache first, to convert them; without
@@ -129,10 +130,10 @@ def local_path(spec: str | Path) -> Path | None:
     path = Path(spec)
     if os.path.exists(path):  # noqa: PTH110  (Path.exists raises on a name that is too long)
         return path
-    if isinstance(spec, Path) or not re.fullmatch(_HUB_ID, text):
+    if isinstance(spec, Path) or not re.fullmatch(f"{_HUB_ID}(@{_REVISION})?", text):
         raise BadCheckpoint(
             f"{show(text)} does not exist",
-            cure="pass a directory with config.json and weights, or a Hub id OWNER/NAME",
+            cure="pass a directory with config.json and weights, or a Hub id OWNER/NAME[@REVISION]",
         )
     return None
 

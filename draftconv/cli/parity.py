@@ -245,8 +245,13 @@ def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str
         case "json":
             output.print_json([asdict(step) for step in steps])
         case "human":
+            told: set[str] = set()
             for number, step in enumerate(steps, 1):
                 print(f"# {number}. {safe(step.title)}")
+                for note in step.notes:
+                    if note not in told:
+                        print(f"# note: {safe(note)}")
+                told |= {*step.notes}
                 for name, text in step.files.items():
                     print("\n".join([f"cat > {safe(name)} <<'END'", *map(safe, text.splitlines()), "END"]))
                 for argv in step.commands:

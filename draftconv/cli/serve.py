@@ -12,7 +12,7 @@ from draftconv.cli.options import format_option, reading_options
 EPILOG = """\b
 Examples:
   draftconv serve out --for vllm --target moonshotai/Kimi-K2.6 --tp 8
-  draftconv serve out --for trtllm@1.2:b200 --target kimi-k2.6 --drafts 4
+  draftconv serve out --for trtllm@1.2:b200 --target kimi-k2.6-nvfp4 --drafts 4
   draftconv serve out --for vllm:cpu --target target --port 8000 --exec
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeVar, get_args, get_origin
 
@@ -11,6 +12,9 @@ from pydantic_core import ErrorDetails
 
 from draftconv.checkpoint import show
 from draftconv.errors import UsageError, did_you_mean
+
+SHOWN = 80
+"""Characters of a text that a message repeats."""
 
 
 class Part(BaseModel):
@@ -43,7 +47,7 @@ def read_yaml(
     try:
         _refuse_twice(yaml.compose(text, yaml.SafeLoader), where)
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # nested too deeply; a date that is none
         raise UsageError(f"{where} is not YAML: {_where(error)}", cure=f"{example} is an example") from error
     if not isinstance(data, dict):
         raise UsageError(f"{where} is no mapping of keys to values", cure=_keys(model))
@@ -95,11 +99,18 @@ def _told(model: type[Part], noun: str, wanted: Mapping[str, str], details: Erro
             return f"{key} is missing", f"add {key}: {_wanted(model, path, wanted)}"
         case "literal_error":
             known = _words(model, path)
-            return f"{key}: {details['input']!r} is none of {', '.join(known)}", did_you_mean(
+            return f"{key}: {_short(details['input'])} is none of {', '.join(known)}", did_you_mean(
                 str(details["input"]), known, f"write {key}: {' or '.join(known)}"
             )
         case _:
-            return f"{key}: {details['input']!r} is no {_wanted(model, path, wanted)}", ""
+            return f"{key}: {_short(details['input'])} is no {_wanted(model, path, wanted)}", ""
+
+
+def _short(value: object) -> str:
+    """A value in few words: aliases can make one that has no end on paper."""
+    words = reprlib.Repr()
+    words.maxlevel, words.maxstring = 1, SHOWN
+    return words.repr(value)
 
 
 def _wanted(model: type[Part], path: Sequence[str], wanted: Mapping[str, str]) -> str:
@@ -136,7 +147,7 @@ def _keys(part: type[Part]) -> str:
     return f"keys: {', '.join(part.keys())}"
 
 
-def _where(error: yaml.YAMLError) -> str:
+def _where(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"line {error.problem_mark.line + 1}: {error.problem}"
     return "it cannot be parsed"

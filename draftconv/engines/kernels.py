@@ -71,8 +71,9 @@ class Kernel:
         executed: the arithmetic in words, which need not be what the file declares.
         scales: dtypes a scale may be stored in without being rounded when it is loaded.
         notes: conditions: switches, environment variables, what differs on some machines.
-        mla: whether it also serves latent attention.
+        mla: whether it also serves latent attention. `gqa`: whether it serves Llama-style drafters.
         asked: only for a recipe that names the format, because it gains nothing over 16 bits.
+        arguments: without which a server does not start with it.
     """
 
     engine: str
@@ -88,7 +89,9 @@ class Kernel:
     scales: tuple[ScaleDtype, ...] = ("weight", "F32", "F8_E4M3", "E8M0")
     notes: tuple[str, ...] = ()
     mla: bool = True
+    gqa: bool = True
     asked: bool = False
+    arguments: tuple[str, ...] = ()
 
     def serves(self, scheme: Scheme, form: FormatName | None, *, mla: bool) -> bool:
         """True when it stores and runs this scheme, in this format if one is named."""
@@ -99,7 +102,7 @@ class Kernel:
             and scheme.inputs == self.inputs
             and weights.scale_dtype in self.scales
             and (not self.groups or weights.group is None or weights.group in self.groups)
-            and (self.mla or not mla)
+            and (self.mla if mla else self.gqa)
         )
 
 
@@ -142,7 +145,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("vllm", GPUS, "modelopt-fp8", (("fp8", "tensor"),), FP8_TENSOR,
            "FP8 arithmetic, activations under a fixed scale", f"{_VQ}/modelopt.py, 0.33.0"),
     Kernel("vllm", ("cpu",), "modelopt-fp8", (("fp8", "tensor"),), FP8_TENSOR,
-           "FP8 arithmetic, activations under a fixed scale", f"{_VQ}/modelopt.py, 0.32.0", "inferred"),
+           "FP8 arithmetic, activations under a fixed scale", f"{_VQ}/modelopt.py, 0.32.0", "run", gqa=False),
     Kernel("vllm", ("sm90", "gfx942", "gfx950"), "compressed-int", (("int8", "channel"),), INT8_TOKEN,
            "INT8 arithmetic, activations scaled per token", _CT),
     Kernel("vllm", ("cpu",), "compressed-int", (("int8", "channel"),), INT8_TOKEN,
@@ -185,7 +188,8 @@ KERNELS: tuple[Kernel, ...] = (
            "FP4 arithmetic, weights and activations", f"{_SQ}/modelopt_quant.py, 0.5.23", mla=False),
     Kernel("sglang", ("sm90",), "modelopt-nvfp4", (("nvfp4", "group"),), NVFP4_BLOCK,
            f"{_A16} (FP4 Marlin ignores the activation scales)", f"{_SQ}/modelopt_quant.py, 0.5.23",
-           notes=("start with --fp4-gemm-backend marlin",), mla=False),
+           notes=("starts with --fp4-gemm-backend marlin only",), mla=False,
+           arguments=("--fp4-gemm-backend", "marlin")),
     Kernel("sglang", NVIDIA, "gptq", (CHANNEL, GROUP), None, f"{_A16} (Marlin)",
            f"{_SQ}/gptq/gptq.py, 0.5.23", groups=_MARLIN_GROUPS, scales=("weight",)),
     Kernel("sglang", NVIDIA, "autoawq", (GROUP,), None, f"{_A16} (Marlin)",
@@ -254,6 +258,10 @@ GAPS: tuple[Gap, ...] = (
         _CT, grids=("int4",), scales=("F32",)),
     Gap("vllm", "NVFP4 is only emulated on this chip: dequantized at every call",
         f"{_VQ}/modelopt.py, 0.33.0", chips=AMD, grids=("nvfp4",)),
+    Gap("vllm", "a Llama-style drafter joins its activation function with the rounding to static FP8, for which the "
+        "CPU build has no silu_and_mul_quant: it loads and ends at the first draft",
+        "vllm/model_executor/layers/fusion/fused_act_quant.py, 0.32.0; run", chips=("cpu",), grids=("fp8",),
+        inputs=(FP8_TENSOR,)),
     Gap("vllm", "NVFP4 has no kernel on a CPU", f"{_VQ}/modelopt.py, 0.33.0", chips=("cpu",), grids=("nvfp4",)),
     Gap("vllm", "MXFP4 beside static FP8 activations is native on MI350 only; elsewhere it is emulated, "
         "with amd-quark at run time", f"{_VQ}/quark/quark.py, 0.33.0", grids=("mxfp4",)),
@@ -378,24 +386,21 @@ def usual_style(engine: str, form: FormatName) -> str | None:
     return next((kernel.style for kernel in KERNELS if (kernel.engine, kernel.format) == (engine, form)), None)
 
 
-def stored_kernel(
-    spec: EngineSpec, form: FormatName, grid: GridName, per: Per | None, inputs: InputScheme | None, *, mla: bool
-) -> Kernel | None:
-    """What runs weights that are stored so; None where no row does, or `spec` names no hardware.
+def stored_kernel(spec: EngineSpec, form: FormatName, style: str | None, scheme: Scheme, *, mla: bool) -> Kernel:
+    """What runs weights that are stored so, on the hardware that `spec` names.
 
-    Args:
-        per: None where the file does not tell.
+    Raises:
+        Refused: nothing does.
     """
-    for kernel in KERNELS:
-        if (
-            (kernel.engine, kernel.format, kernel.inputs) == (spec.name, form, inputs)
-            and spec.hardware is not None
-            and CHIPS[spec.hardware] in kernel.chips
-            and any(held == grid and per in (None, its) for held, its in kernel.holds)
-            and (kernel.mla or not mla)
-        ):
+    hardware = str(spec.hardware)
+    for kernel in _kernels(scheme, form, spec.name, hardware, mla=mla):
+        if form != "autoawq" or style == kernel.style:  # two methods read the same tensors
             return kernel
-    return None
+    why, source = _gap(Recipe("", "", scheme, (), form), spec.name, CHIPS[hardware], mla=mla)
+    raise Refused(
+        f"{TITLES[spec.name]} on {hardware} has no kernel for these weights",
+        why=f"they are {form}, {scheme.weights.title}, activations {scheme.inputs or '16 bit'}: {why} ({source})",
+    )
 
 
 def widest(recipe: Recipe) -> Deployment:

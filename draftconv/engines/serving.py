@@ -27,7 +27,8 @@ class Start:
     """What is to be served.
 
     Attributes:
-        directory: the drafter, as a path or Hub id that the server can open.
+        directory: the drafter, as a path or Hub id that the server can open. `revision`: of that Hub id, where
+            one is named.
         facts: of that drafter. `target`: the model it drafts for.
         drafts: tokens proposed per step (K). `tensor_parallel`: devices for the target.
         alone: the target without the drafter, otherwise started alike.
@@ -39,6 +40,7 @@ class Start:
     drafts: int = 3
     tensor_parallel: int = 1
     alone: bool = False
+    revision: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no server can be started with.
@@ -59,7 +61,12 @@ class Start:
     @property
     def model(self) -> str:
         """What the server is given as its model."""
-        return str(self.target.path) if self.target.path else self.target.repo
+        return str(self.target.path) if self.target.path else self.target.repo.partition("@")[0]
+
+    @property
+    def model_revision(self) -> str | None:
+        """The revision that a target on the Hub was named with."""
+        return None if self.target.path else self.target.repo.partition("@")[2] or None
 
 
 @dataclass(frozen=True, slots=True)

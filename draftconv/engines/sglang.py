@@ -467,6 +467,8 @@ RULES: tuple[Rule, ...] = (
 
 def _command(start: Start, _: EngineSpec) -> ServeCommand:
     argv = ["python", "-m", "sglang.launch_server", "--model-path", start.model, "--host", LOOPBACK]
+    if start.model_revision:
+        argv += ["--revision", start.model_revision]
     if start.tensor_parallel > 1:
         argv += ["--tp-size", str(start.tensor_parallel)]
     if start.target.remote_code:
@@ -476,6 +478,8 @@ def _command(start: Start, _: EngineSpec) -> ServeCommand:
     if not start.alone:
         argv += ["--speculative-algorithm", "EAGLE3"]
         argv += ["--speculative-draft-model-path", start.directory]
+        if start.revision:
+            argv += ["--speculative-draft-model-revision", start.revision]
         argv += ["--speculative-num-steps", str(start.drafts)]
         argv += ["--speculative-eagle-topk", "1"]
         argv += ["--speculative-num-draft-tokens", str(start.drafts + 1)]

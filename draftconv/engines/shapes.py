@@ -113,8 +113,8 @@ def shape_faults(
         tp: ranks of tensor parallelism.
     """
     weights = {name.removesuffix(".weight") for name in quantized}
-    if uneven := tuple(_uneven(spec, facts, deployment, tp)):
-        return uneven
+    if unshared := (*uneven(spec, facts, tp), *_uncopied(spec, facts, deployment, tp)):
+        return unshared
     hardware = (spec.hardware,) if spec.hardware else hardware_of(spec.name)
     chips = {CHIPS[name] for name in hardware}
     found: dict[tuple[str, str], Fault] = {}
@@ -136,22 +136,26 @@ def _asks(shape: Shape, spec: EngineSpec, deployment: Deployment, chips: set[Chi
     )
 
 
-def _uneven(spec: EngineSpec, facts: Facts, deployment: Deployment, tp: int) -> Iterator[Fault]:
-    """Sizes that cannot be shared out at all."""
+def uneven(spec: EngineSpec, facts: Facts, tp: int) -> Iterator[Fault]:
+    """Sizes of a drafter, quantized or not, that cannot be shared out at all."""
     source = f"{spec.name}: parallel linear layers"
     attention = facts.attention
-    sizes: dict[str, int] = {"attention heads": attention.heads, "intermediate_size": facts.intermediate}
-    for what, size in sizes.items():
+    for what, size in (("attention heads", attention.heads), ("intermediate_size", facts.intermediate)):
         if size % tp:
             yield Fault("drafter", f"{size} {what} cannot be shared by {tp} ranks", source, "read")
-    if isinstance(attention, Gqa):
-        few = attention.kv_heads
-        if few % tp and tp % few:
-            yield Fault("drafter", f"{few} key heads cannot be shared by {tp} ranks", source, "read")
-        elif tp > few and spec.name == "trtllm" and deployment.format == "modelopt-awq":
-            yield Fault(
-                "drafter", f"{few} key heads are copied to {tp} ranks, but not the scales of INT4 weights", _TRT, "read"
-            )
+    if isinstance(attention, Gqa) and attention.kv_heads % tp and tp % attention.kv_heads:
+        yield Fault("drafter", f"{attention.kv_heads} key heads cannot be shared by {tp} ranks", source, "read")
+
+
+def _uncopied(spec: EngineSpec, facts: Facts, deployment: Deployment, tp: int) -> Iterator[Fault]:
+    """Key heads that are copied to several ranks, where their scales are not."""
+    if not isinstance(facts.attention, Gqa):
+        return
+    few = facts.attention.kv_heads
+    if tp > few and tp % few == 0 and spec.name == "trtllm" and deployment.format == "modelopt-awq":
+        yield Fault(
+            "drafter", f"{few} key heads are copied to {tp} ranks, but not the scales of INT4 weights", _TRT, "read"
+        )
 
 
 def _misfits(shape: Shape, module: Module, facts: Facts, deployment: Deployment, tp: int) -> Iterator[Fault]:

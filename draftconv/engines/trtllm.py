@@ -34,7 +34,7 @@ from draftconv.engines.serving import (
     remote_code_note,
     yaml_text,
 )
-from draftconv.errors import Refused
+from draftconv.errors import Refused, UsageError
 
 OWN_TYPES = ("kimi_k2", "deepseek_v32", "glm_moe_dsa")
 """model_types with a config class in the tree (_torch/pyexecutor/config_utils.py)."""
@@ -519,8 +519,12 @@ RULES: tuple[Rule, ...] = (
 
 SERVE_FILE = "serve.yaml"
 
+INT4_TARGETS = frozenset({"moonshotai/Kimi-K2.5", "moonshotai/Kimi-K2.6"})
+"""Targets whose weights are INT4 of compressed-tensors, which _torch/model_config.py (main 2026 H2) raises for."""
+
 
 def _command(start: Start, spec: EngineSpec) -> ServeCommand:
+    _refuse_revisions(start)
     old = spec.before(1, 3)
     settings: dict[str, Yaml] = {
         **({} if start.alone else {"speculative_config": _speculative(start, old)}),
@@ -532,6 +536,19 @@ def _command(start: Start, spec: EngineSpec) -> ServeCommand:
         argv.append("--trust_remote_code")
     argv += ["--extra_llm_api_options" if old else "--config", SERVE_FILE]
     return ServeCommand(tuple(argv), {SERVE_FILE: yaml_text(settings)}, tuple(_notes(start, spec)))
+
+
+def _refuse_revisions(start: Start) -> None:
+    """Raises UsageError for a revision on the Hub: speculative_config has no key for one."""
+    drafter = None if start.alone else start.revision
+    for repository, revision in ((start.model, start.model_revision), (start.directory, drafter)):
+        if revision is not None:
+            raise UsageError(
+                f"TensorRT-LLM cannot be told revision {revision} of {repository}",
+                why="it would take what is newest on the Hub",
+                cure=f"name the directory that this writes: hf download {repository} --revision {revision} "
+                "--local-dir DIR",
+            )
 
 
 def _speculative(start: Start, old: bool) -> dict[str, Yaml]:
@@ -549,6 +566,9 @@ def _speculative(start: Start, old: bool) -> dict[str, Yaml]:
 def _notes(start: Start, spec: EngineSpec) -> list[str]:
     facts, target = start.facts, start.target
     notes = list(remote_code_note(target, "--trust_remote_code"))
+    if start.model in INT4_TARGETS:
+        notes.append(f"TensorRT-LLM does not read the INT4 weights of {start.model}: give --target a model in NVFP4 or "
+                     "FP8, such as kimi-k2.6-nvfp4")  # fmt: skip
     if facts.eagle == "3.1":
         notes.append("EAGLE-3.1 needs a TensorRT-LLM of 2026-06 or later, the 1.3 line (PR 14988)")
     if isinstance(facts.attention, Gqa) and target.family == "deepseek":

@@ -23,6 +23,7 @@ from draftconv.engines import checks, declared
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, fusion, without
 from draftconv.engines.checks import compare, listed, skipped
+from draftconv.engines.kernels import CHIPS, Chip
 from draftconv.engines.loading import Fate, fused_parts, sort_fates
 from draftconv.engines.quantized import clash, numbered_names
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
@@ -302,6 +303,42 @@ def _quark_activations(reading: Reading) -> str | None:
     return f"INT4 weights with {inputs.text('dtype')} activations" if inputs.data else None
 
 
+def _compressed_without_kernel(reading: Reading, chip: Chip) -> str | None:
+    """INT4 of compressed-tensors beside activations that this chip has no kernel for."""
+    containers = reading.config.section("quantization_config").text("format") == "int-quantized"
+    for weights, inputs in checks.compressed_groups(reading):
+        if weights.integer("num_bits") != 4 or weights.text("type") != "int":
+            continue
+        if inputs.text("type") == "float" and chip != "sm90":
+            return "INT4 weights with FP8 activations"
+        if containers and chip != "cpu":
+            return "INT4 weights in bytes (int-quantized)"
+    return None
+
+
+def _quark_fp4(reading: Reading) -> bool:
+    section = reading.config.section("quantization_config").section("global_quant_config").section("weight")
+    return checks.quant_method(reading) == "quark" and section.text("dtype") in ("fp4", "mxfp4")
+
+
+def _no_kernel_on_cpu(reading: Reading) -> str | None:
+    if not _cpu(reading):
+        return None
+    algorithm = checks.modelopt_algorithm(reading) or ""
+    if "NVFP4" in algorithm:
+        return f"quant_algo: {algorithm}"
+    if algorithm == "FP8" and not reading.mla:
+        return "static FP8 activations in the Llama class: silu_and_mul_quant is not there, at run time"
+    return "MXFP4 without amd-quark" if _quark_fp4(reading) else _compressed_without_kernel(reading, "cpu")
+
+
+def _no_kernel_on_gpu(reading: Reading) -> str | None:
+    if _cpu(reading) or reading.spec.hardware is None:
+        return None
+    found = _compressed_without_kernel(reading, CHIPS[reading.spec.hardware])
+    return f"{found} on {reading.spec.hardware}" if found else None
+
+
 # ── checks: what loads and computes something else ─────────────────────────────────
 
 
@@ -467,6 +504,11 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-modelopt", "refused", "of ModelOpt's algorithms only FP8, NVFP4 and MXFP8 kinds are known, no INT4",
          f"{_QUANT}/modelopt.py, 0.33.0", "run",
          checks.unknown_algorithm(MODELOPT_ALGORITHMS)),
+    Rule("vllm-kernel-cpu", "refused", "a CPU multiplies no NVFP4, no MXFP4, no INT4 by FP8, and no static FP8 in the "
+         "Llama class",
+         "model_executor/kernels/linear, layers/fusion/fused_act_quant.py, 0.32.0", "run", _no_kernel_on_cpu),
+    Rule("vllm-kernel", "refused", "INT4 by FP8 is multiplied on Hopper only, and INT4 in bytes on a CPU only",
+         f"{_QUANT}/compressed_tensors, 0.33.0; issues 35439 and llm-compressor 2693", "read", _no_kernel_on_gpu),
     Rule("vllm-quant-method", "refused", "without quant_method a declaration is passed over: everything is built plain",
          "config/{speculative,vllm}.py, 0.33.0", "run", declared.unnamed_method),
     Rule("vllm-quark-export", "refused", "Quark's declaration needs its export section",
@@ -576,9 +618,13 @@ CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "4"}
 
 def _command(start: Start, spec: EngineSpec) -> ServeCommand:
     speculative = {"model": start.directory, "method": "eagle3", "num_speculative_tokens": start.drafts}
+    if start.revision:
+        speculative |= {"revision": start.revision}
     argv = ["vllm", "serve", start.model, "--host", LOOPBACK]
     if spec.hardware == "cpu":
         argv = [*CPU_SERVER, "--model", start.model, "--host", LOOPBACK, *CPU_OPTIONS]
+    if start.model_revision:
+        argv += ["--revision", start.model_revision]
     if start.tensor_parallel > 1:
         argv += ["--tensor-parallel-size", str(start.tensor_parallel)]
     if start.target.remote_code:
@@ -601,7 +647,8 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
     if mla and spec.hardware == "cpu" and start.target.family != "deepseek":
         notes.append("an MLA drafter and a Llama-style target share no KV block size on CPU, so this fails there")
     if facts.rope.kind not in UNCAPPED_ROPES:
-        notes.append(f"the served length is capped at the drafter's max_position_embeddings, {facts.max_positions}")
+        most = facts.max_positions or "which is absent, so that transformers has a default for it"
+        notes.append(f"the served length is capped at the drafter's max_position_embeddings, {most}")
     return notes
 
 

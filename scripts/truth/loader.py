@@ -135,7 +135,7 @@ def observed(path: Path, name: str, truth: Truth, *, run: bool = False) -> dict[
         return {"observed": "refused", "detail": draft.error}
     if run:
         try:
-            ran = engine.run(path, target_path(name), prompts()[:2], 8)
+            ran = engine.run(path, target_path(name), prompts()[:2], 8, "bfloat16")
         except engine.EngineDied as death:
             return {"observed": "refused", "detail": f"at run time: {str(death).partition(':')[0]}"}
         if isinstance(ran, engine.Refusal):

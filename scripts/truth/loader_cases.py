@@ -209,6 +209,44 @@ def group_weights(**keys: object) -> Change:
     return change
 
 
+def with_fp8_inputs(d: Directory) -> Directory:
+    """The same INT4 weights, declared to meet FP8 activations."""
+    group = d.config["quantization_config"]["config_groups"]["group_0"]
+    inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}
+    return d.quantization(config_groups={"group_0": {**group, "input_activations": inputs}})
+
+
+def projections(d: Directory) -> list[str]:
+    return [name.removesuffix(".weight") for name in d.tensors if name.endswith("_proj.weight")]
+
+
+def mxfp4(d: Directory) -> Directory:
+    """Every projection in Quark's MXFP4 beside static FP8 activations; all of them are zero."""
+    for module in projections(d):
+        rows, columns = d.tensors[f"{module}.weight"].shape
+        d = d.put(f"{module}.weight", torch.zeros(rows, columns // 2, dtype=torch.uint8))
+        d = d.put(f"{module}.weight_scale", torch.full((rows, columns // 32), 127, dtype=torch.uint8))
+        d = d.put(f"{module}.input_scale", torch.tensor(0.01))
+    weight = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "ch_axis": -1, "is_dynamic": False,
+              "scale_format": "e8m0", "symmetric": None}  # fmt: skip
+    inputs = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False, "symmetric": True, "ch_axis": None}
+    section = {"weight": weight, "input_tensors": inputs, "output_tensors": None, "bias": None}
+    export = {"kv_cache_group": [], "pack_method": "reorder", "weight_format": "real_quantized"}
+    return d.set(
+        quantization_config={"quant_method": "quark", "export": export, "global_quant_config": section,
+                             "layer_quant_config": {}, "layer_type_quant_config": {}, "exclude": ["re:.*fc$"]}
+    )  # fmt: skip
+
+
+def static_fp8(d: Directory) -> Directory:
+    """Every projection in FP8 under one scale for all, activations under another, as ModelOpt writes it."""
+    scale = torch.stack([d.tensors[f"{module}.weight"].float().abs().max() for module in projections(d)]).max() / 448
+    for module in projections(d):
+        d = d.put(f"{module}.weight", (d.tensors[f"{module}.weight"].float() / scale).to(torch.float8_e4m3fn))
+        d = d.put(f"{module}.weight_scale", scale).put(f"{module}.input_scale", torch.tensor(0.01))
+    return d.set(quantization_config={"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["fc", "lm_head"]})
+
+
 SPARSE = {"format": "sparse-24-bitmask", "sparsity_structure": "2:4", "targets": ["Linear"], "ignore": []}
 
 
@@ -396,6 +434,22 @@ REFUSED: tuple[Case, ...] = (
         ("vllm-modelopt",),
         "ModelOpt currently only supports",
     ),
+    *(
+        Case(
+            "NVFP4",
+            f"{name}@ct-channel",
+            modelopt("NVFP4"),
+            ("vllm-kernel-cpu",),
+            "kernel that can implement the NVFP4",
+        )
+        for name in (L, M31)
+    ),
+    *(
+        Case("INT4 with FP8 activations", f"{name}@ct-g128", with_fp8_inputs, ("vllm-kernel-cpu",), "No compressed")
+        for name in (L, M31)
+    ),
+    Case("MXFP4", L, mxfp4, ("vllm-kernel-cpu",), "amd-quark"),
+    Case("static FP8", L, static_fp8, ("vllm-kernel-cpu",), "silu_and_mul_quant", run=True),
     Case("no quant_method", f"{L}@ct-channel", undeclared("quant_method"), ("vllm-quant-method",), BUILT_PLAIN),
     Case("no quant_method", f"{M31}@quark-reorder", undeclared("quant_method"), ("vllm-quant-method",), BUILT_PLAIN),
     Case("no export section", f"{L}@quark-reorder", undeclared("export"), ("vllm-quark-export",), "export"),

@@ -96,7 +96,19 @@ def changes(found: Sequence[Row], committed: Truth) -> list[str]:
     return lines
 
 
+def incoherent(committed: Truth) -> list[str]:
+    """One line for each row of the committed table that is no agreement, whatever is observed now."""
+    return [
+        f"{row.part}: {row.case}: the committed row says {row.predicted} and {row.observed}"
+        for row in committed.rows
+        if not row.agrees or (row.part in SAME and row.predicted != row.observed)
+    ]
+
+
 PARTS: tuple[Part, ...] = tuple(TITLES)
 
 EXACT: frozenset[Part] = frozenset({"loader", "matcher", "controls"})
 """Parts whose observation is a verdict; counts of the others may differ from one CPU to another."""
+
+SAME: frozenset[Part] = EXACT | {"conversions"}
+"""Parts whose rows agree when both sides say the same words."""

@@ -129,3 +129,20 @@ def test_unknown_ones() -> None:
     assert "b200-vllm" in caught.value.cure
     with pytest.raises(UsageError, match=r"profile nowhere\.yaml cannot be read"):
         find_profile("nowhere.yaml")
+
+
+def bomb(levels: int) -> str:
+    """A list that aliases make ten times as long per level."""
+    lists = [f"&a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 10)}]" for n in range(levels)]
+    return "environment:\n" + "".join(f"  A{n}: {text}\n" for n, text in enumerate(lists))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [(bomb(7), "environment.A6"), ("[" * 2000, "is not YAML"), ("about: 2026-99-99", "is not YAML")]
+)
+def test_hostile_yaml_is_told_in_few_words(text: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=told) as caught:
+        find_profile(str(file))
+    assert len(caught.value.what) < 2000

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from draftconv.checkpoint import open_checkpoint
+from draftconv.checkpoint.checkpoint import hub_name, local_path
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.hashing import sha256
 from draftconv.errors import BadCheckpoint, NeedsExport, UsageError
@@ -304,3 +305,15 @@ def test_sha256(tmp_path: Path) -> None:
     assert seen == [4 * 1024 * 1024, 6_000_000]
     (tmp_path / "y").touch()
     assert sha256(LocalFile(tmp_path / "y")) == hashlib.sha256().hexdigest()
+
+
+@pytest.mark.parametrize("spec", ["owner/name", "owner/name@main", "owner/name@0a1b2c3", "hf://owner/name@refs/pr/1"])
+def test_a_hub_id_may_be_pinned(spec: str) -> None:
+    assert local_path(spec) is None
+    assert hub_name(spec)[0] == "owner/name"
+
+
+@pytest.mark.parametrize("spec", ["owner/name@", "owner/name@-x", "owner/name@a b", "name@main", "a/b/c@main"])
+def test_what_is_no_pinned_hub_id(spec: str) -> None:
+    with pytest.raises(BadCheckpoint, match="does not exist"):
+        local_path(spec)

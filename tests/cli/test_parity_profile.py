@@ -185,6 +185,18 @@ def test_a_dry_run_of_every_profile(name: str, run: Run, tmp_path: Path, monkeyp
     assert [step["title"].split()[0] for step in steps][-3:] == ["reference", "reference", "candidate"]
 
 
+def test_a_dry_run_tells_what_serve_would_tell_once(run: Run, tmp_path: Path) -> None:
+    small = tmp_path / "w4a16"
+    quantize(REF, small, QuantizeOptions("w4a16", ("vllm:mi325x",), convert=ConvertOptions(target=TARGET)))
+    words = ["parity", REF, str(small), "--profile", "mi325x-vllm", "--target", TARGET, "--launch", "--dry-run"]
+    lines = run(*words).stdout.splitlines()
+    assert sum(line.startswith("# note: EAGLE-3.1 needs vLLM 0.22") for line in lines) == 1
+    (kernel,) = [number for number, line in enumerate(lines) if "16-bit arithmetic (TritonW4A16)" in line]
+    assert lines.index("# 4. candidate w4a16") < kernel
+    steps = json.loads(run(*words, "--format", "json").stdout)
+    assert any("TritonW4A16" in note for note in steps[-1]["notes"])
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -20,6 +20,7 @@ from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.parity.live.launch import address, free_port
 from tests.cli.conftest import Run
 from tests.parity.live.test_real import ENGINE
+from tests.parity.traces import Recorded
 from tests.reference.test_fixtures import DATA
 
 TARGET, DRAFTER = str(DATA / "targets/llama"), str(DATA / "drafters/llama-eagle3.1")
@@ -128,6 +129,69 @@ def test_what_will_be_multiplied(spec: str, recipe: str, said: tuple[str, ...], 
     assert not any("arithmetic" in note for note in told["notes"])
 
 
+@pytest.fixture
+def quantized(tmp_path: Path, recorded: Recorded) -> Callable[[str, str], str]:
+    """The drafter by a recipe for a machine."""
+
+    def made(recipe: str, spec: str) -> str:
+        out = tmp_path / "small"
+        trace = recorded("llama", count=2, length=8) if recipe == "nvfp4" else None
+        options = QuantizeOptions(recipe, (spec,), calibrate=trace, convert=ConvertOptions(target=TARGET))
+        quantize(DRAFTER, out, options)
+        return str(out)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("recipe", "made", "asked", "why"),
+    [
+        ("w4a8", "vllm:cpu", "vllm:b200", "INT4 in bytes on a CPU only"),
+        ("w4a8-fp8", "vllm:h200", "vllm:b200", "INT4 by FP8 is multiplied on Hopper only"),
+        ("nvfp4", "vllm:b200", "vllm:mi325x", "NVFP4 is only emulated on this chip"),
+        ("nvfp4", "vllm:b200", "vllm:cpu", "CPU multiplies no NVFP4"),
+        ("nvfp4", "trtllm:b200", "trtllm:h200", "NVFP4 needs Blackwell"),
+        ("w4a16", "sglang:b200", "sglang:mi325x", "compressed-tensors INT4 on ROCm"),
+    ],
+)
+def test_hardware_without_a_kernel_is_refused(
+    recipe: str, made: str, asked: str, why: str, run: Run, quantized: Callable[[str, str], str]
+) -> None:
+    found = run("serve", quantized(recipe, made), "--for", asked, "--target", TARGET)
+    assert (found.exit_code, found.stdout) == (1, "")
+    said = " ".join(found.stderr.split())
+    assert why in said
+    assert f"with --for {asked}" in said
+    assert "--dequantize" in said
+
+
+def test_what_a_kernel_needs_is_in_the_command(run: Run, quantized: Callable[[str, str], str]) -> None:
+    small = quantized("nvfp4", "sglang:h200")
+    for asked, needed in (("sglang:h200", True), ("sglang:b200", False)):
+        argv = json.loads(run("serve", small, "--for", asked, "--target", TARGET, "--format", "json").stdout)["argv"]
+        assert (argv[-2:] == ["--fp4-gemm-backend", "marlin"]) is needed
+
+
+@pytest.mark.parametrize(
+    ("recipe", "tp", "why"),
+    [(None, "3", "4 attention heads cannot be shared by 3 ranks"), ("w4a16-g128", "4", "are no multiple of 128")],
+)
+def test_sizes_that_cannot_be_shared_out_are_told(
+    recipe: str | None, tp: str, why: str, run: Run, quantized: Callable[[str, str], str]
+) -> None:
+    drafter = quantized(recipe, "vllm:h200") if recipe else DRAFTER
+    words = ("serve", drafter, "--for", "vllm:h200", "--target", TARGET, "--format", "json", "--tp")
+    assert not any("does not start" in note for note in json.loads(run(*words, "1").stdout)["notes"])
+    notes = json.loads(run(*words, tp).stdout)["notes"]
+    assert any(why in note and "the server does not start so" in note for note in notes)
+
+
+def test_a_weights_file_cannot_be_served(run: Run) -> None:
+    found = run("serve", f"{DRAFTER}/model.safetensors", "--for", "vllm", "--target", TARGET)
+    assert found.exit_code == 2
+    assert "is no directory" in found.stderr
+
+
 # ── a real server ──────────────────────────────────────────────────────────────────
 
 
@@ -156,12 +220,17 @@ def serving(words: list[str], log: Path, port: int) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not ENGINE.exists(), reason="no engine environment; scripts/engine-env makes one")
-def test_a_real_vllm_answers_and_counts(tmp_path: Path) -> None:
-    port = free_port()
-    words = ["serve", DRAFTER, "--for", "vllm:cpu", "--target", TARGET, "--engine-python", str(ENGINE)]
+@pytest.mark.parametrize(("name", "recipe"), [("llama-eagle3.1", None), ("mla-eagle3.1", "w4a8")])
+def test_a_real_vllm_answers_and_counts(name: str, recipe: str | None, tmp_path: Path) -> None:
+    port, drafter, target = free_port(), str(DATA / "drafters" / name), str(DATA / "targets" / name.partition("-")[0])
+    if recipe:
+        options = QuantizeOptions(recipe, ("vllm:cpu",), convert=ConvertOptions(target=target))
+        quantize(drafter, tmp_path / "small", options)
+        drafter = str(tmp_path / "small")
+    words = ["serve", drafter, "--for", "vllm:cpu", "--target", target, "--engine-python", str(ENGINE)]
     argv = [sys.executable, "-m", "draftconv", *words, "--port", str(port), "--exec"]
     with serving(argv, tmp_path / "log", port):
-        body = {"model": TARGET, "prompt": list(range(40, 60)), "max_tokens": 32, "temperature": 0, "ignore_eos": True}
+        body = {"model": target, "prompt": list(range(40, 60)), "max_tokens": 32, "temperature": 0, "ignore_eos": True}
         request = Request(
             f"{address(port)}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )

@@ -53,6 +53,8 @@ class TestVllm:
         assert "0.22" in note
         assert any("43482" in note for note in command("vllm", FACTS["mla 3.1"], KIMI_TARGET).notes)
         assert any("capped" in note and "8192" in note for note in command("vllm", FACTS["llama, yarn"]).notes)
+        (untold,) = command("vllm", vary(FACTS["llama, yarn"], max_positions=None)).notes
+        assert "None" not in untold
         assert any("VLLM_CPU_KVCACHE_SPACE" in note for note in command("vllm:cpu").notes)
         assert any("block size" in note for note in command("vllm:cpu", MLA, LLAMA_TARGET).notes)
 
@@ -123,6 +125,9 @@ class TestTrtllm:
     def test_notes(self) -> None:
         assert any("2026-06" in note for note in command("trtllm", FACTS["llama 3.1"]).notes)
         assert any("not proven" in note for note in command("trtllm", LLAMA, KIMI_TARGET).notes)
+        kimi = vary_target(KIMI_TARGET, repo="moonshotai/Kimi-K2.6")
+        assert any("kimi-k2.6-nvfp4" in note for note in command("trtllm", MLA, kimi).notes)
+        assert not any("nvfp4" in note for note in command("trtllm", MLA, KIMI_TARGET).notes)
         found = command("trtllm", MLA, KIMI_TARGET)
         assert not any("not proven" in note for note in found.notes)
         assert "--trust_remote_code" in found.argv
@@ -134,6 +139,35 @@ class TestTrtllm:
     def test_boundary_0_has_no_number(self) -> None:
         with pytest.raises(Refused, match="boundary 0"):
             command("trtllm", vary(LLAMA, boundaries=(0, 4, 5)))
+
+
+class TestRevisions:
+    """A drafter or target on the Hub that is pinned to a commit is served at it, or not at all."""
+
+    PINNED = vary_target(LLAMA_TARGET, repo="someone/llama-test@main")
+
+    def of(self, engine: str, target: Target = LLAMA_TARGET, **more: str) -> ServeCommand:
+        spec = parse_engine(engine)
+        return ENGINES[spec.name].command(Start("a/drafter", LLAMA, target, **more), spec)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("engine", ["vllm", "vllm:cpu", "sglang"])
+    def test_of_the_target(self, engine: str) -> None:
+        argv = self.of(engine, self.PINNED).argv
+        assert argv[argv.index("--revision") + 1] == "main"
+        assert "someone/llama-test" in argv
+
+    def test_of_the_drafter(self) -> None:
+        told = json.loads(self.of("vllm", revision="abc").argv[-1])
+        assert (told["model"], told["revision"]) == ("a/drafter", "abc")
+        argv = self.of("sglang", revision="abc").argv
+        assert argv[argv.index("--speculative-draft-model-revision") + 1] == "abc"
+
+    @pytest.mark.parametrize(("pinned", "revision"), [(True, None), (False, "abc")])
+    def test_what_tensorrt_llm_cannot_be_told(self, pinned: bool, revision: str | None) -> None:
+        more = {"revision": revision} if revision else {}
+        with pytest.raises(UsageError, match="cannot be told revision") as caught:
+            self.of("trtllm", self.PINNED if pinned else LLAMA_TARGET, **more)
+        assert "hf download" in caught.value.cure
 
 
 class TestStart:

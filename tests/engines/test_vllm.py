@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
 
-from draftconv.drafter.facts import Gqa, Rope, Taps
+from draftconv.drafter.facts import Facts, Gqa, Rope, Taps
 from draftconv.engines.vllm import RULES
 from tests.engines.cases import (
     FC,
     IDS,
+    SCALING,
     Case,
     assert_case,
     compressed,
@@ -56,6 +58,14 @@ def speculators(view: FakeView) -> FakeView:
     return replace(view, config={**outer, "speculators_config": {}, "transformer_layer_config": inner})
 
 
+def fp8_inputs(view: FakeView) -> FakeView:
+    """compressed-tensors INT4, declared to meet FP8 activations."""
+    weights = {"num_bits": 4, "type": "int", "strategy": "channel"}
+    inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}
+    return compressed(view).set(quantization_config={**SCALING, "config_groups": groups})
+
+
 CASES = {
     "vllm-architecture": Case("DeepSeekForCausalLMEagle3",
                               lambda v: v.set(architectures=["DeepSeekForCausalLMEagle3"])),
@@ -86,6 +96,8 @@ CASES = {
     "vllm-quark-per-channel": Case("without a group size", quark(), QUANTIZED, quark(group_size=32)),
     "vllm-quark-activations": Case("int8", quark(group_size=32, inputs="int8"), QUANTIZED, quark(group_size=32)),
     "vllm-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
+    "vllm-kernel-cpu": Case("INT4 weights with FP8 activations", fp8_inputs, QUANTIZED, compressed, spec=":cpu"),
+    "vllm-kernel": Case("INT4 weights with FP8 activations on b200", fp8_inputs, QUANTIZED, compressed, spec=":b200"),
     "vllm-quant-method": Case("no quant_method", declaring(quant_method=None), QUANTIZED, compressed),
     "vllm-quark-export": Case("no export", lambda v: quark(group_size=32)(v).set(quantization_config={
         **quark(group_size=32)(v).config["quantization_config"], "export": None}), QUANTIZED, quark(group_size=32)),
@@ -157,6 +169,29 @@ def codes(view: FakeView, facts: object = LLAMA, target: object = LLAMA_TARGET, 
 
 
 GOOD = written(LLAMA, "vllm", LLAMA_TARGET)
+
+
+@pytest.mark.parametrize(
+    ("change", "facts", "refusing"),
+    [
+        (fp8_inputs, QUANTIZED, {"cpu", "b200", "mi325x"}),
+        (modelopt("NVFP4", "U8"), QUANTIZED, {"cpu"}),
+        (modelopt("FP8", "F8_E4M3"), vary(LLAMA, quantization="fp8"), {"cpu"}),
+        (compressed, QUANTIZED, set()),
+    ],
+)
+def test_hardware_without_a_kernel(change: Callable[[FakeView], FakeView], facts: Facts, refusing: set[str]) -> None:
+    kernels = {"vllm-kernel", "vllm-kernel-cpu"}
+    for hardware in ("cpu", "h200", "b200", "mi325x"):
+        found = codes(change(GOOD), facts, spec=f":{hardware}") & kernels
+        assert bool(found) is (hardware in refusing), hardware
+    assert not codes(change(GOOD), facts) & kernels  # no hardware is named
+
+
+def test_static_fp8_of_mla_runs_on_a_cpu() -> None:
+    facts = vary(MLA, quantization="fp8")
+    view = modelopt("FP8", "F8_E4M3")(written(facts, "vllm", KIMI_TARGET))
+    assert not codes(view, facts, KIMI_TARGET, ":cpu") & {"vllm-kernel-cpu"}
 
 
 class TestNames:

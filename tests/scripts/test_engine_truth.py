@@ -89,6 +89,22 @@ def test_counts_may_differ_from_one_cpu_to_another() -> None:
     assert changes([dataclasses.replace(before, predicted="202 steps", observed="202 steps")], truth) == []
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        dataclasses.replace(GOOD, observed="refused"),
+        dataclasses.replace(GOOD, agrees=False),
+        Row("conversions", "a: torchspec, converted", "199 steps", "198 steps", True),
+    ],
+)
+def test_a_committed_row_that_contradicts_itself_fails(
+    row: Row, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(Truth("vLLM 0.32.0, CPU", "abc", "2026-11-21", (row,)), table)
+    assert run("--check", rows=Parts()) == 1
+    assert f"{row.part}: {row.case}: the committed row says" in capsys.readouterr().out
+
+
 def test_a_check_writes_nothing(table: Path) -> None:
     before = table.read_bytes()
     run("--check", rows=Parts(GOOD, BAD))
@@ -193,7 +209,9 @@ def truth() -> Truth:
 class TestCommitted:
     """docs/engine-truth.json."""
 
-    UNSEEN = frozenset({"vllm-mla-fc-norm", "vllm-eagle31", "vllm-indexer", "vllm-taps", "vllm-taps-fallback"})
+    UNSEEN = frozenset(
+        {"vllm-mla-fc-norm", "vllm-eagle31", "vllm-indexer", "vllm-kernel", "vllm-taps", "vllm-taps-fallback"}
+    )
     """Rules of other versions, of GPUs and of Model Runner V2: a CPU build of 0.32 does not show them."""
 
     def test_no_disagreement_is_left(self, truth: Truth) -> None:
@@ -219,7 +237,7 @@ class TestCommitted:
 
     def test_every_mis_reading_has_an_aspect(self) -> None:
         misreading = {rule.code for rule in RULES if rule.effect == "mis-read"}
-        assert misreading - loader.ASPECTS.keys() == self.UNSEEN - {"vllm-taps-fallback"}
+        assert misreading - loader.ASPECTS.keys() == self.UNSEEN - {"vllm-taps-fallback", "vllm-kernel"}
 
     def test_the_fixed_part_covers_every_rule(self) -> None:
         fixed = loader_cases.fixed()

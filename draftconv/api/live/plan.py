@@ -32,7 +32,7 @@ class Step:
     Attributes:
         title: what it is for. `commands`: argument lists.
         environment: variables that are set where they are not. `files`: name → text, written first.
-        then: what draftconv does once it runs.
+        then: what draftconv does once it runs. `notes`: what a person should know before.
     """
 
     title: str
@@ -40,6 +40,7 @@ class Step:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     then: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def plan_live(reference: str | Path, candidates: Sequence[str | Path], options: LiveOptions) -> tuple[Step, ...]:
@@ -99,8 +100,8 @@ def _served(title: str, launch: Launch, options: LiveOptions) -> Step:
     )
     if options.offline:
         argv = (str(options.engine_python or "python"), str(WORKER), *without_server(launch.argv))
-        return Step(title, (argv,), launch.environment, launch.files, then.partition(", ")[2])
-    return Step(title, (_argv(launch),), launch.environment, launch.files, then)
+        return Step(title, (argv,), launch.environment, launch.files, then.partition(", ")[2], launch.notes)
+    return Step(title, (_argv(launch),), launch.environment, launch.files, then, launch.notes)
 
 
 def _measured(beside: Beside, title: str, directory: Path) -> Iterator[Step]:

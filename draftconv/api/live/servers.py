@@ -84,7 +84,7 @@ def launch_of(source: str, interface: Interface, options: LiveOptions, *, alone:
     )
     environment = {**command.environment, **options.environment}
     refuse_switches((*launch.argv, *launch.files.values()), {**environment, **os.environ})
-    return replace(launch, environment=environment)
+    return replace(launch, environment=environment, notes=command.notes)
 
 
 def start_of(run: Run, arm: LiveArm) -> str:

