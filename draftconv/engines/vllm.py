@@ -538,6 +538,9 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-eps", "mis-read", "rms_norm_eps comes from config.json", _LOADERS, "run", compare("eps", "eps")),
     Rule("vllm-window", "mis-read", "layer_types and sliding_window make a sliding window; the MLA class has none",
          "model_executor/models/{llama,qwen3_eagle3}.py, 0.32.0", "run", compare("window", "sliding window")),
+    Rule("vllm-joined-scales", "mis-read", "joined NVFP4 weights are multiplied under the largest weight_scale_2; the "
+         "scales of their blocks stay as they are",
+         f"{_QUANT}/modelopt.py, 0.32.0", "read", checks.joined("joined-weight-scales", "U8")),
     Rule("vllm-vocab", "mis-read", "a vocab_size other than the target's loads and breaks at run time",
          _LOADERS, "run", checks.wrong_vocab),
     # ── cannot be told, or worth knowing ───────────────────────────────────────────
@@ -551,6 +554,12 @@ RULES: tuple[Rule, ...] = (
          _MATCHED, "read", clash("unknown")),
     Rule("vllm-taps-fallback", "note", "should the server fall back to Model Runner V1, it captures other layers",
          "v1/worker/gpu_model_runner.py, 0.33.0", "read", _taps_fallback),
+    Rule("vllm-joined-fp8", "note", "joined FP8 weights that have a scale each are rounded once more, under the "
+         "largest",
+         f"{_QUANT}/utils/w8a8_utils.py, 0.32.0", "read", checks.joined("joined-fp8-scales", "F8_E4M3")),
+    Rule("vllm-joined-inputs", "note", "the inputs of joined weights are rounded under the largest input_scale",
+         f"{_QUANT}/{{modelopt.py,compressed_tensors,quark}}, 0.32.0", "read",
+         checks.joined("joined-input-scales", "U8", "F8_E4M3")),
     Rule("vllm-positions", "note", "under a scaled rope the drafter's positions cap the length that the target serves",
          _SPEC, "run", _capped),
     Rule("vllm-speculators-keys", "note", "these keys are dropped at the top level of a speculators config",

@@ -298,7 +298,7 @@ JOINED: Mapping[str, tuple[str, ...]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
-"""What engines call weights that they join; see `exclusions.FUSED`."""
+"""What engines call weights that they join; see `drafter.joined.GROUPS`."""
 
 
 def _excluded(drafter: Drafter, told: Fit) -> tuple[str, ...]:

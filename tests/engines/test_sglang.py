@@ -42,6 +42,7 @@ LAYERS = FACTS["llama, layers given"]
 REDUCED = FACTS["llama, reduced vocabulary"]
 EMBEDDED = FACTS["llama with its own embedding"]
 QUANTIZED = vary(LLAMA, quantization="int4")
+FP8, NVFP4 = modelopt("FP8", "F8_E4M3"), modelopt("NVFP4")
 MLA_QUANTIZED = vary(MLA, quantization="int4")
 PLAIN_NORM = {"norm_before_fc": False}
 
@@ -70,6 +71,11 @@ CASES = {
                              FACTS["llama, four states"]),
     "sglang-context": Case("gives 4096, llama-test has 8192", lambda v: v.set(max_position_embeddings=4096)),
     "sglang-quark-int4": Case("Quark INT4", quark(group_size=32), QUANTIZED, quark("fp8_e4m3")),
+    "sglang-joined-scales": Case("different weight_scale_2", NVFP4, QUANTIZED, NVFP4,
+                                 known=frozenset({"joined-weight-scales"})),
+    "sglang-joined-fp8": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"})),
+    "sglang-joined-inputs": Case("different input_scale", FP8, QUANTIZED, FP8,
+                                 known=frozenset({"joined-input-scales"})),
     "sglang-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "sglang-mla-nvfp4": Case("NVFP4", modelopt("NVFP4"), MLA_QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "sglang-int4-activations": Case("4-bit weights, 8-bit activations", compressed_activations, QUANTIZED, compressed),

@@ -40,6 +40,7 @@ from tests.engines.views import (
 
 LAYERS = FACTS["llama, layers given"]
 QUANTIZED = vary(LLAMA, quantization="int4")
+FP8, NVFP4 = modelopt("FP8", "F8_E4M3"), modelopt("NVFP4")
 QUANTIZED_AT = vary(LAYERS, quantization="int4")
 INT8 = vary(LLAMA, quantization="int8")
 POST_NORM = vary(LLAMA, feedback="post-norm")
@@ -85,6 +86,11 @@ CASES = {
                            FACTS["llama, four states"]),
     "vllm-quark-per-channel": Case("without a group size", quark(), QUANTIZED, quark(group_size=32)),
     "vllm-quark-activations": Case("int8", quark(group_size=32, inputs="int8"), QUANTIZED, quark(group_size=32)),
+    "vllm-joined-scales": Case("different weight_scale_2", NVFP4, QUANTIZED, NVFP4,
+                                 known=frozenset({"joined-weight-scales"})),
+    "vllm-joined-fp8": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"})),
+    "vllm-joined-inputs": Case("different input_scale", FP8, QUANTIZED, FP8,
+                                 known=frozenset({"joined-input-scales"})),
     "vllm-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "vllm-quant-method": Case("no quant_method", declaring(quant_method=None), QUANTIZED, compressed),
     "vllm-quark-export": Case("no export", lambda v: quark(group_size=32)(v).set(quantization_config={
