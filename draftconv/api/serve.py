@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +17,7 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Mla
 from draftconv.drafter.targets import find_target
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
+from draftconv.engines.dtypes import asks_float32, float32_stop
 from draftconv.engines.kernels import stored_kernel
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.errors import CheckFailed, EngineError, UsageError, WriteError
@@ -34,6 +36,7 @@ def serve(
     alone: bool = False,
     python: Path | None = None,
     port: int | None = None,
+    arguments: Sequence[str] = (),
 ) -> ServeCommand:
     """Build the server command for a drafter that this engine reads rightly.
 
@@ -43,10 +46,12 @@ def serve(
         alone: the target without the drafter, otherwise started alike.
         python: of the engine's environment, whose programs are taken; None leaves them to the PATH.
         port: where it listens; None leaves that to the engine.
+        arguments: of the server that somebody else adds to the command.
 
     Raises:
         CheckFailed: the engine would refuse or mis-read it.
-        UsageError: unknown engine or target, or a target known by its layer count only.
+        UsageError: unknown engine or target, a target known by its layer count only, or `arguments` ask for
+            float32 where quantized weights have no kernel for it.
     """
     spec = parse_engine(engine)
     goal = find_target(target, None)
@@ -66,7 +71,7 @@ def serve(
     asked = Start(str(source), drafter.facts, goal, drafts, tensor_parallel, alone)
     found = ENGINES[spec.name].command(asked, spec)
     argv = (*found.located(python), *(("--port", str(port)) if port else ()))
-    return replace(found, argv=argv, notes=(*found.notes, *_arithmetic(drafter, spec)))
+    return replace(found, argv=argv, notes=(*found.notes, *(() if alone else _arithmetic(drafter, spec, arguments))))
 
 
 def start(command: ServeCommand) -> NoReturn:
@@ -100,8 +105,12 @@ def _write(path: Path, text: str) -> None:
         raise write_error(error, path) from error
 
 
-def _arithmetic(drafter: Drafter, spec: EngineSpec) -> tuple[str, ...]:
-    """What is multiplied on this hardware where the drafter is quantized, and what changes it."""
+def _arithmetic(drafter: Drafter, spec: EngineSpec, arguments: Sequence[str]) -> tuple[str, ...]:
+    """What is multiplied on this hardware where the drafter is quantized, and what changes it.
+
+    Raises:
+        UsageError: the arguments ask for float32, in which it is not.
+    """
     if drafter.facts.quantization is None:
         return ()
     from draftconv.quantization.reading import find_stored
@@ -110,4 +119,12 @@ def _arithmetic(drafter: Drafter, spec: EngineSpec) -> tuple[str, ...]:
     declared = stored.declared
     mla = isinstance(drafter.facts.attention, Mla)
     kernel = stored_kernel(spec, stored.format.id, declared.grid, declared.per, declared.inputs, mla=mla)
-    return (f"the drafter's quantized weights: {kernel.executed}", *kernel.notes) if kernel else ()
+    notes = (f"the drafter's quantized weights: {kernel.executed}", *kernel.notes) if kernel else ()
+    stop = float32_stop(spec, stored.format.id)
+    if stop is not None and asks_float32(arguments):
+        raise UsageError(
+            f"{ENGINES[spec.name].title} does not compute in float32 beside {stored.format.title} weights",
+            why=f"{stop.says} [{stop.evidence}: {stop.source}]",
+            cure="leave out --dtype float32, or compare the dequantized drafter: `draftconv convert --dequantize`",
+        )
+    return (*notes, f"not with --dtype float32: {stop.says}") if stop else notes

@@ -71,7 +71,7 @@ class Kernel:
         executed: the arithmetic in words, which need not be what the file declares.
         scales: dtypes a scale may be stored in without being rounded when it is loaded.
         notes: conditions: switches, environment variables, what differs on some machines.
-        mla: whether it also serves latent attention.
+        mla, llama: whether it serves drafters with latent attention, and Llama-style ones.
         asked: only for a recipe that names the format, because it gains nothing over 16 bits.
     """
 
@@ -88,6 +88,7 @@ class Kernel:
     scales: tuple[ScaleDtype, ...] = ("weight", "F32", "F8_E4M3", "E8M0")
     notes: tuple[str, ...] = ()
     mla: bool = True
+    llama: bool = True
     asked: bool = False
 
     def serves(self, scheme: Scheme, form: FormatName | None, *, mla: bool) -> bool:
@@ -99,8 +100,12 @@ class Kernel:
             and scheme.inputs == self.inputs
             and weights.scale_dtype in self.scales
             and (not self.groups or weights.group is None or weights.group in self.groups)
-            and (self.mla or not mla)
+            and self.suits(mla=mla)
         )
+
+    def suits(self, *, mla: bool) -> bool:
+        """True when it serves drafters with this attention."""
+        return self.mla if mla else self.llama
 
 
 _A16 = "4-bit storage, 16-bit arithmetic"
@@ -142,7 +147,8 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("vllm", GPUS, "modelopt-fp8", (("fp8", "tensor"),), FP8_TENSOR,
            "FP8 arithmetic, activations under a fixed scale", f"{_VQ}/modelopt.py, 0.33.0"),
     Kernel("vllm", ("cpu",), "modelopt-fp8", (("fp8", "tensor"),), FP8_TENSOR,
-           "FP8 arithmetic, activations under a fixed scale", f"{_VQ}/modelopt.py, 0.32.0", "inferred"),
+           "FP8 arithmetic, activations under a fixed scale", f"{_VQ}/modelopt.py, 0.32.0", "run",
+           llama=False),
     Kernel("vllm", ("sm90", "gfx942", "gfx950"), "compressed-int", (("int8", "channel"),), INT8_TOKEN,
            "INT8 arithmetic, activations scaled per token", _CT),
     Kernel("vllm", ("cpu",), "compressed-int", (("int8", "channel"),), INT8_TOKEN,
@@ -250,6 +256,9 @@ GAPS: tuple[Gap, ...] = (
         f"{_CT}; issue 35439", grids=("int4",), inputs=(FP8_TOKEN,)),
     Gap("vllm", "INT4 beside static FP8 activations is ModelOpt's W4A8_AWQ, which its reader refuses",
         f"{_VQ}/modelopt.py, 0.33.0", grids=("int4",), inputs=(FP8_TENSOR,)),
+    Gap("vllm", "under a static FP8 scale a Llama-style MLP rounds by an operation that a CPU does not have",
+        "vllm/model_executor/layers/fusion/fused_act_quant.py, 0.32.0; run", chips=("cpu",), inputs=(FP8_TENSOR,),
+        grids=("fp8",)),
     Gap("vllm", "scales of INT4 weights are loaded in the model's dtype, so F32 ones would be rounded",
         _CT, grids=("int4",), scales=("F32",)),
     Gap("vllm", "NVFP4 is only emulated on this chip: dequantized at every call",
@@ -392,7 +401,7 @@ def stored_kernel(
             and spec.hardware is not None
             and CHIPS[spec.hardware] in kernel.chips
             and any(held == grid and per in (None, its) for held, its in kernel.holds)
-            and (kernel.mla or not mla)
+            and kernel.suits(mla=mla)
         ):
             return kernel
     return None

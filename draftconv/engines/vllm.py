@@ -302,6 +302,18 @@ def _quark_activations(reading: Reading) -> str | None:
     return f"INT4 weights with {inputs.text('dtype')} activations" if inputs.data else None
 
 
+_joined_fp8 = checks.joined("joined-fp8-scales", "F8_E4M3")
+
+
+def _static_fp8(reading: Reading) -> str | None:
+    tensors = reading.view.tensors
+    return listed([
+        name for part, name in reading.fates.loaded.items()
+        if part.endswith(".down_proj.weight") and tensors[name].dtype == "F8_E4M3"
+        and f"{name.removesuffix('.weight')}.input_scale" in tensors
+    ])  # fmt: skip
+
+
 # ── checks: what loads and computes something else ─────────────────────────────────
 
 
@@ -486,6 +498,13 @@ RULES: tuple[Rule, ...] = (
          _MATCHED, "run", clash("excluded")),
     Rule("vllm-torn", "refused", "projections that are joined into one linear are quantized together or not at all",
          _MATCHED, "run", clash("torn")),
+    Rule("vllm-static-fp8-cpu", "refused", "under a static FP8 scale the inputs of a Llama-style down_proj are rounded "
+         "by an operation that a CPU does not have: the server starts, and dies at the first request",
+         "model_executor/layers/fusion/fused_act_quant.py, 0.32.0", "run",
+         lambda r: _static_fp8(r) if _cpu(r) and not r.mla else None),
+    Rule("vllm-joined-fp8-cpu", "refused", "joined FP8 weights that have a scale each are rounded once more, which a "
+         "CPU has no operation for",
+         f"{_QUANT}/utils/w8a8_utils.py, 0.32.0", "run", lambda r: _joined_fp8(r) if _cpu(r) else None),
     # ── loads, but computes something else ─────────────────────────────────────────
     Rule("vllm-cast", "mis-read", "a linear that no list excludes by its runtime name is built of 8-bit weights, and a "
          "plain tensor is cast into it without a word",
@@ -556,7 +575,7 @@ RULES: tuple[Rule, ...] = (
          "v1/worker/gpu_model_runner.py, 0.33.0", "read", _taps_fallback),
     Rule("vllm-joined-fp8", "note", "joined FP8 weights that have a scale each are rounded once more, under the "
          "largest",
-         f"{_QUANT}/utils/w8a8_utils.py, 0.32.0", "read", checks.joined("joined-fp8-scales", "F8_E4M3")),
+         f"{_QUANT}/utils/w8a8_utils.py, 0.32.0", "read", lambda r: None if _cpu(r) else _joined_fp8(r)),
     Rule("vllm-joined-inputs", "note", "the inputs of joined weights are rounded under the largest input_scale",
          f"{_QUANT}/{{modelopt.py,compressed_tensors,quark}}, 0.32.0", "read",
          checks.joined("joined-input-scales", "U8", "F8_E4M3")),

@@ -57,6 +57,11 @@ def speculators(view: FakeView) -> FakeView:
     return replace(view, config={**outer, "speculators_config": {}, "transformer_layer_config": inner})
 
 
+def static(view: FakeView) -> FakeView:
+    """FP8 with a scale of activations."""
+    return FP8(view).put("midlayer.mlp.down_proj.input_scale", dtype="F32")
+
+
 CASES = {
     "vllm-architecture": Case("DeepSeekForCausalLMEagle3",
                               lambda v: v.set(architectures=["DeepSeekForCausalLMEagle3"])),
@@ -88,6 +93,9 @@ CASES = {
     "vllm-quark-activations": Case("int8", quark(group_size=32, inputs="int8"), QUANTIZED, quark(group_size=32)),
     "vllm-joined-scales": Case("different weight_scale_2", NVFP4, QUANTIZED, NVFP4,
                                  known=frozenset({"joined-weight-scales"})),
+    "vllm-static-fp8-cpu": Case("down_proj.weight", static, QUANTIZED, FP8, spec=":cpu"),
+    "vllm-joined-fp8-cpu": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"}),
+                                spec=":cpu"),
     "vllm-joined-fp8": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"})),
     "vllm-joined-inputs": Case("different input_scale", FP8, QUANTIZED, FP8,
                                  known=frozenset({"joined-input-scales"})),
