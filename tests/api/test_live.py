@@ -57,7 +57,8 @@ def options(tmp_path: Path) -> LiveOptions:
 def served(engine: Any = "vllm", *changes: dict[str, Any]) -> Iterator[tuple[Stub, ...]]:
     """Servers of a reference and a candidate; `changes` to each."""
     both: list[dict[str, Any]] = [{"born": "1.0", "drafter": "ref"}, {"born": "2.0", "drafter": "cand"}]
-    told = [{**fields, **change} for fields, change in zip_longest(both, changes, fillvalue={})]
+    nothing: dict[str, Any] = {}
+    told = [{**fields, **change} for fields, change in zip_longest(both, changes, fillvalue=nothing)]
     with all_serving(*(Stub(engine, **fields) for fields in told)) as stubs:
         yield stubs
 

@@ -304,7 +304,7 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
         Case(keys(qk_rope_head_dim=16), variant="mla"),
         Case(keys(num_attention_heads=8)),
     )),
-    "weights-misdeclared": ("warning", "config", []),  # found by `inspect` alone: tests/api/test_inspect_quantized.py
+    "weights-misdeclared": ("warning", "config", ()),  # found by `inspect` alone: tests/api/test_inspect_quantized.py
     "tensor-dtype": ("error", "config", (
         Case(put("norm.weight", integers([1] * 64))),
         Case(put("layers.0.mlp.up_proj.weight", integers(np.zeros((96, 8)), "I32"))),

@@ -23,6 +23,7 @@ from tests.engines.cases import (
     quark,
     targeting,
     vary_target,
+    without_export,
 )
 from tests.engines.views import (
     FACTS,
@@ -86,8 +87,7 @@ CASES = {
     "sglang-fc-quantized": Case("F8_E4M3", lambda v: quark("fp8_e4m3")(v).retype("F8_E4M3", "fc.weight"), QUANTIZED,
                                 quark("fp8_e4m3")),
     "sglang-rocm": Case("gptq on ROCm", gptq, QUANTIZED, gptq, spec="@0.5.23:mi325x", good_spec="@0.5.23:h200"),
-    "sglang-quark-export": Case("no export", lambda v: quark("fp8_e4m3")(v).set(quantization_config={
-        **quark("fp8_e4m3")(v).config["quantization_config"], "export": None}), QUANTIZED, quark("fp8_e4m3")),
+    "sglang-quark-export": Case("no export", without_export(quark("fp8_e4m3")), QUANTIZED, quark("fp8_e4m3")),
     "sglang-scales": Case("has 1 scales for", grouped, QUANTIZED, compressed),
     "sglang-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed),
     "sglang-missing-tensor": Case("layers.0.hidden_norm.weight", lambda v: v.drop("hidden_norm")),

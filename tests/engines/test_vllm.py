@@ -23,6 +23,7 @@ from tests.engines.cases import (
     quark,
     reordered,
     vary_target,
+    without_export,
 )
 from tests.engines.views import (
     FACTS,
@@ -101,8 +102,7 @@ CASES = {
                                  known=frozenset({"joined-input-scales"})),
     "vllm-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "vllm-quant-method": Case("no quant_method", declaring(quant_method=None), QUANTIZED, compressed),
-    "vllm-quark-export": Case("no export", lambda v: quark(group_size=32)(v).set(quantization_config={
-        **quark(group_size=32)(v).config["quantization_config"], "export": None}), QUANTIZED, quark(group_size=32)),
+    "vllm-quark-export": Case("no export", without_export(quark(group_size=32)), QUANTIZED, quark(group_size=32)),
     "vllm-compressed-variant": Case("sparsity_config, actorder: group", reordered, QUANTIZED, compressed),
     "vllm-scales": Case("has 1 scales for", grouped, QUANTIZED, compressed),
     "vllm-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed),

@@ -213,7 +213,10 @@ def smoothed(recipe: str) -> Quantize:
 
 def test_columns_are_divided_by_what_the_file_multiplies_inputs_with() -> None:
     done = smoothed("w4a8-awq")
-    found, factor = read_back(done), half_as_much(dict.fromkeys((NAME, "other 0")), done.scheme, [ROWS]).bfloat16()
+    found, factor = (
+        read_back(done),
+        half_as_much(dict.fromkeys((NAME, "other 0"), ROWS), done.scheme, [ROWS]).bfloat16(),
+    )
     assert found.pre_quant_scale is not None
     assert torch.equal(found.pre_quant_scale, factor)
     divided = [tensor.float() * (1 / factor.float()) for tensor in (weight(), weight(seed=1, largest=90.0))]
@@ -243,8 +246,8 @@ def stored(scheme: Scheme, format: str, tensor: Tensor, input_scale: Tensor | No
     inputs = scheme.inputs if input_scale is not None else None
     declared = Declared(scheme.weights.grid, scheme.weights.per, scheme.weights.group, inputs, style=style)
     parts = refs_of(MODULE, form.store(held, style))
-    outputs, inputs = tensor.shape
-    return Stored(form, declared, {MODULE: parts}, {MODULE: (outputs, inputs)}, "BF16"), held
+    rows, columns = tensor.shape
+    return Stored(form, declared, {MODULE: parts}, {MODULE: (rows, columns)}, "BF16"), held
 
 
 CHANNEL, GROUPED = find_recipe("quark-w4a8").scheme, find_recipe("w4a16-g128").scheme
