@@ -23,15 +23,18 @@ GOOD = Row("loader", "a: as converted", "loads", "loads", True)
 BAD = Row("loader", "a: no hidden_norm", "loads", "mis-read: weights", False, "hidden_norm holds something else")
 
 
-def parts(*rows: Row) -> engine_truth.Rows:
+class Parts:
     """A stand-in for all parts."""
 
-    def of(part: Part, work: Path, store: Store) -> Iterator[Row]:
-        assert store.version == "0.32.0"
-        assert store.directory.parent in (work, work.parent)
-        return (row for row in rows if row.part == part)
+    def __init__(self, *rows: Row) -> None:
+        self.rows = rows
 
-    return of
+    def __call__(self, part: Part, work: Path, store: Store) -> Iterator[Row]:
+        assert store.version == "0.32.0"
+        assert work.name == part
+        assert work.is_dir()
+        assert store.directory.parent in (work.parent, work.parent.parent)
+        return (row for row in self.rows if row.part == part)
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def run(*argv: str, rows: engine_truth.Rows) -> int:
 
 @pytest.mark.usefixtures("table")
 def test_agreement_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--check", rows=parts(GOOD)) == 0
+    assert run("--check", rows=Parts(GOOD)) == 0
     assert capsys.readouterr().out == "1 cases, 0 disagreements\n"
 
 
@@ -60,7 +63,7 @@ def test_agreement_passes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_disagreement_fails_and_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
-    assert run(*options, "--work", str(tmp_path / "work"), rows=parts(GOOD, BAD)) == 1
+    assert run(*options, "--work", str(tmp_path / "work"), rows=Parts(GOOD, BAD)) == 1
     told = capsys.readouterr()
     line = "loader: a: no hidden_norm: predicted loads, observed mis-read: weights (hidden_norm holds something else)"
     assert line in told.out.splitlines()
@@ -70,13 +73,13 @@ def test_a_disagreement_fails_and_is_named(
 @pytest.mark.usefixtures("table")
 def test_another_observation_than_the_committed_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
     both = dataclasses.replace(GOOD, predicted="refused", observed="refused")
-    assert run("--check", rows=parts(both)) == 1
+    assert run("--check", rows=Parts(both)) == 1
     assert "loader: a: as converted: observed refused, committed loads" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("table")
 def test_a_case_that_is_not_in_the_table_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--check", rows=parts(dataclasses.replace(GOOD, case="b: as converted"))) == 1
+    assert run("--check", rows=Parts(dataclasses.replace(GOOD, case="b: as converted"))) == 1
     assert "loader: b: as converted: not in the committed table" in capsys.readouterr().out
 
 
@@ -88,12 +91,12 @@ def test_counts_may_differ_from_one_cpu_to_another() -> None:
 
 def test_a_check_writes_nothing(table: Path) -> None:
     before = table.read_bytes()
-    run("--check", rows=parts(GOOD, BAD))
+    run("--check", rows=Parts(GOOD, BAD))
     assert table.read_bytes() == before
 
 
 def test_a_whole_run_writes_the_table(table: Path, tmp_path: Path) -> None:
-    run("--work", str(tmp_path / "work"), rows=parts(GOOD, BAD))
+    run("--work", str(tmp_path / "work"), rows=Parts(GOOD, BAD))
     assert load(table).rows == (GOOD, BAD)
     assert (load(table).engine, load(table).draftconv) == ("vLLM 0.32.0, CPU", "abc")
 
@@ -101,20 +104,20 @@ def test_a_whole_run_writes_the_table(table: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("table")
 def test_directories_of_other_code_are_not_used_again(tmp_path: Path) -> None:
     (tmp_path / "work" / "made-by-other-code" / "bases").mkdir(parents=True)
-    run("--work", str(tmp_path / "work"), rows=parts(GOOD))
-    assert [path.name for path in (tmp_path / "work").iterdir()] == ["answers"]
+    run("--work", str(tmp_path / "work"), rows=Parts(GOOD))
+    assert not (tmp_path / "work" / "made-by-other-code").exists()
 
 
 def test_a_part_alone_leaves_the_table(table: Path, tmp_path: Path) -> None:
     before = table.read_bytes()
-    assert run("matcher", "--work", str(tmp_path / "work"), rows=parts(GOOD, BAD)) == 0
+    assert run("matcher", "--work", str(tmp_path / "work"), rows=Parts(GOOD, BAD)) == 0
     assert table.read_bytes() == before
 
 
 @pytest.mark.usefixtures("table")
 def test_an_unknown_part_is_a_usage_error() -> None:
     with pytest.raises(SystemExit) as stopped:
-        run("loaders", rows=parts(GOOD))
+        run("loaders", rows=Parts(GOOD))
     assert stopped.value.code == 2
 
 
