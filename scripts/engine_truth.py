@@ -58,10 +58,12 @@ def fixed(part: Part, work: Path, store: Store) -> Iterator[Row]:
     Of the loader and the matcher, every prediction is made anew; where vLLM is not asked again, it is
     compared with what was committed.
     """
-    from truth import controls, conversions, loader, loader_cases, matcher, replaying, twins
+    from truth import controls, conversions, dtypes, loader, loader_cases, matcher, replaying, twins
 
     known = {(row.part, row.case): row for row in load(TABLE).rows}
-    asked = {("loader", case) for case in loader_cases.fixed()} | {("matcher", case) for case in matcher.fixed()}
+    asked = {("loader", case) for case in loader_cases.fixed() | dtypes.fixed()} | {
+        ("matcher", case) for case in matcher.fixed()
+    }
 
     def ask(part: Part, case: str, depends: Iterable[object], find: Callable[[], Any]) -> Any:
         row = known.get((part, case))

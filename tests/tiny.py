@@ -52,7 +52,7 @@ AWKWARD = {
     "F16": (0x8000, 0x0001, 0x8001, 0x7BFF, 0xFBFF),
     "F32": (0x8000_0000, 0x0000_0001, 0x8000_0001, 0x7F7F_FFFF, 0xFF7F_FFFF),
 }
-BITS = {"BF16": np.dtype("<u2"), "F16": np.dtype("<u2"), "F32": np.dtype("<u4")}
+BITS: dict[str, np.dtype[Any]] = {"BF16": np.dtype("<u2"), "F16": np.dtype("<u2"), "F32": np.dtype("<u4")}
 
 
 class Tensor(NamedTuple):
@@ -118,9 +118,10 @@ BASE = Facts(
     eps=1e-6,
     max_positions=32768,
 )
+LATENT_SHAPE = Mla(heads=4, q_lora=24, kv_lora=32, nope=16, rope=8, v=12)
 LATENT = replace(
     BASE,
-    attention=Mla(heads=4, q_lora=24, kv_lora=32, nope=16, rope=8, v=12),
+    attention=LATENT_SHAPE,
     rope=Rope(50000.0, "interleaved", "yarn", YARN),
     eps=1e-5,
 )
@@ -168,7 +169,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant("f32", BASE, dtype="F32"),
         Variant("mixed", BASE, dtype="mixed"),
         Variant("mla", LATENT),
-        Variant("mla-plain-q", replace(LATENT, attention=replace(LATENT.attention, q_lora=None))),
+        Variant("mla-plain-q", replace(LATENT, attention=replace(LATENT_SHAPE, q_lora=None))),
         Variant("mla-3.1", replace(LATENT, fusion="fc_norm", feedback="post-norm")),
         Variant("mla-four-aux", replace(LATENT, aux=4, boundaries=(2, 4, 5, 7))),
         Variant("mla-reduced", **reduced(LATENT, ASCENDING, "ascending")),
@@ -323,11 +324,12 @@ ALWAYS_IDS = frozenset({"quark-native"})
 def fits(variant: Variant, layout: str) -> bool:
     """Whether this producer could have trained and stored the variant (producers.md, sections 1 to 4)."""
     facts = variant.facts
-    attention = facts.attention
+    attention = facts.attention if isinstance(facts.attention, Gqa) else None
     plain = facts.fusion == "plain" and facts.feedback == "pre-norm"
-    dense = isinstance(attention, Gqa)
-    biased = dense and (attention.qkv_bias or attention.o_bias)
-    unbiased = not biased and not (dense and attention.qk_norm) and not facts.mlp_bias and facts.window is None
+    dense = attention is not None
+    biased = attention is not None and (attention.qkv_bias or attention.o_bias)
+    normed = attention is not None and attention.qk_norm
+    unbiased = not biased and not normed and not facts.mlp_bias and facts.window is None
     one = facts.layers == 1
     raw = not facts.norm_before_residual
     stored = layout not in WITHOUT_EMBEDDING or facts.target_hidden == facts.hidden
@@ -347,20 +349,19 @@ def fits(variant: Variant, layout: str) -> bool:
         case "torchspec-native" | "torchspec-vllm":
             return unbiased and one and raw and facts.fusion != "norm_before_fc" and not facts.fc_bias
         case "modelopt-midlayer" | "modelopt-layers":
-            bare = not (dense and attention.qk_norm) and not facts.mlp_bias and facts.window is None
+            bare = not normed and not facts.mlp_bias and facts.window is None
             return plain and bare and raw and stored and not facts.fc_bias and (dense or one)
         case "modelopt-megatron":
             return dense and plain and unbiased and raw and stored and not facts.fc_bias
         case "speculators":
-            qwen = dense and attention.qk_norm
-            return dense and not facts.fc_bias and not (qwen and facts.mlp_bias)
+            return dense and not facts.fc_bias and not (normed and facts.mlp_bias)
         case "angelslim":
             return dense and plain and unbiased and one and raw and not facts.fc_bias
         case "automodel":
-            bare = not (dense and attention.qk_norm) and not facts.mlp_bias and facts.window is None
+            bare = not normed and not facts.mlp_bias and facts.window is None
             return bare and one and raw and facts.fusion != "norm_before_fc" and not facts.fc_bias
         case "quark-native":
-            bare = dense and not attention.qk_norm and not facts.mlp_bias and facts.window is None
+            bare = dense and not normed and not facts.mlp_bias and facts.window is None
             default = facts.rope.kind == "default"
             return bare and one and raw and facts.fusion != "norm_before_fc" and default and not facts.fc_bias
     raise KeyError(layout)

@@ -35,6 +35,7 @@ from draftconv.checkpoint import (
 from draftconv.checkpoint.staging import refuse_same
 from draftconv.drafter.checks import VALUES, Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.joined import CODES, joined_values
 from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.drafter.tensors import expected
@@ -204,6 +205,7 @@ def plan_drafter(
     writer = _writer(found, options.to)
     codes = frozenset(problem.code for problem in findings.problems)
     work = start(drafter)
+    joined = frozenset[str]()
     if again is not None:
         stored: Stored | None = again[0]
         work = packing.taken_apart(work, *again)
@@ -215,6 +217,7 @@ def plan_drafter(
             floats, packed = packing.apart(stored, options.unpack)
             work = packing.dequantize(work, floats, passes.float_dtype(options.dtype))
             work = packing.without_quantized(work, packed)
+            joined = _joined(drafter, packed)
             packer, engines = _repacking(packed, found, options, target, engines)
     work, repaired = repair(work, options.repairs, codes)
     # That undeclared integers are no floats is settled once they have been recognised.
@@ -234,7 +237,7 @@ def plan_drafter(
     if work.packed is not None:
         work = named_quantization(work, spelled, names, target)
     readers = engines if packer is not None else [parse_engine(name) for name in writer.serves]
-    verdicts = judge(work, readers, names, spelled, target)
+    verdicts = judge(work, readers, names, spelled, target, joined)
     work = _declare_config(work, checkpoint.config, config)
     tensors = tuple(
         PlannedTensor(names[name], t.dtype, t.shape, t.operation) for name, t in sorted(work.tensors.items())
@@ -247,7 +250,7 @@ def plan_drafter(
         config=config,
         names=names,
         verdicts=verdicts,
-        warnings=_warnings(findings, spelled.left | STILL_THERE),
+        warnings=_warnings(findings, spelled.left | STILL_THERE | joined),
         not_made=findings.not_made if options.deep else _not_made(findings, tensors),
         reads=_reads(checkpoint, target, options),
         findings=stored.findings if stored else (),
@@ -277,7 +280,7 @@ def _writer(found: Layout, name: str) -> Writer:
     return found.writer
 
 
-STILL_THERE = frozenset(code for code, kind in KINDS.items() if kind.level in ("sample", "deep"))
+STILL_THERE = frozenset(code for code, kind in KINDS.items() if kind.level in ("sample", "deep")) - CODES
 """Problems that are not looked for again before the output is written."""
 
 
@@ -354,6 +357,12 @@ def _repacking(
         return packing.repack(work, stored, packing.Form(form, style, scheme, ignore, listed, rounded))
 
     return pack, specs
+
+
+def _joined(drafter: Drafter, packed: Stored) -> frozenset[str]:
+    """Problems of the values beside joined weights that stay when these are repacked."""
+    kept = {name: ref for name, ref in drafter.companions.items() if name.rpartition(".")[0] in packed.modules}
+    return frozenset(problem.code for problem in joined_values(replace(drafter, companions=kept)))
 
 
 UNDECLARED_INTEGERS = "tensor-dtype"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from draftconv.quantization.formats.base import Format, Part, Weight
     from draftconv.quantization.grids import InputScales
     from draftconv.quantization.reading import Stored
-    from draftconv.quantization.weights import Floats, Smoothing, Widened
+    from draftconv.quantization.weights import Floats, Smoothing
 
 ACTIVATIONS = "activations"
 """What a record calls the rounding of inputs, which no fact of the drafter holds."""
@@ -105,10 +105,10 @@ def quantize(
     Raises:
         Refused: the format cannot hold a weight of this shape.
     """
-    from draftconv.quantization.weights import Again, Quantize
+    from draftconv.quantization.weights import Again, Found, Quantize
 
     sources = {name: _float_source(work, name, stored) for name in names}
-    widened: Widened = {}
+    found = Found()
     for name, ref in sources.items():
         module = name.removesuffix(WEIGHT)
         computation = Quantize(
@@ -124,7 +124,7 @@ def quantize(
             rounding.block,
             rounding.device,
             smoothings.get(name),
-            widened,
+            found,
         )
         outputs, inputs = ref.shape
         parts = form.format.parts((outputs, inputs), form.scheme, ref.dtype)
@@ -146,7 +146,7 @@ def without_quantized(work: Work, stored: Stored) -> Work:
 
 
 def repack(work: Work, stored: Stored, form: Form) -> Work:
-    """The same integers and scales in another format; the weights are read once, to know that they fit.
+    """The same integers and scales in another format. Scales are read, to know that they fit; codes are not.
 
     Raises:
         Refused: the format cannot hold them.
@@ -158,7 +158,7 @@ def repack(work: Work, stored: Stored, form: Form) -> Work:
     for module, parts in stored.modules.items():
         group, weight_only = form.scheme.weights.group, form.scheme.inputs is None
         computation = Repack(module, parts, stored, form.format, form.style, group, form.rounded, weight_only)
-        weight = computation.weight()
+        weight = computation.outline()
         foretold = form.format.parts(stored.shapes[module], form.scheme, weight.dtype)
         work = _computed(work, module, foretold, computation)
         why = f"the same integers and scales as {form.format.title}"
@@ -241,7 +241,7 @@ def same_integers(stored: Stored, form: Format, *, lossy: bool) -> tuple[Scheme,
         Refused: the format cannot hold the integers, or not all that belongs to them.
     """
     declared = stored.declared
-    weight = stored.load(next(iter(stored.modules)))
+    weight = stored.outline(next(iter(stored.modules)))
     grid, inputs = weight.quantized.grid, declared.inputs
     group = stored.group(weight)
     per: Per = "group" if group else per_of(weight)

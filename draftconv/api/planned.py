@@ -135,9 +135,17 @@ def named_quantization(work: Work, spelled: Spelled, names: Mapping[str, str], t
 
 
 def judge(
-    work: Work, specs: Sequence[EngineSpec], names: Mapping[str, str], spelled: Spelled, target: Target | None
+    work: Work,
+    specs: Sequence[EngineSpec],
+    names: Mapping[str, str],
+    spelled: Spelled,
+    target: Target | None,
+    known: frozenset[str] = frozenset(),
 ) -> tuple[Verdict, ...]:
     """What these engines will make of it.
+
+    Args:
+        known: problems of stored values that it will have, which no header shows.
 
     Raises:
         Refused: one of them would refuse or mis-read it, or cannot be judged without --target.
@@ -146,7 +154,7 @@ def judge(
     verdicts: list[Verdict] = []
     for spec in specs:
         engine = ENGINES[spec.name]
-        verdict = engine.check(planned, work.facts, target, spec)
+        verdict = engine.check(planned, work.facts, target, spec, known)
         if line := verdict.reason:
             raise Refused(
                 f"{engine.title} would not serve this drafter as it was trained ({verdict.status})",

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from draftconv.api.hints import hints
+from draftconv.api.needs import Needs, needs_of
 from draftconv.checkpoint import open_checkpoint, show
 from draftconv.checkpoint.checkpoint import hub_name, local_path
 from draftconv.checkpoint.staging import write_error
 from draftconv.drafter.checks import check_drafter
-from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Mla
 from draftconv.drafter.targets import find_target
-from draftconv.engines import ENGINES, EngineSpec, parse_engine
-from draftconv.engines.kernels import Deployment, stored_kernel
+from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.serving import ServeCommand, Start
-from draftconv.engines.shapes import Fault, shape_faults, uneven
-from draftconv.errors import CheckFailed, EngineError, Refused, UsageError, WriteError
+from draftconv.errors import CheckFailed, EngineError, UsageError, WriteError
 from draftconv.layouts.reading import read_drafter
-from draftconv.quantization.scheme import GRIDS, Scheme, WeightScheme
-
-if TYPE_CHECKING:
-    from draftconv.quantization.formats.base import Declared
-
-GROUP = 128
-"""Inputs under one scale, where the file does not say and its kernels take this."""
 
 
 def serve(
@@ -45,6 +35,7 @@ def serve(
     alone: bool = False,
     python: Path | None = None,
     port: int | None = None,
+    arguments: Sequence[str] = (),
 ) -> ServeCommand:
     """Build the server command for a drafter that this engine reads rightly.
 
@@ -54,10 +45,12 @@ def serve(
         alone: the target without the drafter, otherwise started alike.
         python: of the engine's environment, whose programs are taken; None leaves them to the PATH.
         port: where it listens; None leaves that to the engine.
+        arguments: of the server that somebody else adds to the command.
 
     Raises:
         CheckFailed: the engine would refuse or mis-read it, or the hardware has no kernel for its weights.
-        UsageError: unknown engine or target, a target known by its layer count only, or a drafter that is a file.
+        UsageError: unknown engine or target, a target known by its layer count only, a drafter that is a file, or
+            `arguments` ask for float32 where quantized weights have no kernel for it.
     """
     spec = parse_engine(engine)
     goal = find_target(target, None)
@@ -73,23 +66,23 @@ def serve(
     check = partial(ENGINES[spec.name].check, drafter.checkpoint, drafter.facts, goal, known=known)
     verdict = check(spec=spec)
     if line := verdict.reason:
-        quantized = drafter.facts.quantization is not None
-        elsewhere = quantized and check(spec=replace(spec, hardware=None)).status == "loads"
+        if drafter.facts.quantization is None:
+            cure = f"convert it first: {convert}"
+        elif check(spec=replace(spec, hardware=None)).status == "loads":
+            cure = again
+        else:
+            cure = f"see which conversion helps: {look}"
         raise CheckFailed(
             f"{ENGINES[spec.name].title} would not serve this drafter as it was trained ({verdict.status})",
             why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
-            cure=again
-            if elsewhere
-            else f"see which conversion helps: {look}"
-            if quantized
-            else f"convert it first: {convert}",
+            cure=cure,
         )
-    notes, arguments = _runs(drafter, spec, tensor_parallel, again)
+    needs = Needs() if alone else needs_of(drafter, spec, tensor_parallel, arguments, again)
     directory, revision = _opened(source)
     asked = Start(directory, drafter.facts, goal, drafts, tensor_parallel, alone, revision)
     found = ENGINES[spec.name].command(asked, spec)
-    argv = (*found.located(python), *arguments, *(("--port", str(port)) if port else ()))
-    return replace(found, argv=argv, notes=(*found.notes, *notes))
+    argv = (*found.located(python), *needs.arguments, *(("--port", str(port)) if port else ()))
+    return replace(found, argv=argv, notes=(*found.notes, *needs.notes))
 
 
 def _opened(source: str | Path) -> tuple[str, str | None]:
@@ -139,49 +132,3 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text)
     except OSError as error:
         raise write_error(error, path) from error
-
-
-def _runs(drafter: Drafter, spec: EngineSpec, tensor_parallel: int, remedy: str) -> tuple[Sequence[str], Sequence[str]]:
-    """What is multiplied where the drafter is quantized, for the notes, and arguments that it needs.
-
-    Args:
-        remedy: the cure where the hardware has nothing that multiplies it.
-
-    Raises:
-        CheckFailed: the hardware has no kernel for its weights.
-    """
-    facts = drafter.facts
-    if facts.quantization is None or spec.hardware is None:
-        return _sizes(uneven(spec, facts, tensor_parallel)), ()
-    from draftconv.quantization.reading import find_stored
-
-    try:
-        stored = find_stored(drafter)
-    except Refused as unread:
-        return (f"whether {spec.hardware} has a kernel for the drafter's weights was not looked at: {unread.what}",), ()
-    scheme = _scheme(stored.declared)
-    mla = isinstance(facts.attention, Mla)
-    try:
-        kernel = stored_kernel(spec, stored.format.id, stored.declared.style, scheme, mla=mla)
-    except Refused as error:
-        raise CheckFailed(error.what, why=error.why, cure=remedy) from error
-    form = Deployment(stored.format.id, kernel.style, scheme, kernel.executed, kernel.source, kernel.evidence)
-    sizes = _sizes(shape_faults(spec, form, facts, stored.modules, tensor_parallel))
-    return (f"the drafter's quantized weights: {kernel.executed}", *kernel.notes, *sizes), kernel.arguments
-
-
-def _sizes(faults: Iterable[Fault]) -> tuple[str, ...]:
-    """Sizes that kernels or ranks do not take, in words. The target's devices are the user's choice: no refusal."""
-    return tuple(
-        f"{fault.module}: {fault.says}" + ("; the server does not start so" if fault.refused else "")
-        for fault in faults
-    )
-
-
-def _scheme(declared: Declared) -> Scheme:
-    """What the weights are; the rule that found their scales is not told, and nothing here depends on it."""
-    grid = GRIDS[declared.grid]
-    per = declared.per or ("group" if "group" in grid.per else "channel")
-    group = declared.group or grid.group or GROUP if per == "group" else None
-    scales = "weight" if "weight" in grid.scales else grid.scales[0]
-    return Scheme(WeightScheme(declared.grid, per, grid.rules[0], scales, group), declared.inputs)

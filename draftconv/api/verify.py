@@ -26,6 +26,7 @@ from draftconv.api.work import MAPS, content_hash, copy_of, output_blocks
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import Facts, Taps
+from draftconv.drafter.joined import joined_values
 from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import Target, find_target
 from draftconv.drafter.vocabulary import VocabMap
@@ -451,8 +452,9 @@ def _directory(
     for file in out.checkpoint.files:
         if file.unused:
             yield Comparison(file.name, "different", "a weights file that is not part of the output")
+    known = frozenset(problem.code for problem in joined_values(out))
     for spec in judges:
-        verdict = ENGINES[spec.name].check(out.checkpoint, out.facts, target, spec)
+        verdict = ENGINES[spec.name].check(out.checkpoint, out.facts, target, spec, known)
         line = verdict.reason
         how = f"{verdict.status}: {line.rule.says}: {line.detail} [{line.rule.code}]" if line else ""
         yield Comparison(str(verdict.spec), READ[verdict.status], how)

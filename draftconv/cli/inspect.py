@@ -50,8 +50,8 @@ def command(
     """What CHECKPOINT is, what is wrong with it, and which engine reads it rightly.
 
     CHECKPOINT is a directory, a weights file or a Hub id (hf://owner/name[@revision] forces
-    the Hub). By default headers, config.json, the vocabulary maps and a few lm_head rows are
-    read.
+    the Hub). By default headers, config.json, the vocabulary maps, a few lm_head rows and the
+    scales of joined weights are read.
     """
     from draftconv.cli import output
     from draftconv.cli.describe import identity, inspection_json

@@ -15,6 +15,7 @@ from draftconv.checkpoint import FLOATS, Progress, Tally, TensorRef, show, show_
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import UNDECLARED, Mla
+from draftconv.drafter.joined import joined_values
 from draftconv.drafter.names import PREFIXES
 from draftconv.drafter.problems import LEVELS, Level, Problem
 from draftconv.drafter.targets import EMBED_NAMES, Target
@@ -359,7 +360,10 @@ CHECKS: Mapping[Level, Mapping[str, Check]] = {
         "sizes against the target": _target_sizes,
     },
     "maps": {"d2t of zeros": _zero_offsets},
-    "sample": {"lm_head rows against d2t": _pruned_head},
+    "sample": {
+        "lm_head rows against d2t": _pruned_head,
+        "scales of joined weights": lambda subject: joined_values(subject.drafter),
+    },
     "deep": {
         VALUES: _values,
         "embed_tokens against the target's": _embedding,

@@ -6,7 +6,7 @@ code. Levels say what must be read to find it:
 
     config   config.json and the tensor headers
     maps     also d2t and t2d (a few hundred KB)
-    sample   also a few sampled lm_head rows
+    sample   also a few sampled lm_head rows, and what lies beside quantized weights that engines join
     deep     every byte of every tensor (`--deep`, or `convert`)
 """
 
@@ -175,6 +175,24 @@ KINDS: Mapping[str, Kind] = {
         "warning", "config", "the quantized weights are not stored as config.json says",
         "engines go by config.json: they stop, or multiply by codes and scales that are not there",
         "convert --pack writes the same integers with a config that fits, where the tensors tell what they are"),
+    "joined-weight-scales": Kind(
+        "warning", "sample", "weights that engines join have different weight_scale_2",
+        "vLLM and SGLang multiply all of them under the largest, so the others come out too large; TensorRT-LLM stops",
+        "quantize the 16-bit drafter again (`draftconv quantize` gives joined weights one), or convert --dequantize"),
+    "joined-fp8-scales": Kind(
+        "warning", "sample", "FP8 weights that engines join have different scales",
+        "engines round the codes once more, under the largest",
+        "quantize the 16-bit drafter again (`draftconv quantize` gives joined weights one scale)"),
+    "joined-input-scales": Kind(
+        "warning", "sample", "weights that engines join have different input_scale",
+        "they are fed the same inputs, which vLLM and SGLang round under the largest; TensorRT-LLM stops unless they "
+        "are FP8",
+        "calibrate again: `draftconv quantize --calibrate` measures one for all"),
+    "joined-smoothing": Kind(
+        "warning", "sample", "pre_quant_scale of weights that engines join",
+        "TensorRT-LLM takes that of the first for all of them, and none at all beside 16-bit activations, although "
+        "the weights were divided by it",
+        "convert --dequantize, or quantize the 16-bit drafter again"),
     "name-prefix": Kind(
         "warning", "config", "tensor names carry a prefix",
         "vLLM and TensorRT-LLM prepend model. themselves and stop; SGLang's MLA class drops such tensors",

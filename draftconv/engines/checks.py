@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from draftconv.checkpoint import show_some
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Gqa, Mla, Taps
+from draftconv.drafter.problems import KINDS
 from draftconv.engines.base import Reading
 from draftconv.engines.building import defaults
 
@@ -272,6 +273,16 @@ def missing_tensors(reading: Reading) -> str | None:
 def d2t_missing(reading: Reading) -> str | None:
     """A reduced vocabulary whose map the file does not hold."""
     return "draft_vocab_size is smaller than vocab_size" if "d2t" in reading.missing else None
+
+
+def joined(code: str, *dtypes: str) -> Check:
+    """A check for a problem of the values beside joined weights, where weights are stored in one of these dtypes."""
+
+    def check(reading: Reading) -> str | None:
+        stored = {ref.dtype for name, ref in reading.view.tensors.items() if name.endswith(".weight")}
+        return KINDS[code].title if code in reading.known and stored & set(dtypes) else None
+
+    return check
 
 
 # ── classes ────────────────────────────────────────────────────────────────────────

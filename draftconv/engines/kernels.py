@@ -71,7 +71,7 @@ class Kernel:
         executed: the arithmetic in words, which need not be what the file declares.
         scales: dtypes a scale may be stored in without being rounded when it is loaded.
         notes: conditions: switches, environment variables, what differs on some machines.
-        mla: whether it also serves latent attention. `gqa`: whether it serves Llama-style drafters.
+        mla, gqa: whether it serves drafters with latent attention, and Llama-style ones.
         asked: only for a recipe that names the format, because it gains nothing over 16 bits.
         arguments: without which a server does not start with it.
     """
@@ -254,6 +254,9 @@ GAPS: tuple[Gap, ...] = (
         f"{_CT}; issue 35439", grids=("int4",), inputs=(FP8_TOKEN,)),
     Gap("vllm", "INT4 beside static FP8 activations is ModelOpt's W4A8_AWQ, which its reader refuses",
         f"{_VQ}/modelopt.py, 0.33.0", grids=("int4",), inputs=(FP8_TENSOR,)),
+    Gap("vllm", "under a static FP8 scale a Llama-style MLP rounds by an operation that a CPU does not have",
+        "vllm/model_executor/layers/fusion/fused_act_quant.py, 0.32.0; run", chips=("cpu",), inputs=(FP8_TENSOR,),
+        grids=("fp8",)),
     Gap("vllm", "scales of INT4 weights are loaded in the model's dtype, so F32 ones would be rounded",
         _CT, grids=("int4",), scales=("F32",)),
     Gap("vllm", "NVFP4 is only emulated on this chip: dequantized at every call",

@@ -436,6 +436,9 @@ RULES: tuple[Rule, ...] = (
     Rule("sglang-eps", "mis-read", "rms_norm_eps comes from config.json", _BOTH, "read", compare("eps", "eps")),
     Rule("sglang-window", "mis-read", "no sliding window is read from config.json",
          _BOTH, "read", compare("window", "sliding window")),
+    Rule("sglang-joined-scales", "mis-read", "joined NVFP4 weights are multiplied under the largest weight_scale_2; "
+         "the scales of their blocks stay as they are",
+         f"{_QUANT}/modelopt_quant.py, 0.5.23", "read", checks.joined("joined-weight-scales", "U8")),
     Rule("sglang-vocab", "mis-read", "vocab_size must be the target's: its embedding is put in",
          _BOTH, "inferred", checks.wrong_vocab),
     # ── cannot be told, or worth knowing ───────────────────────────────────────────
@@ -449,6 +452,11 @@ RULES: tuple[Rule, ...] = (
          _MATCHED, "read", clash("unknown")),
     Rule("sglang-embedding", "note", "the target's embedding always replaces one of equal width",
          _BOTH, "read", checks.embedding_replaced),
+    Rule("sglang-joined-fp8", "note", "joined FP8 weights that have a scale each are rounded once more, under the "
+         "largest",
+         f"{_QUANT}/modelopt_quant.py, 0.5.23", "read", checks.joined("joined-fp8-scales", "F8_E4M3")),
+    Rule("sglang-joined-inputs", "note", "the inputs of joined weights are rounded under the largest input_scale",
+         f"{_QUANT}/modelopt_quant.py, 0.5.23", "read", checks.joined("joined-input-scales", "U8", "F8_E4M3")),
     Rule("sglang-ignored", "note", "tensors whose names are not looked for are dropped silently",
          _BOTH, "run", checks.ignored),
     Rule("sglang-context-untold", "note", "a drafter with a shorter context than the target's stops the start",

@@ -263,6 +263,11 @@ def _awq_parts(reading: Reading) -> str | None:
     return listed([name for name in wanted if name not in tensors])
 
 
+def _joined_scales(reading: Reading) -> str | None:
+    codes = ("joined-weight-scales", "joined-input-scales")
+    return listed([told for code in codes if (told := checks.joined(code, "U8", "I8")(reading))])
+
+
 def _latent_quantized(reading: Reading) -> str | None:
     if not reading.mla or not reading.truth.quantization or checks.modelopt_algorithm(reading) == "FP8_BLOCK_SCALES":
         return None
@@ -421,6 +426,9 @@ RULES: tuple[Rule, ...] = (
          _QUANT, "inferred", clash("not excluded")),
     Rule("trtllm-torn", "refused", "projections that are joined into one linear are quantized together or not at all",
          "_torch/modules/linear.py, main 2026 H2", "read", clash("torn")),
+    Rule("trtllm-joined-scales", "refused",
+         "joined NVFP4 and W4A8_AWQ weights must have one weight_scale_2 and one input_scale: an assertion",
+         "_torch/modules/linear.py, main 2026 H2", "read", _joined_scales),
     Rule("trtllm-latent-quantized", "refused", "q_a, kv_a and kv_b are copied by hand and must be unquantized",
          _MLA, "read", _latent_quantized),
     Rule("trtllm-packed-undeclared", "refused", "packed weights need hf_quant_config.json or quantization_config",
@@ -470,6 +478,10 @@ RULES: tuple[Rule, ...] = (
          _MAIN, "inferred", checks.other_activation),
     Rule("trtllm-vocab", "mis-read", "vocab_size must be the target's: its embedding is used",
          _MAIN, "inferred", checks.wrong_vocab),
+    Rule("trtllm-joined-smoothing", "mis-read",
+         "joined weights take the pre_quant_scale of the first, and with W4A16_AWQ none: their inputs are not "
+         "multiplied by what the weights were divided by",
+         "_torch/modules/linear.py, main 2026 H2", "read", checks.joined("joined-smoothing", "U8", "I8")),
     Rule("trtllm-excluded-fp8", "mis-read",
          "a pattern excludes the drafter's own FP8 projections (ModelOpt writes model*), or quantized_layers does not "
          "list them: their bytes are cast without scales",
@@ -486,6 +498,11 @@ RULES: tuple[Rule, ...] = (
          _MAIN, "inferred", _draft_vocab_null),
     Rule("trtllm-mla-norm-before-fc", "undecided", "norm_before_fc beside MLA was not read to work",
          _MAIN, "inferred", _mla_whole_norm),
+    Rule("trtllm-joined-fp8", "note", "joined FP8 weights that have a scale each are rounded once more, under the "
+         "largest",
+         "_torch/modules/linear.py, main 2026 H2", "read", checks.joined("joined-fp8-scales", "F8_E4M3")),
+    Rule("trtllm-joined-inputs", "note", "the inputs of joined FP8 weights are rounded under the largest input_scale",
+         "_torch/modules/linear.py, main 2026 H2", "read", checks.joined("joined-input-scales", "F8_E4M3")),
     Rule("trtllm-taps", "note", "captured layers are never read from the checkpoint; the serve file must name them",
          "_torch/speculative/eagle3.py, main 2026 H2", "read", _taps_in_yaml),
     Rule("trtllm-embedding", "note", "the target's embedding is always used instead of one of equal width",

@@ -327,8 +327,6 @@ def _no_kernel_on_cpu(reading: Reading) -> str | None:
     algorithm = checks.modelopt_algorithm(reading) or ""
     if "NVFP4" in algorithm:
         return f"quant_algo: {algorithm}"
-    if algorithm == "FP8" and not reading.mla:
-        return "static FP8 activations in the Llama class: silu_and_mul_quant is not there, at run time"
     return "MXFP4 without amd-quark" if _quark_fp4(reading) else _compressed_without_kernel(reading, "cpu")
 
 
@@ -337,6 +335,18 @@ def _no_kernel_on_gpu(reading: Reading) -> str | None:
         return None
     found = _compressed_without_kernel(reading, CHIPS[reading.spec.hardware])
     return f"{found} on {reading.spec.hardware}" if found else None
+
+
+_joined_fp8 = checks.joined("joined-fp8-scales", "F8_E4M3")
+
+
+def _static_fp8(reading: Reading) -> str | None:
+    tensors = reading.view.tensors
+    return listed([
+        name for part, name in reading.fates.loaded.items()
+        if part.endswith(".down_proj.weight") and tensors[name].dtype == "F8_E4M3"
+        and f"{name.removesuffix('.weight')}.input_scale" in tensors
+    ])  # fmt: skip
 
 
 # ── checks: what loads and computes something else ─────────────────────────────────
@@ -504,9 +514,8 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-modelopt", "refused", "of ModelOpt's algorithms only FP8, NVFP4 and MXFP8 kinds are known, no INT4",
          f"{_QUANT}/modelopt.py, 0.33.0", "run",
          checks.unknown_algorithm(MODELOPT_ALGORITHMS)),
-    Rule("vllm-kernel-cpu", "refused", "a CPU multiplies no NVFP4, no MXFP4, no INT4 by FP8, and no static FP8 in the "
-         "Llama class",
-         "model_executor/kernels/linear, layers/fusion/fused_act_quant.py, 0.32.0", "run", _no_kernel_on_cpu),
+    Rule("vllm-kernel-cpu", "refused", "a CPU multiplies no NVFP4, no MXFP4 and no INT4 by FP8",
+         "model_executor/kernels/linear, 0.32.0", "run", _no_kernel_on_cpu),
     Rule("vllm-kernel", "refused", "INT4 by FP8 is multiplied on Hopper only, and INT4 in bytes on a CPU only",
          f"{_QUANT}/compressed_tensors, 0.33.0; issues 35439 and llm-compressor 2693", "read", _no_kernel_on_gpu),
     Rule("vllm-quant-method", "refused", "without quant_method a declaration is passed over: everything is built plain",
@@ -528,6 +537,13 @@ RULES: tuple[Rule, ...] = (
          _MATCHED, "run", clash("excluded")),
     Rule("vllm-torn", "refused", "projections that are joined into one linear are quantized together or not at all",
          _MATCHED, "run", clash("torn")),
+    Rule("vllm-static-fp8-cpu", "refused", "under a static FP8 scale the inputs of a Llama-style down_proj are rounded "
+         "by an operation that a CPU does not have: the server starts, and dies at the first request",
+         "model_executor/layers/fusion/fused_act_quant.py, 0.32.0", "run",
+         lambda r: _static_fp8(r) if _cpu(r) and not r.mla else None),
+    Rule("vllm-joined-fp8-cpu", "refused", "joined FP8 weights that have a scale each are rounded once more, which a "
+         "CPU has no operation for",
+         f"{_QUANT}/utils/w8a8_utils.py, 0.32.0", "run", lambda r: _joined_fp8(r) if _cpu(r) else None),
     # ── loads, but computes something else ─────────────────────────────────────────
     Rule("vllm-cast", "mis-read", "a linear that no list excludes by its runtime name is built of 8-bit weights, and a "
          "plain tensor is cast into it without a word",
@@ -580,6 +596,9 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-eps", "mis-read", "rms_norm_eps comes from config.json", _LOADERS, "run", compare("eps", "eps")),
     Rule("vllm-window", "mis-read", "layer_types and sliding_window make a sliding window; the MLA class has none",
          "model_executor/models/{llama,qwen3_eagle3}.py, 0.32.0", "run", compare("window", "sliding window")),
+    Rule("vllm-joined-scales", "mis-read", "joined NVFP4 weights are multiplied under the largest weight_scale_2; the "
+         "scales of their blocks stay as they are",
+         f"{_QUANT}/modelopt.py, 0.32.0", "read", checks.joined("joined-weight-scales", "U8")),
     Rule("vllm-vocab", "mis-read", "a vocab_size other than the target's loads and breaks at run time",
          _LOADERS, "run", checks.wrong_vocab),
     # ── cannot be told, or worth knowing ───────────────────────────────────────────
@@ -593,6 +612,12 @@ RULES: tuple[Rule, ...] = (
          _MATCHED, "read", clash("unknown")),
     Rule("vllm-taps-fallback", "note", "should the server fall back to Model Runner V1, it captures other layers",
          "v1/worker/gpu_model_runner.py, 0.33.0", "read", _taps_fallback),
+    Rule("vllm-joined-fp8", "note", "joined FP8 weights that have a scale each are rounded once more, under the "
+         "largest",
+         f"{_QUANT}/utils/w8a8_utils.py, 0.32.0", "read", lambda r: None if _cpu(r) else _joined_fp8(r)),
+    Rule("vllm-joined-inputs", "note", "the inputs of joined weights are rounded under the largest input_scale",
+         f"{_QUANT}/{{modelopt.py,compressed_tensors,quark}}, 0.32.0", "read",
+         checks.joined("joined-input-scales", "U8", "F8_E4M3")),
     Rule("vllm-positions", "note", "under a scaled rope the drafter's positions cap the length that the target serves",
          _SPEC, "run", _capped),
     Rule("vllm-speculators-keys", "note", "these keys are dropped at the top level of a speculators config",

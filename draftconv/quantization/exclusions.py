@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 from draftconv.checkpoint import show_some
 from draftconv.drafter.facts import Facts
+from draftconv.drafter.joined import GROUPS
 from draftconv.drafter.tensors import Expected, Role, expected
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.quantization.recipes import Recipe
@@ -28,17 +29,6 @@ ROLES: Mapping[str, Callable[[str, Role], bool]] = {
     "a_projections": lambda name, _: name.endswith((".q_a_proj.weight", ".kv_a_proj_with_mqa.weight")),
 }
 """What `exclude` may say instead of tensor names. A role that a drafter does not have names nothing there."""
-
-FUSED: tuple[tuple[str, ...], ...] = (
-    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"),
-    ("mlp.gate_proj", "mlp.up_proj"),
-)
-"""Weights that engines join into one before they look for scales: all of a group are quantized or none.
-
-vLLM 0.33.0 `model_executor/models/{llama,deepseek}_eagle3.py`, SGLang 0.5.23
-`srt/models/{llama,kimi_k25}_eagle3.py`; read.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +101,7 @@ def chosen(selection: Selection, names: Iterable[str]) -> tuple[str, ...]:
 
 def fused_with(name: str, names: Iterable[str]) -> tuple[str, ...]:
     """Those of `names` that engines join with this weight, itself included."""
-    for group in FUSED:
+    for group in GROUPS:
         for member in group:
             if name.endswith(f".{member}{WEIGHT}"):
                 stem = name.removesuffix(f"{member}{WEIGHT}")

@@ -70,8 +70,10 @@ def pack(codes: Tensor, order: Order) -> Tensor:
 
 
 def unpack(words: Tensor, order: Order) -> Tensor:
-    """The inverse of `pack` for signed codes: int32 [..., n] to int8 [..., 8 * n]."""
+    """The inverse of `pack` for signed codes: int32 [..., n] to int8 [..., 8 * n]; of no values (meta), none."""
     codes = torch.empty(*words.shape[:-1], words.shape[-1] * 8, dtype=torch.int8, device=words.device)
+    if words.is_meta:
+        return codes
     flat_W, eights_W8 = words.reshape(-1), codes.view(-1, 8)
     masks = (_NIBBLES, *(mask for _, mask in FOLDS[order]))
     for at in _blocks(len(flat_W)):

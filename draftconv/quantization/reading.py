@@ -27,6 +27,9 @@ from draftconv.reference.load import to_torch
 
 Parts = Mapping[str, TensorRef]
 
+CODES = frozenset({"weight", "weight_packed", "qweight"})
+"""Tensors that hold the codes of a weight; all the others together are a hundredth of their size."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -61,8 +64,20 @@ class Stored:
         Raises:
             BadCheckpoint: its tensors do not fit each other, the drafter or what is declared.
         """
-        parts = {suffix: read(ref) for suffix, ref in self.modules[module].items()}
-        weight = self.format.load(parts, self.declared, self.dtype)
+        return self._loaded(module, {suffix: read(ref) for suffix, ref in self.modules[module].items()})
+
+    def outline(self, module: str) -> Weight:
+        """As `load`, without the codes: they lie on torch's meta device, and not one of them is read.
+
+        Raises:
+            BadCheckpoint: as `load`, but for faults of the codes.
+        """
+        parts = self.modules[module]
+        codes = headers({suffix: ref for suffix, ref in parts.items() if suffix in CODES})
+        return self._loaded(module, codes | {suffix: read(parts[suffix]) for suffix in parts.keys() - codes.keys()})
+
+    def _loaded(self, module: str, tensors: Mapping[str, Tensor]) -> Weight:
+        weight = self.format.load(tensors, self.declared, self.dtype)
         if (found := tuple(weight.quantized.codes.shape)) != self.shapes[module]:
             raise BadCheckpoint(
                 f"{show(module)} unpacks to {show(found)}, the drafter needs {show(self.shapes[module])}",
@@ -283,7 +298,7 @@ JOINED: Mapping[str, tuple[str, ...]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
-"""What engines call weights that they join; see `exclusions.FUSED`."""
+"""What engines call weights that they join; see `drafter.joined.GROUPS`."""
 
 
 def _excluded(drafter: Drafter, told: Fit) -> tuple[str, ...]:

@@ -95,11 +95,20 @@ class Again:
 Floats: TypeAlias = TensorRef | Again
 """A weight that is to be rounded: plain in a file, or quantized there."""
 
-Widened: TypeAlias = dict[Floats, Tensor]
-"""INT4 weight → what it is widened by to meet FP8 activations: float32 []."""
-
 Search: TypeAlias = Callable[[Mapping[str, Tensor], Scheme, Sequence[Tensor]], Tensor]
 """Name → [O, I], their scheme and inputs [N, I] that they share → what these inputs are to be multiplied by: [I]."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Found:
+    """What was found of single weights, for those that they share a scale with: float32 [] each.
+
+    Attributes:
+        peaks: the largest magnitude. `widened`: what an INT4 weight is widened by to meet FP8 activations.
+    """
+
+    peaks: dict[Floats, Tensor] = field(default_factory=dict)
+    widened: dict[Floats, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +156,7 @@ class Quantize:
         smoothing: of its inputs; `input_scale` then follows from it.
         rounds: who rounds the rows, on `device`, and `block`: the source bytes of a call; a row's codes do not
             depend on it.
-        widened: of each of `fused` alone, found by whichever of them runs first, for all of them.
+        found: of each of `fused` alone, by whichever of them runs first, for all of them.
     """
 
     name: str
@@ -162,7 +171,7 @@ class Quantize:
     block: int = BLOCK
     device: str = "cpu"
     smoothing: Smoothing | None = None
-    widened: Widened = field(default_factory=dict)
+    found: Found = field(default_factory=Found)
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -182,9 +191,7 @@ class Quantize:
 
     def _run(self, pool: ThreadPoolExecutor) -> Bytes:
         total, weights = Sum(), self.scheme.weights
-        whole = None
-        if weights.whole:
-            whole = torch.stack([_peak(ref, self.block, pool) for ref in self.fused]).amax().to(self.device)
+        whole = self._whole(pool) if weights.whole else None
         quantized = self._quantized(self.ref, whole, pool, total)
         self.deviations[self.name] = total.deviation()
         weight = Weight(
@@ -196,6 +203,14 @@ class Quantize:
             per=weights.per,
         )
         return to_bytes(self.format.store(weight, self.style))
+
+    def _whole(self, pool: ThreadPoolExecutor) -> Tensor:
+        """The largest magnitude of all that are multiplied together: float32 []."""
+        peaks = self.found.peaks
+        for ref in self.fused:
+            if ref not in peaks:
+                peaks[ref] = _peak(ref, self.block, pool)
+        return torch.stack([peaks[ref] for ref in self.fused]).amax().to(self.device)
 
     def _quantized(
         self, ref: Floats, whole: Tensor | None, pool: ThreadPoolExecutor, total: Sum | None = None
@@ -226,11 +241,12 @@ class Quantize:
         inputs = self.scheme.inputs
         if inputs is None or inputs.dynamic or self.scheme.weights.grid != "int4":
             return None
-        self.widened[self.ref] = fp8_scale(quantized)
+        widened = self.found.widened
+        widened[self.ref] = fp8_scale(quantized)
         for ref in self.fused:
-            if ref not in self.widened:
-                self.widened[ref] = fp8_scale(self._quantized(ref, whole, pool))
-        return torch.stack([self.widened[ref] for ref in self.fused]).amax()
+            if ref not in widened:
+                widened[ref] = fp8_scale(self._quantized(ref, whole, pool))
+        return torch.stack([widened[ref] for ref in self.fused]).amax()
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,27 +279,37 @@ class Repack:
     def run(self) -> Bytes:
         return to_bytes(self.format.store(self.weight(), self.style))
 
+    def outline(self) -> Weight:
+        """As `weight`, without the codes: enough to plan with, and to refuse what its scales do not allow.
+
+        Raises:
+            Refused: its scales cannot be grouped or rounded so. BadCheckpoint: see `Stored.outline`.
+        """
+        return self._regrouped(self._kept(self.stored.outline(self.name)))
+
     def weight(self) -> Weight:
         """The weight as the new format stores it.
 
         Raises:
-            Refused: its scales cannot be grouped or rounded so.
+            Refused: its scales cannot be grouped or rounded so, or it would stand for other values.
+            BadCheckpoint: see `Stored.load`.
         """
-        weight = self.stored.load(self.name)
-        if self.rounded:
-            weight = round_scales(weight, self.name)
-        if self.weight_only:
-            weight = replace(weight, input_scale=None, fp8_scale=None)
-        if self.group == self.stored.group(weight):
-            return weight
-        regrouped = regroup(weight, self.group)
-        if not same_values(weight.quantized, regrouped.quantized):
+        weight = self._kept(self.stored.load(self.name))
+        regrouped = self._regrouped(weight)
+        if regrouped is not weight and not same_values(weight.quantized, regrouped.quantized):
             raise Refused(
                 f"{self.name} would stand for other values under scales grouped by {self.group}",
                 why="a repack promises the same weights, to the bit",
                 cure="choose a format that holds the scales as they are, or --dequantize",
             )
         return regrouped
+
+    def _kept(self, weight: Weight) -> Weight:
+        weight = round_scales(weight, self.name) if self.rounded else weight
+        return replace(weight, input_scale=None, fp8_scale=None) if self.weight_only else weight
+
+    def _regrouped(self, weight: Weight) -> Weight:
+        return weight if self.group == self.stored.group(weight) else regroup(weight, self.group)
 
 
 @dataclass(frozen=True, eq=False)

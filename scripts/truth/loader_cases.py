@@ -25,7 +25,7 @@ class Case:
         what: is done to it. `base`: a name that `Makers.base` knows.
         rules: that must be among the reasons; none for a sound checkpoint.
         says: what must stand in vLLM's refusal, as a regular expression, so that it refuses for that reason.
-        facts: of the drafter, where they are not those of the base.
+        facts: of the drafter, where they are not those of the base. `known`: problems of values, which no header shows.
         run: only a whole engine shows it.
     """
 
@@ -35,6 +35,7 @@ class Case:
     rules: tuple[str, ...] = ()
     says: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
     run: bool = False
 
     @property
@@ -190,8 +191,9 @@ def quark_inputs(d: Directory) -> Directory:
     return d.quantization(global_quant_config={**section, "input_tensors": inputs})
 
 
-def modelopt(algorithm: str) -> Change:
-    return lambda d: d.set(quantization_config={"quant_method": "modelopt", "quant_algo": algorithm, "ignore": ["fc"]})
+def modelopt(algorithm: str, *ignored: str) -> Change:
+    config = {"quant_method": "modelopt", "quant_algo": algorithm, "ignore": list(ignored or ("fc",))}
+    return lambda d: d.set(quantization_config=config)
 
 
 def undeclared(key: str) -> Change:
@@ -238,13 +240,20 @@ def mxfp4(d: Directory) -> Directory:
     )  # fmt: skip
 
 
-def static_fp8(d: Directory) -> Directory:
-    """Every projection in FP8 under one scale for all, activations under another, as ModelOpt writes it."""
-    scale = torch.stack([d.tensors[f"{module}.weight"].float().abs().max() for module in projections(d)]).max() / 448
-    for module in projections(d):
-        d = d.put(f"{module}.weight", (d.tensors[f"{module}.weight"].float() / scale).to(torch.float8_e4m3fn))
-        d = d.put(f"{module}.weight_scale", scale).put(f"{module}.input_scale", torch.tensor(0.01))
-    return d.set(quantization_config={"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["fc", "lm_head"]})
+def static_fp8(*, one: bool) -> Change:
+    """FP8 as ModelOpt has it, activations under a fixed scale: weights under one for all, or under one each."""
+
+    def change(d: Directory) -> Directory:
+        scales = {name.removesuffix("_scale"): d.tensors[name] for name in d.tensors if name.endswith(".weight_scale")}
+        weights = {name: d.tensors[name].float() * scale.float() for name, scale in scales.items()}
+        largest = max(weight.abs().amax() for weight in weights.values())
+        for name, weight in weights.items():
+            scale = (largest if one else weight.abs().amax()) / 448
+            d = d.put(name, (weight / scale).to(torch.float8_e4m3fn)).put(f"{name}_scale", scale)
+            d = d.put(f"{name.removesuffix('weight')}input_scale", torch.tensor(0.05))
+        return modelopt("FP8", "model.fc", "lm_head", "*kv_b_proj")(d)
+
+    return change
 
 
 SPARSE = {"format": "sparse-24-bitmask", "sparsity_structure": "2:4", "targets": ["Linear"], "ignore": []}
@@ -449,7 +458,15 @@ REFUSED: tuple[Case, ...] = (
         for name in (L, M31)
     ),
     Case("MXFP4", L, mxfp4, ("vllm-kernel-cpu",), "amd-quark"),
-    Case("static FP8", L, static_fp8, ("vllm-kernel-cpu",), "silu_and_mul_quant", run=True),
+    Case(
+        "FP8 with a scale for each of q, k and v",
+        f"{L}@fp8",
+        static_fp8(one=False),
+        ("vllm-joined-fp8-cpu",),
+        "static_scaled_fp8_quant",
+        known=frozenset({"joined-fp8-scales"}),
+    ),
+    Case("static FP8", f"{L}@fp8", static_fp8(one=True), ("vllm-static-fp8-cpu",), "silu_and_mul_quant", run=True),
     Case("no quant_method", f"{L}@ct-channel", undeclared("quant_method"), ("vllm-quant-method",), BUILT_PLAIN),
     Case("no quant_method", f"{M31}@quark-reorder", undeclared("quant_method"), ("vllm-quant-method",), BUILT_PLAIN),
     Case("no export section", f"{L}@quark-reorder", undeclared("export"), ("vllm-quark-export",), "export"),
@@ -658,7 +675,12 @@ MISREAD: tuple[Case, ...] = (
     Case("its own vocabulary", "llama-small-vocabulary", rules=("vllm-vocab",)),
 )
 
-CASES: Sequence[Case] = (*SOUND, *REFUSED, *MISREAD)
+CASES: Sequence[Case] = (
+    *SOUND,
+    sound("static FP8", f"{M}@fp8", static_fp8(one=True), run=True),
+    *REFUSED,
+    *MISREAD,
+)
 
 
 def fixed() -> frozenset[str]:

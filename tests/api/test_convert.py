@@ -232,6 +232,7 @@ def portable_spelling(variant: tiny.Variant) -> tiny.Spelled:
         "norm_before_residual": facts.norm_before_residual,
     }
     config = {key: value for key, value in plain.config.items() if key not in ("_torchspec_version", "eagle_config")}
+    assert isinstance(facts.boundaries, tuple)
     config |= flags | {"_draftconv_layout": "vllm", KEY: list(facts.boundaries), "bias": facts.fc_bias,
                        "num_hidden_layers": facts.layers, "max_position_embeddings": facts.max_positions}  # fmt: skip
     if isinstance(facts.attention, Gqa):

@@ -12,12 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftconv.api.convert import ConvertOptions
+from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.inspect import MISDECLARED, inspect, remedy
 from draftconv.api.quantize import quantize
-from draftconv.errors import Refused, UsageError
+from draftconv.api.serve import serve
+from draftconv.api.verify import verify
+from draftconv.errors import CheckFailed, Refused, UsageError
 from draftconv.quantization.reading import find_stored
 from tests import quantized
+from tests.parity.traces import Recorded
 
 NAME = "llama-eagle3-reduced"
 TARGET = str(quantized.DATA / "targets/llama")
@@ -167,3 +170,84 @@ def test_integers_that_an_engine_does_not_read_are_offered_otherwise(
     assert (options.to, options.pack, options.unpack, options.dequantize) == (
         wanted.to, wanted.pack, wanted.unpack, wanted.dequantize,
     )  # fmt: skip
+
+
+# ── values beside joined weights ───────────────────────────────────────────────────
+
+
+def scaled(source: Path, out: Path, name: str, factor: float) -> Path:
+    """A copy in which one tensor of the first layer is multiplied."""
+    shutil.copytree(source, out)
+    tensors = load_file(out / "model.safetensors")
+    (found,) = (each for each in tensors if each.endswith(name))
+    tensors[found] = tensors[found] * factor
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    return out
+
+
+def statuses(path: Path) -> dict[str, str]:
+    found = inspect(path, ["vllm:b200", "sglang:b200", "trtllm:b200"], target=TARGET)
+    return {verdict.spec.name: verdict.status for verdict in found.verdicts}
+
+
+def calibrated(recipe: str, engine: str, out: Path, recorded: Recorded) -> Path:
+    quantized.write(out, NAME, recipe, engine, trace=recorded("llama", count=2, length=8))
+    return out
+
+
+def test_nvfp4_weights_that_are_joined_must_share_their_scale(recorded: Recorded, tmp_path: Path) -> None:
+    sound = calibrated("nvfp4", "trtllm:b200", tmp_path / "sound", recorded)
+    assert statuses(sound)["trtllm"] == "loads"
+    broken = scaled(sound, tmp_path / "broken", "k_proj.weight_scale_2", 0.25)
+    found = inspect(broken, ["trtllm:b200"], target=TARGET)
+    assert [problem.code for problem in found.problems if problem.code.startswith("joined")] == ["joined-weight-scales"]
+    (verdict,) = found.verdicts
+    assert verdict.reason is not None
+    assert (verdict.status, verdict.reason.rule.code) == ("refused", "trtllm-joined-scales")
+    options = remedy(found)
+    assert options is not None
+    assert options.dequantize
+    with pytest.raises(CheckFailed, match="would not serve this drafter"):
+        serve(broken, "trtllm:b200", TARGET)
+
+
+def test_what_is_joined_under_the_largest_scale_is_mis_read(recorded: Recorded, tmp_path: Path) -> None:
+    sound = calibrated("nvfp4", "vllm:b200", tmp_path / "sound", recorded)
+    assert {statuses(sound)[name] for name in ("vllm", "sglang")} == {"loads"}
+    broken = scaled(sound, tmp_path / "broken", "up_proj.weight_scale_2", 0.25)
+    assert {statuses(broken)[name] for name in ("vllm", "sglang")} == {"mis-read"}
+    options = ConvertOptions(to="vllm", target=TARGET, pack="modelopt-nvfp4:plain")
+    with pytest.raises(Refused, match="under the largest weight_scale_2"):
+        convert(broken, tmp_path / "out", options)
+    convert(sound, tmp_path / "out", options)
+    assert verify(tmp_path / "out", sound).passed
+
+
+def test_fp8_weights_that_are_joined_are_rounded_again(recorded: Recorded, tmp_path: Path) -> None:
+    sound = calibrated("fp8-tensor", "vllm:b200", tmp_path / "sound", recorded)
+    broken = scaled(sound, tmp_path / "scales", "k_proj.weight_scale", 0.5)
+    broken = scaled(broken, tmp_path / "inputs", "k_proj.input_scale", 0.5)
+    found = inspect(broken, ["vllm:b200", "sglang:b200"], target=TARGET)
+    for verdict in found.verdicts:
+        name = verdict.spec.name
+        assert verdict.status == "loads"
+        assert [line.rule.code for line in verdict.lines if "joined" in line.rule.code] == [
+            f"{name}-joined-fp8", f"{name}-joined-inputs",
+        ]  # fmt: skip
+
+
+def test_smoothing_of_joined_weights_is_lost_beside_16_bit_activations(written: Written, tmp_path: Path) -> None:
+    assert statuses(written("w4a16-awq"))["trtllm"] == "loads"
+    smoothed = scaled(written("w4a16-awq"), tmp_path / "one", "gate_proj.pre_quant_scale", 2.0)
+    smoothed = scaled(smoothed, tmp_path / "both", "up_proj.pre_quant_scale", 2.0)
+    found = inspect(smoothed, ["trtllm:b200"], target=TARGET)
+    (verdict,) = found.verdicts
+    assert verdict.reason is not None
+    assert (verdict.status, verdict.reason.rule.code) == ("mis-read", "trtllm-joined-smoothing")
+    options = remedy(found)
+    assert options is not None
+    assert options.dequantize
+    converted = convert(smoothed, tmp_path / "out", ConvertOptions(to="trtllm", target=TARGET, dequantize=True))
+    assert not [problem for problem in converted.warnings if problem.code.startswith("joined")]
+    down = scaled(written("w4a16-awq"), tmp_path / "down", "down_proj.pre_quant_scale", 2.0)
+    assert statuses(down)["trtllm"] == "loads"

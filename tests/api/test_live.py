@@ -16,6 +16,7 @@ import torch
 
 from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.live import LiveOptions, live_parity
+from draftconv.api.live.plan import plan_live
 from draftconv.api.parity import exit_code
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.errors import CheckFailed, EngineError, Unfinished, UsageError, Void
@@ -56,7 +57,8 @@ def options(tmp_path: Path) -> LiveOptions:
 def served(engine: Any = "vllm", *changes: dict[str, Any]) -> Iterator[tuple[Stub, ...]]:
     """Servers of a reference and a candidate; `changes` to each."""
     both: list[dict[str, Any]] = [{"born": "1.0", "drafter": "ref"}, {"born": "2.0", "drafter": "cand"}]
-    told = [{**fields, **change} for fields, change in zip_longest(both, changes, fillvalue={})]
+    nothing: dict[str, Any] = {}
+    told = [{**fields, **change} for fields, change in zip_longest(both, changes, fillvalue=nothing)]
     with all_serving(*(Stub(engine, **fields) for fields in told)) as stubs:
         yield stubs
 
@@ -370,6 +372,22 @@ def test_a_drafter_that_is_refused_is_so_before_anything_starts(options: LiveOpt
     (tmp_path / "out/config.json").write_text(json.dumps({**config, "norm_output": False}))
     with pytest.raises(CheckFailed, match="would not serve this drafter as it was trained"):
         live_parity(REF, [tmp_path / "out"], replace(options, launch=True, engine_python=Path("/nowhere/python")))
+
+
+@pytest.mark.parametrize("way", ["launch", "offline"])
+def test_float32_beside_weights_without_a_kernel_for_it_is_so_too(
+    way: str, options: LiveOptions, tmp_path: Path
+) -> None:
+    convert_to = ConvertOptions(to="vllm", target=str(TARGET))
+    quantize(REF, tmp_path / "int4", QuantizeOptions("w4a16", ("vllm:cpu",), convert=convert_to))
+    asked: dict[str, Any] = {"engine": "vllm:cpu", way: True, "engine_python": Path("/nowhere/python")}
+    float32 = replace(options, server_args=("--dtype=float32",), **asked)
+    with pytest.raises(UsageError, match="does not compute in float32 beside compressed-tensors") as told:
+        live_parity(REF, [tmp_path / "int4"], float32)
+    assert "dies at the first request" in told.value.why
+    assert not (options.run / "arms" / "0" / "records.jsonl").exists()
+    assert plan_live(REF, [REF], float32)
+    assert plan_live(REF, [tmp_path / "int4"], replace(float32, server_args=("--dtype=bfloat16",)))
 
 
 def test_a_text_that_the_server_has_no_room_for(options: LiveOptions, cand: Path) -> None:

@@ -179,10 +179,10 @@ def test_the_targets_table_is_attached(source: Source, tmp_path: Path) -> None:
     ],
 )
 def test_a_table_that_cannot_be_attached_is_refused(
-    to: str, variant: str, options: dict[str, str], reason: str, source: Source, tmp_path: Path
+    to: str, variant: str, options: dict[str, Any], reason: str, source: Source, tmp_path: Path
 ) -> None:
     target = tiny.write_target(tmp_path / "target", tiny.VARIANTS[variant])
-    chosen = {key: str(target) for key in options}
+    chosen: dict[str, Any] = {key: str(target) for key in options}
     with pytest.raises(DraftconvError, match=reason):
         options_ = ConvertOptions(to=to, embed="from-target", **chosen)
         convert(source("torchspec-native", variant), tmp_path / "out", options_)
@@ -606,8 +606,11 @@ def test_the_record_echoes_the_options(source: Source, tmp_path: Path) -> None:
 def test_a_malformed_record_is_ignored(source: Source, tmp_path: Path) -> None:
     convert(source("torchspec-native", "llama"), tmp_path / "out", ConvertOptions(to="vllm"))
     good = document(tmp_path / "out", "draftconv.json")
-    for broken in ({"changes": [{"kind": 1}]}, {"earlier": 3}, {"source": []}, {"made": {"a": 1}},
-                   {"lm_head_order": [0, 0]}, {"format": 2}, {"target": {"layers": "x"}}):  # fmt: skip
+    faults: tuple[dict[str, object], ...] = (
+        {"changes": [{"kind": 1}]}, {"earlier": 3}, {"source": []}, {"made": {"a": 1}},
+        {"lm_head_order": [0, 0]}, {"format": 2}, {"target": {"layers": "x"}},
+    )  # fmt: skip
+    for broken in faults:
         (tmp_path / "out" / "draftconv.json").write_text(json.dumps(good | broken))
         shutil.rmtree(tmp_path / "again", ignore_errors=True)
         convert(tmp_path / "out", tmp_path / "again", ConvertOptions(to="torchspec"))

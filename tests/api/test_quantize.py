@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import prepare as planned_conversion
 from draftconv.api.inspect import inspect
 from draftconv.api.parity import ParityOptions, parity
 from draftconv.api.quantize import Quantization, prepare, quantize
@@ -20,7 +21,7 @@ from draftconv.api.verify import verify
 from draftconv.checkpoint import open_checkpoint
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.kernels import CHIPS, KERNELS, hardware_of
-from draftconv.errors import DraftconvError, Refused, Undecided, UsageError
+from draftconv.errors import BadCheckpoint, DraftconvError, Refused, Undecided, UsageError
 from draftconv.parity import calibration
 from draftconv.parity.arms import Loading, load_arm
 from draftconv.parity.calibration import input_peaks
@@ -31,7 +32,7 @@ from draftconv.parity.trace import open_trace
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.grids import dequantize
 from draftconv.quantization.grids import quantize as rounded
-from draftconv.quantization.reading import find_stored
+from draftconv.quantization.reading import Stored, find_stored
 from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.quantization.simulate import simulate, stored_dtypes
 from draftconv.reference.counts import Counts
@@ -467,6 +468,36 @@ def test_what_cannot_be_held_is_called_by_its_name(
 ) -> None:
     with pytest.raises(Refused, match=says):
         repacked(written(REDUCED, recipe), tmp_path / "out", REDUCED, form, allow_lossy=True)
+
+
+def test_a_plan_reads_no_codes_and_damaged_ones_leave_nothing_behind(
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(shutil.copytree(written(REDUCED, "w4a8", "vllm:cpu"), tmp_path / "source"))
+    tensors = load_file(source / "model.safetensors")
+    (codes,) = (name for name in tensors if name.endswith("mlp.down_proj.weight"))
+    tensors[codes][0, 0] = 100
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    target = str(quantized.DATA / "targets" / "llama")
+    with monkeypatch.context() as patched:
+        patched.setattr(Stored, "load", lambda *_: pytest.fail("a weight was read"))
+        planned = planned_conversion(source, ConvertOptions(to="vllm", target=target, pack="compressed-pack"))
+    with pytest.raises(BadCheckpoint, match="codes from -8 to 100 are no INT4"):
+        planned.write(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_scales_without_room_are_refused_before_a_weight_is_read(
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(shutil.copytree(written(REDUCED, "w4a16-awq"), tmp_path / "source"))
+    tensors = load_file(source / "model.safetensors")
+    (scale,) = (name for name in tensors if name.endswith("mlp.down_proj.weight_scale"))
+    tensors[scale][0, 0] = 1e-45
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    monkeypatch.setattr(Stored, "load", lambda *_: pytest.fail("a weight was read"))
+    with pytest.raises(Refused, match="down_proj has scales that BF16 does not hold"):
+        planned_conversion(source, ConvertOptions(to="vllm", pack="compressed-pack", allow_lossy=True))
 
 
 def test_a_format_without_room_is_refused(written: Written, tmp_path: Path) -> None:

@@ -152,7 +152,10 @@ def test_a_dtype_that_nobody_tells(tmp_path: Path, prompts: Path, stub: Stub) ->
 def test_a_multimodal_target_says_it_in_its_text_config(tmp_path: Path, prompts: Path, stub: Stub) -> None:
     """As Kimi-K2.6 does, whose embedding has a longer name too."""
     text_config = {key: value for key, value in CONFIG.items() if key not in ("architectures", "torch_dtype")}
-    config = {"model_type": "kimi_k25", "text_config": {**text_config, "model_type": "kimi_k2", "dtype": "bfloat16"}}
+    config: dict[str, object] = {
+        "model_type": "kimi_k25",
+        "text_config": {**text_config, "model_type": "kimi_k2", "dtype": "bfloat16"},
+    }
     target = write_target(tmp_path / "target", config, "language_model.model.embed_tokens.weight")
     made = trace(target, prompts, tmp_path / "trace", options(stub))
     assert (made.about.dtype, set(made.tables)) == ("bfloat16", {"embed_tokens"})

@@ -20,4 +20,4 @@ def test_every_public_name_is_there() -> None:
     for name in draftconv.checkpoint.__all__:
         assert getattr(draftconv.checkpoint, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = draftconv.checkpoint.nonsense
+        _ = draftconv.checkpoint.nonsense  # type: ignore[attr-defined]

@@ -144,7 +144,7 @@ def test_kill_9_at_random_moments(large: Path, tmp_path: Path) -> None:
     """What a kill leaves can never be mistaken for a result, and the next run removes it."""
     place = tmp_path / "place"
     place.mkdir()
-    words = ("convert", str(large), "out", "--to", "vllm", "--dtype", "f32")
+    words: tuple[str, ...] = ("convert", str(large), "out", "--to", "vllm", "--dtype", "f32")
     chance = random.Random(1)
     killed = 0
     for _ in range(6):

@@ -113,7 +113,7 @@ def test_exec_without_the_engine(engine: Path, tmp_path: Path) -> None:
         ("vllm:b200", "w4a8", ("Marlin ignores the activation scheme", "VLLM_MARLIN_INPUT_DTYPE=int8", "humming")),
         ("vllm:mi325x", "w4a16", ("16-bit arithmetic (TritonW4A16)",)),
         ("vllm:h200", "w4a8-fp8", ("FP8 arithmetic (CUTLASS W4A8)",)),
-        ("vllm:cpu", "w4a16", ("CPUWNA16", "VLLM_CPU_INT4_W4A8=0")),
+        ("vllm:cpu", "w4a16", ("CPUWNA16", "VLLM_CPU_INT4_W4A8=0", "not with --dtype float32: CPUWNA16")),
         ("sglang:mi325x", "fp8", ("FP8 arithmetic",)),
         ("sglang:b200", "w4a16", ("16-bit arithmetic (Marlin)",)),
     ],

@@ -20,8 +20,10 @@ READERS: dict[str, Callable[[Config], object]] = {
     "section": lambda c: dict(c.section("k").data),
 }
 ABSENT: dict[str, object] = dict.fromkeys(READERS) | {"texts": (), "section": {}}
-VALUES = (0, 7, -3, 1 << 40, 10**400, 2.0, 2.5, float("nan"), float("inf"), True, "7", "", [], [7], [1.5], ["a"],
-          [True], [1 << 40], {}, {"a": 1})  # fmt: skip
+VALUES: tuple[object, ...] = (
+    0, 7, -3, 1 << 40, 10**400, 2.0, 2.5, float("nan"), float("inf"), True, "7", "", [], [7], [1.5], ["a"], [True],
+    [1 << 40], {}, {"a": 1},
+)  # fmt: skip
 ACCEPTED: dict[str, dict[str, object]] = {
     "integer": {"0": 0, "7": 7, "-3": -3, str(1 << 40): 1 << 40, str(10**400): 10**400, "2.0": 2},
     "size": {"7": 7, "2.0": 2},

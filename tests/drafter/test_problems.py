@@ -82,6 +82,20 @@ def zeros(name: str) -> Break:
     return change
 
 
+Q, K, VALUE = "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"
+
+
+def beside(suffix: str, **values: Any) -> Break:
+    """Something that lies beside weights of the first layer, in F32."""
+
+    def change(spelled: Spelled) -> None:
+        for module, value in values.items():
+            data = np.array(value, "<f4")
+            spelled.put(f"layers.0.{module}.{suffix}", tiny.Tensor("F32", data.shape, data.tobytes()))
+
+    return change
+
+
 def nested(**changes: Any) -> Break:
     return lambda spelled: spelled.config.setdefault("eagle_config", {}).update(changes)
 
@@ -211,6 +225,21 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
         Case(put("d2t", integers([0] * 40)), variant="reduced"),
         Case(put("lm_head.weight", floats("x", (200, 64), "BF16"))),
     )),
+    "joined-weight-scales": ("warning", "sample", (
+        Case(beside("weight_scale_2", **{Q: 0.5, K: 0.5, VALUE: 0.25})),
+        Case(beside("weight_scale_2", **{"mlp.gate_proj": 0.5, "mlp.up_proj": 0.25})),
+        Case(beside("weight_scale_2", **{"self_attn.q_a_proj": 0.5, "self_attn.kv_a_proj_with_mqa": 0.25}),
+             variant="mla"),
+    )),
+    "joined-fp8-scales": ("warning", "sample", (Case(beside("weight_scale", **{Q: 0.5, K: 0.25, VALUE: 0.5})),)),
+    "joined-input-scales": ("warning", "sample", (
+        Case(beside("input_scale", **{"mlp.gate_proj": 0.5, "mlp.up_proj": 0.25})),
+    )),
+    "joined-smoothing": ("warning", "sample", (
+        Case(beside("pre_quant_scale", **{Q: [1, 2], K: [1, 2], VALUE: [1, 2]})),
+        Case(beside("pre_quant_scale", **{"mlp.gate_proj": [1, 1], "mlp.up_proj": [1, 2]})),
+        Case(beside("pre_quant_scale", **{"mlp.gate_proj": [1, 2]})),
+    )),
     "norm-without-flag": ("error", "config", (
         Case(keys(fc_norm=False), variant="3.1"),
         Case(without("fc_norm"), variant="3.1"),
@@ -275,7 +304,7 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
         Case(keys(qk_rope_head_dim=16), variant="mla"),
         Case(keys(num_attention_heads=8)),
     )),
-    "weights-misdeclared": ("warning", "config", []),  # found by `inspect` alone: tests/api/test_inspect_quantized.py
+    "weights-misdeclared": ("warning", "config", ()),  # found by `inspect` alone: tests/api/test_inspect_quantized.py
     "tensor-dtype": ("error", "config", (
         Case(put("norm.weight", integers([1] * 64))),
         Case(put("layers.0.mlp.up_proj.weight", integers(np.zeros((96, 8)), "I32"))),
@@ -413,6 +442,7 @@ def test_the_bf16_cast_is_told_by_both_its_marks(tmp_path: Path) -> None:
         ("config", None, {"sizes against the target (needs --target)",
                           "d2t of zeros (needs --deep)",
                           "lm_head rows against d2t (needs --deep)",
+                          "scales of joined weights (needs --deep)",
                           "NaN, infinity and all-zero tensors (needs --deep)",
                           "embed_tokens against the target's (needs --deep)"}),
         ("sample", FITTING, {"NaN, infinity and all-zero tensors (needs --deep)",

@@ -43,7 +43,10 @@ def test_spellings_mean_the_same(config: dict[str, Any]) -> None:
 
 
 def test_absent_means_what_everyone_assumes() -> None:
-    for config in ({}, {"rope_scaling": None, "rope_theta": None}, {"rope_scaling": {}, "rope_parameters": None}):
+    nothing: tuple[dict[str, Any], ...] = (
+        {}, {"rope_scaling": None, "rope_theta": None}, {"rope_scaling": {}, "rope_parameters": None},
+    )  # fmt: skip
+    for config in nothing:
         found, reason, contradictions = rope(**config)
         assert (found, contradictions) == (Rope(DEFAULT_THETA, "halves"), ())
         assert "absent" in reason

@@ -119,15 +119,15 @@ REAL = np.sort(np.random.default_rng(1).choice(151_936, 32_000, replace=False))
 SHUFFLED = np.random.default_rng(2).permutation(REAL)
 
 
-def through(dtype: str, values: np.ndarray) -> list[int]:  # type: ignore[type-arg]
+def through(dtype: str, values: np.ndarray) -> list[int]:
     import torch
 
     kinds = {"bf16": torch.bfloat16, "f16": torch.float16}
-    return torch.from_numpy(values).to(kinds[dtype]).to(torch.int64).tolist()  # type: ignore[no-any-return]
+    return torch.from_numpy(values).to(kinds[dtype]).to(torch.int64).tolist()
 
 
 @pytest.mark.parametrize("ids", [REAL, SHUFFLED], ids=["ascending", "frequency"])
-def test_a_real_vocabulary_is_not_rounded_until_it_is(ids: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_a_real_vocabulary_is_not_rounded_until_it_is(ids: np.ndarray) -> None:
     healthy = ids - np.arange(len(ids))
     assert read_maps(offsets(*healthy.tolist()), None, 151_936).faults == ()
     found = dict(read_maps(offsets(*through("bf16", healthy)), None, 151_936).faults)

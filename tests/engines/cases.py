@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, Verdict, parse_engine
@@ -169,6 +170,16 @@ def quark(
         return view.retype({"int4": "I32", "int8": "I8"}.get(dtype, "F8_E4M3"), *PARTS).set(quantization_config=config)
 
     return change
+
+
+def without_export(change: Change) -> Change:
+    """The same with a null in place of Quark's export section."""
+
+    def lacking(view: FakeView) -> FakeView:
+        made = change(view)
+        return made.set(quantization_config={**Config(made.config).section("quantization_config").data, "export": None})
+
+    return lacking
 
 
 LATENT_NAMES = (

@@ -133,6 +133,7 @@ def test_what_is_executed(recipe: str, spec: str, form: str, words: str) -> None
         ("mxfp4", "vllm:b200", "MI350 only", "nvfp4"),
         ("fp8", "trtllm:b200", "Hopper only", "fp8-tensor"),
         ("fp8-tensor", "sglang:mi325x", "ROCm", "fp8"),
+        ("fp8-tensor", "vllm:cpu", "an operation that a CPU does not have", "fp8"),
     ],
 )
 def test_what_is_refused_and_what_is_nearest(recipe: str, spec: str, why: str, name: str) -> None:
@@ -169,6 +170,13 @@ def test_nvfp4_is_not_for_latent_attention_on_sglang() -> None:
     assert resolve(find_recipe("nvfp4"), spec, facts=LLAMA).format == "modelopt-nvfp4"
     with pytest.raises(Refused, match="MLA drafter class"):
         resolve(find_recipe("nvfp4"), spec, facts=MLA)
+
+
+def test_what_only_latent_attention_is_served_with() -> None:
+    spec = parse_engine("vllm:cpu")
+    assert resolve(find_recipe("fp8-tensor"), spec, facts=MLA).evidence == "run"
+    with pytest.raises(Refused, match="has no form on vLLM on cpu"):
+        resolve(find_recipe("fp8-tensor"), spec, facts=LLAMA)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def declared(
         case "quark":
             config = {"quant_method": "quark", "exclude": list(ignore), "global_quant_config": {"weight": {"a": 1}}}
         case "gptq":
-            rules = {rule: {} for rule in ignore}
+            rules: dict[str, object] = {rule: {} for rule in ignore}
             config = {"quant_method": "gptq", "modules_in_block_to_quantize": list(listed), "dynamic": rules}
         case "autoawq" if engine == "sglang":
             config = {"quant_method": "auto-round", "extra_config": {name: {"bits": 16} for name in ignore}}
@@ -140,7 +140,8 @@ def test_the_wide_list_serves_each_of_its_engines(engine: str, form: FormatName,
 
 def test_the_wide_list_of_modules_is_that_of_whoever_reads_one() -> None:
     quantized = select(RECIPE, LLAMA).quantized
-    for form, engine in (("gptq", "vllm"), ("modelopt-awq", "trtllm")):
+    readers: tuple[tuple[FormatName, str], ...] = (("gptq", "vllm"), ("modelopt-awq", "trtllm"))
+    for form, engine in readers:
         assert wide_modules(form, LLAMA, quantized) == module_names(parse_engine(engine), form, LLAMA, quantized) != ()
     assert wide_modules("compressed-pack", LLAMA, quantized) == ()
 

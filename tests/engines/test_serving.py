@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -25,7 +26,7 @@ def command(
     facts: Facts = LLAMA,
     target: Target = LLAMA_TARGET,
     directory: str = "out dir",
-    **counts: int,
+    **counts: Any,
 ) -> ServeCommand:
     spec = parse_engine(engine)
     return ENGINES[spec.name].command(Start(directory, facts, target, **counts), spec)
@@ -180,7 +181,7 @@ class TestStart:
             Start("out", LLAMA, Target("a target with 8 layers", 8))
 
     @pytest.mark.parametrize("counts", [{"drafts": 0}, {"tensor_parallel": 0}])
-    def test_counts_are_positive(self, counts: dict[str, int]) -> None:
+    def test_counts_are_positive(self, counts: dict[str, Any]) -> None:
         with pytest.raises(UsageError, match="at least 1"):
             Start("out", LLAMA, LLAMA_TARGET, **counts)
 

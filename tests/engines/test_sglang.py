@@ -23,6 +23,7 @@ from tests.engines.cases import (
     quark,
     targeting,
     vary_target,
+    without_export,
 )
 from tests.engines.views import (
     FACTS,
@@ -42,6 +43,7 @@ LAYERS = FACTS["llama, layers given"]
 REDUCED = FACTS["llama, reduced vocabulary"]
 EMBEDDED = FACTS["llama with its own embedding"]
 QUANTIZED = vary(LLAMA, quantization="int4")
+FP8, NVFP4 = modelopt("FP8", "F8_E4M3"), modelopt("NVFP4")
 MLA_QUANTIZED = vary(MLA, quantization="int4")
 PLAIN_NORM = {"norm_before_fc": False}
 
@@ -70,6 +72,11 @@ CASES = {
                              FACTS["llama, four states"]),
     "sglang-context": Case("gives 4096, llama-test has 8192", lambda v: v.set(max_position_embeddings=4096)),
     "sglang-quark-int4": Case("Quark INT4", quark(group_size=32), QUANTIZED, quark("fp8_e4m3")),
+    "sglang-joined-scales": Case("different weight_scale_2", NVFP4, QUANTIZED, NVFP4,
+                                 known=frozenset({"joined-weight-scales"})),
+    "sglang-joined-fp8": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"})),
+    "sglang-joined-inputs": Case("different input_scale", FP8, QUANTIZED, FP8,
+                                 known=frozenset({"joined-input-scales"})),
     "sglang-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "sglang-mla-nvfp4": Case("NVFP4", modelopt("NVFP4"), MLA_QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "sglang-int4-activations": Case("4-bit weights, 8-bit activations", compressed_activations, QUANTIZED, compressed),
@@ -80,8 +87,7 @@ CASES = {
     "sglang-fc-quantized": Case("F8_E4M3", lambda v: quark("fp8_e4m3")(v).retype("F8_E4M3", "fc.weight"), QUANTIZED,
                                 quark("fp8_e4m3")),
     "sglang-rocm": Case("gptq on ROCm", gptq, QUANTIZED, gptq, spec="@0.5.23:mi325x", good_spec="@0.5.23:h200"),
-    "sglang-quark-export": Case("no export", lambda v: quark("fp8_e4m3")(v).set(quantization_config={
-        **quark("fp8_e4m3")(v).config["quantization_config"], "export": None}), QUANTIZED, quark("fp8_e4m3")),
+    "sglang-quark-export": Case("no export", without_export(quark("fp8_e4m3")), QUANTIZED, quark("fp8_e4m3")),
     "sglang-scales": Case("has 1 scales for", grouped, QUANTIZED, compressed),
     "sglang-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed),
     "sglang-missing-tensor": Case("layers.0.hidden_norm.weight", lambda v: v.drop("hidden_norm")),

@@ -24,7 +24,7 @@ def faults(recipe: str | Recipe, spec: str, facts: Facts = BIG, tp: int = 1) -> 
     return shape_faults(where, deployment, facts, select(find_recipe("w4a16"), facts).quantized, tp)
 
 
-def sized(**sizes: int) -> Facts:
+def sized(**sizes: object) -> Facts:
     return vary(BIG, **sizes)
 
 

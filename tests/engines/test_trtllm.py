@@ -8,6 +8,7 @@ import pytest
 
 from draftconv.drafter.facts import Facts, Gqa, Rope, Taps
 from draftconv.drafter.targets import Target
+from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.trtllm import RULES
 from tests.engines.cases import (
     KEPT,
@@ -41,6 +42,7 @@ EMBEDDED = FACTS["llama with its own embedding"]
 TWO = FACTS["llama, two layers"]
 QUANTIZED = vary(LLAMA, quantization="int4")
 FP8 = modelopt("FP8", "F8_E4M3")
+NVFP4 = modelopt("NVFP4")
 BIASED = FACTS["gqa with q/k/v biases"]
 EVERYTHING = ("lm_head", "model*")
 
@@ -87,6 +89,13 @@ CASES = {
     "trtllm-awq-parts": Case("down_proj.pre_quant_scale", lambda v: modelopt("W4A16_AWQ")(v).drop(
         "down_proj.pre_quant_scale"), QUANTIZED, modelopt("W4A16_AWQ")),
     "trtllm-excluded": Case("model*", modelopt("W4A16_AWQ", exclude=EVERYTHING), QUANTIZED, modelopt("W4A16_AWQ")),
+    "trtllm-joined-scales": Case("different weight_scale_2", NVFP4, QUANTIZED, NVFP4,
+                                 known=frozenset({"joined-weight-scales"})),
+    "trtllm-joined-fp8": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"})),
+    "trtllm-joined-inputs": Case("different input_scale", FP8, QUANTIZED, FP8,
+                                 known=frozenset({"joined-input-scales"})),
+    "trtllm-joined-smoothing": Case("pre_quant_scale", modelopt("W4A16_AWQ"), QUANTIZED, modelopt("W4A16_AWQ"),
+                                    known=frozenset({"joined-smoothing"})),
     "trtllm-latent-quantized": Case("kv_b_proj", lambda v: FP8(v).retype("F8_E4M3", "kv_b_proj"),
                                     vary(MLA, quantization="fp8"), FP8, also=frozenset({"trtllm-excluded-fp8"})),
     "trtllm-packed-undeclared": Case("packed weights", lambda v: v.pack("mlp."), QUANTIZED, FP8),
@@ -149,6 +158,14 @@ def test_every_rule_has_a_case() -> None:
 @pytest.mark.parametrize("code", CASES)
 def test_rule(code: str) -> None:
     assert_case("trtllm", code, CASES[code])
+
+
+@pytest.mark.parametrize("algorithm", ["NVFP4", "W4A8_AWQ"])
+@pytest.mark.parametrize("code", ["joined-weight-scales", "joined-input-scales"])
+def test_four_bit_weights_must_share_both_scales(algorithm: str, code: str) -> None:
+    view = modelopt(algorithm)(written(QUANTIZED, "trtllm", LLAMA_TARGET))
+    verdict = ENGINES["trtllm"].check(view, QUANTIZED, LLAMA_TARGET, parse_engine("trtllm"), frozenset({code}))
+    assert [line.rule.code for line in verdict.lines] == ["trtllm-joined-scales"]
 
 
 def test_nothing_was_run() -> None:

@@ -25,6 +25,7 @@ from tests.engines.cases import (
     quark,
     reordered,
     vary_target,
+    without_export,
 )
 from tests.engines.views import (
     FACTS,
@@ -42,6 +43,7 @@ from tests.engines.views import (
 
 LAYERS = FACTS["llama, layers given"]
 QUANTIZED = vary(LLAMA, quantization="int4")
+FP8, NVFP4 = modelopt("FP8", "F8_E4M3"), modelopt("NVFP4")
 QUANTIZED_AT = vary(LAYERS, quantization="int4")
 INT8 = vary(LLAMA, quantization="int8")
 POST_NORM = vary(LLAMA, feedback="post-norm")
@@ -64,6 +66,11 @@ def fp8_inputs(view: FakeView) -> FakeView:
     inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
     groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}
     return compressed(view).set(quantization_config={**SCALING, "config_groups": groups})
+
+
+def static(view: FakeView) -> FakeView:
+    """FP8 with a scale of activations."""
+    return FP8(view).put("midlayer.mlp.down_proj.input_scale", dtype="F32")
 
 
 CASES = {
@@ -95,12 +102,19 @@ CASES = {
                            FACTS["llama, four states"]),
     "vllm-quark-per-channel": Case("without a group size", quark(), QUANTIZED, quark(group_size=32)),
     "vllm-quark-activations": Case("int8", quark(group_size=32, inputs="int8"), QUANTIZED, quark(group_size=32)),
+    "vllm-joined-scales": Case("different weight_scale_2", NVFP4, QUANTIZED, NVFP4,
+                                 known=frozenset({"joined-weight-scales"})),
+    "vllm-static-fp8-cpu": Case("down_proj.weight", static, QUANTIZED, FP8, spec=":cpu"),
+    "vllm-joined-fp8-cpu": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"}),
+                                spec=":cpu"),
+    "vllm-joined-fp8": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"})),
+    "vllm-joined-inputs": Case("different input_scale", FP8, QUANTIZED, FP8,
+                                 known=frozenset({"joined-input-scales"})),
     "vllm-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "vllm-kernel-cpu": Case("INT4 weights with FP8 activations", fp8_inputs, QUANTIZED, compressed, spec=":cpu"),
     "vllm-kernel": Case("INT4 weights with FP8 activations on b200", fp8_inputs, QUANTIZED, compressed, spec=":b200"),
     "vllm-quant-method": Case("no quant_method", declaring(quant_method=None), QUANTIZED, compressed),
-    "vllm-quark-export": Case("no export", lambda v: quark(group_size=32)(v).set(quantization_config={
-        **quark(group_size=32)(v).config["quantization_config"], "export": None}), QUANTIZED, quark(group_size=32)),
+    "vllm-quark-export": Case("no export", without_export(quark(group_size=32)), QUANTIZED, quark(group_size=32)),
     "vllm-compressed-variant": Case("sparsity_config, actorder: group", reordered, QUANTIZED, compressed),
     "vllm-scales": Case("has 1 scales for", grouped, QUANTIZED, compressed),
     "vllm-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed),

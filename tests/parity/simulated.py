@@ -110,15 +110,15 @@ def make(
                     continue
                 counts = Counts.of(_walk(values), 3)
                 records.append(Record(arm, f"{id}/0", id, category, 40 + n, tokens, counts, text))
-            first = [(row[0][0], row[1][0]) for row in rows]
+            firsts = [(row[0][0], row[1][0]) for row in rows]
             discordants[name].append(
-                Discordant(id, category, tokens, first.count((True, False)), first.count((False, True)))
+                Discordant(id, category, tokens, firsts.count((True, False)), firsts.count((False, True)))
             )
             for position, (a, b) in enumerate(zip(*accepted, strict=True)):
                 wrote = tuple((position * 7 + n + j) % 400 for j in range(3))
-                drafted = [(*wrote[:m], *((wrote[m] + 1,) if m < 3 else ())) for m in (a, b)]
+                one, other = ((*wrote[:m], *((wrote[m] + 1,) if m < 3 else ())) for m in (a, b))
                 context = tuple((position * 7 + n - j) % 400 for j in range(48, 0, -1))
-                places[name].append(Place(f"{id}/0", 40 + n + position, context, wrote, *drafted, a, b))
+                places[name].append(Place(f"{id}/0", 40 + n + position, context, wrote, one, other, a, b))
 
     def diagnosed(name: str) -> Diagnostics:
         if not details:

@@ -358,6 +358,7 @@ def test_a_token_shows_what_cannot_be_seen(text: str, shown: str) -> None:
 
 def test_strips_lie_where_their_figures_are() -> None:
     axis = Axis.of([Interval(0.96, 0.99)], 0.98)
+    assert axis.limit_at is not None
     assert 0 < axis.at(0.96) < axis.at(0.98) == axis.limit_at < axis.at(0.99) < axis.zero < 100
     ticks = {tick.text: tick.at for tick in axis.ticks}
     assert ticks["0"] == axis.zero

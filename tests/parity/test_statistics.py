@@ -116,7 +116,7 @@ def plain(pairs: list[Pair]) -> tuple[float, Interval, Interval, float]:
     ]
 
     def length(rows: list[int], arm: int) -> float:
-        return 1 + sum(arms[i][arm][0] for i in rows) / sum(arms[i][arm][1] for i in rows)
+        return float(1 + sum(arms[i][arm][0] for i in rows) / sum(arms[i][arm][1] for i in rows))
 
     def ratio(rows: list[int]) -> float:
         return length(rows, 1) / length(rows, 0)

@@ -39,7 +39,7 @@ def test_closed_forms(probability: float) -> None:
 
 def density(x: float, n: int) -> float:
     constant = math.exp(math.lgamma((n + 1) / 2) - math.lgamma(n / 2)) / math.sqrt(n * math.pi)
-    return constant * (1 + x * x / n) ** (-(n + 1) / 2)
+    return float(constant * (1 + x * x / n) ** (-(n + 1) / 2))
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 7, 12, 79, 259, 1001])

@@ -295,7 +295,8 @@ def answered(status: int, kind: type[huggingface_hub.errors.HfHubHTTPError]) -> 
 
 def named(module: str, name: str, base: type[Exception]) -> Exception:
     """An exception as `datasets` defines it, which is not installed here."""
-    return type(name, (base,), {"__module__": module})("https://example.invalid?secret=token")
+    made: type[Exception] = type(name, (base,), {"__module__": module})
+    return made("https://example.invalid?secret=token")
 
 
 @pytest.mark.parametrize(

@@ -123,9 +123,9 @@ def test_linked_tables_are_read_where_they_lie(tmp_path: Path) -> None:
         found.table("embed_tokens")
     file.unlink()
     for lost in (file, Path("/dev/zero"), Path("/etc/passwd")):
-        tables = {"embed_tokens": replace(found.tables["embed_tokens"], file=str(lost))}
+        broken = {"embed_tokens": replace(found.tables["embed_tokens"], file=str(lost))}
         with pytest.raises(BadCheckpoint, match=rf"the target's embed_tokens cannot be had: {lost.name}") as caught:
-            replace(found, tables=tables).table("embed_tokens")
+            replace(found, tables=broken).table("embed_tokens")
         assert "make the trace without --link-tables" in caught.value.cure
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 
 from draftconv.errors import UsageError
-from draftconv.parity.dialogue import Dialogue
+from draftconv.parity.dialogue import Dialogue, Tokenizer
 from draftconv.parity.prompts import Prompt
 from draftconv.parity.trace_writer import Captured, TraceWriter
 from draftconv.parity.turns import capture_all, slots
@@ -68,7 +69,7 @@ def writer(out: Path) -> TraceWriter:
     return made.writer(out, ABOUT, slots(PROMPTS))
 
 
-DIALOGUE = Dialogue(Letters(), False, ())
+DIALOGUE = Dialogue(cast(Tokenizer, Letters()), False, ())
 
 
 def test_a_request_per_turn_and_a_cluster_per_prompt() -> None:

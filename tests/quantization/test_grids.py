@@ -16,7 +16,7 @@ from draftconv.quantization import grids, scales
 from draftconv.quantization.codes import decode
 from draftconv.quantization.grids import Quantized, dequantize, peak, quantize, round_trip
 from draftconv.quantization.nibbles import pack, unpack
-from draftconv.quantization.scheme import GRIDS, RULES, InputScheme, WeightScheme
+from draftconv.quantization.scheme import GRIDS, RULES, GridName, InputScheme, WeightScheme
 from tests.quantization import plain
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -264,7 +264,8 @@ def test_a_max_rule_that_clips_nothing_is_idempotent(weight: Tensor) -> None:
 @given(weights())
 @example(torch.nn.functional.pad(torch.tensor([[2.0**-24]], dtype=torch.bfloat16), (31, 0)))
 def test_least_squares_is_never_worse_than_the_max_rules(weight: Tensor) -> None:
-    for grid, group in (("int4", None), ("int4", 16), ("int8", None), ("mxfp4", 32)):
+    cases: tuple[tuple[GridName, int | None], ...] = (("int4", None), ("int4", 16), ("int8", None), ("mxfp4", 32))
+    for grid, group in cases:
         row = GRIDS[grid]
         errors = {
             rule: squared(weight, WeightScheme(grid, "group" if group else "channel", rule, row.scales[0], group))

@@ -27,7 +27,7 @@ def test_along_either_axis(axis: int) -> None:
     assert packed.is_contiguous()
     assert packed.shape == ((3, 10) if axis in (0, -2) else (6, 5))
     if axis in (0, -2):
-        assert packed[1, 4].item() == (codes[2, 4].item() & 0xF) | (codes[3, 4].item() & 0xF) << 4
+        assert packed[1, 4].item() == (int(codes[2, 4]) & 0xF) | (int(codes[3, 4]) & 0xF) << 4
     assert torch.equal(pairs.unpack(packed, axis, signed=True), codes)
 
 

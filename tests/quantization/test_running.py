@@ -9,13 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import Refused
 from draftconv.quantization.grids import input_scale, round_to
 from draftconv.quantization.recipes import find_recipe
 from draftconv.quantization.running import load_quantized
 from draftconv.quantization.scheme import InputScheme
 from draftconv.quantization.simulate import RoundedLinear, simulate, stored_dtypes
-from draftconv.reference.drafter import EMBEDDING, HEAD, DrafterModel
+from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter
 from tests import quantized
 from tests.parity.traces import Recorded

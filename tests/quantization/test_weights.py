@@ -10,17 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from draftconv.checkpoint import TensorRef
 from draftconv.errors import BadCheckpoint, Refused
+from draftconv.quantization import reading
 from draftconv.quantization import weights as module
 from draftconv.quantization.formats import find_format
 from draftconv.quantization.formats.base import Declared, Weight
 from draftconv.quantization.formats.modelopt_awq import fp8_scale
 from draftconv.quantization.grids import Quantized, dequantize, peak, quantize
-from draftconv.quantization.reading import Stored
+from draftconv.quantization.reading import CODES, Stored, read
 from draftconv.quantization.recipes import find_recipe
 from draftconv.quantization.repack import regroup
 from draftconv.quantization.scheme import Scheme
-from draftconv.quantization.weights import Dequantize, Quantize, Repack, Smoothing, floats
+from draftconv.quantization.weights import Dequantize, Found, Quantize, Repack, Smoothing, floats
 from tests.quantization.refs import loaded, ref_of, refs_of
 
 MODULE = "layers.0.mlp.gate_proj"
@@ -135,6 +137,24 @@ def test_fused_weights_are_rounded_once_more_for_all_of_them() -> None:
     assert len({float(scale) for scale in scales if scale is not None}) == 1
 
 
+@pytest.mark.parametrize("recipe", ["fp8-tensor", "nvfp4"])
+def test_the_peak_of_a_fused_weight_is_looked_for_once(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [weight(seed=seed, largest=9.0 + seed) for seed in range(3)]
+    first = computation(recipe, *tensors)
+    each = [replace(first, ref=ref) for ref in first.fused]
+    alone = [replace(done, found=Found()).run() for done in each]
+    searched = 0
+
+    def counted(rows: Tensor) -> Tensor:
+        nonlocal searched
+        searched += 1
+        return peak(rows)
+
+    monkeypatch.setattr(module, "peak", counted)
+    assert [done.run() for done in each] == alone
+    assert searched == 3
+
+
 def test_the_static_scale_is_stored_as_given() -> None:
     for recipe in ("fp8-tensor", "w4a8-awq", "nvfp4", "mxfp4"):
         stored = read_back(computation(recipe, weight())).input_scale
@@ -193,7 +213,10 @@ def smoothed(recipe: str) -> Quantize:
 
 def test_columns_are_divided_by_what_the_file_multiplies_inputs_with() -> None:
     done = smoothed("w4a8-awq")
-    found, factor = read_back(done), half_as_much(dict.fromkeys((NAME, "other 0")), done.scheme, [ROWS]).bfloat16()
+    found, factor = (
+        read_back(done),
+        half_as_much(dict.fromkeys((NAME, "other 0"), ROWS), done.scheme, [ROWS]).bfloat16(),
+    )
     assert found.pre_quant_scale is not None
     assert torch.equal(found.pre_quant_scale, factor)
     divided = [tensor.float() * (1 / factor.float()) for tensor in (weight(), weight(seed=1, largest=90.0))]
@@ -217,13 +240,14 @@ def test_smoothing_is_the_same_in_blocks_and_beside_16_bits() -> None:
 # ── stored weights ─────────────────────────────────────────────────────────────────
 
 
-def stored(scheme: Scheme, format: str, tensor: Tensor) -> tuple[Stored, Weight]:
+def stored(scheme: Scheme, format: str, tensor: Tensor, input_scale: Tensor | None = None) -> tuple[Stored, Weight]:
     form, style = find_format(format)
-    held = Weight(quantize(tensor, scheme.weights), "BF16", per=scheme.weights.per)
-    declared = Declared(scheme.weights.grid, scheme.weights.per, scheme.weights.group, style=style)
+    held = Weight(quantize(tensor, scheme.weights), "BF16", input_scale, per=scheme.weights.per)
+    inputs = scheme.inputs if input_scale is not None else None
+    declared = Declared(scheme.weights.grid, scheme.weights.per, scheme.weights.group, inputs, style=style)
     parts = refs_of(MODULE, form.store(held, style))
-    outputs, inputs = tensor.shape
-    return Stored(form, declared, {MODULE: parts}, {MODULE: (outputs, inputs)}, "BF16"), held
+    rows, columns = tensor.shape
+    return Stored(form, declared, {MODULE: parts}, {MODULE: (rows, columns)}, "BF16"), held
 
 
 CHANNEL, GROUPED = find_recipe("quark-w4a8").scheme, find_recipe("w4a16-g128").scheme
@@ -254,8 +278,32 @@ def test_a_row_scale_repeated_per_group_is_the_same_weight() -> None:
 
 def test_groups_that_differ_do_not_become_a_row() -> None:
     found, _ = stored(GROUPED, "compressed-pack", weight())
-    with pytest.raises(Refused, match="40 of 40 rows have scales that differ"):
-        repacked(found, "compressed-pack", None).run()
+    done = repacked(found, "compressed-pack", None)
+    for attempt in (done.outline, done.run):
+        with pytest.raises(Refused, match="40 of 40 rows have scales that differ"):
+            attempt()
+
+
+@pytest.mark.parametrize("recipe", FORMS)
+def test_an_outline_is_the_weight_without_its_codes(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme, format = find_recipe(recipe).scheme, FORMS[recipe]
+    static = torch.tensor(0.5) if scheme.inputs is not None and not scheme.inputs.dynamic else None
+    found, _ = stored(scheme, format, weight(), static)
+    whole = found.load(MODULE)
+    asked: set[str] = set()
+
+    def noted(ref: TensorRef) -> Tensor:
+        asked.add(ref.name.rpartition(".")[2])
+        return read(ref)
+
+    monkeypatch.setattr(reading, "read", noted)
+    outline = found.outline(MODULE)
+    assert asked == found.modules[MODULE].keys() - CODES
+    assert outline.quantized.codes.is_meta
+    assert outline.quantized.codes.dtype == whole.quantized.codes.dtype
+    assert outline.quantized.codes.shape == whole.quantized.codes.shape
+    assert torch.equal(outline.quantized.scale.float(), whole.quantized.scale.float())
+    assert (outline.dtype, outline.per, found.group(outline)) == (whole.dtype, whole.per, found.group(whole))
 
 
 def test_a_repack_that_would_change_a_value_stops(monkeypatch: pytest.MonkeyPatch) -> None:

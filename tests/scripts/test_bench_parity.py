@@ -17,6 +17,7 @@ from bench_parity import QUICK, WHOLE, Bench
 from measuring import Row, Run
 
 from draftconv.drafter.facts import Gqa
+from draftconv.parity.replay import Arm, replay
 from draftconv.parity.request import Request
 from draftconv.reference.counts import Counts
 from tests.parity.traces import DATA, make_trace
@@ -134,9 +135,9 @@ def test_every_draft_of_a_full_size_drafter_is_accepted_whatever_its_weights() -
     model = bench_replay.random_drafter(facts, "cpu")
     texts = bench_replay.accepted_texts(facts, 700)
     assert [request.counted - 1 for request in texts] == [512, 188]
-    arm = bench_replay.Arm("random", model, (0, 1, 2))
+    arm = Arm("random", model, (0, 1, 2))
     with torch.no_grad():
-        drafted = [outcome.drafts_RK for _, (outcome,) in bench_replay.replay([arm], texts, (0, 1, 2), depth=3)]
+        drafted = [outcome.drafts_RK for _, (outcome,) in replay([arm], texts, (0, 1, 2), depth=3)]
     assert torch.cat(drafted).unique().tolist() == [0]
     assert model.lm_head.weight.unique(dim=0).shape[0] > 1
 

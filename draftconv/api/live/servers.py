@@ -61,6 +61,7 @@ def launch_of(source: str, interface: Interface, options: LiveOptions, *, alone:
 
     Raises:
         CheckFailed: the engine would refuse or mis-read it. Void: a switch decides what is accepted.
+        UsageError: an argument asks for what its kernels do not have.
     """
     command = serve(
         source,
@@ -71,6 +72,7 @@ def launch_of(source: str, interface: Interface, options: LiveOptions, *, alone:
         layout=options.layout,
         aux_convention=options.aux_convention,
         alone=alone,
+        arguments=options.server_args,
     )
     python = options.engine_python.absolute() if options.engine_python else None
     launch = measuring(

@@ -37,8 +37,8 @@ def check_groups(inputs: int, count: int, per: Per | None, group: int | None) ->
 
 
 def check_range(codes: Tensor, grid: GridName) -> None:
-    """Raises BadCheckpoint when integers are no codes of the grid."""
-    if codes.numel() == 0:
+    """Raises BadCheckpoint when integers are no codes of the grid; what has no values (meta) has no wrong ones."""
+    if codes.numel() == 0 or codes.is_meta:
         return
     low, high = (int(bound) for bound in torch.aminmax(codes))
     row = GRIDS[grid]

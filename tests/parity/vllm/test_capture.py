@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,13 +18,13 @@ from .stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
 WANTED = Wanted(BOUNDARIES, WIDTH, "bfloat16", "vllm serve tiny")
 
 
-def target(stub: Stub, **changes: object) -> VllmTarget:
+def target(stub: Stub, **changes: Any) -> VllmTarget:
     server = Server(stub.url, "vllm serve tiny", pause=0.0, timeout=5.0)
     served = server.served()
-    settings: dict[str, object] = {"max_tokens": 10, "depth": 3, "eos": (), "room": served.room} | changes
+    settings: dict[str, Any] = {"max_tokens": 10, "depth": 3, "eos": (), "room": served.room} | changes
     return VllmTarget(
         lambda prompts, length: server.complete_all(served, prompts, length), WANTED, stub.storage, **settings
-    )  # type: ignore[arg-type]
+    )
 
 
 def test_requests_without_an_end(tmp_path: Path) -> None:

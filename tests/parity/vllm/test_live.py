@@ -93,7 +93,8 @@ def compare(made: Trace, target: str, dtype: str) -> None:
 
 def distance(found_TAW: Tensor, wanted_TAW: Tensor) -> Tensor:
     """Relative distance at each boundary: [A]."""
-    return (found_TAW - wanted_TAW).norm(dim=(0, 2)) / wanted_TAW.norm(dim=(0, 2))
+    distance_A: Tensor = (found_TAW - wanted_TAW).norm(dim=(0, 2)) / wanted_TAW.norm(dim=(0, 2))
+    return distance_A
 
 
 def offline(tmp_path: Path, prompts: Path, target: str, dtype: str, *, one_process: bool) -> Trace:

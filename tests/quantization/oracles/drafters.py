@@ -28,7 +28,8 @@ def model(dtype: torch.dtype) -> Any:
         architectures=["LlamaForCausalLM"],
         dtype=dtype,
     )
-    return LlamaForCausalLM(config).to(dtype).eval()
+    model: torch.nn.Module = LlamaForCausalLM(config)
+    return model.to(dtype).eval()
 
 
 def weights(model: Any) -> dict[str, Tensor]:

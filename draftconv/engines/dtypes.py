@@ -1,0 +1,63 @@
+"""Quantized weights beside which a server cannot compute in float32.
+
+A drafter computes in its target's dtype (vLLM 0.32.0 config/speculative.py). A target whose config.json says
+float32 is served in bfloat16 all the same (config/model.py; run): only `--dtype float32` makes it float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from draftconv.engines.base import EngineSpec, Evidence
+from draftconv.engines.kernels import CHIPS, Chip
+from draftconv.quantization.recipes import FormatName
+
+DTYPE = "--dtype"
+FLOAT32 = frozenset({"float32", "float"})
+"""What `DTYPE` calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """What stops an engine that is told to compute in float32; without `chips` it does so everywhere."""
+
+    engine: str
+    formats: tuple[FormatName, ...]
+    says: str
+    source: str
+    evidence: Evidence
+    chips: tuple[Chip, ...] = ()
+
+    def holds(self, spec: EngineSpec, form: FormatName) -> bool:
+        """True when it speaks of weights in this format, on the hardware named."""
+        there = not self.chips or (spec.hardware is not None and CHIPS[spec.hardware] in self.chips)
+        return self.engine == spec.name and form in self.formats and there
+
+
+_METHODS = "the method computes in bfloat16 and float16, and the start is refused"
+
+STOPS: tuple[Stop, ...] = (
+    Stop("vllm", ("gptq", "autoawq", "quark-int4", "modelopt-fp8"), _METHODS,
+         "vllm/config/vllm.py, get_supported_act_dtypes of the methods, 0.32.0", "run"),
+    Stop("vllm", ("quark-mxfp4", "modelopt-nvfp4"), _METHODS,
+         "vllm/config/vllm.py, get_supported_act_dtypes of the methods, 0.32.0", "read"),
+    Stop("vllm", ("compressed-pack",), "CPUWNA16 has no float32: the server starts, and dies at the first request",
+         "vllm/model_executor/kernels/linear/mixed_precision/cpu.py, 0.32.0", "run", chips=("cpu",)),
+)  # fmt: skip
+
+
+def float32_stop(spec: EngineSpec, form: FormatName) -> Stop | None:
+    """What stops an engine in float32 beside weights in this format; None where nothing is known to."""
+    return next((stop for stop in STOPS if stop.holds(spec, form)), None)
+
+
+def asks_float32(arguments: Sequence[str]) -> bool:
+    """Whether a server is told to compute in float32; of several `--dtype` the last counts."""
+    told = ""
+    for word, following in pairwise((*arguments, "")):
+        name, given, value = word.partition("=")
+        if name == DTYPE:
+            told = value if given else following
+    return told in FLOAT32
