@@ -157,11 +157,11 @@ def main(argv: Sequence[str], start: Callable[[], str] | None = None, rows: Rows
         committed = load(TABLE)
         faults = [*disagreements(found), *changes(found, committed), *incoherent(committed)]
     else:
-        work = fresh(options.work)
+        work, made_at = fresh(options.work), commit()
         found = collect(chosen, rows or everything, work, Store(options.work / "answers", version))
         faults = disagreements(found)
         if not options.parts:
-            save(Truth(f"vLLM {version}, CPU", commit(), str(datetime.date.today()), found), TABLE)
+            save(Truth(f"vLLM {version}, CPU", made_at, str(datetime.date.today()), found), TABLE)
             say(f"wrote docs/{TABLE.name}; run scripts/docs")
     print(f"{len(found)} cases, {len(faults)} disagreements")
     print("".join(f"{fault}\n" for fault in faults), end="")
