@@ -133,7 +133,7 @@ def test_what_is_executed(recipe: str, spec: str, form: str, words: str) -> None
         ("mxfp4", "vllm:b200", "MI350 only", "nvfp4"),
         ("fp8", "trtllm:b200", "Hopper only", "fp8-tensor"),
         ("fp8-tensor", "sglang:mi325x", "ROCm", "fp8"),
-        ("fp8-tensor", "vllm:cpu", "an operation that a CPU does not have", "fp8"),
+        ("fp8-tensor", "vllm:cpu", "no silu_and_mul_quant", "fp8"),
     ],
 )
 def test_what_is_refused_and_what_is_nearest(recipe: str, spec: str, why: str, name: str) -> None:
