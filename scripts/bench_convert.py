@@ -14,12 +14,24 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from measuring import SCRIPTS, BenchError, Row, Run, Section, least_memory, machine, progress, remove, run, spread
+from measuring import (
+    SCRIPTS,
+    BenchError,
+    Row,
+    Run,
+    Section,
+    durable,
+    least_memory,
+    machine,
+    progress,
+    remove,
+    run,
+    spread,
+)
 
 TITLE = "Conversion"
 ROOM_NEEDED = 20e9
@@ -37,11 +49,7 @@ TINY_TARGET = {
 
 def durable_copy(source: Path, out: Path) -> Run:
     """`cp`, then fsync of the copy; the fsync is timed too."""
-    started = time.perf_counter()
-    copied = run(["cp", source, out])
-    with out.open("rb+") as file:
-        os.fsync(file.fileno())
-    return Run(time.perf_counter() - started, copied.peak_bytes)
+    return durable(["cp", source, out], out)
 
 
 def settle(source: Path) -> None:
@@ -157,8 +165,8 @@ def about(source: Path, what: str, work: Path, runs: int, load: float) -> str:
     gigabytes = (source / "model.safetensors").stat().st_size / 1e9
     return (
         f"Drafter: {what}, {gigabytes:.2f} GB. Times are medians of {runs} runs "
-        "(fastest to slowest), whole processes, the source in the page cache; copy and conversion alternate, "
-        "take turns in going first, and both end with their data on the disk. A process that does nothing "
+        "(fastest to slowest), whole processes, the source in the page cache; copies and draftconv alternate, "
+        "take turns in going first, and everything ends with its data on the disk. A process that does nothing "
         f"would read as {least_memory():.0f} MB of peak memory.\n\n"
         f"Machine: {machine()}, {filesystem(work)}. Load average before the first run: {load:.1f}."
     )

@@ -3,7 +3,8 @@
 Baseline, cache and order as in `bench_convert`: whole processes in turn, the source in the page
 cache, everything on the disk at the end. A quantized output is smaller than the copy, so a ratio
 of one would mean that arithmetic costs what the smaller file saves. The packages whose rules draftconv
-follows do the same once, where scripts/oracle-env made their environment; they do not wait for the disk.
+follows do the same once, where scripts/oracle-env made their environment; what they leave to the page cache
+is brought onto the disk within their time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bench_convert import durable_copy, limit, median, seconds, section, settle
-from measuring import SCRIPTS, Row, Run, Section, progress, remove, run, spread
+from measuring import SCRIPTS, Row, Run, Section, durable, progress, remove, run, spread
 
 TITLE = "Quantization"
 
@@ -68,13 +69,13 @@ def measure_quantize(program: Path, source: Path, target: str, work: Path, runs:
 
 
 def measure_peers(python: Path, source: Path, work: Path) -> dict[str, Run]:
-    """One run of each, imports included; what Quark compiles at its first import is there already."""
+    """One run of each, imports included, its data on the disk; what Quark compiles at its first import is there."""
     settings = {"TORCH_EXTENSIONS_DIR": str(python.parents[1] / "extensions"), "HF_HUB_OFFLINE": "1"}
     environment, out = os.environ | settings, work / "quantized"
     found = {}
     for peer in PEERS:
         settle(source / "model.safetensors")
-        found[peer] = run([python, SCRIPTS / "peer_quantize.py", peer, source, out], environment)
+        found[peer] = durable([python, SCRIPTS / "peer_quantize.py", peer, source, out], out, environment)
         remove(out)
         progress(f"{peer}: {found[peer].seconds:.2f} s")
     return found

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parent
@@ -80,6 +80,17 @@ def run(argv: Sequence[str | Path], environment: Mapping[str, str] = os.environ)
         if code := os.waitstatus_to_exitcode(status):
             raise BenchError(f"{' '.join(map(str, argv))}\nended with code {code}:\n{''.join(texts)}")
     return Run(seconds, usage.ru_maxrss * MAXRSS_BYTES, texts[0])
+
+
+def durable(argv: Sequence[str | Path], out: Path, environment: Mapping[str, str] = os.environ) -> Run:
+    """Run a program and bring the file or directory that it wrote onto the disk; that is timed too."""
+    started = time.perf_counter()
+    done = run(argv, environment)
+    for path in [out] if out.is_file() else out.rglob("*"):
+        if path.is_file():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+    return replace(done, seconds=time.perf_counter() - started)
 
 
 def remove(path: Path) -> None:
