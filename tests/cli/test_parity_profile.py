@@ -236,6 +236,7 @@ def test_a_real_vllm_says_which_kernel_it_chose(run: Run, tmp_path: Path, monkey
     profile, small = find_profile("cpu-vllm"), tmp_path / "small"
     quantize(REF, small, QuantizeOptions(profile.recipe, (profile.engine,), convert=ConvertOptions(target=TARGET)))
     words = ["--profile", profile.name, "--offline", "--engine-python", str(ENGINE), "--run", "run", "--limit", "2"]
+    words += ["--max-tokens", "16"]
     found = parity(run, str(small), *words, "--report", str(tmp_path / "report"))
     assert found.exit_code == 3, found.stderr  # two prompts are too few
     report = read_report(tmp_path / "report")
