@@ -4,9 +4,10 @@ TensorRT-LLM 1.3 (read): completions carry no counts. `GET /metrics` gives and f
 records of the last 1000 iterations (`enable_iter_perf_stats`), each with
 `specDecodingStats.{numDraftTokens,numAcceptedTokens,numRequestsWithDraftTokens}`. With one request at
 a time these are its steps, in order. Whether the last one is reported as it was accepted or as
-it was cut is not told, so it is cut here, for every arm: A = T - 1 - D. Drafted tokens are those of the
-next step, without token 0 (_torch/pyexecutor/py_executor.py), so steps may accept more than they report
-as drafted. Before PR 13405 (2026-04) `return_perf_metrics` started a collector that took most records away.
+it was cut is not told, so it is cut here, for every arm: A = T - 1 - D. Drafted tokens leave token 0 out and
+may be those of the next step (_torch/pyexecutor/py_executor.py; inferred), so a step may accept more than it
+reports as drafted. Before PR 13405 (2026-04) `return_perf_metrics` started a collector that took most records
+away.
 """
 
 from __future__ import annotations
