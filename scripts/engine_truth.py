@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from truth.store import Store, made_by
+from truth.store import Ask, Store, made_by
 from truth.table import PARTS, Part, Row, Truth, changes, disagreements, incoherent, load, plain, save
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,24 +32,11 @@ Rows = Callable[[Part, Path, Store], Iterator[Row]]
 
 def everything(part: Part, work: Path, store: Store) -> Iterator[Row]:
     """The whole of a part, asked of vLLM."""
-    from truth import controls, conversions, loader, matcher, replaying, twins
 
     def ask(part: Part, case: str, depends: Iterable[object], find: Callable[[], Any]) -> Any:
         return store.get(f"{part} {case}", depends, find)
 
-    match part:
-        case "loader":
-            return loader.rows(work, ask)
-        case "matcher":
-            return matcher.rows(work, ask)
-        case "replay":
-            return replaying.rows(work, store)
-        case "conversions":
-            return conversions.rows(work, store)
-        case "quantized":
-            return twins.rows(work, store)
-        case "controls":
-            return controls.rows(work, store)
+    return _rows(part, work, store, ask, whole=True)
 
 
 def fixed(part: Part, work: Path, store: Store) -> Iterator[Row]:
@@ -58,7 +45,7 @@ def fixed(part: Part, work: Path, store: Store) -> Iterator[Row]:
     Of the loader and the matcher, every prediction is made anew; where vLLM is not asked again, it is
     compared with what was committed.
     """
-    from truth import controls, conversions, dtypes, loader, loader_cases, matcher, replaying, twins
+    from truth import dtypes, loader_cases, matcher
 
     known = {(row.part, row.case): row for row in load(TABLE).rows}
     asked = {("loader", case) for case in loader_cases.fixed() | dtypes.fixed()} | {
@@ -71,19 +58,25 @@ def fixed(part: Part, work: Path, store: Store) -> Iterator[Row]:
             return store.get(f"{part} {case}", depends, find)
         return {"observed": row.observed, "detail": row.detail}
 
+    return _rows(part, work, store, ask, whole=False)
+
+
+def _rows(part: Part, work: Path, store: Store, ask: Ask, *, whole: bool) -> Iterator[Row]:
+    from truth import controls, conversions, loader, matcher, replaying, twins
+
     match part:
         case "loader":
             return loader.rows(work, ask)
         case "matcher":
             return matcher.rows(work, ask)
         case "replay":
-            return replaying.rows(work, store, length=replaying.SHORT)
+            return replaying.rows(work, store, length=replaying.LENGTH if whole else replaying.SHORT)
         case "conversions":
-            return conversions.rows(work, store, conversions.fixed(work))
+            return conversions.rows(work, store, None if whole else conversions.fixed(work))
         case "quantized":
-            return twins.rows(work, store, twins.FIXED)
+            return twins.rows(work, store, twins.ALL if whole else twins.FIXED)
         case "controls":
-            return controls.rows(work, store, controls.FIXED)
+            return controls.rows(work, store, controls.FAULTS if whole else controls.FIXED)
 
 
 def collect(parts: Sequence[Part], rows: Rows, work: Path, store: Store) -> tuple[Row, ...]:

@@ -10,7 +10,7 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Mla
 from draftconv.engines import ENGINES, EngineSpec
 from draftconv.engines.dtypes import asks_float32, float32_stop
-from draftconv.engines.kernels import Deployment, Kernel, stored_kernel
+from draftconv.engines.kernels import Kernel, deployment, stored_kernel
 from draftconv.engines.shapes import Fault, shape_faults, uneven
 from draftconv.errors import CheckFailed, Refused, UsageError
 from draftconv.quantization.scheme import GRIDS, Scheme, WeightScheme
@@ -65,8 +65,7 @@ def needs_of(drafter: Drafter, spec: EngineSpec, tensor_parallel: int, arguments
     if spec.hardware is None:
         return Needs((*_told(uneven(spec, drafter.facts, tensor_parallel)), *dtypes))
     kernel, scheme = _kernel(drafter, stored, spec, remedy)
-    form = Deployment(stored.format.id, kernel.style, scheme, kernel.executed, kernel.source, kernel.evidence)
-    sizes = _told(shape_faults(spec, form, drafter.facts, stored.modules, tensor_parallel))
+    sizes = _told(shape_faults(spec, deployment(kernel, scheme), drafter.facts, stored.modules, tensor_parallel))
     multiplied = f"the drafter's quantized weights: {kernel.executed}"
     return Needs((multiplied, *kernel.notes, *sizes, *dtypes), kernel.arguments)
 

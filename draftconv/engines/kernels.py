@@ -426,12 +426,12 @@ def widest(recipe: Recipe) -> Deployment:
 def _on(recipe: Recipe, engine: str, hardware: str, *, allow_a16: bool, mla: bool) -> Deployment:
     kernels = _kernels(recipe.scheme, recipe.format, engine, hardware, mla=mla)
     if found := next(kernels, None):
-        return _deployment(found, recipe.scheme)
+        return deployment(found, recipe.scheme)
     weight_only = replace(recipe.scheme, inputs=None)
     stripped = next(_kernels(weight_only, recipe.format, engine, hardware, mla=mla), None)
     if recipe.scheme.inputs is not None and stripped is not None and allow_a16:
         note = f"activations stay in 16 bits: {recipe.scheme.inputs} was left out of the file"
-        return replace(_deployment(stripped, weight_only), notes=(*stripped.notes, note))
+        return replace(deployment(stripped, weight_only), notes=(*stripped.notes, note))
     why, source = _gap(recipe, engine, CHIPS[hardware], mla=mla)
     raise Refused(
         f"recipe {recipe.name} has no form on {TITLES[engine]} on {hardware}",
@@ -491,7 +491,8 @@ def _kernels(scheme: Scheme, form: FormatName | None, engine: str, hardware: str
             yield kernel
 
 
-def _deployment(kernel: Kernel, scheme: Scheme) -> Deployment:
+def deployment(kernel: Kernel, scheme: Scheme) -> Deployment:
+    """What a kernel makes of weights and activations that a file declares so."""
     return Deployment(
         kernel.format, kernel.style, scheme, kernel.executed, kernel.source, kernel.evidence, kernel.notes
     )

@@ -58,8 +58,10 @@ def all_answers(run: Run) -> list[Mapping[str, Answer]]:
 def _short(run: Run) -> bool:
     """Whether a finished run is void because too few requests have an answer of every arm: those are asked again."""
     arms = [run.store.arm(arm.number) for arm in run.arms]
+    if not all(stored.finished for stored in arms):
+        return False
     answered = sum(all(stored.get(ask) for stored in arms) for ask in run.asks())
-    return all(stored.finished for stored in arms) and run.requests - answered > most_failures(run.requests)
+    return run.requests - answered > most_failures(run.requests)
 
 
 def _measure(run: Run, arm: LiveArm, stored: Stored, client: Client, asks: Sequence[Ask]) -> None:
