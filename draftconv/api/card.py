@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, cast
 
 from draftconv.checkpoint.text import code, plain
-from draftconv.drafter.facts import Facts, Gqa, Taps
+from draftconv.drafter.facts import Facts, Gqa, describe_boundaries
 from draftconv.drafter.targets import Target
 from draftconv.layouts import layouts
 
@@ -35,7 +35,7 @@ def model_card(record: Mapping[str, object], facts: Facts, target: Target | None
         total=_total(told) if told and told.deviations else None,
         facts=facts,
         attention=describe_attention(facts),
-        boundaries=describe_boundaries(facts),
+        boundaries=describe_boundaries(facts.boundaries),
         base_model=hub if re.fullmatch(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", hub) else None,
         # A local path may not be told, and its base name alone would not work when pasted.
         target=shlex.quote(code(hub)) if hub else "TARGET",
@@ -67,13 +67,3 @@ def describe_attention(facts: Facts) -> str:
             return f"{heads} heads over {kv_heads} key heads of {head_dim}"
         case mla:
             return f"MLA, {mla.heads} heads, latent {mla.kv_lora} + rope {mla.rope}"
-
-
-def describe_boundaries(facts: Facts) -> str:
-    match facts.boundaries:
-        case Taps.DEFAULT:
-            return "the default triple (2, L//2, L-3)"
-        case Taps.UNKNOWN:
-            return "unknown"
-        case found:
-            return ", ".join(map(str, found))

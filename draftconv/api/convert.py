@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.api import packing, passes
-from draftconv.api.hints import hints
 from draftconv.api.planned import judge, named_quantization, spell_config
 from draftconv.api.provenance import FILE, Way, read_provenance
+from draftconv.api.readings import Said
 from draftconv.api.record import finished, make_record
 from draftconv.api.repairs import repair
 from draftconv.api.work import Change, Work, start
@@ -44,7 +44,6 @@ from draftconv.engines.kernels import usual_style
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, Writer
-from draftconv.layouts.reading import read_drafter
 from draftconv.layouts.spelling import spell
 
 if TYPE_CHECKING:
@@ -61,6 +60,7 @@ class ConvertOptions:
     Attributes:
         to: layout to write. `source`: layout to read as (`--from`), when detection should not decide.
         target, target_layers, aux_convention: what the file cannot tell; see `find_target`.
+        accept_detected: go on as detected where the file can be read in several ways.
         embed: `keep`, `drop` (only when proven equal to the target's) or `from-target`.
         force: drop the embedding without proof.
         dtype: cast float tensors to bf16, f16 or f32.
@@ -82,6 +82,7 @@ class ConvertOptions:
     target: str | None = None
     target_layers: int | None = None
     aux_convention: str | None = None
+    accept_detected: bool = False
     embed: passes.Embed = "keep"
     force: bool = False
     dtype: str | None = None
@@ -97,6 +98,11 @@ class ConvertOptions:
     allow_lossy: bool = False
     from_format: str | None = None
 
+    @property
+    def said(self) -> Said:
+        """How the source is to be read."""
+        return Said(self.source, self.aux_convention, self.accept_detected)
+
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
@@ -110,10 +116,12 @@ class Conversion:
     names: Mapping[str, str]
     verdicts: tuple[Verdict, ...]
     warnings: tuple[Problem, ...]
-    """What is still worth knowing of the output."""
+    """How the source was read where that is doubtful, and what is still worth knowing of the output."""
     not_made: tuple[str, ...]
     reads: tuple[Path, ...]
     """Local directories that the output is made from."""
+    ambiguous: bool = False
+    """Whether the output can be read in several ways too: a producer's own config.json that came back."""
     findings: tuple[str, ...] = ()
     """What of the source's quantized weights is not as its config.json says."""
 
@@ -171,12 +179,12 @@ def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = Non
     Raises:
         Refused: the drafter has problems that nobody asked to repair, the layout or its engines
             cannot express it, or it is quantized.
-        Undecided, UsageError: an option is missing or wrong.
+        Undecided, UsageError: an option is missing or wrong; the source can be read in several ways.
         BadCheckpoint, NotADrafter: the source cannot be read.
     """
     options = options or ConvertOptions()
     target = find_target(options.target, options.target_layers)
-    drafter = read_drafter(checkpoint, hints(options.source, options.aux_convention, target))
+    drafter = options.said.read(checkpoint, target)
     findings = check_drafter(drafter, target, level="deep" if options.deep else "sample")
     return plan_drafter(drafter, findings, target, options)
 
@@ -253,6 +261,7 @@ def plan_drafter(
         warnings=_warnings(findings, spelled.left | STILL_THERE | joined),
         not_made=findings.not_made if options.deep else _not_made(findings, tensors),
         reads=_reads(checkpoint, target, options),
+        ambiguous="reading-doubtful" in spelled.left,
         findings=stored.findings if stored else (),
     )
     record = make_record(conversion, options, target, provenance, told)
@@ -285,8 +294,8 @@ STILL_THERE = frozenset(code for code, kind in KINDS.items() if kind.level in ("
 
 
 def _warnings(findings: Findings, left: frozenset[str]) -> tuple[Problem, ...]:
-    """What is still worth knowing of the output: warnings about the source that the conversion did not cure."""
-    return tuple(p for p in findings.problems if p.severity != "error" and p.code in left)
+    """Warnings that no conversion cures, of how the source was read, and those that this one did not."""
+    return tuple(p for p in findings.problems if p.severity != "error" and (p.kind.reading or p.code in left))
 
 
 def _not_made(findings: Findings, tensors: tuple[PlannedTensor, ...]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from draftconv.api.hints import hints
+from draftconv.api.readings import Said
 from draftconv.api.words import word
 from draftconv.checkpoint import FLOATS, TensorRef, first_difference, open_checkpoint
 from draftconv.drafter.drafter import Drafter
@@ -26,11 +26,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Everything that differs, by kind."""
+    """Everything that differs, by kind; facts are those of the detected readings."""
 
     facts: tuple[Difference, ...]
     tensors: tuple[Difference, ...]
     config: tuple[Difference, ...]
+    left: Drafter
+    right: Drafter
 
     @property
     def none(self) -> bool:
@@ -45,9 +47,9 @@ def diff(
     Raises:
         BadCheckpoint, NotADrafter: one of the two cannot be read.
     """
-    said = hints(None, None, find_target(target, target_layers))
-    a, b = (read_drafter(open_checkpoint(path), said) for path in (left, right))
-    return Differences(tuple(_facts(a.facts, b.facts)), tuple(_tensors(a, b)), tuple(_config(a, b)))
+    goal = find_target(target, target_layers)
+    a, b = (read_drafter(open_checkpoint(path), Said().hints(goal)) for path in (left, right))
+    return Differences(tuple(_facts(a.facts, b.facts)), tuple(_tensors(a, b)), tuple(_config(a, b)), a, b)
 
 
 def _facts(a: Facts, b: Facts) -> Iterator[Difference]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.api.hints import hints
+from draftconv.api.readings import Said
 from draftconv.checkpoint import FLOATS, open_checkpoint, show_some
 from draftconv.drafter.checks import Findings, check_drafter, deep_bytes
 from draftconv.drafter.drafter import Drafter
@@ -82,7 +82,7 @@ def inspect(
     """
     specs = [parse_engine(text) for text in engines or ENGINES]
     found = find_target(target, target_layers)
-    drafter = read_drafter(open_checkpoint(source), hints(layout, aux_convention, found))
+    drafter = read_drafter(open_checkpoint(source), Said(layout, aux_convention).hints(found))
     total = deep_bytes(drafter, found) if deep and progress else 0
     findings = check_drafter(
         drafter,
@@ -132,6 +132,8 @@ def remedy(found: Inspection) -> ConvertOptions | None:
     from draftconv.api.convert import UNDECLARED_INTEGERS, ConvertOptions, plan_drafter
     from draftconv.api.repairs import REPAIRS, WITH_PATH
 
+    if found.drafter.readings:
+        return None  # a person has to say first which of them is right
     quantized = found.drafter.facts.quantization is not None
     settled = {UNDECLARED_INTEGERS} if quantized else set()
     broken = [p.code for p in found.problems if p.severity == "error" and p.code not in settled]

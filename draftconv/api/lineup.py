@@ -10,14 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.api.hints import hints
+from draftconv.api.readings import reading_line, reading_warnings, said_of_each
 from draftconv.api.words import word
 from draftconv.api.work import facts_json
 from draftconv.checkpoint import Tally, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.errors import UsageError
-from draftconv.layouts.reading import read_drafter
 from draftconv.parity.report.model import Arm
 from draftconv.parity.trace import Trace, tensor_hash
 from draftconv.parity.verdict import EXACT, GATES, Gate, How, Kind
@@ -139,8 +138,8 @@ def line_up(
 def _read(trace: Trace, specs: Sequence[str | Path], options: ParityOptions) -> list[Drafter]:
     about = trace.about
     target = Target(about.target, about.layers, about.family, hidden=about.hidden, vocab=about.vocab)
-    told = hints(options.layout, options.aux_convention, target)
-    return [read_drafter(open_checkpoint(spec, download=True), told) for spec in specs]
+    said = said_of_each(specs, options.layout, options.aux_convention, accept_detected=options.accept_detected)
+    return [each.read(open_checkpoint(spec, download=True), target) for each, spec in zip(said, specs, strict=True)]
 
 
 def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
@@ -176,8 +175,14 @@ def about_arm(name: str, drafter: Drafter, tally: Tally | None = None) -> Arm:
         layout=drafter.detection.layout,
         quantization=facts.quantization or "none",
         content=content(drafter, tally),
-        facts={fact: word(getattr(facts, fact)) for fact in TOLD},
+        facts={fact: word(getattr(facts, fact)) for fact in TOLD} | _read_as(drafter),
     )
+
+
+def _read_as(drafter: Drafter) -> dict[str, str]:
+    """How it was read, and what is doubtful about that."""
+    doubts = reading_warnings(drafter)
+    return {"read": reading_line(drafter), **({"doubtful": "; ".join(doubts)} if doubts else {})}
 
 
 def content(drafter: Drafter, tally: Tally | None = None) -> str:

@@ -50,7 +50,8 @@ class ParityOptions:
         self_test: replay the negative controls too.
         limit: only so many requests of the trace.
         extend: an earlier, inconclusive report; its requests count too.
-        layout, aux_convention: how to read the drafters, as `inspect` has them.
+        layout, aux_convention, accept_detected: how the drafters are to be read; VALUE is about the reference,
+            DRAFTER=VALUE about any.
         command: argv for the report.
     """
 
@@ -64,8 +65,9 @@ class ParityOptions:
     self_test: bool = False
     limit: int | None = None
     extend: Path | None = None
-    layout: str | None = None
-    aux_convention: str | None = None
+    layout: str | Sequence[str] = ()
+    aux_convention: str | Sequence[str] = ()
+    accept_detected: bool = False
     command: tuple[str, ...] = ()
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from draftconv.api import packing
 from draftconv.api.convert import Conversion, ConvertOptions, plan_drafter
-from draftconv.api.hints import hints
 from draftconv.api.quantized import Told, quantization_record
 from draftconv.api.rounding import Rounding, decide
 from draftconv.api.work import Work
@@ -27,7 +26,6 @@ from draftconv.engines import EngineSpec, parse_engine
 from draftconv.engines.kernels import Deployment, resolve, widest
 from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
-from draftconv.layouts.reading import read_drafter
 from draftconv.quantization.exclusions import WEIGHT, Selection, fused_with, select
 from draftconv.quantization.oracles import BackendName
 from draftconv.quantization.recipes import Recipe, find_recipe
@@ -129,6 +127,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
         Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the drafter is
             quantized already, the backend does not have the scheme, or what would be written would not
             be read rightly.
+        Undecided: the source can be read in several ways.
         UsageError: unknown recipe or engine, several engines that need different files, no calibration,
             a backend whose package is missing or does not start.
     """
@@ -136,7 +135,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     specs = [parse_engine(text) for text in options.engines]
     target = find_target(options.convert.target, options.convert.target_layers)
     checkpoint = open_checkpoint(source, download=download)
-    drafter = read_drafter(checkpoint, hints(options.convert.source, options.convert.aux_convention, target))
+    drafter = options.convert.said.read(checkpoint, target)
     stored = _stored(drafter, options)
     deployments = {str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs}
     deployment = _one(deployments) if deployments else widest(recipe)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import draftconv
 from draftconv.api.provenance import FORMAT, Provenance, output_digest
+from draftconv.api.readings import readings_json
 from draftconv.api.work import Work, content_hash, facts_json
 from draftconv.checkpoint import Checkpoint, Computed, Copy, Hashes
 from draftconv.drafter.targets import Target
@@ -47,6 +48,7 @@ def make_record(
             "confidence": drafter.detection.confidence,
             "reasons": list(drafter.detection.reasons),
             "aux_convention": options.aux_convention,
+            **readings_json(drafter),
             "files": _files(checkpoint, hashed=options.hash),
             "metadata": dict(checkpoint.metadata),
             "config": dict(checkpoint.config),

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from draftconv.api.hints import hints
 from draftconv.api.needs import Needs, needs_of
+from draftconv.api.readings import Said, reading_line, reading_warnings
 from draftconv.checkpoint import open_checkpoint, show
 from draftconv.checkpoint.checkpoint import hub_name, local_path
 from draftconv.checkpoint.staging import write_error
@@ -20,7 +20,6 @@ from draftconv.drafter.targets import find_target
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.errors import CheckFailed, EngineError, UsageError, WriteError
-from draftconv.layouts.reading import read_drafter
 
 
 def serve(
@@ -32,6 +31,7 @@ def serve(
     tensor_parallel: int = 1,
     layout: str | None = None,
     aux_convention: str | None = None,
+    accept_detected: bool = False,
     alone: bool = False,
     python: Path | None = None,
     port: int | None = None,
@@ -41,6 +41,7 @@ def serve(
 
     Args:
         source: directory or Hub id; the server is given the same. `target`: see `find_target`.
+        layout, aux_convention, accept_detected: how the drafter is to be read, as in `ConvertOptions`.
         drafts: tokens proposed per step (K). `tensor_parallel`: devices for the target.
         alone: the target without the drafter, otherwise started alike.
         python: of the engine's environment, whose programs are taken; None leaves them to the PATH.
@@ -48,6 +49,7 @@ def serve(
         arguments: of the server that somebody else adds to the command.
 
     Raises:
+        Undecided: the drafter can be read in several ways.
         CheckFailed: the engine would refuse or mis-read it, or the hardware has no kernel for its weights.
         UsageError: unknown engine or target, a target known by its layer count only, a drafter that is a file, or
             `arguments` ask for float32 where quantized weights have no kernel for it.
@@ -56,7 +58,7 @@ def serve(
     goal = find_target(target, None)
     if goal is None:
         raise UsageError("serve needs --target", cure="give a directory, a Hub id or a known name")
-    drafter = read_drafter(open_checkpoint(source), hints(layout, aux_convention, goal))
+    drafter = Said(layout, aux_convention, accept_detected).read(open_checkpoint(source), goal)
     out = f"{Path(drafter.checkpoint.name).name}-{spec.name}"
     convert = shlex.join(["draftconv", "convert", str(source), out, "--to", spec.name, "--target", target])
     look = shlex.join(["draftconv", "inspect", str(source), "--for", engine, "--target", target])
@@ -82,7 +84,8 @@ def serve(
     asked = Start(directory, drafter.facts, goal, drafts, tensor_parallel, alone, revision)
     found = ENGINES[spec.name].command(asked, spec)
     argv = (*found.located(python), *needs.arguments, *(("--port", str(port)) if port else ()))
-    return replace(found, argv=argv, notes=(*found.notes, *needs.notes))
+    read = (reading_line(drafter), *reading_warnings(drafter))
+    return replace(found, argv=argv, notes=(*read, *found.notes, *needs.notes))
 
 
 def _opened(source: str | Path) -> tuple[str, str | None]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import draftconv
 from draftconv.api.asking import ends_of, goal_of, questions, refuse_too_long, target_files
-from draftconv.api.hints import hints
+from draftconv.api.readings import reading_line, reading_warnings, said_of_each
 from draftconv.api.running import Job, Runner, running
 from draftconv.checkpoint import FLOATS, SIZES, Checkpoint, TensorRef, open_checkpoint, show
 from draftconv.checkpoint.text import size
 from draftconv.drafter.boundaries import default_triple
+from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.errors import Undecided, UsageError, WriteError
-from draftconv.layouts.reading import read_drafter
 from draftconv.parity.prompts import load_prompts
 from draftconv.parity.trace import DTYPES, TOKENIZER, About, Trace
 
@@ -36,7 +36,8 @@ class TraceOptions:
         boundaries: which residual-stream boundaries to keep; empty means those of `drafters`, and
             without drafters the target's default triple.
         drafters: checkpoints whose boundaries are kept, all of them together.
-        aux_convention: what the drafters' layer ids mean, where their files do not tell.
+        layout, aux_convention, accept_detected: how the drafters are to be read; VALUE is about the first one,
+            DRAFTER=VALUE about any.
         revision: branch, tag or commit of a target on the Hub.
         device: where torch runs the target; None takes a GPU when there is one.
         dtype: what it computes in; None means the checkpoint's own.
@@ -57,7 +58,9 @@ class TraceOptions:
 
     boundaries: tuple[int, ...] = ()
     drafters: tuple[str | Path, ...] = ()
-    aux_convention: str | None = None
+    layout: str | Sequence[str] = ()
+    aux_convention: str | Sequence[str] = ()
+    accept_detected: bool = False
     revision: str | None = None
     device: str | None = None
     dtype: str | None = None
@@ -81,7 +84,8 @@ class Sizing:
     """What is about to be made; no text has been generated yet.
 
     Attributes:
-        boundaries, reason: which, and why these.
+        boundaries, reason: which, and why these. `drafters`: how those that they are of were read, and what is
+            doubtful about it.
         dtype, device: what the target computes in, and where: a device, or vLLM.
         tokens: prompt and generated tokens of all requests, at most.
         states, tables: bytes on disk, at most.
@@ -89,6 +93,7 @@ class Sizing:
 
     boundaries: tuple[int, ...]
     reason: str
+    drafters: tuple[str, ...]
     dtype: str
     device: str
     requests: int
@@ -129,7 +134,9 @@ def trace(
 
     _check_numbers(options)
     goal = goal_of(str(target), options.revision)
-    boundaries, reason = _boundaries(goal, options)
+    drafters = _drafters(goal, options)
+    boundaries, reason = _boundaries(goal, options, drafters)
+    read = tuple(line for drafter in drafters for line in (reading_line(drafter), *reading_warnings(drafter)))
     refuse_occupied(out)
     wanted = load_prompts(str(prompts), options.limit)
     requests = slots(wanted.prompts)
@@ -168,10 +175,12 @@ def trace(
             chat=asked.dialogue.chat,
             eos=eos,
             family=goal.family,
+            drafters=read,
         )
         sizing = Sizing(
             boundaries=boundaries,
             reason=reason,
+            drafters=read,
             dtype=about.dtype,
             device=runner.where,
             requests=len(requests),
@@ -199,15 +208,23 @@ def _check_numbers(options: TraceOptions) -> None:
         raise UsageError(f"--dtype {show(options.dtype)}: unknown", cure=f"one of {', '.join(DTYPES)}")
 
 
-def _boundaries(goal: Target, options: TraceOptions) -> tuple[tuple[int, ...], str]:
-    """Which boundaries to keep, ascending, and why these."""
+def _drafters(goal: Target, options: TraceOptions) -> list[Drafter]:
+    """The drafters whose boundaries are kept."""
     if options.boundaries and options.drafters:
         raise UsageError("--boundaries and --drafter both say what to keep", cure="give one of the two")
+    said = said_of_each(
+        options.drafters, options.layout, options.aux_convention, accept_detected=options.accept_detected
+    )
+    return [each.read(open_checkpoint(spec), goal) for each, spec in zip(said, options.drafters, strict=True)]
+
+
+def _boundaries(goal: Target, options: TraceOptions, drafters: Sequence[Drafter]) -> tuple[tuple[int, ...], str]:
+    """Which boundaries to keep, ascending, and why these."""
     if options.boundaries:
         found, reason = set(options.boundaries), "as given"
-    elif options.drafters:
-        found = {b for drafter in options.drafters for b in _boundaries_of(drafter, goal, options.aux_convention)}
-        reason = "as the drafter reads" if len(options.drafters) == 1 else "as the drafters read, together"
+    elif drafters:
+        found = {b for drafter in drafters for b in _boundaries_of(drafter)}
+        reason = "as the drafter reads" if len(drafters) == 1 else "as the drafters read, together"
     else:
         found, reason = set(default_triple(goal.layers, goal.family)), "the triple that every engine takes by default"
     if min(found) < 0 or max(found) > goal.layers:
@@ -218,12 +235,11 @@ def _boundaries(goal: Target, options: TraceOptions) -> tuple[tuple[int, ...], s
     return tuple(sorted(found)), reason
 
 
-def _boundaries_of(spec: str | Path, goal: Target, convention: str | None) -> tuple[int, ...]:
-    drafter = read_drafter(open_checkpoint(spec), hints(None, convention, goal))
+def _boundaries_of(drafter: Drafter) -> tuple[int, ...]:
     found = drafter.facts.boundaries
     if isinstance(found, Taps):
         raise Undecided(
-            f"which layers {show(spec)} reads is not told by its files",
+            f"which layers {show(drafter.checkpoint.name)} reads is not told by its files",
             why="a drafter is replayed on the very states that it was trained on",
             cure="say what its layer ids mean with --aux-convention before|after, or name them with --boundaries",
         )

@@ -12,15 +12,15 @@ rule can tell, such as the scale of activations that was measured on a trace, is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from draftconv.api.hints import hints
 from draftconv.api.packing import ACTIVATIONS, DEQUANTIZED
 from draftconv.api.provenance import FILE, Provenance, Way, read_provenance
 from draftconv.api.quantized import recorded_weights
+from draftconv.api.readings import said_of_each
 from draftconv.api.words import word
 from draftconv.api.work import MAPS, content_hash, copy_of, output_blocks
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
@@ -34,7 +34,6 @@ from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.base import EngineSpec, Status
 from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
-from draftconv.layouts.reading import read_drafter
 from draftconv.quantization.exclusions import WEIGHT, fused_with
 from draftconv.quantization.scheme import WeightScheme
 
@@ -70,8 +69,8 @@ class Verification:
     """What readers would make of the output as a whole: its record, its files, the engines it was written for."""
     record: Record
     """Whether a draftconv.json belongs to the output and names this source; only then it declares anything."""
-    layout: str
-    """Of the output."""
+    output: Drafter
+    source: Drafter
 
     @property
     def passed(self) -> bool:
@@ -84,31 +83,39 @@ def verify(
     *,
     target: str | None = None,
     target_layers: int | None = None,
-    layout: str | None = None,
-    aux_convention: str | None = None,
+    layout: str | Sequence[str] = (),
+    aux_convention: str | Sequence[str] = (),
+    accept_detected: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verification:
     """Compare two drafters tensor by tensor and fact by fact.
 
     Args:
-        out: the output. `against`: its source; `layout` and `aux_convention` are about the source. What
-            the conversion was told (target, layout, convention) is taken from a believed record.
+        out: the output. `against`: its source. What the conversion was told (target, layout, convention) is taken
+            from a believed record, that a doubtful reading was accepted is not.
+        layout, aux_convention, accept_detected: how they are to be read; VALUE is about the source, DRAFTER=VALUE
+            about either.
         progress: called with the number of bytes compared so far and in all.
 
     Raises:
+        Undecided: one of the two can be read in several ways.
         BadCheckpoint, NotADrafter: one of the two cannot be read.
     """
     goal = find_target(target, target_layers)
+    theirs_said, ours_said = said_of_each((against, out), layout, aux_convention, accept_detected=accept_detected)
     ours, theirs = (open_checkpoint(spec, download=True) for spec in (out, against))
     provenance = read_provenance(ours)
     way = provenance.since(theirs) if provenance else None
     if provenance and way:
         goal = goal or provenance.target
         told = way.origin.source
-        layout = layout or (told.text("layout") if told.text("confidence") == "given" else None)
-        aux_convention = aux_convention or told.text("aux_convention")
-    result = read_drafter(ours, hints(None, None, goal))
-    source = read_drafter(theirs, hints(layout, aux_convention, goal))
+        given = told.text("layout") if told.text("confidence") == "given" else None
+        theirs_said = replace(
+            theirs_said,
+            layout=theirs_said.layout or given,
+            aux_convention=theirs_said.aux_convention or told.text("aux_convention"),
+        )
+    result, source = ours_said.read(ours, goal), theirs_said.read(theirs, goal)
     declared = _Declared(provenance, way)
     record: Record = "absent" if FILE not in ours.sidecars else "of another source" if provenance else "not believed"
     return Verification(
@@ -116,7 +123,8 @@ def verify(
         (*_facts(result.facts, source.facts, declared), *_faults(result, source)),
         tuple(_directory(result, goal, _judges(result, provenance), edited=not way and record == "not believed")),
         "believed" if way else record,
-        result.detection.layout,
+        result,
+        source,
     )
 
 

@@ -10,7 +10,7 @@ import click
 
 from draftconv.api.convert import Conversion, ConvertOptions, prepare
 from draftconv.checkpoint import Plan
-from draftconv.cli.options import command_line, format_option, reading_options, target_options
+from draftconv.cli.options import accept_option, command_line, format_option, reading_options, target_options
 
 EPILOG = """\b
 Examples:
@@ -65,6 +65,7 @@ def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int 
 @click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
 @click.option("--no-card", is_flag=True, help="Write no README.md.")
 @reading_options
+@accept_option
 @click.option("--repair", "repairs", multiple=True, metavar="CODE[=PATH]", help="Mend this problem (repeatable).")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if draftconv wrote it.")
 @click.option("--force", is_flag=True, help="With --embed drop: drop it unproven. Accept length may suffer.")
@@ -92,6 +93,7 @@ def command(
     no_card: bool,
     layout: str | None,
     aux_convention: str | None,
+    accept_detected: bool,
     repairs: tuple[str, ...],
     overwrite: bool,
     force: bool,
@@ -110,6 +112,7 @@ def command(
         target=target,
         target_layers=target_layers,
         aux_convention=aux_convention,
+        accept_detected=accept_detected,
         embed=embed,  # type: ignore[arg-type]
         force=force,
         dtype=dtype,
@@ -130,6 +133,8 @@ def command(
         total = conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
             conversion.write(out, overwrite=overwrite, progress=lambda done: report(done, total))
+    if form != "quiet":
+        output.print_readings(conversion.drafter)
     match form:
         case "json":
             output.print_json(_json(conversion, dry_run=dry_run))
@@ -138,10 +143,17 @@ def command(
             output.print_next(command_line(ctx, dry_run=None))
         case "human":
             _show(conversion, out)
-            output.print_next(["draftconv", "verify", str(out), "--against", source])
+            output.print_next(["draftconv", "verify", str(out), "--against", source, *_readable(conversion, out)])
+
+
+def _readable(conversion: Conversion, out: Path) -> list[str]:
+    """What has to be said of the source and of the output again, where only a person can."""
+    accepted = ["--accept-detected"] if conversion.drafter.readings else []
+    return [*(["--from", f"{out}={conversion.layout.id}"] if conversion.ambiguous else []), *accepted]
 
 
 def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:
+    from draftconv.api.readings import reading_json
     from draftconv.cli.describe import verdict_json
 
     plan = conversion.plan
@@ -163,6 +175,7 @@ def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:
             for shard in plan.shards()
             for placed in shard.tensors
         ],
+        "reading": reading_json(conversion.drafter),
         "changes": [{"kind": c.kind, "what": c.what, "why": c.why} for c in conversion.changes],
         "findings": list(conversion.findings),
         "warnings": [{"code": p.code, "detail": p.detail} for p in conversion.warnings],
@@ -217,7 +230,7 @@ def _show_changes(conversion: Conversion) -> None:
         screen.print(output.text(f"Config keys left out, kept in draftconv.json: {', '.join(keys)}.", "dim"))
     for finding in conversion.findings:
         screen.print(output.text(f"Note: {finding}."))
-    for problem in conversion.warnings:
+    for problem in (warning for warning in conversion.warnings if not warning.kind.reading):
         style = output.STYLES[problem.severity]
         screen.print(output.text(f"{problem.severity.capitalize()} {problem.code}: {problem.detail}", style))
 

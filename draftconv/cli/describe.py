@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from draftconv.api.card import describe_boundaries
 from draftconv.api.inspect import Inspection
+from draftconv.api.readings import readings_json
 from draftconv.api.work import facts_json
 from draftconv.cli.output import size
-from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla
+from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla, describe_boundaries
 from draftconv.engines import Verdict
 
 FUSIONS: Mapping[Fusion, str] = {
@@ -29,7 +29,7 @@ def identity(found: Inspection) -> Iterator[tuple[str, object]]:
     yield "drafter", f"EAGLE-{facts.eagle}, {_attention(facts)}, {facts.layers} layer{'s' * (facts.layers > 1)}"
     yield "sizes", f"hidden {facts.hidden}, MLP {facts.intermediate}, {size(count)} in {_dtypes(found)}"
     yield "captured", f"{facts.aux} states of {facts.target_hidden}"
-    yield "boundaries", f"{describe_boundaries(facts)} ({reasons.get('boundaries', 'given')})"
+    yield "boundaries", f"{describe_boundaries(facts.boundaries)} ({reasons.get('boundaries', 'given')})"
     yield "vocabulary", _vocabulary(facts)
     yield "rope", f"{_rope(facts)} ({reasons.get('rope', '')})"
     yield "positions", facts.max_positions or "not written"
@@ -63,6 +63,7 @@ def inspection_json(found: Inspection) -> dict[str, object]:
         },
         "facts": facts_json(drafter.facts),
         "reasons": dict(drafter.reasons),
+        **readings_json(drafter),
         "tensors": {
             name: {"file_name": drafter.names[name], "dtype": ref.dtype, "shape": list(ref.shape)}
             for name, ref in drafter.tensors.items()

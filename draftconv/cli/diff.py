@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from draftconv.api.diff import Difference, Differences, diff
+from draftconv.api.readings import reading_json
 from draftconv.cli.options import format_option, target_options
 
 if TYPE_CHECKING:
@@ -42,9 +43,12 @@ def _render(found: Differences, form: str) -> None:
     from draftconv.cli import output
 
     kinds = (("facts", found.facts), ("tensors", found.tensors), ("config keys", found.config))
+    if form != "quiet":
+        output.print_readings(found.left, found.right)
     match form:
         case "json":
-            output.print_json({name.split()[0]: [_json(row) for row in rows] for name, rows in kinds})
+            sides = {"readings": {"left": reading_json(found.left), "right": reading_json(found.right)}}
+            output.print_json({name.split()[0]: [_json(row) for row in rows] for name, rows in kinds} | sides)
         case "human":
             screen = output.console()
             for name, rows in kinds:

@@ -96,7 +96,7 @@ def _problems(found: Inspection) -> None:
     if rows:
         screen.print(output.table("Problems", ("", "code", "what"), rows))
     for problem in found.problems:
-        if problem.severity == "error":
+        if problem.severity == "error" or problem.kind.reading:
             screen.print(output.text(f"{problem.code}: {problem.kind.why}. Cure: {problem.kind.cure}."))
     if found.not_made:
         screen.print(output.text(f"Not checked: {'; '.join(found.not_made)}.", "dim"))
@@ -131,6 +131,8 @@ def _verdict(found: Inspection) -> str:
 
 def _next(found: Inspection, checkpoint: str, ctx: click.Context) -> list[str]:
     """Convert if that helps, else serve if everything is known for it, else nothing."""
+    if found.drafter.readings:
+        return []  # a person has to say first which of them is right
     told = {name: ctx.params[name] for name in ("target", "target_layers", "layout", "aux_convention")}
     options = _words(told)
     if remedied := remedy(found):

@@ -34,6 +34,41 @@ def reading_options(function: F) -> F:
     )(function)
 
 
+def reading_options_of_each(first: str) -> Callable[[F], F]:
+    """The same for a command that takes several drafters.
+
+    Args:
+        first: which of them a value without a name is about, as --help calls it.
+    """
+
+    def options(function: F) -> F:
+        function = accept_option(function)
+        function = click.option(
+            "--aux-convention",
+            multiple=True,
+            metavar="[DRAFTER=]before|after",
+            help=f"What the layer ids of {first}, or of the DRAFTER named, mean: captured before or after layer n.",
+        )(function)
+        return click.option(
+            "--from",
+            "layout",
+            multiple=True,
+            metavar="[DRAFTER=]LAYOUT",
+            help=f"Read {first}, or the DRAFTER named, as this layout instead of detecting it (repeatable).",
+        )(function)
+
+    return options
+
+
+def accept_option(function: F) -> F:
+    """--accept-detected, for commands that act on what was read."""
+    return click.option(
+        "--accept-detected",
+        is_flag=True,
+        help="Go on as detected where a file can be read in several ways; what was inferred is printed and recorded.",
+    )(function)
+
+
 def command_line(ctx: click.Context, **changes: object) -> list[str]:
     """The command as it was typed, with some parameters changed; None or False leaves one out."""
     words = ["draftconv", str(ctx.info_name)]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
+    from draftconv.drafter.drafter import Drafter
+
 STYLES: Mapping[str, str] = {
     "loads": "green",
     "mis-read": "yellow",
@@ -138,6 +140,16 @@ def print_notes(notes: Iterable[str]) -> None:
     """Things worth knowing, on stderr so that stdout can be piped into a shell."""
     for note in notes:
         print(f"Note: {safe(note)}", file=sys.stderr)
+
+
+def print_readings(*drafters: Drafter) -> None:
+    """How drafters were read, with every inference and every doubt, on stderr."""
+    from draftconv.api.readings import reading_line, reading_warnings
+
+    for drafter in drafters:
+        print(f"Note: {safe(reading_line(drafter))}", file=sys.stderr)
+        for doubt in reading_warnings(drafter):
+            print(f"Warning: {safe(doubt)}", file=sys.stderr)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> RenderableType:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from draftconv.checkpoint.text import safe
-from draftconv.cli.options import command_line, format_option, reading_options
+from draftconv.cli.options import command_line, format_option, reading_options_of_each
 from draftconv.errors import UsageError, WriteError
 from draftconv.parity.live.accuracy import TASKS
 from draftconv.parity.prompts import DEFAULT_SUITE
@@ -33,10 +33,13 @@ Examples:
   draftconv parity drafter out --for sglang --target target --run run --url-ref http://a:30000 --url-cand http://b:30000
 """
 
+READ = ("read", "doubtful")
+"""Facts of an arm that tell how it was read."""
+
 STAGES = {"reading": "bytes", "replaying": "tokens"}
 
 BOTH = ("reference", "candidates", "margin", "depth", "limit", "extend", "out", "overwrite",
-        "layout", "aux_convention", "form")  # fmt: skip
+        "layout", "aux_convention", "accept_detected", "form")  # fmt: skip
 REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype", "device")
 """Parameters of a replay; all that are in neither list are of a live run."""
 
@@ -116,7 +119,7 @@ REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype",
 @click.option("--start-timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
               metavar="SECONDS", help="Live: how long a server may take to be ready.")  # fmt: skip
 @click.option("--trust-remote-code", is_flag=True, help="Live: run the Python code of the target's tokenizer.")
-@reading_options
+@reading_options_of_each("REFERENCE")
 @format_option
 @click.pass_context
 def command(
@@ -137,8 +140,6 @@ def command(
     an engine would, and compared on the same steps. With --for an engine serves each of them, and its
     own counts are compared. Exit code 0 when every candidate passes, 1 when one fails, 3 when there is
     too little to tell, 4 when the measurement itself is not to be trusted.
-
-    --from and --aux-convention are about all drafters.
     """
     from draftconv.api.parity import exit_code
     from draftconv.parity.report import refuse_place, write_report
@@ -264,6 +265,8 @@ def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str
 def _print(ctx: click.Context, report: Report, out: Path | None, form: str) -> None:
     from draftconv.cli import output
 
+    if form != "quiet":
+        output.print_notes(dict.fromkeys(arm.facts[fact] for arm in report.arms for fact in READ if fact in arm.facts))
     match form:
         case "json":
             output.print_json(_json(report))

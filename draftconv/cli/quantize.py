@@ -10,7 +10,7 @@ import click
 
 from draftconv.api.convert import ConvertOptions
 from draftconv.api.quantize import Quantization, QuantizeOptions, prepare
-from draftconv.cli.options import command_line, format_option, reading_options, target_options
+from draftconv.cli.options import accept_option, command_line, format_option, reading_options, target_options
 from draftconv.quantization.oracles import BACKENDS, BackendName
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ OUTLIER = 2.0
 @click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
 @click.option("--no-card", is_flag=True, help="Write no README.md.")
 @reading_options
+@accept_option
 @click.option("--overwrite", is_flag=True, help="Replace OUT if draftconv wrote it.")
 @format_option
 @click.pass_context
@@ -80,6 +81,7 @@ def command(
     no_card: bool,
     layout: str | None,
     aux_convention: str | None,
+    accept_detected: bool,
     overwrite: bool,
     form: str,
 ) -> None:
@@ -91,8 +93,8 @@ def command(
     from draftconv.cli import output
 
     convert = ConvertOptions(
-        source=layout, target=target, target_layers=target_layers, aux_convention=aux_convention, hash=hashed,
-        card=not no_card, from_format=from_format,
+        source=layout, target=target, target_layers=target_layers, aux_convention=aux_convention,
+        accept_detected=accept_detected, hash=hashed, card=not no_card, from_format=from_format,
     )  # fmt: skip
     options = QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, backend, device, requantize, convert)
     found = prepare(source, options, download=not dry_run)
@@ -100,6 +102,8 @@ def command(
         total = found.conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
             found.write(out, overwrite=overwrite, progress=lambda done: report(done, total))
+    if form != "quiet":
+        output.print_readings(found.conversion.drafter)
     match form:
         case "json":
             output.print_json(_json(found, written=not dry_run))
@@ -108,7 +112,10 @@ def command(
             if dry_run:
                 output.print_next(command_line(ctx, dry_run=None))
             else:
-                output.print_next(["draftconv", "parity", source, str(out), "--trace", "TRACE"])
+                said = ["--from", layout] if layout else []
+                said += ["--aux-convention", aux_convention] if aux_convention else []
+                said += ["--accept-detected"] if found.conversion.drafter.readings else []
+                output.print_next(["draftconv", "parity", source, str(out), *said, "--trace", "TRACE"])
 
 
 # ── for a person ───────────────────────────────────────────────────────────────────
@@ -121,11 +128,16 @@ def _show(found: Quantization, out: Path, *, written: bool) -> None:
     screen.print(output.card(f"Recipe {found.recipe.name}", _card(found)))
     if written:
         screen.print(_table(found))
-    for line in (*found.faults, *(_outliers(found.deviations) if written else ())):
+    for line in (*found.faults, *_warnings(found), *(_outliers(found.deviations) if written else ())):
         screen.print(output.text(f"Warning: {line}", "yellow"))
     before, after = _sizes(found)
     verb = f"Wrote {out}" if written else "Nothing written: would write"
     output.write(output.safe(f"{verb}: {output.size(after)}, {100 * after / before:.0f} % of {output.size(before)}"))
+
+
+def _warnings(found: Quantization) -> list[str]:
+    """What is still worth knowing of the output; how the source was read is told apart."""
+    return [f"{p.code}: {p.detail}" for p in found.conversion.warnings if not p.kind.reading]
 
 
 def _card(found: Quantization) -> list[tuple[str, object]]:
@@ -233,6 +245,7 @@ def _sizes(found: Quantization) -> tuple[int, int]:
 def _json(found: Quantization, *, written: bool) -> dict[str, object]:
     from dataclasses import asdict
 
+    from draftconv.api.readings import reading_json
     from draftconv.cli.describe import verdict_json
     from draftconv.quantization.deviation import total
 
@@ -265,7 +278,8 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
             }
             for name, deployment in found.deployments.items()
         ],
-        "warnings": [*found.faults, *_outliers(deviations)],
+        "reading": reading_json(found.conversion.drafter),
+        "warnings": [*found.faults, *_warnings(found), *_outliers(deviations)],
         "verdicts": [verdict_json(verdict) for verdict in found.conversion.verdicts],
         "quantized": [
             {"name": name, "scheme": scheme, "bytes_before": bytes_of[name][0], "bytes_after": bytes_of[name][1]}

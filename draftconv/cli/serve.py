@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from draftconv.api.serve import serve
-from draftconv.cli.options import format_option, reading_options
+from draftconv.cli.options import accept_option, format_option, reading_options
 
 EPILOG = """\b
 Examples:
@@ -30,6 +30,7 @@ Examples:
 @click.option("--port", type=click.IntRange(1, 65535), help="Where it listens.  [default: the engine's]")
 @click.option("--exec", "run", is_flag=True, help="Start it: this process becomes the server.")
 @reading_options
+@accept_option
 @format_option
 def command(
     checkpoint: str,
@@ -42,6 +43,7 @@ def command(
     run: bool,
     layout: str | None,
     aux_convention: str | None,
+    accept_detected: bool,
     form: str,
 ) -> None:
     """Print the exact command that serves the drafter CHECKPOINT, and the files it reads.
@@ -60,6 +62,7 @@ def command(
         tensor_parallel=tensor_parallel,
         layout=layout,
         aux_convention=aux_convention,
+        accept_detected=accept_detected,
         python=engine_python,
         port=port,
     )

@@ -14,7 +14,7 @@ import click
 from draftconv.api.running import ENGINES
 from draftconv.api.trace import Sizing, TraceOptions, trace
 from draftconv.checkpoint.text import safe
-from draftconv.cli.options import format_option
+from draftconv.cli.options import format_option, reading_options_of_each
 from draftconv.parity.prompts import DEFAULT_SUITE
 from draftconv.parity.trace import DTYPES, PARTIAL, Trace
 
@@ -59,11 +59,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     metavar="CKPT",
     help="Keep the boundaries that this drafter reads; may be repeated.",
 )
-@click.option(
-    "--aux-convention",
-    type=click.Choice(["before", "after"]),
-    help="What the drafters' layer ids mean: captured before or after layer n.",
-)
+@reading_options_of_each("the first drafter")
 @click.option(
     "--boundaries",
     type=Numbers(),
@@ -161,6 +157,7 @@ def _announce(sizing: Sizing) -> None:
     boundaries = ", ".join(map(str, sizing.boundaries))
     output.print_notes(
         (
+            *sizing.drafters,
             f"boundaries {boundaries}: {sizing.reason}",
             f"{sizing.requests} requests, at most {sizing.tokens} tokens in {sizing.dtype} on {sizing.device}",
             f"at most {output.size(sizing.states)} of states and {output.size(sizing.tables)} of tables",

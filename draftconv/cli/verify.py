@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import click
 
+from draftconv.api.readings import reading_json
 from draftconv.api.verify import Comparison, Verification, verify
-from draftconv.cli.options import format_option, reading_options, target_options
+from draftconv.cli.options import format_option, reading_options_of_each, target_options
 
 EPILOG = """\b
 Examples:
@@ -21,21 +22,21 @@ Examples:
 @click.argument("out")
 @click.option("--against", required=True, metavar="SOURCE", help="The checkpoint that OUT was made from.")
 @target_options
-@reading_options
+@reading_options_of_each("SOURCE")
 @format_option
 def command(
     out: str,
     against: str,
     target: str | None,
     target_layers: int | None,
-    layout: str | None,
-    aux_convention: str | None,
+    layout: tuple[str, ...],
+    aux_convention: tuple[str, ...],
+    accept_detected: bool,
     form: str,
 ) -> None:
     """Prove that OUT is its source: every bit compared, every difference declared.
 
     Exit code 1 when a tensor or fact differs and no draftconv.json of OUT declares it.
-    --from and --aux-convention are about SOURCE.
     """
     from draftconv.cli import output
 
@@ -47,15 +48,19 @@ def command(
             target_layers=target_layers,
             layout=layout,
             aux_convention=aux_convention,
+            accept_detected=accept_detected,
             progress=report,
         )
+    if form != "quiet":
+        output.print_readings(found.output, found.source)
     match form:
         case "json":
             output.print_json(_json(found))
         case "human":
             _show(found)
-            if found.passed and target and found.layout in ("vllm", "sglang", "trtllm", "portable"):
-                engine = "vllm" if found.layout == "portable" else found.layout
+            layout_of_out = found.output.detection.layout
+            if found.passed and target and layout_of_out in ("vllm", "sglang", "trtllm", "portable"):
+                engine = "vllm" if layout_of_out == "portable" else layout_of_out
                 output.print_next(["draftconv", "serve", out, "--for", engine, "--target", target])
     sys.exit(0 if found.passed else 1)
 
@@ -98,6 +103,7 @@ def _json(found: Verification) -> dict[str, object]:
         "tensors": [_row(row) for row in found.tensors],
         "facts": [_row(row) for row in found.facts],
         "directory": [_row(row) for row in found.directory],
+        "readings": {"output": reading_json(found.output), "source": reading_json(found.source)},
     }
 
 

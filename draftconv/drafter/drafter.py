@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from draftconv.checkpoint import Checkpoint, TensorRef
-from draftconv.drafter.facts import Facts
+from draftconv.drafter.facts import Facts, Feedback, Taps, describe_boundaries
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.vocabulary import MapReading
 
@@ -27,6 +27,30 @@ class Detection:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file says if it was written by one producer's rules, or by hand for one engine.
+
+    Attributes:
+        option: what chooses this reading, and its value: `--from` and a layout, or `--aux-convention` and a convention.
+        final_norm: whether lm_head reads the normed state, as in every engine.
+    """
+
+    option: tuple[str, str]
+    boundaries: tuple[int, ...] | Taps
+    feedback: Feedback
+    final_norm: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.option[0]} {self.option[1]}: {self.means}"
+
+    @property
+    def means(self) -> str:
+        """Its facts in words."""
+        without = "" if self.final_norm else ", trained without the final norm"
+        return f"boundaries {describe_boundaries(self.boundaries)} and {self.feedback} feedback{without}"
+
+
+@dataclass(frozen=True, slots=True)
 class Drafter:
     """An opened drafter.
 
@@ -38,6 +62,8 @@ class Drafter:
         reasons: fact name → where its value came from.
         maps: the vocabulary map as read, when the drafter has one.
         config: config.json with nested spellings flattened (speculators).
+        readings: ways to read the file that fit alike and give other facts, the one that was taken first;
+            empty where there is only one.
     """
 
     checkpoint: Checkpoint
@@ -51,3 +77,4 @@ class Drafter:
     reasons: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     maps: MapReading | None = None
+    readings: tuple[Reading, ...] = ()

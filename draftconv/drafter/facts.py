@@ -33,6 +33,17 @@ class Taps(enum.Enum):
     UNKNOWN = "unknown"
 
 
+def describe_boundaries(boundaries: tuple[int, ...] | Taps) -> str:
+    """Captured boundaries, or what is known instead, in words."""
+    match boundaries:
+        case Taps.DEFAULT:
+            return "the default triple (2, L//2, L-3)"
+        case Taps.UNKNOWN:
+            return "unknown"
+        case known:
+            return ", ".join(map(str, known))
+
+
 @dataclass(frozen=True, slots=True)
 class Rope:
     """One effective rotary embedding, whichever of the config spellings it came from.

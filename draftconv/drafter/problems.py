@@ -36,6 +36,8 @@ class Kind:
     cure: str
     repair: bool = False
     """`convert --repair CODE` can mend it."""
+    reading: bool = False
+    """It is about how the file was read, so nothing that is written cures it: every command that acts on it says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ KINDS: Mapping[str, Kind] = {
         "warning", "config", "norm_output in SpecForge's sense",
         "SpecForge (since 2026-07-19) means `final norm before the head` and always feeds back the "
         "pre-norm state; every engine reads it as post-norm feedback",
-        "convert writes norm_output: false"),
+        "convert writes norm_output: false", reading=True),
     "feedback-contradiction": Kind(
         "error", "config", "norm_output and return_hidden_post_norm contradict each other",
         "vLLM and SGLang read norm_output, TensorRT-LLM either of them; the wrong state fed back costs a third "
@@ -277,6 +279,13 @@ KINDS: Mapping[str, Kind] = {
         "error", "config", "the captured states are not as wide as the target's",
         "fc cannot take this target's hidden states",
         "this is the wrong target, or target_hidden_size is wrong"),
+    # ── readings ───────────────────────────────────────────────────────────────────
+    "reading-doubtful": Kind(
+        "warning", "config", "the file can be read in several ways that fit alike",
+        "producers use the same keys for other layers and another feedback, and the wrong reading costs accept length "
+        "without a message",
+        "say which with --from or --aux-convention; commands that act on it stop until then, or go on as detected "
+        "with --accept-detected", reading=True),
     # ── captured layers ────────────────────────────────────────────────────────────
     "aux-contradiction": Kind(
         "error", "config", "layer ids at the top level and in eagle_config name different layers",
@@ -293,7 +302,7 @@ KINDS: Mapping[str, Kind] = {
     "aux-other-triple": Kind(
         "warning", "config", "layer ids equal the default triple of the other convention",
         "by this layout's convention every state lies one layer off the usual ones",
-        "if the file was renamed by hand, say --aux-convention before or after"),
+        "if the file was renamed by hand, say --aux-convention before or after", reading=True),
     "aux-default-off": Kind(
         "warning", "config", "no layer ids, and the default triple does not fit the head",
         "engines capture three layers when told nothing",

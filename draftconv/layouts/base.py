@@ -159,6 +159,8 @@ class Layout:
             own rule, and trainers that may capture through it inherit that.
         double_norm: whether the trainer normalises the state twice, from the evidence.
         flatten: turns a nested config into the flat one that all others use.
+        unmarked: what a file still shows that is this layout's and has lost its marks, or never had any: then
+            its reading is weighed beside the detected one (`ambiguity`); None where that cannot happen.
     """
 
     id: str
@@ -175,6 +177,7 @@ class Layout:
     alias: str = ""
     twin: str = ""
     captures: Literal["itself", "sglang", "either"] = "itself"
+    unmarked: tuple[Clue, ...] | None = None
 
     def id_rule(self, evidence: Evidence) -> str:
         """The row of `boundaries.PRODUCERS` that this file's ids follow."""

@@ -8,6 +8,7 @@ MIDLAYER = Clue("tensors are named midlayer.*", lambda e: e.prefix("midlayer."))
 LAYERS_0 = Clue("tensors are named layers.0.*", lambda e: e.prefix("layers.0."))
 NO_EMBEDDING = Clue("no embed_tokens", lambda e: not e.has("embed_tokens.weight"))
 EMBEDDING = Clue("embed_tokens is stored", lambda e: e.has("embed_tokens.weight"))
+BARE = Clue("tensor names have no prefix", lambda e: not e.names.prefixed)
 NO_T2D = Clue("no t2d", lambda e: not e.has("t2d"))
 BOTH_MAPS = Clue("d2t and t2d are stored", lambda e: e.has("d2t") and e.has("t2d"))
 

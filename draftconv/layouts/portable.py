@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from draftconv.drafter.boundaries import IDS, trtllm_ids, vllm_ids
 from draftconv.drafter.facts import Gqa
-from draftconv.layouts.base import Layout, Refusal, Spelling, Writer, Writing
+from draftconv.layouts.base import Clue, Layout, Refusal, Spelling, Writer, Writing
+from draftconv.layouts.clues import BARE
 from draftconv.layouts.emit import eagle_section, explicit_config, nested_ids, nested_ids_if_any, top_ids
 from draftconv.layouts.limits import lacks
 
@@ -87,14 +88,30 @@ def _portable_config(writing: Writing) -> dict[str, object]:
     return config
 
 
-def _engine(name: str, title: str, writer: Writer, source: str, *, ids: str = "vllm") -> Layout:
+def _engine(
+    name: str,
+    title: str,
+    writer: Writer,
+    source: str,
+    *,
+    ids: str = "vllm",
+    unmarked: tuple[Clue, ...] | None = None,
+) -> Layout:
     """All four keep boundaries at the top level, so what draftconv wrote it can read alone.
 
     Nested ids without top-level ones are not draftconv's (`--from` named the layout); `ids` says
     by whose rule they count then.
     """
     return Layout(
-        name, title, 0, "certain", None, lambda e: "vllm" if e.config.has(IDS) else ids, source, writer=writer
+        name,
+        title,
+        0,
+        "certain",
+        None,
+        lambda e: "vllm" if e.config.has(IDS) else ids,
+        source,
+        writer=writer,
+        unmarked=unmarked,
     )
 
 
@@ -128,6 +145,7 @@ LAYOUTS = (
         "vLLM",
         Writer(Spelling(o_bias=True), _vllm_config, VLLM_LIMITS, serves=("vllm",)),
         "vLLM 0.33.0 model_executor/models/{llama,qwen3,deepseek}_eagle3.py",
+        unmarked=(BARE,),  # many a config was corrected by hand until vLLM served it rightly
     ),
     _engine(
         "sglang",

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from draftconv.checkpoint import FLOATS, Checkpoint, TensorRef, show
 from draftconv.drafter.boundaries import IDS
 from draftconv.drafter.config import Config
-from draftconv.drafter.drafter import FULL_MASK, IDENTITY_MAP, ZERO_BIAS, Detection, Drafter
+from draftconv.drafter.drafter import FULL_MASK, IDENTITY_MAP, ZERO_BIAS, Detection, Drafter, Reading
 from draftconv.drafter.facts import DEFAULT_EPS, Facts, Feedback, Fusion, Gqa, Mla, VocabOrder
 from draftconv.drafter.names import Names, sort_names
+from draftconv.drafter.problems import Problem
 from draftconv.drafter.rope import read_rope
 from draftconv.drafter.vocabulary import MapReading, read_maps
 from draftconv.errors import BadCheckpoint
+from draftconv.layouts.ambiguity import readings
 from draftconv.layouts.base import Evidence, Hints, Layout, Notes
 from draftconv.layouts.detect import detect
 from draftconv.layouts.packed import quantization_name
@@ -56,7 +58,14 @@ def read_drafter(checkpoint: Checkpoint, hints: Hints | None = None) -> Drafter:
     names = sort_names(checkpoint.tensors)
     evidence = Evidence(checkpoint, names)
     layout, detection = detect(evidence, hints)
-    return _Reader(evidence, layout, hints).drafter(detection.confidence, detection.reasons)
+    drafter = _Reader(evidence, layout, hints).drafter(detection.confidence, detection.reasons)
+
+    def read(option: tuple[str, str], layout: Layout, hints: Hints) -> Reading:
+        return _Reader(evidence, layout, hints).reading(option)
+
+    found = readings(evidence, layout, detection, hints, read)
+    doubt = (Problem("reading-doubtful", "; ".join(map(str, found))),) if found else ()
+    return replace(drafter, problems=(*drafter.problems, *doubt), readings=found)
 
 
 @dataclass
@@ -104,6 +113,12 @@ class _Reader:
             problems=tuple(self.notes.problems),
             maps=maps,
         )
+
+    def reading(self, option: tuple[str, str]) -> Reading:
+        """What this layout and these hints make of the facts that producers spell alike and mean otherwise."""
+        facts = self._facts()
+        final_norm = all(problem.code != "final-norm-off" for problem in self.notes.problems)
+        return Reading(option, facts.boundaries, facts.feedback, final_norm)
 
     # ── tensors ────────────────────────────────────────────────────────────────────
 

@@ -6,14 +6,19 @@ state fed back is always pre-norm; every engine reads the key the other way.
 
 from __future__ import annotations
 
-from draftconv.layouts.base import Layout, Spelling, Writer, Writing
+from draftconv.drafter.boundaries import IDS
+from draftconv.layouts.base import Clue, Layout, Spelling, Writer, Writing
 from draftconv.layouts.clues import BOTH_MAPS, EMBEDDING, MIDLAYER, NO_EMBEDDING, architecture
 from draftconv.layouts.emit import after_ids, double_norm_mark, explicit_config, without
 from draftconv.layouts.limits import lacks
 
 _SOURCE = "sgl-project/SpecForge 2026-08-08 (run)"
 _CURE = "convert to vllm or speculators"
-_CLUES = (architecture("LlamaForCausalLMEagle3"), MIDLAYER, BOTH_MAPS)
+_NAMED = architecture("LlamaForCausalLMEagle3")
+_CLUES = (_NAMED, MIDLAYER, BOTH_MAPS)
+_KEYS = frozenset({IDS, "use_aux_hidden_state"})
+_OWN_KEYS = Clue("eagle_config has no key that SpecForge never writes", lambda e: e.eagle.data.keys() <= _KEYS)
+"""Maps are no condition: people take those of a full vocabulary out, because vLLM stops on them."""
 
 
 def _config(writing: Writing) -> dict[str, object]:
@@ -33,6 +38,7 @@ LAYOUTS = (
         _SOURCE,
         norm_output="final-norm",
         captures="sglang",
+        unmarked=(_NAMED, MIDLAYER, _OWN_KEYS, EMBEDDING),
         alias="specforge",
         writer=Writer(
             Spelling(t2d=True, maps="always", order="ascending"),
@@ -55,6 +61,7 @@ LAYOUTS = (
         _SOURCE,
         norm_output="final-norm",
         captures="sglang",
+        unmarked=(_NAMED, MIDLAYER, _OWN_KEYS, NO_EMBEDDING),
         twin="specforge-hf",
     ),
 )

@@ -7,7 +7,7 @@ other model_type the ids stay in the native numbering (tools/convert_to_hf, 2026
 from __future__ import annotations
 
 from draftconv.layouts.base import Clue, Evidence, Layout, Spelling, Writer, Writing
-from draftconv.layouts.clues import LAYERS_0
+from draftconv.layouts.clues import LAYERS_0, MIDLAYER
 from draftconv.layouts.emit import SWITCHES, after_ids, double_norm_mark, explicit_config, without
 from draftconv.layouts.limits import lacks
 
@@ -45,7 +45,16 @@ LAYOUTS = (
         _SOURCE,
         captures="either",
     ),
-    Layout("torchspec-vllm", "TorchSpec for vLLM", 50, "certain", (_VERSION, LAYERS_0), _exported_ids, _SOURCE),
+    Layout(
+        "torchspec-vllm",
+        "TorchSpec for vLLM",
+        50,
+        "certain",
+        (_VERSION, LAYERS_0),
+        _exported_ids,
+        _SOURCE,
+        unmarked=(LAYERS_0,),
+    ),
     Layout(
         "torchspec-native",
         "TorchSpec",
@@ -55,6 +64,7 @@ LAYOUTS = (
         "torchspec",
         _SOURCE,
         captures="either",
+        unmarked=(MIDLAYER,),
         alias="torchspec",
         writer=Writer(
             Spelling(t2d=True, order="ascending"),

@@ -101,6 +101,7 @@ class About:
         chat: whether the target's chat template was applied.
         eos: the tokens that end the counted text; none when every text has full length.
         family: how engines number the target's layers, which the ids of some drafters depend on.
+        drafters: how the drafters were read whose boundaries are kept, a line for each and for each doubt.
     """
 
     target: str
@@ -118,6 +119,7 @@ class About:
     chat: bool
     eos: tuple[int, ...] = ()
     family: Family | None = None
+    drafters: tuple[str, ...] = ()
 
 
 def digest(entries: Iterable[Entry]) -> str:
@@ -330,6 +332,7 @@ def read_about(document: Config) -> About:
         chat=bool(document.flag("chat")),
         eos=document.integers("eos") or (),
         family=_family(document),
+        drafters=document.texts("drafters"),
     )
     if about.dtype not in DTYPES:
         raise BadCheckpoint(f"{where}: dtype {show(about.dtype)} is none of {', '.join(DTYPES)}", cure=_AGAIN)

@@ -49,7 +49,7 @@ def all_answers(run: Run) -> list[Mapping[str, Answer]]:
         refuse_other_texts(arm.name, *([answers[id] for id in both] for answers in (found[0], found[-1])))
     if run.beside and run.beside.lacks(run.store.alone):
         port = free_port()
-        launch = launch_of(run.arms[0].source, run.interface, run.options, alone=True)
+        launch = launch_of(run.arms[0].source, run.arms[0].said, run.interface, run.options, alone=True)
         with launched(launch, port, run.store.alone):
             run.beside.measure(address(port), run.store.alone, ALONE, run.progress)
     return found

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from draftconv.api.hints import hints
 from draftconv.api.lineup import Names, about_arm, bytes_of, done, gate
 from draftconv.api.live.options import LiveOptions, Progress, in_full
+from draftconv.api.readings import Said
 from draftconv.checkpoint import Tally, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
-from draftconv.layouts.reading import read_drafter
 from draftconv.parity.report.model import Arm
 from draftconv.parity.verdict import Gate
 
@@ -23,12 +22,14 @@ class LiveArm:
 
     Attributes:
         number: its directory in the run; 0 is the reference, 1 the reference again.
-        source: what the engine is given as its drafter. `url`: of its running server, and the option it came from.
+        source: what the engine is given as its drafter. `said`: how it is to be read.
+        url: of its running server, and the option it came from.
     """
 
     number: int
     about: Arm
     source: str
+    said: Said
     gate: Gate | None = None
     url: tuple[str, str] | None = None
 
@@ -45,23 +46,25 @@ def arms_of(
     progress: Progress | None,
 ) -> list[LiveArm]:
     """The reference, the reference again, the candidates."""
-    told = hints(options.layout, options.aux_convention, goal)
-    drafters = [read_drafter(open_checkpoint(spec, download=True), told) for spec in (reference, *candidates)]
+    specs = (reference, *candidates)
+    said = options.said(specs)
+    opened = (open_checkpoint(spec, download=True) for spec in specs)
+    drafters = [each.read(checkpoint, goal) for each, checkpoint in zip(said, opened, strict=True)]
     total = sum(map(bytes_of, drafters))
     tally = Tally(None if progress is None else lambda done: progress("reading", done, total))
     names = Names()
     urls = _urls(options, len(candidates))
 
-    def arm(number: int, drafter: Drafter, source: str | Path, url: tuple[str, str] | None) -> LiveArm:
+    def arm(number: int, drafter: Drafter, source: str | Path, said: Said, url: tuple[str, str] | None) -> LiveArm:
         about = about_arm(names.new(drafter.checkpoint.name), drafter, tally)
         kind = done(drafters[0], drafter)
         margin = options.margins.get(kind) if options.margin is None else options.margin
         wanted = gate(kind, margin, "live") if number else None
-        return LiveArm(number, about, in_full(str(source)), wanted, url)
+        return LiveArm(number, about, in_full(str(source)), said, wanted, url)
 
-    first = arm(0, drafters[0], reference, urls[0])
+    first = arm(0, drafters[0], reference, said[0], urls[0])
     again = replace(first, number=1, about=replace(first.about, name=names.new(f"{first.name} again")))
-    rest = zip(drafters[1:], candidates, urls[1:], strict=True)
+    rest = zip(drafters[1:], candidates, said[1:], urls[1:], strict=True)
     return [first, again, *(arm(number, *row) for number, row in enumerate(rest, 2))]
 
 

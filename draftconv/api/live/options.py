@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from draftconv.api.readings import Said, said_of_each
 from draftconv.engines import EngineSpec
 from draftconv.errors import UsageError, did_you_mean
 from draftconv.parity.live.accuracy import TASKS
@@ -43,7 +44,7 @@ class LiveOptions:
         also_speed: measure the servers with and without drafters; `speed_tokens`: of prompt and text.
         accuracy: a task of lm_eval that the servers are asked as well.
         extend: an earlier, inconclusive report; its requests count too.
-        layout, aux_convention: how to read the drafters. `trust_remote_code`: of the target's tokenizer.
+        layout, aux_convention, accept_detected: as in `ParityOptions`. `trust_remote_code`: of the target's tokenizer.
         command: argv for the report.
     """
 
@@ -76,10 +77,15 @@ class LiveOptions:
     speed_tokens: tuple[int, int] = (1024, 1024)
     accuracy: str | None = None
     extend: Path | None = None
-    layout: str | None = None
-    aux_convention: str | None = None
+    layout: str | Sequence[str] = ()
+    aux_convention: str | Sequence[str] = ()
+    accept_detected: bool = False
     trust_remote_code: bool = False
     command: tuple[str, ...] = ()
+
+    def said(self, drafters: Sequence[str | Path]) -> list[Said]:
+        """How each drafter is to be read, the reference first."""
+        return said_of_each(drafters, self.layout, self.aux_convention, accept_detected=self.accept_detected)
 
 
 def way_of(options: LiveOptions, candidates: int) -> Way:

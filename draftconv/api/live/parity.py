@@ -82,7 +82,7 @@ def live_parity(
         ),
         machine=told_of(options, spec) if started else {},
     )
-    launches = [launch_of(arm.source, INTERFACES[spec.name], options) for arm in arms] if started else []
+    launches = [launch_of(arm.source, arm.said, INTERFACES[spec.name], options) for arm in arms] if started else []
     with Store(options.run, terms) as store:
         run = Run(options, way, spec, goal, asked, arms, launches, beside, terms, store, progress)
         found = report_of(run, all_answers(run))

@@ -67,16 +67,20 @@ def _steps(drafters: Sequence[str | Path], options: LiveOptions, spec: EngineSpe
         yield _look(spec, options)
     beside = Beside.of(options, spec, goal, look=False) if options.also_speed or options.accuracy is not None else None
     names = Names()
-    first, *rest = [(names.new(Path(str(source)).name), str(source)) for source in drafters]
-    arms = [(f"reference {first[0]}", first[1], 0), (f"reference {first[0]} again (A/A)", first[1], 1)]
-    arms += [(f"candidate {name}", source, number) for number, (name, source) in enumerate(rest, 2)]
-    for title, source, number in arms:
-        launch = launch_of(in_full(source), INTERFACES[spec.name], options)
+    said = options.said(drafters)
+    first, *rest = [
+        (names.new(Path(str(source)).name), in_full(str(source)), each)
+        for source, each in zip(drafters, said, strict=True)
+    ]
+    arms = [(f"reference {first[0]}", *first[1:], 0), (f"reference {first[0]} again (A/A)", *first[1:], 1)]
+    arms += [(f"candidate {name}", source, each, number) for number, (name, source, each) in enumerate(rest, 2)]
+    for title, source, each, number in arms:
+        launch = launch_of(source, each, INTERFACES[spec.name], options)
         yield _served(title, launch, options)
         if beside and number != 1:
             yield from _measured(beside, title, options.run / "arms" / str(number))
     if beside:
-        launch = launch_of(in_full(first[1]), INTERFACES[spec.name], options, alone=True)
+        launch = launch_of(*first[1:], INTERFACES[spec.name], options, alone=True)
         yield Step("the target without a drafter", (_argv(launch),), launch.environment, launch.files)
         yield from _measured(beside, "the target without a drafter", options.run / "arms" / "alone")
 

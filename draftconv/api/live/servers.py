@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from draftconv.api.live.arms import LiveArm
 from draftconv.api.live.options import LiveOptions, in_full
 from draftconv.api.live.run import Run
+from draftconv.api.readings import Said
 from draftconv.api.serve import serve
 from draftconv.errors import DraftconvError
 from draftconv.parity.live.client import Client, Interface
@@ -53,11 +54,11 @@ def served_by(run: Run, arm: LiveArm, directory: Path) -> Iterator[tuple[Client,
         yield client, address(port)
 
 
-def launch_of(source: str, interface: Interface, options: LiveOptions, *, alone: bool = False) -> Launch:
+def launch_of(source: str, said: Said, interface: Interface, options: LiveOptions, *, alone: bool = False) -> Launch:
     """The server of an arm, with the command of `draftconv serve`.
 
     Args:
-        source: the drafter. `alone`: the target without it.
+        source: the drafter. `said`: how it is to be read. `alone`: the target without it.
 
     Raises:
         CheckFailed: the engine would refuse or mis-read it. Void: a switch decides what is accepted.
@@ -69,8 +70,9 @@ def launch_of(source: str, interface: Interface, options: LiveOptions, *, alone:
         in_full(options.target),
         drafts=options.depth,
         tensor_parallel=options.tensor_parallel,
-        layout=options.layout,
-        aux_convention=options.aux_convention,
+        layout=said.layout,
+        aux_convention=said.aux_convention,
+        accept_detected=said.accept_detected,
         alone=alone,
         arguments=options.server_args,
     )
@@ -92,7 +94,7 @@ def launch_of(source: str, interface: Interface, options: LiveOptions, *, alone:
 def start_of(run: Run, arm: LiveArm) -> str:
     """What starts the server of an arm where it is looked for; empty where draftconv cannot say."""
     try:
-        launch = launch_of(arm.source, run.interface, run.options)
+        launch = launch_of(arm.source, arm.said, run.interface, run.options)
     except DraftconvError:
         return ""
     port = urlsplit(arm.url[0]).port if arm.url else None

@@ -1,0 +1,76 @@
+"""Where a file can be read in several ways: layouts whose rules fit it as well as those of the detected one.
+
+Producers share names and keys and mean other things by them: ids before or after the layer,
+`norm_output` for the state fed back or for the norm before the head. A mark that only one
+program writes settles it, and so does the usual triple of layers, which is usual under one
+numbering only. What is left is for a person to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from draftconv.drafter.boundaries import default_triple
+from draftconv.drafter.drafter import Detection, Reading
+from draftconv.drafter.facts import Taps
+from draftconv.layouts import MARK, layouts
+from draftconv.layouts.base import Evidence, Hints, Layout
+
+Read = Callable[[tuple[str, str], Layout, Hints], Reading]
+"""Reads the file as this layout with these hints, which this option and value choose."""
+
+
+def readings(evidence: Evidence, layout: Layout, detection: Detection, hints: Hints, read: Read) -> tuple[Reading, ...]:
+    """Every reading that fits and gives other facts, the detected one first; empty where there is only one."""
+    if detection.confidence == "given" or evidence.config.has(MARK):
+        return ()
+    first = read(_choice(layout), layout, hints)
+    if first.boundaries is Taps.UNKNOWN:
+        return ()  # a problem of its own, with the same cures
+    layers = hints.target.layers if hints.target else None
+    unmarked = detection.confidence != "certain"
+    others = [read(_choice(other), other, hints) for other in _fitting(evidence, layout)] if unmarked else []
+    turned = [other for other in _turned(layout, hints, read) if usual(other, layers) or _shared(other, others)]
+    known = [each for each in (*turned, *others) if each.boundaries is not Taps.UNKNOWN]
+    any_usual = any(usual(each, layers) for each in (first, *known))
+    kept = [first, *(each for each in known if usual(each, layers) or not any_usual)]
+    distinct: dict[str, Reading] = {}
+    for each in kept:
+        distinct.setdefault(each.means, each)
+    return tuple(distinct.values()) if len(distinct) > 1 else ()
+
+
+def usual(reading: Reading, layers: int | None) -> bool:
+    """Whether the triple that every engine and trainer takes by default is among the boundaries.
+
+    Args:
+        layers: of the target; None asks for any target of which it would be the triple.
+    """
+    found = reading.boundaries
+    if isinstance(found, Taps):
+        return found is Taps.DEFAULT
+    counts = [layers] if layers else [b + 3 for b in found if b + 3 >= max(found)]
+    return any({*default_triple(count)} <= {*found} for count in counts)
+
+
+def _fitting(evidence: Evidence, layout: Layout) -> Iterator[Layout]:
+    """Layouts that an unmarked file may be in as well."""
+    for other in layouts().values():
+        if other is not layout and other.unmarked is not None and all(clue.holds(evidence) for clue in other.unmarked):
+            yield other
+
+
+def _turned(layout: Layout, hints: Hints, read: Read) -> Iterator[Reading]:
+    """The same layout with its ids counted the other way, as after an edit by hand."""
+    if hints.aux_convention is None:
+        for convention in ("before", "after"):
+            yield read(("--aux-convention", convention), layout, replace(hints, aux_convention=convention))
+
+
+def _shared(reading: Reading, others: list[Reading]) -> bool:
+    return any(other.boundaries == reading.boundaries for other in others)
+
+
+def _choice(layout: Layout) -> tuple[str, str]:
+    return "--from", layout.alias or layout.id
