@@ -320,6 +320,16 @@ NO_IDS = frozenset({"automodel", "angelslim"})
 
 ALWAYS_IDS = frozenset({"quark-native"})
 
+UNMARKED = frozenset({"specforge-sglang", "specforge-hf", "modelopt-midlayer", "modelopt-layers", "modelopt-megatron",
+                      "quark-native"})  # fmt: skip
+"""Layouts that write layer ids and no mark of their own, so that ids other than the usual triple may be anybody's."""
+
+
+def doubtful(layout: str, variant: str) -> bool:
+    """Whether only a person can tell what a file means: odd layers, or SpecForge's sense of norm_output."""
+    odd = layout in UNMARKED and variant == "last-boundary"
+    return odd or (layout in ("specforge-sglang", "specforge-hf") and variant == "fc-norm")
+
 
 def fits(variant: Variant, layout: str) -> bool:
     """Whether this producer could have trained and stored the variant (producers.md, sections 1 to 4)."""

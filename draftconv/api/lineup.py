@@ -181,8 +181,8 @@ def about_arm(name: str, drafter: Drafter, tally: Tally | None = None) -> Arm:
 
 def _read_as(drafter: Drafter) -> dict[str, str]:
     """How it was read, and what is doubtful about that."""
-    doubts = reading_warnings(drafter)
-    return {"read": reading_line(drafter), **({"doubtful": "; ".join(doubts)} if doubts else {})}
+    doubts = "; ".join(reading_warnings(drafter))
+    return {"read": reading_line(drafter)} | ({"doubtful": f"{drafter.checkpoint.name}: {doubts}"} if doubts else {})
 
 
 def content(drafter: Drafter, tally: Tally | None = None) -> str:

@@ -32,6 +32,12 @@ class Said:
     accept_detected: bool = False
     drafter: str | None = None
 
+    @property
+    def words(self) -> list[str]:
+        """The same as options of a command that takes one drafter."""
+        said = (("--from", self.layout), ("--aux-convention", self.aux_convention))
+        return [word for option, value in said if value for word in (option, value)]
+
     def hints(self, target: Target | None) -> Hints:
         """The same, checked.
 
@@ -110,19 +116,16 @@ def _by_drafter(drafters: Sequence[str | Path], option: str, values: str | Seque
     return found
 
 
-INFERRED = ("boundaries", "feedback", "norm_before_residual", "fusion", "rope")
-"""Facts that a file may leave open, which the report of a reading names with their reasons."""
+INFERRED = ("boundaries", "feedback", "norm_before_residual")
+"""Facts that no tensor shows and that producers spell alike and mean otherwise."""
 
 
 def reading_line(drafter: Drafter) -> str:
     """How a drafter was read, with every inference and its reason, in one line."""
     found = drafter.detection
-    return "; ".join(
-        (
-            f"{drafter.checkpoint.name} is read as {found.layout} ({found.confidence}: {', '.join(found.reasons)})",
-            *(f"{fact.replace('_', ' ')} {_value(drafter, fact)} ({why})" for fact, why in _inferred(drafter)),
-        )
-    )
+    inferred = (f"{fact} {_value(drafter, fact)} ({why})" for fact, why in _inferred(drafter))
+    layout = f"{found.layout} ({found.confidence}: {', '.join(found.reasons)})"
+    return f"{drafter.checkpoint.name} is read as {layout}: {'; '.join(inferred)}"
 
 
 def reading_warnings(drafter: Drafter) -> tuple[str, ...]:
@@ -154,11 +157,5 @@ def _inferred(drafter: Drafter) -> Iterator[tuple[str, str]]:
 
 
 def _value(drafter: Drafter, fact: str) -> str:
-    match fact:
-        case "boundaries":
-            return describe_boundaries(drafter.facts.boundaries)
-        case "rope":
-            rope = drafter.facts.rope
-            return f"{rope.kind}, base {rope.theta:g}"
-        case _:
-            return word(getattr(drafter.facts, fact))
+    value = getattr(drafter.facts, fact)
+    return describe_boundaries(value) if fact == "boundaries" else word(value)

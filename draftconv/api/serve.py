@@ -54,14 +54,36 @@ def serve(
         UsageError: unknown engine or target, a target known by its layer count only, a drafter that is a file, or
             `arguments` ask for float32 where quantized weights have no kernel for it.
     """
+    said = Said(layout, aux_convention, accept_detected)
+    return serve_as(
+        source, engine, target, said,
+        drafts=drafts, tensor_parallel=tensor_parallel, alone=alone, python=python, port=port, arguments=arguments,
+    )  # fmt: skip
+
+
+def serve_as(
+    source: str | Path,
+    engine: str,
+    target: str,
+    said: Said,
+    *,
+    drafts: int,
+    tensor_parallel: int,
+    alone: bool = False,
+    python: Path | None = None,
+    port: int | None = None,
+    arguments: Sequence[str] = (),
+) -> ServeCommand:
+    """`serve`, where a command with several drafters has been told how to read this one."""
     spec = parse_engine(engine)
     goal = find_target(target, None)
     if goal is None:
         raise UsageError("serve needs --target", cure="give a directory, a Hub id or a known name")
-    drafter = Said(layout, aux_convention, accept_detected).read(open_checkpoint(source), goal)
+    drafter = said.read(open_checkpoint(source), goal)
     out = f"{Path(drafter.checkpoint.name).name}-{spec.name}"
-    convert = shlex.join(["draftconv", "convert", str(source), out, "--to", spec.name, "--target", target])
-    look = shlex.join(["draftconv", "inspect", str(source), "--for", engine, "--target", target])
+    told = ["--target", target, *said.words]
+    convert = shlex.join(["draftconv", "convert", str(source), out, "--to", spec.name, *told])
+    look = shlex.join(["draftconv", "inspect", str(source), "--for", engine, *told])
     here = f"{spec.name}:{spec.hardware}"
     again = f"quantize the 16-bit drafter with --for {here}, or write 16-bit weights: {convert} --dequantize"
     known = frozenset(problem.code for problem in check_drafter(drafter, goal).problems)

@@ -133,8 +133,7 @@ def command(
         total = conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
             conversion.write(out, overwrite=overwrite, progress=lambda done: report(done, total))
-    if form != "quiet":
-        output.print_readings(conversion.drafter)
+    output.print_readings(form, conversion.drafter)
     match form:
         case "json":
             output.print_json(_json(conversion, dry_run=dry_run))

@@ -43,8 +43,7 @@ def _render(found: Differences, form: str) -> None:
     from draftconv.cli import output
 
     kinds = (("facts", found.facts), ("tensors", found.tensors), ("config keys", found.config))
-    if form != "quiet":
-        output.print_readings(found.left, found.right)
+    output.print_readings(form, found.left, found.right)
     match form:
         case "json":
             sides = {"readings": {"left": reading_json(found.left), "right": reading_json(found.right)}}

@@ -142,14 +142,25 @@ def print_notes(notes: Iterable[str]) -> None:
         print(f"Note: {safe(note)}", file=sys.stderr)
 
 
-def print_readings(*drafters: Drafter) -> None:
-    """How drafters were read, with every inference and every doubt, on stderr."""
+def print_readings(form: str, *drafters: Drafter) -> None:
+    """How drafters were read, with every inference and every doubt, on stderr.
+
+    Args:
+        form: of --format; beside JSON, which holds all of it, doubts alone are printed.
+    """
     from draftconv.api.readings import reading_line, reading_warnings
 
     for drafter in drafters:
-        print(f"Note: {safe(reading_line(drafter))}", file=sys.stderr)
-        for doubt in reading_warnings(drafter):
-            print(f"Warning: {safe(doubt)}", file=sys.stderr)
+        if form == "human":
+            print_notes([reading_line(drafter)])
+        if form != "quiet":
+            print_warnings(f"{drafter.checkpoint.name}: {doubt}" for doubt in reading_warnings(drafter))
+
+
+def print_warnings(warnings: Iterable[str]) -> None:
+    """What may make a result wrong, on stderr."""
+    for warning in warnings:
+        print(f"Warning: {safe(warning)}", file=sys.stderr)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> RenderableType:

@@ -33,9 +33,6 @@ Examples:
   draftconv parity drafter out --for sglang --target target --run run --url-ref http://a:30000 --url-cand http://b:30000
 """
 
-READ = ("read", "doubtful")
-"""Facts of an arm that tell how it was read."""
-
 STAGES = {"reading": "bytes", "replaying": "tokens"}
 
 BOTH = ("reference", "candidates", "margin", "depth", "limit", "extend", "out", "overwrite",
@@ -265,8 +262,10 @@ def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str
 def _print(ctx: click.Context, report: Report, out: Path | None, form: str) -> None:
     from draftconv.cli import output
 
+    if form == "human":
+        output.print_notes(dict.fromkeys(arm.facts["read"] for arm in report.arms if "read" in arm.facts))
     if form != "quiet":
-        output.print_notes(dict.fromkeys(arm.facts[fact] for arm in report.arms for fact in READ if fact in arm.facts))
+        output.print_warnings(dict.fromkeys(arm.facts["doubtful"] for arm in report.arms if "doubtful" in arm.facts))
     match form:
         case "json":
             output.print_json(_json(report))

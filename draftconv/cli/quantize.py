@@ -102,8 +102,7 @@ def command(
         total = found.conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
             found.write(out, overwrite=overwrite, progress=lambda done: report(done, total))
-    if form != "quiet":
-        output.print_readings(found.conversion.drafter)
+    output.print_readings(form, found.conversion.drafter)
     match form:
         case "json":
             output.print_json(_json(found, written=not dry_run))
@@ -112,9 +111,7 @@ def command(
             if dry_run:
                 output.print_next(command_line(ctx, dry_run=None))
             else:
-                said = ["--from", layout] if layout else []
-                said += ["--aux-convention", aux_convention] if aux_convention else []
-                said += ["--accept-detected"] if found.conversion.drafter.readings else []
+                said = [*convert.said.words, *(["--accept-detected"] if found.conversion.drafter.readings else [])]
                 output.print_next(["draftconv", "parity", source, str(out), *said, "--trace", "TRACE"])
 
 

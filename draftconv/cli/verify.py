@@ -51,8 +51,7 @@ def command(
             accept_detected=accept_detected,
             progress=report,
         )
-    if form != "quiet":
-        output.print_readings(found.output, found.source)
+    output.print_readings(form, found.output, found.source)
     match form:
         case "json":
             output.print_json(_json(found))

@@ -16,14 +16,18 @@ _SOURCE = "sgl-project/SpecForge 2026-08-08 (run)"
 _CURE = "convert to vllm or speculators"
 _NAMED = architecture("LlamaForCausalLMEagle3")
 _CLUES = (_NAMED, MIDLAYER, BOTH_MAPS)
-_KEYS = frozenset({IDS, "use_aux_hidden_state"})
-_OWN_KEYS = Clue("eagle_config has no key that SpecForge never writes", lambda e: e.eagle.data.keys() <= _KEYS)
+_NESTED = frozenset({IDS, "use_aux_hidden_state"})
+_NEVER = ("num_aux_hidden_states", "norm_before_fc", "norm_before_residual")
+_OWN_KEYS = Clue(
+    "config.json has no key that SpecForge never writes",
+    lambda e: e.eagle.data.keys() <= _NESTED and not any(e.config.has(key) for key in _NEVER),
+)
 """Maps are no condition: people take those of a full vocabulary out, because vLLM stops on them."""
 
 
 def _config(writing: Writing) -> dict[str, object]:
     eagle = {"use_aux_hidden_state": True, **double_norm_mark(writing.facts), **after_ids(writing)}
-    config = without(explicit_config(writing), "norm_before_fc", "norm_before_residual", "num_aux_hidden_states")
+    config = without(explicit_config(writing), *_NEVER)
     return config | {"norm_output": True, "eagle_config": eagle}
 
 

@@ -23,12 +23,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from draftconv.api.convert import ConvertOptions, convert
-from draftconv.api.hints import hints
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.shipped import recipes as shipped_directory
 from draftconv.drafter.targets import Target, find_target
+from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def target_of(name: str) -> Target:
 
 def read(path: Path, name: str) -> Drafter:
     """A drafter of a fixture's target."""
-    return read_drafter(open_checkpoint(path), hints(None, None, target_of(name)))
+    return read_drafter(open_checkpoint(path), Hints(target=target_of(name)))
 
 
 @dataclass(frozen=True)

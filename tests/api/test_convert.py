@@ -42,12 +42,13 @@ def variants_of(producer: str) -> list[str]:
 def test_every_variant_is_written_to_the_bit_or_refused(to: str, producer: str, source: Source, tmp_path: Path) -> None:
     for variant in variants_of(producer):
         path, out = source(producer, variant), tmp_path / variant
+        options = ConvertOptions(to=to, source=producer if tiny.doubtful(producer, variant) else None)
         if variant in REFUSED[to]:
             with pytest.raises(Refused, match=REFUSED[to][variant]):
-                convert(path, out, ConvertOptions(to=to))
+                convert(path, out, options)
             assert not out.exists(), variant
             continue
-        convert(path, out, ConvertOptions(to=to))
+        convert(path, out, options)
         spelled = tiny.spell(variant, producer)
         assert on_disk(out) == stored(spelled, to), variant
         check_config(document(out, "config.json"), spelled.facts, to)

@@ -180,8 +180,9 @@ def test_strict_fails_on_a_warning(run: Run, tmp_path: Path) -> None:
 
 def test_inspect_json(run: Run, drafter: Path) -> None:
     found = json.loads(run("inspect", drafter, "--format", "json").stdout)
-    assert list(found) == ["name", "revision", "files", "layout", "facts", "reasons", "tensors", "companions",
-                           "dropped", "target", "problems", "weights", "not_checked", "engines"]  # fmt: skip
+    assert list(found) == ["name", "revision", "files", "layout", "facts", "reasons", "readings", "tensors",
+                           "companions", "dropped", "target", "problems", "weights", "not_checked",
+                           "engines"]  # fmt: skip
     assert found["name"] == "drafter"
     assert found["layout"]["id"] == "torchspec-native"
     assert found["facts"]["eagle"] == "3"
@@ -273,8 +274,8 @@ def test_a_dry_run_shows_everything_and_proposes_itself(run: Run, drafter: Path,
 def test_convert_json(run: Run, drafter: Path) -> None:
     dry = json.loads(run("convert", drafter, "out", "--dry-run", "--format", "json").stdout)
     wet = json.loads(run("convert", drafter, "out", "--format", "json").stdout)
-    assert list(wet) == ["written", "layout", "bytes", "peak_memory", "files", "tensors", "changes", "findings",
-                         "warnings", "not_checked", "config", "engines"]  # fmt: skip
+    assert list(wet) == ["written", "layout", "bytes", "peak_memory", "files", "tensors", "reading", "changes",
+                         "findings", "warnings", "not_checked", "config", "engines"]  # fmt: skip
     assert (dry.pop("written"), wet.pop("written")) == (False, True)
     assert dry == wet
     (file,) = wet["files"]
@@ -306,7 +307,7 @@ def test_verify_json_and_exit_codes(run: Run, drafter: Path) -> None:
     result = run("verify", "out", "--against", drafter, "--format", "json")
     found = json.loads(result.stdout)
     assert result.exit_code == 0
-    assert list(found) == ["passed", "record", "tensors", "facts", "directory"]
+    assert list(found) == ["passed", "record", "tensors", "facts", "directory", "readings"]
     assert (found["passed"], found["record"]) == (True, "believed")
     assert {row["outcome"] for row in found["tensors"]} == {"equal", "declared"}
     assert list(found["facts"][0]) == ["what", "outcome", "how"]
@@ -338,7 +339,7 @@ def test_diff(run: Run, drafter: Path, tmp_path: Path) -> None:
     assert "fc_norm.0.weight   absent   BF16 [64]" in result.stdout
     assert result.stdout.endswith("Different: 2 facts, 3 tensors, 2 config keys.\n")
     found = json.loads(run("diff", drafter, other, "--format", "json").stdout)
-    assert list(found) == ["facts", "tensors", "config"]
+    assert list(found) == ["facts", "tensors", "config", "readings"]
     assert found["facts"][0] == {"what": "fusion", "left": "plain", "right": "fc_norm"}
 
 
@@ -540,3 +541,82 @@ def test_docs_do_not_lie_about_deleting(run: Run, drafter: Path, tmp_path: Path)
     shutil.copytree(drafter, tmp_path / "precious")
     assert run("convert", drafter, "precious", "--overwrite").exit_code == 2
     assert (tmp_path / "precious" / "model.safetensors").exists()
+
+
+# ── how drafters are read ──────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def alike(tmp_path: Path) -> Path:
+    """Looks like SpecForge's, and is spelled for vLLM."""
+    spelled = tiny.spell("reduced", "torchspec-native")
+    del spelled.config["_torchspec_version"]
+    spelled.metadata = {"format": "pt"}
+    spelled.config |= {"eagle_config": {tiny.IDS: [2, 4, 5]}, "norm_output": True}
+    tiny.write_target(tmp_path / "target", tiny.VARIANTS["llama"])
+    return spelled.write(tmp_path / "alike")
+
+
+def test_a_doubtful_reading_stops_with_the_options_that_decide(run: Run, alike: Path) -> None:
+    result = run("convert", alike, "out", "--to", "vllm", "--target", "target")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines() == [
+        "Error: alike can be read in 3 ways, and a wrong one costs accept length without a message",
+        "       As detected, --from specforge: boundaries 3, 5, 6 and pre-norm feedback; --aux-convention before: "
+        "boundaries 2, 4, 5 and pre-norm feedback; --from vllm: boundaries 2, 4, 5 and post-norm feedback",
+        "       Add the option that fits how it was trained, or --accept-detected to go on as detected",
+    ]
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "ids", "norm_output"),
+    [
+        (("--from", "vllm"), [2, 4, 5], True),
+        (("--from", "specforge"), [3, 5, 6], False),
+        (("--from", "specforge", "--aux-convention", "before"), [2, 4, 5], False),
+        (("--accept-detected",), [3, 5, 6], False),
+    ],
+)
+def test_what_was_said_is_what_is_written(
+    words: tuple[str, ...], ids: list[int], norm_output: bool, run: Run, alike: Path
+) -> None:
+    result = run("convert", alike, "out", "--to", "vllm", "--target", "target", *words)
+    assert result.exit_code == 0
+    config = json.loads((Path("out") / "config.json").read_text())
+    assert (config[tiny.IDS], config["norm_output"]) == (ids, norm_output)
+    assert result.stderr.startswith("Note: alike is read as ")
+    assert ("Warning: alike: reading-doubtful: " in result.stderr) is (words == ("--accept-detected",))
+    again = shlex.split(result.stdout.splitlines()[-1].removeprefix("Next: draftconv "))
+    assert run(*again).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["convert", "verify", "diff"])
+def test_doubts_are_in_json_and_beside_it(command: str, run: Run, alike: Path) -> None:
+    run("convert", alike, "made", "--to", "vllm", "--target", "target", "--accept-detected")
+    words = {
+        "convert": (str(alike), "out", "--to", "vllm", "--accept-detected"),
+        "verify": ("made", "--against", str(alike), "--accept-detected"),
+        "diff": ("made", str(alike)),
+    }[command]
+    result = run(command, *words, "--target", "target", "--format", "json")
+    found = json.loads(result.stdout)
+    reading = (
+        found["reading"] if command == "convert" else found["readings"]["source" if command == "verify" else "right"]
+    )
+    assert [row["code"] for row in reading["warnings"]] == [
+        "aux-other-triple", "norm-output-specforge", "reading-doubtful"
+    ]  # fmt: skip
+    assert [row["option"] for row in reading["readings"]] == [
+        "--from specforge", "--aux-convention before", "--from vllm"
+    ]  # fmt: skip
+    assert all(line.startswith("Warning: alike: ") for line in result.stderr.splitlines())
+    assert len(result.stderr.splitlines()) == 3
+
+
+def test_inspect_tells_every_reading_and_proposes_none(run: Run, alike: Path) -> None:
+    result = run("inspect", alike, "--for", "vllm", "--target", "target")
+    said = " ".join(result.stdout.split())
+    assert "reading-doubtful" in said
+    assert "commands that act on it stop until then" in said
+    assert "Next:" not in result.stdout

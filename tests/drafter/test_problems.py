@@ -393,6 +393,10 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
         Case(nested(**{IDS: [2, 4, 5]}), "modelopt-midlayer"),
         Case(keys(**{IDS: [1, 3, 4]}), "speculators"),
     )),
+    "reading-doubtful": ("warning", "config", (
+        Case(nested(**{IDS: [2, 4, 5]}), "modelopt-midlayer"),
+        Case(keys(norm_output=True), "specforge-hf", "reduced"),
+    )),
     "aux-default-off": ("warning", "config", (Case(lambda s: s.config.pop("eagle_config"), variant="four-aux"),)),
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from draftconv.api.live.arms import LiveArm
 from draftconv.api.live.options import LiveOptions, in_full
 from draftconv.api.live.run import Run
 from draftconv.api.readings import Said
-from draftconv.api.serve import serve
+from draftconv.api.serve import serve_as
 from draftconv.errors import DraftconvError
 from draftconv.parity.live.client import Client, Interface
 from draftconv.parity.live.commands import measuring, without_server
@@ -64,15 +64,13 @@ def launch_of(source: str, said: Said, interface: Interface, options: LiveOption
         CheckFailed: the engine would refuse or mis-read it. Void: a switch decides what is accepted.
         UsageError: an argument asks for what its kernels do not have.
     """
-    command = serve(
+    command = serve_as(
         source,
         options.engine,
         in_full(options.target),
+        said,
         drafts=options.depth,
         tensor_parallel=options.tensor_parallel,
-        layout=said.layout,
-        aux_convention=said.aux_convention,
-        accept_detected=said.accept_detected,
         alone=alone,
         arguments=options.server_args,
     )
