@@ -290,7 +290,7 @@ KINDS: Mapping[str, Kind] = {
     "aux-contradiction": Kind(
         "error", "config", "layer ids at the top level and in eagle_config name different layers",
         "each engine reads one of the two",
-        "leave the right one, or say --from LAYOUT"),
+        "leave the right one in config.json, or say with --from LAYOUT whose it is"),
     "aux-order": Kind(
         "error", "config", "layer ids are unsorted, repeated or outside the target",
         "engines hand the states over in ascending order whatever the list says; a duplicate loses a state",

@@ -155,6 +155,7 @@ class Layout:
         twin: the layout that writes this one's names, for a drafter that returns to it.
         norm_output: `final-norm` where the key means "apply the final norm" (SpecForge).
         ids: row of `boundaries.PRODUCERS`, or a function choosing one from the evidence.
+        ids_at: where its ids stand, when config.json has others elsewhere and a person named the layout.
         captures: who collected the states: SGLang numbers the ids of DeepSeek/Kimi targets by its
             own rule, and trainers that may capture through it inherit that.
         double_norm: whether the trainer normalises the state twice, from the evidence.
@@ -176,6 +177,7 @@ class Layout:
     writer: Writer | None = None
     alias: str = ""
     twin: str = ""
+    ids_at: Literal["top", "nested"] = "nested"
     captures: Literal["itself", "sglang", "either"] = "itself"
     unmarked: tuple[Clue, ...] | None = None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from draftconv.drafter.boundaries import IDS, trtllm_ids, vllm_ids
 from draftconv.drafter.facts import Gqa
 from draftconv.layouts.base import Clue, Layout, Refusal, Spelling, Writer, Writing
@@ -95,6 +97,7 @@ def _engine(
     source: str,
     *,
     ids: str = "vllm",
+    ids_at: Literal["top", "nested"] = "top",
     unmarked: tuple[Clue, ...] | None = None,
 ) -> Layout:
     """All four keep boundaries at the top level, so what draftconv wrote it can read alone.
@@ -111,6 +114,7 @@ def _engine(
         lambda e: "vllm" if e.config.has(IDS) else ids,
         source,
         writer=writer,
+        ids_at=ids_at,
         unmarked=unmarked,
     )
 
@@ -153,6 +157,7 @@ LAYOUTS = (
         Writer(Spelling(later_norm="hidden_norm"), _sglang_config, SGLANG_LIMITS, serves=("sglang",)),
         "SGLang 0.5.23 srt/models/{llama_eagle3,kimi_k25_eagle3}.py",
         ids="sglang",
+        ids_at="nested",
     ),
     _engine(
         "trtllm",

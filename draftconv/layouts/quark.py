@@ -25,5 +25,6 @@ LAYOUTS = (
         ),
         "quark",
         "amd-quark 0.13 experimental/speculative_decoding",
+        ids_at="top",
     ),
 )

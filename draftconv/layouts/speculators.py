@@ -90,6 +90,7 @@ LAYOUTS = (
         "speculators",
         "vllm-project/speculators 0.9.0 (run)",
         flatten=_flatten,
+        ids_at="top",
         writer=Writer(
             Spelling(first="layers.{i}.", t2d=True, order="ascending", o_bias=True),
             _config,

@@ -75,12 +75,14 @@ class TapReader:
         return triple
 
     def _both(self, top: tuple[int, ...], nested: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Ids in both places: the same twice, or vLLM's numbering on top of SGLang's."""
+        """Ids in both places: the same twice, vLLM's numbering on top of SGLang's, or one that a person has chosen."""
         if nested == top:
             return self._translate(top)
         if nested == tuple(b - 1 for b in top):
             self.notes.reasons["boundaries"] = "top-level ids are boundaries, eagle_config spells them for SGLang"
             return top
+        if self.hints.layout:
+            return self._translate(top if self.layout.ids_at == "top" else nested)
         self.notes.problem("aux-contradiction", f"top level {list(top)}, eagle_config {list(nested)}")
         return None
 

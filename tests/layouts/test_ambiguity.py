@@ -242,3 +242,18 @@ def test_a_target_decides_whose_triple_it_is(tmp_path: Path) -> None:
 def test_more_states_than_three_are_usual_when_the_triple_is_among_them(tmp_path: Path) -> None:
     drafter = read(spell("four-aux", "modelopt-layers").write(tmp_path / "x"))
     assert (drafter.facts.boundaries, drafter.readings) == ((2, 4, 5, 7), ())
+
+
+@pytest.mark.parametrize(
+    ("said", "boundaries"),
+    [("vllm", (2, 4, 5)), ("portable", (2, 4, 5)), ("torchspec", (6, 7, 8)), ("sglang", (6, 7, 8))],
+)
+def test_a_person_chooses_between_contradictory_ids(said: str, boundaries: tuple[int, ...], tmp_path: Path) -> None:
+    """Each layout's own place decides; without a word neither is believed."""
+    spelled = spell("llama", "torchspec-native")
+    nested(5, 6, 7)(spelled)
+    spelled.config[IDS] = [2, 4, 5]
+    path = spelled.write(tmp_path / "x")
+    assert [problem.code for problem in read(path).problems] == ["aux-contradiction"]
+    found = read(path, said, target=LLAMA)
+    assert (found.facts.boundaries, found.problems) == (boundaries, ())
