@@ -78,7 +78,8 @@ def command(
             output.write(output.safe(_verdict(found)))
             if argv := _next(found, checkpoint, ctx):
                 output.print_next(argv)
-    bad = bool(engines) and (found.misdeclared or any(verdict.status != "loads" for verdict in found.verdicts))
+    unread = found.misdeclared or found.drafter.readings or any(v.status != "loads" for v in found.verdicts)
+    bad = bool(engines) and unread
     faulty = strict and any(problem.severity != "note" for problem in found.problems)
     sys.exit(1 if bad or faulty else 0)
 
@@ -123,6 +124,8 @@ def _verdict(found: Inspection) -> str:
     for status, told in words.items():
         if engines := [str(verdict.spec) for verdict in found.verdicts if verdict.status == status]:
             parts.append(f"{told} {', '.join(engines)}")
+    if found.drafter.readings:
+        parts.append(f"if it is read as detected ({len(found.drafter.readings)} readings fit)")
     for severity in ("error", "warning"):
         if count := sum(problem.severity == severity for problem in found.problems):
             parts.append(f"{count} {severity}{'s' * (count > 1)}")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from draftconv.drafter.boundaries import IDS, trtllm_ids, vllm_ids
 from draftconv.drafter.facts import Gqa
+from draftconv.layouts import MARK
 from draftconv.layouts.base import Clue, Layout, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.clues import BARE
 from draftconv.layouts.emit import eagle_section, explicit_config, nested_ids, nested_ids_if_any, top_ids
@@ -102,8 +103,7 @@ def _engine(
 ) -> Layout:
     """All four keep boundaries at the top level, so what draftconv wrote it can read alone.
 
-    Nested ids without top-level ones are not draftconv's (`--from` named the layout); `ids` says
-    by whose rule they count then.
+    Other ids are not draftconv's (`--from` named the layout): `ids` says by whose rule they count then.
     """
     return Layout(
         name,
@@ -111,7 +111,7 @@ def _engine(
         0,
         "certain",
         None,
-        lambda e: "vllm" if e.config.has(IDS) else ids,
+        lambda e: "vllm" if e.config.has(MARK if ids_at == "nested" else IDS) else ids,
         source,
         writer=writer,
         ids_at=ids_at,

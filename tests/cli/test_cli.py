@@ -617,6 +617,20 @@ def test_doubts_are_in_json_and_beside_it(command: str, run: Run, alike: Path) -
 def test_inspect_tells_every_reading_and_proposes_none(run: Run, alike: Path) -> None:
     result = run("inspect", alike, "--for", "vllm", "--target", "target")
     said = " ".join(result.stdout.split())
+    assert result.exit_code == 1
+    assert "if it is read as detected (3 readings fit)" in said
     assert "reading-doubtful" in said
     assert "commands that act on it stop until then" in said
     assert "Next:" not in result.stdout
+
+
+def test_an_engine_that_loads_one_reading_is_not_said_to_load_the_drafter(run: Run, tmp_path: Path) -> None:
+    """Unmarked, with norm_output false: the detected reading aside, every reading loads on vLLM."""
+    spelled = tiny.spell("reduced", "torchspec-native", ids=False)
+    del spelled.config["_torchspec_version"]
+    spelled.metadata = {"format": "pt"}
+    assert run("inspect", spelled.write(tmp_path / "plain"), "--for", "vllm").exit_code == 0
+    spelled.config["norm_output"] = False
+    path = spelled.write(tmp_path / "flagged")
+    assert run("inspect", path, "--for", "vllm").exit_code == 1
+    assert run("inspect", path, "--for", "vllm", "--from", "vllm").exit_code == 0
