@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftconv.api.convert import ConvertOptions, convert, plan_conversion
+from draftconv.api.convert import ConvertOptions, convert, plan_conversion, prepare
 from draftconv.api.inspect import inspect
 from draftconv.api.verify import verify
 from draftconv.checkpoint import open_checkpoint
@@ -256,7 +256,7 @@ def test_the_record_names_its_parts(source: Source, tmp_path: Path) -> None:
     record = document(tmp_path / "out", "draftconv.json")
     assert list(record) == [
         "draftconv", "format", "layout", "source", "target", "engines", "options", "facts", "reasons", "renamed",
-        "changes", "made", "lm_head_order", "earlier", "findings", "warnings", "not_checked", "output",
+        "changes", "made", "lm_head_order", "earlier", "findings", "warnings", "not_checked", "files", "output",
     ]  # fmt: skip
     assert record["layout"] == "torchspec-native"
     assert record["source"]["layout"] == "modelopt-layers"
@@ -358,9 +358,9 @@ def test_source_and_output_must_not_overlap(place: str, tmp_path: Path) -> None:
 
 def test_the_output_must_not_be_the_target(source: Source, tmp_path: Path) -> None:
     target = tiny.write_target(tmp_path / "target")
+    options = ConvertOptions(to="vllm", embed="from-target", target=str(target))
     with pytest.raises(UsageError, match="the output target is the source target"):
-        convert(source("torchspec-native", "llama"), target,
-                ConvertOptions(to="vllm", embed="from-target", target=str(target)), overwrite=True)  # fmt: skip
+        prepare(source("torchspec-native", "llama"), options).write(target, overwrite=True)
 
 
 def test_an_existing_directory_is_not_replaced(source: Source, tmp_path: Path) -> None:
