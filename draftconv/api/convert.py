@@ -404,7 +404,7 @@ def _refuse_limits(work: Work, writer: Writer) -> None:
 
 
 def _pass(work: Work, writer: Writer, options: ConvertOptions, target: Target | None, returning: Way | None) -> Work:
-    work = passes.embedding(work, options.embed, target, force=options.force)
+    work = passes.embedding(work, writer.spelling, options.embed, target, force=options.force)
     work = passes.leave_embedding(work, writer.spelling, options.embed, target, force=options.force)
     work = passes.vocabulary(work, writer.spelling, returning.order if returning else None)
     work = passes.o_bias(work, writer.spelling)

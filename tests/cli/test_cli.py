@@ -304,7 +304,7 @@ def test_refusals_name_what_why_and_cure(run: Run, tmp_path: Path) -> None:
 
 
 def test_verify_json_and_exit_codes(run: Run, drafter: Path) -> None:
-    run("convert", drafter, "out", "--to", "modelopt")
+    run("convert", drafter, "out", "--to", "vllm", "--embed", "drop", "--force")
     result = run("verify", "out", "--against", drafter, "--format", "json")
     found = json.loads(result.stdout)
     assert result.exit_code == 0
