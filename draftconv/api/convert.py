@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from draftconv.api import packing, passes
 from draftconv.api.planned import judge, named_quantization, spell_config
-from draftconv.api.provenance import FILE, Way, read_provenance
+from draftconv.api.provenance import FILE, OURS, Way, read_provenance
 from draftconv.api.readings import Said
-from draftconv.api.record import finished, make_record
+from draftconv.api.record import completed, make_record, sealed
 from draftconv.api.repairs import repair
 from draftconv.api.work import Change, Work, start
 from draftconv.checkpoint import (
@@ -32,7 +32,7 @@ from draftconv.checkpoint import (
     local_path,
     open_checkpoint,
 )
-from draftconv.checkpoint.staging import refuse_same
+from draftconv.checkpoint.staging import refuse_occupied, refuse_same
 from draftconv.drafter.checks import VALUES, Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.joined import CODES, joined_values
@@ -141,7 +141,7 @@ class Conversion:
 
         for path in self.reads:
             refuse_same(path, Path(out))
-        execute(self.plan, Path(out), overwrite=overwrite, progress=progress, deep=True)
+        execute(self.plan, Path(out), overwrite=overwrite, mark=OURS, progress=progress, deep=True)
 
 
 def convert(
@@ -161,9 +161,21 @@ def convert(
     Raises:
         DraftconvError: see `plan_conversion`; WriteError when the output cannot be written.
     """
+    refuse_place(source, out, overwrite=overwrite)
     conversion = prepare(source, options)
     conversion.write(out, overwrite=overwrite, progress=progress)
     return conversion
+
+
+def refuse_place(source: str | Path, out: str | Path, *, overwrite: bool = False) -> None:
+    """Refuse an `out` that `Conversion.write` would refuse, before anything is downloaded or computed.
+
+    Raises:
+        UsageError: it overlaps the source. WriteError: it may not be replaced or written to.
+    """
+    if (path := local_path(source)) is not None:
+        refuse_same(path, Path(out))
+    refuse_occupied(Path(out), overwrite=overwrite, mark=OURS)
 
 
 def prepare(source: str | Path, options: ConvertOptions | None = None, *, download: bool = True) -> Conversion:
@@ -267,12 +279,14 @@ def plan_drafter(
     record = make_record(conversion, options, target, provenance, told)
 
     def last_files(hashes: Hashes) -> dict[str, Document]:
-        whole = finished(record, conversion, hashes)
-        return {FILE: whole, "README.md": _card(whole, work, target, told)} if options.card else {FILE: whole}
+        whole = completed(record, planned, hashes)
+        card = {"README.md": _card(whole, work, target, told)} if options.card else {}
+        return {FILE: sealed(whole, planned, card), **card}
 
     sidecars = work.packed.sidecars if work.packed else {}
     plan = replace(conversion.plan, files={"config.json": config, **sidecars}, last_files=last_files)
-    return replace(conversion, plan=plan)
+    planned = replace(conversion, plan=plan)
+    return planned
 
 
 def _card(record: Mapping[str, object], work: Work, target: Target | None, told: Told | None) -> str:
@@ -399,7 +413,7 @@ def _refuse_limits(work: Work, writer: Writer) -> None:
 
 
 def _pass(work: Work, writer: Writer, options: ConvertOptions, target: Target | None, returning: Way | None) -> Work:
-    work = passes.embedding(work, options.embed, target, force=options.force)
+    work = passes.embedding(work, writer.spelling, options.embed, target, force=options.force)
     work = passes.leave_embedding(work, writer.spelling, options.embed, target, force=options.force)
     work = passes.vocabulary(work, writer.spelling, returning.order if returning else None)
     work = passes.o_bias(work, writer.spelling)

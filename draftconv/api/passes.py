@@ -17,15 +17,19 @@ from draftconv.layouts.base import Spelling
 Embed = Literal["keep", "drop", "from-target"]
 DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 EMBEDDING = "embed_tokens.weight"
+UNFILLED = "its trainer's class leaves a missing table as memory had it, or all zeros, and says nothing"
 
 
-def embedding(work: Work, policy: Embed, target: Target | None, *, force: bool) -> Work:
-    """Keep, drop or attach embed_tokens.
+def embedding(work: Work, spelling: Spelling, policy: Embed, target: Target | None, *, force: bool) -> Work:
+    """Keep, drop or attach embed_tokens; a layout whose reader has no other table gets the target's.
 
     Raises:
-        Refused: dropping a table that is not, or cannot be, the target's; attaching one of another width.
+        Refused: dropping a table that is not, or cannot be, the target's, or that the layout must have;
+            attaching one of another width; a table is missing and the target's is not at hand.
         UsageError: the target's weights are needed and not given.
     """
+    if spelling.embedding == "always":
+        return _own_embedding(work, policy, target)
     match policy:
         case "keep":
             return work
@@ -33,6 +37,25 @@ def embedding(work: Work, policy: Embed, target: Target | None, *, force: bool) 
             return _drop_embedding(work, target, force=force)
         case "from-target":
             return _attach_embedding(work, target)
+
+
+def _own_embedding(work: Work, policy: Embed, target: Target | None) -> Work:
+    """For layouts that must store the embedding: their reader fills a missing one with nothing, silently."""
+    if policy == "drop":
+        raise Refused(
+            "this layout must store embed_tokens, so it cannot be dropped",
+            why=UNFILLED,
+            cure="leave out --embed drop",
+        )
+    if policy == "keep" and EMBEDDING in work.tensors:
+        return work
+    if policy == "keep" and (target is None or not target.has_weights):
+        raise Refused(
+            "this layout must store embed_tokens, and the drafter has none of its own",
+            why=UNFILLED,
+            cure="give the target's weights, whose table it uses: --target DIRECTORY",
+        )
+    return _attach_embedding(work, target)
 
 
 def _drop_embedding(work: Work, target: Target | None, *, force: bool) -> Work:
@@ -76,7 +99,7 @@ def _attach_embedding(work: Work, target: Target | None) -> Work:
         raise Refused(
             f"{target.name} has no embed_tokens of {work.facts.vocab} x {work.facts.hidden}",
             why=f"found {list(table.shape) if table else 'none'}",
-            cure="use --embed keep",
+            cure="use --embed keep" if EMBEDDING in work.tensors else "give the target that it was trained for",
         )
     kind: Literal["added", "replaced"] = "replaced" if work.facts.own_embedding else "added"
     why = f"the table of {target.name}"
@@ -89,7 +112,7 @@ def leave_embedding(work: Work, spelling: Spelling, policy: Embed, target: Targe
     Raises:
         Refused: the target's table was asked for and has no place, or it differs from the drafter's.
     """
-    if spelling.embedding == "keep" or EMBEDDING not in work.tensors:
+    if spelling.embedding != "never" or EMBEDDING not in work.tensors:
         return work
     if policy == "from-target":
         raise Refused(

@@ -12,15 +12,21 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast, get_args
 
 from draftconv.api.work import Change
-from draftconv.checkpoint import Checkpoint, PlannedTensor, TensorRef
+from draftconv.checkpoint import Checkpoint, PlannedTensor, TensorRef, open_checkpoint, read_sidecar
+from draftconv.checkpoint.staging import Mark, Written
 from draftconv.drafter.config import Config
 from draftconv.drafter.targets import Family, Target
+from draftconv.errors import DraftconvError
 
 FILE = "draftconv.json"
 FORMAT = 1
+SMALL = ("config.json", "model.safetensors.index.json", "hf_quant_config.json", "README.md")
+"""What else than weights and the record an output may hold."""
+
 Tensors = Mapping[str, PlannedTensor | TensorRef]
 
 
@@ -147,6 +153,42 @@ def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
         return None
     genuine = data.get("output") == output_digest(checkpoint.tensors, checkpoint.config, data)
     return Provenance(data) if genuine else None
+
+
+def written(directory: Path) -> Mapping[str, Written] | None:
+    """What was written with the record of a directory, by file name; None when it is no record of draftconv's."""
+    try:
+        record = read_sidecar(directory, FILE)
+        if not _well_formed(record):
+            return None
+        return _listed(record, directory) if "files" in record else _derived(directory)
+    except DraftconvError:
+        return None
+
+
+OURS = Mark(FILE, written)
+"""The mark of a directory that `convert` or `quantize` wrote."""
+
+
+def _listed(record: Mapping[str, object], directory: Path) -> Mapping[str, Written]:
+    """The files that a record lists, and the record itself unless it was edited (which a missing file hides)."""
+    files = Config(record, FILE).section("files")
+    rows = {name: files.section(name) for name in files.data}
+    listed = {name: Written(row.integer("size"), row.text("sha256")) for name, row in rows.items()}
+    try:
+        edited = read_provenance(open_checkpoint(directory)) is None
+    except DraftconvError:
+        edited = False
+    return listed if edited else listed | {FILE: Written()}
+
+
+def _derived(directory: Path) -> Mapping[str, Written] | None:
+    """What a record without a list belongs to, as early versions wrote it; an edited card is not noticed."""
+    checkpoint = open_checkpoint(directory)
+    if read_provenance(checkpoint) is None:
+        return None
+    weights = {ref.file.name for ref in checkpoint.tensors.values()}
+    return dict.fromkeys((*weights, *SMALL, FILE), Written())
 
 
 def output_digest(tensors: Tensors, config: Mapping[str, object], record: Mapping[str, object]) -> str:

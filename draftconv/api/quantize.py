@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.api import packing
-from draftconv.api.convert import Conversion, ConvertOptions, plan_drafter
+from draftconv.api.convert import Conversion, ConvertOptions, plan_drafter, refuse_place
 from draftconv.api.quantized import Told, quantization_record
 from draftconv.api.rounding import Rounding, decide
 from draftconv.api.work import Work
@@ -115,6 +115,7 @@ def quantize(
     Raises:
         DraftconvError: see `prepare`; WriteError when the output cannot be written.
     """
+    refuse_place(source, out, overwrite=overwrite)
     quantization = prepare(source, options)
     quantization.write(out, overwrite=overwrite, progress=progress)
     return quantization

@@ -12,6 +12,8 @@ from draftconv.api.provenance import FORMAT, Provenance, output_digest
 from draftconv.api.readings import readings_json
 from draftconv.api.work import Work, content_hash, facts_json
 from draftconv.checkpoint import Checkpoint, Computed, Copy, Hashes
+from draftconv.checkpoint.plan import encode
+from draftconv.checkpoint.staging import Written
 from draftconv.drafter.targets import Target
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def make_record(
 ) -> dict[str, object]:
     """The record of a conversion: no times, hosts or absolute paths, so equal inputs give equal bytes.
 
-    `finished` completes it once the output's computed tensors are known.
+    `completed` and `sealed` finish it once the output's computed tensors and its other files are known.
     """
     drafter, work, found = conversion.drafter, conversion.work, conversion.layout
     checkpoint = drafter.checkpoint
@@ -72,14 +74,25 @@ def make_record(
     }
 
 
-def finished(record: Mapping[str, object], conversion: Conversion, hashes: Hashes) -> dict[str, object]:
-    """The record with the hashes of all computed tensors, and with the digest that ties it to the output."""
+def completed(record: Mapping[str, object], conversion: Conversion, hashes: Hashes) -> dict[str, object]:
+    """The record with the hashes of all computed tensors: all that the card tells."""
     canonical = {spelled: name for name, spelled in conversion.names.items()}
     computed = {canonical[name]: found for name, found in hashes.items()}
     made = {**cast(Mapping[str, str], record["made"]), **computed}
-    whole = {**record, "made": dict(sorted(made.items()))}
-    tensors = {tensor.name: tensor for tensor in conversion.plan.tensors}
-    return whole | {"output": output_digest(tensors, conversion.config, whole)}
+    return {**record, "made": dict(sorted(made.items()))}
+
+
+def sealed(record: Mapping[str, object], conversion: Conversion, card: Mapping[str, str]) -> dict[str, object]:
+    """The record with all other files of the output, and with the digest that ties it to them.
+
+    Weights are told by their size: their hashes would take a second reading.
+    """
+    plan = conversion.plan
+    small = {**plan.first_files(), **{name: encode(text) for name, text in card.items()}}
+    files: dict[str, dict[str, object]] = {shard.file_name: {"size": shard.size} for shard in plan.shards()}
+    files |= {name: Written.of(data)._asdict() for name, data in small.items()}
+    whole = {**record, "files": dict(sorted(files.items()))}
+    return whole | {"output": output_digest({t.name: t for t in plan.tensors}, conversion.config, whole)}
 
 
 def _made(work: Work, provenance: Provenance | None) -> dict[str, str]:
@@ -89,7 +102,7 @@ def _made(work: Work, provenance: Provenance | None) -> dict[str, str]:
     made = {}
     for name, tensor in sorted(work.tensors.items()):
         if isinstance(tensor.operation, Computed):
-            continue  # known once it is written, see `finished`
+            continue  # known once it is written, see `completed`
         if name in earlier and isinstance(tensor.operation, Copy) and name not in declared:
             made[name] = earlier[name]
         elif name in declared or name in earlier:

@@ -7,7 +7,7 @@ Nothing here knows what a drafter is. Importing it loads neither numpy nor huggi
 """
 
 from draftconv.checkpoint.casts import cast_bytes
-from draftconv.checkpoint.checkpoint import Checkpoint, local_path, open_checkpoint, read_config
+from draftconv.checkpoint.checkpoint import Checkpoint, local_path, open_checkpoint, read_config, read_sidecar
 from draftconv.checkpoint.compare import first_difference, scan
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
 from draftconv.checkpoint.headers import encode_header
@@ -56,6 +56,7 @@ __all__ = [
     "nbytes",
     "open_checkpoint",
     "read_config",
+    "read_sidecar",
     "row_blocks",
     "scan",
     "show",

@@ -118,6 +118,15 @@ def read_config(spec: str | Path) -> dict[str, object]:
     return _read_json(hub_directory(*hub_name(str(spec))), CONFIG)[1]
 
 
+def read_sidecar(path: Path, name: str) -> dict[str, object]:
+    """A JSON object beside the config.json of a local directory, whatever else is there.
+
+    Raises:
+        BadCheckpoint: there is none, or it is not a JSON object.
+    """
+    return _read_json(LocalDirectory(path), name)[1]
+
+
 def local_path(spec: str | Path) -> Path | None:
     """The path that a spec means, or None when it means the Hub.
 

@@ -39,7 +39,7 @@ from draftconv.checkpoint.plan import (
     Shard,
 )
 from draftconv.checkpoint.progress import Progress, Tally
-from draftconv.checkpoint.staging import refuse_same, staging
+from draftconv.checkpoint.staging import Mark, refuse_same, staging
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import show
 from draftconv.errors import Refused, WriteError
@@ -100,6 +100,7 @@ def execute(
     out: Path,
     *,
     overwrite: bool = False,
+    mark: Mark | None = None,
     progress: Progress | None = None,
     threads: int | None = None,
     deep: bool = False,
@@ -107,7 +108,7 @@ def execute(
     """Write the plan to the directory `out`, which appears whole or not at all.
 
     Args:
-        overwrite: replace `out` if it exists, is a directory and holds our `draftconv.json`.
+        overwrite: replace an `out` in which there is only what `mark` says that draftconv wrote.
         progress: told the tensor bytes written so far, of `plan.total_bytes`.
         threads: workers; the output does not depend on it.
         deep: look at every float that is loaded (cast, permuted or literal; copies stay in the kernel).
@@ -125,7 +126,7 @@ def execute(
     tally = Tally(progress)
     watch = _Watch() if deep else None
     workers = threads or min(MAX_THREADS, os.cpu_count() or 1)
-    with staging(out, overwrite=overwrite) as directory:
+    with staging(out, overwrite=overwrite, mark=mark) as directory:
         for shard in shards:
             _reserve(directory / shard.file_name, shard.size)
         for shard in shards:

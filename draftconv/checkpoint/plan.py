@@ -219,6 +219,12 @@ class Plan:
         where = {placed.tensor.name: shard.file_name for shard in self._shards for placed in shard.tensors}
         return {"metadata": {"total_size": self.total_bytes}, "weight_map": dict(sorted(where.items()))}
 
+    def first_files(self) -> dict[str, bytes]:
+        """Every file that is neither weights nor one of `last_files`, as it will be written."""
+        files = {name: encode(document) for name, document in self.files.items()}
+        index = self.index()
+        return files if index is None else files | {INDEX: encode(index)}
+
     def small_files(self, hashes: Hashes) -> dict[str, bytes]:
         """Every file that is not weights, as it will be written.
 
@@ -227,9 +233,7 @@ class Plan:
         """
         last = self.last_files(hashes)
         self._check_names(last, *self.files)
-        files = {name: _encode(document) for name, document in {**self.files, **last}.items()}
-        index = self.index()
-        return files if index is None else files | {INDEX: encode_json(index)}
+        return self.first_files() | {name: encode(document) for name, document in last.items()}
 
     def _check_names(self, names: Iterable[str], *others: str) -> None:
         taken = {shard.file_name for shard in self.shards()} | {SINGLE, INDEX, *others}
@@ -252,13 +256,10 @@ class Plan:
         return tuple(_shard(name, group, self.metadata) for name, group in zip(names, groups, strict=True))
 
 
-def encode_json(document: Mapping[str, object]) -> bytes:
-    """A JSON file as people and transformers write it."""
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
-
-
-def _encode(document: Document) -> bytes:
-    return document.encode("utf-8") if isinstance(document, str) else encode_json(document)
+def encode(document: Document) -> bytes:
+    """A text as it is, or a JSON file as people and transformers write it."""
+    text = document if isinstance(document, str) else json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return text.encode("utf-8")
 
 
 def _operation(tensor: PlannedTensor) -> Operation:

@@ -13,47 +13,57 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.kernel import exchange
-from draftconv.checkpoint.text import parse_object, show
+from draftconv.checkpoint.text import show, show_some
 from draftconv.errors import BadCheckpoint, UsageError, WriteError
 
-PROVENANCE = "draftconv.json"
+NAMED = 8
+"""How many files a refusal names."""
+
+
+class Written(NamedTuple):
+    """A file as it was written; None for what is not known of it."""
+
+    size: int | None = None
+    sha256: str | None = None
+
+    @classmethod
+    def of(cls, data: bytes) -> Written:
+        return cls(len(data), hashlib.sha256(data).hexdigest())
 
 
 class Mark(NamedTuple):
-    """The file that marks a directory as ours to overwrite.
+    """The file that tells which directories are ours to overwrite.
 
     Attributes:
-        format: what its key `format` must say, where other programs have files of that name.
+        wrote: what was written into a directory with this file in it, by name; None where it is none of ours.
     """
 
     file: str
-    format: str | None = None
-
-
-CHECKPOINT = Mark(PROVENANCE)
+    wrote: Callable[[Path], Mapping[str, Written] | None]
 
 
 @contextmanager
-def staging(out: Path, *, overwrite: bool = False, mark: Mark = CHECKPOINT) -> Iterator[Path]:
+def staging(out: Path, *, overwrite: bool = False, mark: Mark | None = None) -> Iterator[Path]:
     """A fresh directory that becomes `out` when the block ends without an exception.
 
     Args:
-        overwrite: replace an `out` that is empty or has the mark.
+        overwrite: replace an `out` that is empty, or has the mark and nothing in it that draftconv did not write.
 
     Raises:
         UsageError: `out` is not a directory name.
-        WriteError: `out` exists and may not be replaced, another run is writing it, or the
-            file system refuses; nothing is left behind.
+        WriteError: `out` exists and may not be replaced (also if it came about in the meantime), another
+            run is writing it, or the file system refuses; nothing is left behind.
     """
     out = refuse_occupied(out, overwrite=overwrite, mark=mark)
     try:
@@ -65,6 +75,7 @@ def staging(out: Path, *, overwrite: bool = False, mark: Mark = CHECKPOINT) -> I
                 new.mkdir()
                 yield new
                 sync_directory(new)
+                _refuse_target(out, mark, overwrite=overwrite)  # hours may have passed
                 _publish(new, out, room)
             finally:
                 _clear(room, out)
@@ -73,7 +84,7 @@ def staging(out: Path, *, overwrite: bool = False, mark: Mark = CHECKPOINT) -> I
         raise write_error(error, out) from error
 
 
-def refuse_occupied(out: Path, *, overwrite: bool = False, mark: Mark = CHECKPOINT) -> Path:
+def refuse_occupied(out: Path, *, overwrite: bool = False, mark: Mark | None = None) -> Path:
     """Refuse what `staging` would refuse, before hours of work; what it returns is `out`, absolute.
 
     Raises:
@@ -152,7 +163,7 @@ def occupied(out: Path) -> bool:
     return True
 
 
-def _refuse_target(out: Path, mark: Mark, *, overwrite: bool) -> None:
+def _refuse_target(out: Path, mark: Mark | None, *, overwrite: bool) -> None:
     name = show(out.name)
     if not occupied(out):
         return
@@ -162,24 +173,55 @@ def _refuse_target(out: Path, mark: Mark, *, overwrite: bool) -> None:
             why="its contents would be lost",
             cure="choose another output name, or pass --overwrite if draftconv wrote it",
         )
-    if any(out.iterdir()) and not _is_ours(out, mark):
+    if out.samefile(os.curdir):
         raise WriteError(
-            f"{name} was not written by draftconv: it holds no {mark.file} of ours",
+            f"{name} is the directory that you are in",
+            why="--overwrite puts a new directory in its place, and you would be left in one that is gone",
+            cure="go out of it and give its name from there",
+        )
+    if not any(out.iterdir()):
+        return
+    wrote = _wrote(out, mark) if mark else None
+    if wrote is None:
+        raise WriteError(
+            f"{name} was not written by draftconv: it holds no {mark.file if mark else 'record'} of ours",
             why="--overwrite replaces only directories that draftconv wrote",
             cure="choose another output name, or remove the directory yourself",
         )
+    if strange := _strange(out, wrote):
+        raise WriteError(
+            f"{name} holds what draftconv did not write, or what was changed since: {show_some(strange, NAMED)}",
+            why="--overwrite would delete it",
+            cure="move it away, choose another output name, or remove the directory yourself",
+        )
 
 
-def _is_ours(out: Path, mark: Mark) -> bool:
+def _wrote(out: Path, mark: Mark) -> Mapping[str, Written] | None:
     path = out / mark.file
-    if path.is_symlink() or not path.is_file():
-        return False
+    return mark.wrote(out) if path.is_file() and not path.is_symlink() else None
+
+
+def _strange(out: Path, wrote: Mapping[str, Written]) -> list[str]:
+    """What of a directory is not a file that was written there, or not as it was written; directories with a slash."""
+    found = []
+    with os.scandir(out) as entries:
+        for entry in entries:
+            told = wrote.get(entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                found.append(f"{entry.name}/")
+            elif told is None or not entry.is_file(follow_symlinks=False) or not _is_as_written(Path(entry), told):
+                found.append(entry.name)
+    return sorted(found)
+
+
+def _is_as_written(path: Path, told: Written) -> bool:
     try:
         with LocalFile(path) as file:
-            found = parse_object(file.read(0, file.size), mark.file)
+            if told.size not in (None, file.size):
+                return False
+            return told.sha256 is None or hashlib.sha256(file.read(0, file.size)).hexdigest() == told.sha256
     except BadCheckpoint:
         return False
-    return mark.format in (None, found.get("format"))
 
 
 @contextmanager

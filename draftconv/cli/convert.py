@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from draftconv.api.convert import Conversion, ConvertOptions, prepare
+from draftconv.api.convert import Conversion, ConvertOptions, prepare, refuse_place
 from draftconv.checkpoint import Plan
 from draftconv.cli.options import accept_option, command_line, format_option, reading_options, target_options
 
@@ -67,7 +67,7 @@ def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int 
 @reading_options
 @accept_option
 @click.option("--repair", "repairs", multiple=True, metavar="CODE[=PATH]", help="Mend this problem (repeatable).")
-@click.option("--overwrite", is_flag=True, help="Replace OUT if draftconv wrote it.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if draftconv wrote all that is in it.")
 @click.option("--force", is_flag=True, help="With --embed drop: drop it unproven. Accept length may suffer.")
 @format_option
 @click.pass_context
@@ -128,6 +128,8 @@ def command(
         from_format=from_format,
         card=not no_card,
     )
+    if not dry_run:
+        refuse_place(source, out, overwrite=overwrite)
     conversion = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = conversion.plan.total_bytes

@@ -69,7 +69,8 @@ REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype",
               help="Add these requests to an inconclusive report; allowed once.")  # fmt: skip
 @click.option("--report", "out", type=click.Path(path_type=Path), metavar="DIR",
               help="Write report.html, report.md, report.json, records.jsonl and junit.xml.")  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace the directory of --report if it holds a report.")
+@click.option("--overwrite", is_flag=True,
+              help="Replace the directory of --report if it holds a report and nothing else.")  # fmt: skip
 @click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True,
               help="What replay computes in.")  # fmt: skip
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where torch runs the drafters.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from draftconv.api.convert import ConvertOptions
+from draftconv.api.convert import ConvertOptions, refuse_place
 from draftconv.api.quantize import Quantization, QuantizeOptions, prepare
 from draftconv.cli.options import accept_option, command_line, format_option, reading_options, target_options
 from draftconv.quantization.oracles import BACKENDS, BackendName
@@ -58,7 +58,7 @@ OUTLIER = 2.0
 @click.option("--no-card", is_flag=True, help="Write no README.md.")
 @reading_options
 @accept_option
-@click.option("--overwrite", is_flag=True, help="Replace OUT if draftconv wrote it.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if draftconv wrote all that is in it.")
 @format_option
 @click.pass_context
 def command(
@@ -97,6 +97,8 @@ def command(
         accept_detected=accept_detected, hash=hashed, card=not no_card, from_format=from_format,
     )  # fmt: skip
     options = QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, backend, device, requantize, convert)
+    if not dry_run:
+        refuse_place(source, out, overwrite=overwrite)
     found = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = found.conversion.plan.total_bytes

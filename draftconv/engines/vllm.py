@@ -171,7 +171,7 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
         feedback="post-norm" if config.flag("norm_output") and not spec.before(0, 22) else "pre-norm",
         norm_before_residual=bool(config.flag("norm_before_residual")),
         mlp_bias=bool(config.flag("mlp_bias")),
-        window=_window(config, kind),
+        window=_window(config, kind, plain=_speculators(view.config)),
     )
     fused = mla or eagle.flag("use_aux_hidden_state") is not False
     wanted = expected(built)
@@ -195,7 +195,10 @@ def _aux(config: Config, eagle: Config, kind: Kind) -> int:
     return config.size("num_aux_hidden_states") or len(ids or (0, 0, 0))
 
 
-def _window(config: Config, kind: Kind) -> int | None:
+def _window(config: Config, kind: Kind, *, plain: bool) -> int | None:
+    """The width; transformers' Qwen3Config forgets one without use_sliding_window, a `plain` dictionary does not."""
+    if not plain and config.text("model_type") == "qwen3" and not config.flag("use_sliding_window"):
+        return None
     sliding = kind != "mla" and set(config.texts("layer_types")) == {"sliding_attention"}
     return config.size("sliding_window") if sliding else None
 

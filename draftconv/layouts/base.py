@@ -104,7 +104,7 @@ class Spelling:
         maps: `reduced` stores d2t (and t2d) only for a reduced vocabulary, `always` also the identity.
         t2d: whether the mask is stored beside d2t.
         order: `ascending` when the reader indexes logits with the t2d mask.
-        embedding: `never` when the producer leaves the target's table out.
+        embedding: `never` when the producer leaves the target's table out, `always` when its reader has no other.
         o_bias: the reader builds an o_proj bias whenever attention_bias is set.
     """
 
@@ -115,7 +115,7 @@ class Spelling:
     maps: Literal["reduced", "always"] = "reduced"
     t2d: bool = False
     order: Literal["any", "ascending"] = "any"
-    embedding: Literal["keep", "never"] = "keep"
+    embedding: Literal["keep", "never", "always"] = "keep"
     o_bias: bool = False
 
 

@@ -8,6 +8,7 @@ Emission rules, with the reader that makes each one necessary:
 * target_hidden_size only when it differs: its presence makes SGLang and TensorRT-LLM
   keep the drafter's own embedding;
 * both rope spellings: transformers 5 reads rope_parameters, TensorRT-LLM rope_scaling;
+* use_sliding_window beside a window: without it transformers' Qwen3Config forgets the width;
 * no auto_map, no attention_factor, no n_routed_experts.
 """
 
@@ -76,7 +77,11 @@ def explicit_config(writing: Writing) -> dict[str, object]:
     if facts.target_hidden != facts.hidden:
         config["target_hidden_size"] = facts.target_hidden
     if facts.window is not None:
-        config |= {"sliding_window": facts.window, "layer_types": ["sliding_attention"] * facts.layers}
+        config |= {
+            "sliding_window": facts.window,
+            "use_sliding_window": True,
+            "layer_types": ["sliding_attention"] * facts.layers,
+        }
     return config
 
 

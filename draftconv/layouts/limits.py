@@ -16,6 +16,12 @@ DROPPED = "the tensors would be dropped without a message"
 DENOMINATORS = "fc_norm and norm_before_fc have different denominators and cannot be rewritten into each other"
 
 
+YARN_KEYS = frozenset(
+    {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}
+)
+"""What a YaRN embedding is made of; only some readers have defaults."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """One row: when a drafter needs it, what to say of a reader without it, why, and the cure if always the same."""
@@ -95,6 +101,22 @@ LIMITS: Mapping[str, Limit] = {
         lambda f: f.window is not None,
         "{reader} has no sliding window in its drafter",
         "it would attend to the whole context"),
+    "three-states": Limit(
+        lambda f: f.aux != 3,
+        "{reader} takes exactly three captured states",
+        "its fc is built for three, and the weights of this drafter would not fit"),
+    "wide-states": Limit(
+        lambda f: f.target_hidden != f.hidden,
+        "a drafter of {reader} is as wide as its target",
+        "it does not read target_hidden_size: fc and fc_norm are built for hidden_size, and the weights would not fit"),
+    "lent-head": Limit(
+        lambda f: not f.own_head,
+        "{reader} always has a head of the drafter's own, and this drafter uses the target's",
+        "the missing lm_head would be left as it was made, or training would not start"),
+    "yarn-keys": Limit(
+        lambda f: f.rope.kind == "yarn" and not f.rope.scaling.keys() >= YARN_KEYS,
+        "{reader} has no defaults for YaRN, and this drafter's rope does not name every key",
+        f"its class takes {', '.join(sorted(YARN_KEYS))} as they stand, and stops at the first one that is missing"),
     "layers": Limit(
         lambda f: f.layers > 1,
         "{reader} builds one layer only",

@@ -88,7 +88,7 @@ LAYOUTS = (
         double_norm=_double_norm,
         alias="modelopt",
         writer=Writer(
-            Spelling(first="layers.{i}.", embedding="never"),
+            Spelling(first="layers.{i}.", embedding="never", o_bias=True),
             _config,
             (
                 *lacks(
@@ -103,6 +103,7 @@ LAYOUTS = (
                     "mlp-bias",
                     "fc-bias",
                     "window",
+                    "lone-o-bias",
                 ),
                 Refusal(
                     lambda f: isinstance(f.attention, Mla) and f.attention.q_lora is None,
@@ -115,6 +116,13 @@ LAYOUTS = (
                     "ModelOpt stores no embedding, and this drafter's is not as wide as the target's",
                     "no engine could attach the target's table",
                     _CURE,
+                ),
+                Refusal(
+                    lambda f: not f.double_norm,
+                    "ModelOpt would normalise the state twice, and this drafter was trained with one normalisation",
+                    "its class computes hidden_norm(input_layernorm(s)) since 0.41, so the same weights give "
+                    "other logits there (0.47.0 run)",
+                    "convert to torchspec, specforge or speculators to train on, or to an engine",
                 ),
             ),
         ),

@@ -48,10 +48,12 @@ LAYOUTS = (
             Spelling(t2d=True, maps="always", order="ascending"),
             _config,
             (
-                *lacks("SpecForge", "convert to torchspec or modelopt", "both-fusions", "mla"),
+                *lacks("SpecForge", "convert to torchspec", "both-fusions", "mla"),
                 *lacks("SpecForge", _CURE, "layers", "norm_before_residual", "norm_before_fc"),
                 *lacks("SpecForge", "convert to torchspec or speculators", "post-norm"),
                 *lacks("SpecForge", _CURE, "qkv-bias", "o-bias", "qk-norm", "mlp-bias", "fc-bias", "window"),
+                *lacks("SpecForge", _CURE, "three-states", "yarn-keys"),
+                *lacks("SpecForge", "convert to vllm or sglang", "lent-head"),
             ),
         ),
     ),

@@ -3,7 +3,8 @@
 vLLM imports this format itself and defaults a missing norm_before_residual to *true*
 (0.33.0 transformers_utils/configs/speculators), while the trainer reads false; it is
 always written here. MLA cannot be expressed: `transformer_layer_config.model_type` must
-be llama or qwen3.
+be llama or qwen3. Its class lets embed_tokens be missing and then never fills it (0.9.0, models/eagle3/core.py,
+run: zeros or what lay in memory), and builds fc and fc_norm for hidden_size, whatever target_hidden_size says.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _INNER = (
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "hidden_act", "rms_norm_eps", "vocab_size",
     "rope_theta", "rope_scaling", "rope_parameters", "mlp_bias", "max_position_embeddings", "bos_token_id",
     "eos_token_id", "pad_token_id", "initializer_range", "attention_dropout", "use_cache", "sliding_window",
-    "layer_types",
+    "use_sliding_window", "layer_types",
 )  # fmt: skip
 
 
@@ -92,11 +93,13 @@ LAYOUTS = (
         flatten=_flatten,
         ids_at="top",
         writer=Writer(
-            Spelling(first="layers.{i}.", t2d=True, order="ascending", o_bias=True),
+            Spelling(first="layers.{i}.", t2d=True, order="ascending", o_bias=True, embedding="always"),
             _config,
             (
                 *lacks("speculators", _CURE, "both-fusions", "mla", "lone-o-bias"),
                 *lacks("speculators", "convert to sglang or trtllm", "fc-bias"),
+                *lacks("speculators", "convert to vllm or torchspec", "wide-states"),
+                *lacks("speculators", "convert to vllm or sglang", "lent-head"),
                 Refusal(
                     lambda f: isinstance(f.attention, Gqa) and f.attention.qk_norm and f.mlp_bias,
                     "speculators' Qwen3 layer has no MLP biases",

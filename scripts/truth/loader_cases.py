@@ -672,6 +672,7 @@ MISREAD: tuple[Case, ...] = (
     Case("another eps", M31, lambda d: d.set(rms_norm_eps=1e-3), ("vllm-eps",)),
     Case("a window that it was not trained with", L, windowed, ("vllm-window",)),
     Case("no layer_types", "llama-window", lambda d: d.unset("layer_types"), ("vllm-window",)),
+    Case("no use_sliding_window", "llama-window", lambda d: d.unset("use_sliding_window"), ("vllm-window",)),
     Case("its own vocabulary", "llama-small-vocabulary", rules=("vllm-vocab",)),
 )
 

@@ -35,7 +35,7 @@ LAYER_0 = {
 HIDDEN_NORM_LATER = ("sglang", "trtllm")
 WITH_T2D = ("torchspec", "specforge", "speculators")
 ASCENDING = ("torchspec", "specforge", "speculators")
-ONE_BIAS_FLAG = ("vllm", "trtllm", "speculators")
+ONE_BIAS_FLAG = ("vllm", "trtllm", "speculators", "modelopt")
 
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "vllm": {"mla-plain-q": "uncompressed query"},
@@ -91,6 +91,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         "qk-norm": "q_norm and k_norm",
         "window": "q_norm and k_norm",
         "mlp-bias": "MLP biases",
+        "four-aux": "exactly three captured states",
         **{name: "MLA" for name in tiny.VARIANTS if name.startswith("mla")},
     },
     "modelopt": {
@@ -108,9 +109,24 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         "wide-target": "not as wide as the target's",
         "mla-plain-q": "compresses the query",
     },
-    "speculators": {name: "MLA" for name in tiny.VARIANTS if name.startswith("mla")},
+    "speculators": {
+        "wide-target": "as wide as its target",
+        "3.1-wide": "as wide as its target",
+        **{name: "MLA" for name in tiny.VARIANTS if name.startswith("mla")},
+    },
 }
-"""`--to` → variant → words of the one reason for which it is refused. Everything else converts."""
+"""`--to` → variant → words of the one reason for which it is refused, whoever trained it."""
+
+
+def refusal(to: str, variant: str, facts: Facts) -> str | None:
+    """Words of the reason for which a drafter of this variant is refused without a target; None when it converts."""
+    if variant in REFUSED[to]:
+        return REFUSED[to][variant]
+    if to == "modelopt" and not facts.double_norm:
+        return "normalise the state twice"
+    if to == "speculators" and not facts.own_embedding:
+        return "must store embed_tokens"
+    return None
 
 
 def file_name(canonical: str, to: str, layers: int) -> str:

@@ -17,12 +17,12 @@ from tests.api.conftest import Source
 from tests.api.spelled import (
     ENGINE_LAYOUTS,
     IDS,
-    REFUSED,
     WRITABLE,
     document,
     keys,
     nulls,
     on_disk,
+    refusal,
     stored,
 )
 
@@ -42,14 +42,14 @@ def variants_of(producer: str) -> list[str]:
 def test_every_variant_is_written_to_the_bit_or_refused(to: str, producer: str, source: Source, tmp_path: Path) -> None:
     for variant in variants_of(producer):
         path, out = source(producer, variant), tmp_path / variant
+        spelled = tiny.spell(variant, producer)
         options = ConvertOptions(to=to, source=producer if tiny.doubtful(producer, variant) else None)
-        if variant in REFUSED[to]:
-            with pytest.raises(Refused, match=REFUSED[to][variant]):
+        if (words := refusal(to, variant, spelled.facts)) is not None:
+            with pytest.raises(Refused, match=words):
                 convert(path, out, options)
             assert not out.exists(), variant
             continue
         convert(path, out, options)
-        spelled = tiny.spell(variant, producer)
         assert on_disk(out) == stored(spelled, to), variant
         check_config(document(out, "config.json"), spelled.facts, to)
         assert verify(out, path).passed, variant
@@ -120,6 +120,115 @@ def check_ids(config: dict[str, Any], facts: Facts, to: str) -> None:
     assert (top, nested) == wanted
 
 
+# ── what a trainer's own class would compute ───────────────────────────────────────
+
+
+@pytest.mark.parametrize("producer", sorted(tiny.WITHOUT_EMBEDDING))
+def test_speculators_gets_the_targets_table(producer: str, source: Source, tmp_path: Path) -> None:
+    """Its class has no other: a missing one is left as memory had it."""
+    for variant in variants_of(producer):
+        spelled = tiny.spell(variant, producer)
+        if refusal("speculators", variant, replace(spelled.facts, own_embedding=True)) is not None:
+            continue
+        target = tiny.write_target(tmp_path / f"{variant}-target", tiny.VARIANTS[variant])
+        out = tmp_path / variant
+        found = convert(source(producer, variant), out, ConvertOptions(to="speculators", target=str(target)))
+        table = tiny.build(tiny.VARIANTS[variant])["embed_tokens.weight"]
+        assert on_disk(out) == stored(spelled, "speculators") | {"embed_tokens.weight": table}, variant
+        change = next(change for change in found.changes if change.what == "embed_tokens.weight")
+        assert (change.kind, change.why) == ("added", f"the table of {target.name}")
+        assert verify(out, source(producer, variant)).passed, variant
+
+
+@pytest.mark.parametrize(
+    ("producer", "embed", "target", "words", "cure"),
+    [
+        ("specforge-sglang", "keep", None, "has none of its own", "--target DIRECTORY"),
+        ("specforge-sglang", "keep", "bare", "has none of its own", "--target DIRECTORY"),
+        ("specforge-sglang", "keep", "short", "no embed_tokens of 160 x 64", "trained for"),
+        ("specforge-sglang", "drop", "same", "must store embed_tokens", "leave out --embed drop"),
+        ("specforge-hf", "drop", "same", "must store embed_tokens", "leave out --embed drop"),
+    ],
+)
+def test_speculators_is_never_written_without_a_table(
+    producer: str, embed: Any, target: str | None, words: str, cure: str, source: Source, tmp_path: Path
+) -> None:
+    path = None
+    if target is not None:
+        short = {"model.embed_tokens.weight": tiny.floats("short", (96, 64), "BF16")}
+        path = tiny.write_target(tmp_path / "target", tables=short if target == "short" else None)
+        if target == "bare":
+            (path / "model.safetensors").unlink()
+    options = ConvertOptions(to="speculators", embed=embed, force=True, target=str(path) if path else None)
+    with pytest.raises(Refused, match=words) as caught:
+        convert(source(producer, "llama"), tmp_path / "out", options)
+    assert cure in caught.value.cure
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("producer", ["modelopt-midlayer", "modelopt-megatron", "torchspec-native"])
+def test_modelopt_gets_only_what_it_trained_with_two_norms(producer: str, source: Source, tmp_path: Path) -> None:
+    """0.37-0.40 and Megatron normalise once: their drafters have no way back through what 0.47 computes."""
+    with pytest.raises(Refused, match="trained with one normalisation") as caught:
+        convert(source(producer, "llama"), tmp_path / "out", ConvertOptions(to="modelopt"))
+    assert "hidden_norm(input_layernorm(s))" in caught.value.why
+
+
+def test_modelopt_gets_its_own_midlayer_drafters_of_041(tmp_path: Path) -> None:
+    spelled = tiny.spell("llama", "modelopt-midlayer")
+    spelled.config["eagle_config"] |= {"next_layer_regular": True, "parallel_draft_step": 1}
+    convert(spelled.write(tmp_path / "source"), tmp_path / "out", ConvertOptions(to="modelopt"))
+    assert document(tmp_path / "out", "config.json")["eagle_config"]["parallel_draft_step"] == 1
+    assert verify(tmp_path / "out", tmp_path / "source").passed
+
+
+def test_modelopt_builds_a_bias_on_o_proj_too(tmp_path: Path) -> None:
+    """One flag means all four, so the one that is not there is written as zeros."""
+    base = tiny.VARIANTS["llama"]
+    biased = replace(base, facts=replace(base.facts, attention=tiny.gqa(qkv_bias=True)))
+    path = tiny.spell(biased, "modelopt-layers").write(tmp_path / "source")
+    convert(path, tmp_path / "out", ConvertOptions(to="modelopt"))
+    assert not any(on_disk(tmp_path / "out")["layers.0.self_attn.o_proj.bias"].data)
+    assert verify(tmp_path / "out", path).passed
+
+
+def test_a_folded_norm_does_not_go_back_to_modelopt(source: Source, tmp_path: Path) -> None:
+    """Also not by its recorded config, which says that there are two."""
+    path = source("modelopt-layers", "llama")
+    convert(path, tmp_path / "folded", ConvertOptions(to="vllm", repairs=("double-norm",)))
+    for start, repairs in ((tmp_path / "folded", ()), (path, ("double-norm",))):
+        with pytest.raises(Refused, match="trained with one normalisation"):
+            convert(start, tmp_path / "out", ConvertOptions(to="modelopt", repairs=repairs))
+
+
+@pytest.mark.parametrize("to", ["torchspec", "specforge", "speculators"])
+def test_a_trainer_gets_a_head(to: str, tmp_path: Path) -> None:
+    spelled = tiny.spell("llama", "torchspec-native").remove("lm_head.weight")
+    with pytest.raises(Refused, match="always has a head of the drafter's own"):
+        convert(spelled.write(tmp_path / "source"), tmp_path / "out", ConvertOptions(to=to))
+
+
+@pytest.mark.parametrize("to", ["torchspec", "specforge"])
+@pytest.mark.parametrize("missing", sorted(tiny.YARN))
+def test_a_trainer_without_defaults_gets_every_key_of_yarn(to: str, missing: str, tmp_path: Path) -> None:
+    base = tiny.VARIANTS["yarn"]
+    scaling = {key: value for key, value in tiny.YARN.items() if key != missing}
+    bare = replace(base, facts=replace(base.facts, rope=replace(base.facts.rope, scaling=scaling)))
+    path = tiny.spell(bare, "angelslim").write(tmp_path / "source")
+    with pytest.raises(Refused, match="no defaults for YaRN"):
+        convert(path, tmp_path / "out", ConvertOptions(to=to))
+
+
+@pytest.mark.parametrize("to", ["vllm", "speculators"])
+def test_transformers_keeps_the_window(to: str, source: Source, tmp_path: Path) -> None:
+    """Its Qwen3Config, which both readers go through, forgets one that is not said to be in use."""
+    from transformers import Qwen3Config
+
+    convert(source("speculators", "window"), tmp_path / "out", ConvertOptions(to=to))
+    config = document(tmp_path / "out", "config.json")
+    assert Qwen3Config(**config.get("transformer_layer_config", config)).sliding_window == 32
+
+
 # ── captured layers, per engine and target family ──────────────────────────────────
 
 FAMILIES = {"llama": "llama", "deepseek": "kimi_k2", "gpt-oss": "gpt_oss"}
@@ -170,7 +279,8 @@ def test_ids_stand_where_this_reader_finds_them(
     to: str, family: str, boundaries: tuple[int, ...], wanted: Any, tmp_path: Path
 ) -> None:
     base = tiny.VARIANTS["llama"]
-    spelled = tiny.spell(replace(base, facts=replace(base.facts, boundaries=boundaries)), "speculators")
+    producer = "modelopt-layers" if to == "modelopt" else "speculators"
+    spelled = tiny.spell(replace(base, facts=replace(base.facts, boundaries=boundaries)), producer)
     path = spelled.write(tmp_path / "source")
     target = tiny.write_target(tmp_path / "target", model_type=FAMILIES[family])
     options = ConvertOptions(to=to, target=str(target))

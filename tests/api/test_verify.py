@@ -294,7 +294,7 @@ def test_an_identity_conversion_needs_no_record(to: str, source: Source, tmp_pat
 
 def test_an_edited_record_declares_nothing(source: Source, tmp_path: Path) -> None:
     path, out = source("torchspec-native", "llama"), tmp_path / "out"
-    convert(path, out, ConvertOptions(to="modelopt"))
+    convert(path, out, ConvertOptions(to="vllm", embed="drop", force=True))
     assert verify(out, path).record == "believed"
     edit(out, lambda record: record["changes"].append({"kind": "fact", "what": "rope", "why": "x"}), "draftconv.json")
     found = verify(out, path)
@@ -304,8 +304,9 @@ def test_an_edited_record_declares_nothing(source: Source, tmp_path: Path) -> No
 
 def test_another_directorys_record_declares_nothing(source: Source, tmp_path: Path) -> None:
     path = source("torchspec-native", "llama")
-    convert(path, tmp_path / "out", ConvertOptions(to="modelopt"))
-    convert(path, tmp_path / "longer", ConvertOptions(to="modelopt", max_positions=65536))
+    dropping = ConvertOptions(to="vllm", embed="drop", force=True)
+    convert(path, tmp_path / "out", dropping)
+    convert(path, tmp_path / "longer", replace(dropping, max_positions=65536))
     shutil.copy(tmp_path / "longer" / "draftconv.json", tmp_path / "out" / "draftconv.json")
     found = verify(tmp_path / "out", path)
     assert found.record == "not believed"
@@ -328,7 +329,8 @@ def test_a_copied_record_does_not_vouch_for_other_bytes(tmp_path: Path) -> None:
 
 
 def test_another_source_is_not_what_the_record_is_about(source: Source, tmp_path: Path) -> None:
-    convert(source("torchspec-native", "llama"), tmp_path / "out", ConvertOptions(to="modelopt"))
+    dropping = ConvertOptions(to="vllm", embed="drop", force=True)
+    convert(source("torchspec-native", "llama"), tmp_path / "out", dropping)
     found = verify(tmp_path / "out", source("speculators", "llama"))
     assert found.record == "of another source"
     assert "embed_tokens.weight" in different(found)

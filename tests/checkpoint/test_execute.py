@@ -17,7 +17,7 @@ from draftconv.checkpoint import Cast, Computed, Copy, Literal, Plan, PlannedTen
 from draftconv.checkpoint import execute as execute_module
 from draftconv.checkpoint.execute import execute, segments
 from draftconv.errors import BadCheckpoint, Refused, UsageError, WriteError
-from tests.checkpoint.made import Halves, MemoryFile, directory, tensor_bytes, tensors
+from tests.checkpoint.made import ANYTHING, Halves, MemoryFile, directory, tensor_bytes, tensors
 
 
 def copies(refs: dict[str, TensorRef]) -> tuple[PlannedTensor, ...]:
@@ -217,7 +217,7 @@ def test_overwrite_replaces_what_draftconv_wrote(refs: dict[str, TensorRef], tmp
     again = Plan(copies(refs), {"draftconv.json": {}, "config.json": {"run": 2}}, shard_size=4000)
     with pytest.raises(WriteError, match="out exists already"):
         execute(again, out)
-    execute(again, out, overwrite=True)
+    execute(again, out, overwrite=True, mark=ANYTHING)
     assert json.loads((out / "config.json").read_text()) == {"run": 2}
     assert not (out / "model.safetensors").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]

@@ -18,6 +18,7 @@ from draftconv.checkpoint import Copy, Plan, PlannedTensor, open_checkpoint
 from draftconv.checkpoint import execute as execute_module
 from draftconv.checkpoint.execute import execute
 from draftconv.errors import WriteError
+from tests.checkpoint.made import ANYTHING
 
 MIB = 1024 * 1024
 
@@ -26,13 +27,15 @@ import sys
 from pathlib import Path
 from draftconv.checkpoint import Cast, Plan, PlannedTensor, open_checkpoint
 from draftconv.checkpoint.execute import execute
+from draftconv.checkpoint.staging import Mark, Written
+anything = Mark("draftconv.json", lambda path: {item.name: Written() for item in path.iterdir()})
 source, out = map(Path, sys.argv[1:])
 refs = open_checkpoint(source).tensors.values()
 plan = Plan(
     tuple(PlannedTensor(ref.name, "F32", ref.shape, Cast(ref, "F32")) for ref in refs),
     {"draftconv.json": {}, "config.json": {}},
 )
-execute(plan, out, overwrite=True, progress=lambda done: print(done, flush=True))
+execute(plan, out, overwrite=True, mark=anything, progress=lambda done: print(done, flush=True))
 """
 """Overwrites again and again; says how far it is."""
 
@@ -135,7 +138,7 @@ def test_kill_leaves_an_old_output_or_a_whole_new_one(source: Path, tmp_path: Pa
                 f"t{i}": float(i) for i in range(8)
             }
     assert -signal.SIGKILL in outcomes
-    execute(Plan(copy_plan(source).tensors, {"draftconv.json": {}}), out, overwrite=True)
+    execute(Plan(copy_plan(source).tensors, {"draftconv.json": {}}), out, overwrite=True, mark=ANYTHING)
     assert [path.name for path in place.iterdir()] == ["out"]
 
 

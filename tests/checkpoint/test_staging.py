@@ -1,13 +1,14 @@
 import fcntl
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from draftconv.checkpoint import staging as staging_module
-from draftconv.checkpoint.staging import refuse_occupied, refuse_same, staging
+from draftconv.checkpoint.staging import Mark, Written, refuse_occupied, refuse_same, staging
 from draftconv.errors import UsageError, WriteError
 
 
@@ -15,10 +16,22 @@ def names(path: Path) -> list[str]:
     return sorted(item.name for item in path.iterdir())
 
 
+def written(path: Path) -> dict[str, Written] | None:
+    """A record that lists names, each with what was in the file."""
+    try:
+        listed: dict[str, str] = json.loads((path / "draftconv.json").read_text())
+    except ValueError:
+        return None
+    return {"draftconv.json": Written(), **{name: Written.of(text.encode()) for name, text in listed.items()}}
+
+
+OURS = Mark("draftconv.json", written)
+
+
 def ours(path: Path) -> Path:
     path.mkdir()
-    (path / "draftconv.json").write_text("{}")
-    (path / "old").touch()
+    (path / "draftconv.json").write_text('{"old": "what was written"}')
+    (path / "old").write_text("what was written")
     return path
 
 
@@ -48,7 +61,7 @@ def swap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.mark.usefixtures("swap")
 def test_overwrite_swaps(tmp_path: Path) -> None:
     out = ours(tmp_path / "out")
-    with staging(out, overwrite=True) as new:
+    with staging(out, overwrite=True, mark=OURS) as new:
         (new / "new").touch()
         assert names(out) == ["draftconv.json", "old"]
     assert names(out) == ["new"]
@@ -58,7 +71,7 @@ def test_overwrite_swaps(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("swap")
 def test_a_failed_overwrite_keeps_the_old(tmp_path: Path) -> None:
     out = ours(tmp_path / "out")
-    with pytest.raises(ValueError, match="no"), staging(out, overwrite=True):
+    with pytest.raises(ValueError, match="no"), staging(out, overwrite=True, mark=OURS):
         raise ValueError("no")
     assert names(out) == ["draftconv.json", "old"]
     assert names(tmp_path) == ["out"]
@@ -89,11 +102,127 @@ def test_refuses_what_is_in_the_way(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "linked/draftconv.json").symlink_to(tmp_path / "elsewhere.json")
     before = names(tmp_path)
     for name in ("file", "link", "full", "fake", "linked"):
-        with pytest.raises(WriteError, match=name), staging(tmp_path / name, overwrite=overwrite):
+        with pytest.raises(WriteError, match=name), staging(tmp_path / name, overwrite=overwrite, mark=OURS):
             pytest.fail("it must not start")
     with pytest.raises(WriteError, match="does not exist"), staging(tmp_path / "no/out", overwrite=overwrite):
         pytest.fail("it must not start")
     assert names(tmp_path) == before
+
+
+def note(out: Path) -> None:
+    (out / "notes.md").write_text("precious")
+
+
+def edit(out: Path) -> None:
+    (out / "old").write_text("what was Written")
+
+
+def cut(out: Path) -> None:
+    (out / "old").write_text("what")
+
+
+def checkout(out: Path) -> None:
+    (out / ".git/objects").mkdir(parents=True)
+    (out / ".git/config").touch()
+
+
+def nest(out: Path) -> None:
+    (out / "old").unlink()
+    (out / "old").mkdir()
+    (out / "old/photo").touch()
+
+
+def link(out: Path) -> None:
+    (out / "old").rename(out.parent / "elsewhere")
+    (out / "old").symlink_to(out.parent / "elsewhere")
+
+
+def dangle(out: Path) -> None:
+    (out / "notes.md").symlink_to(out / "nowhere")
+
+
+def pipe(out: Path) -> None:
+    (out / "old").unlink()
+    os.mkfifo(out / "old")
+
+
+STRANGE = {
+    note: "notes.md", edit: "old", cut: "old", checkout: ".git/", nest: "old/", link: "old", dangle: "notes.md",
+    pipe: "old",
+    lambda out: (out / "OLD").touch(): "OLD",
+    lambda out: (out / "a\nb").touch(): "a\nb",
+    lambda out: (out / os.fsdecode(b"\xff")).touch(): "\udcff",
+    lambda out: [(out / f"{i:02}").touch() for i in range(11)]: "00, 01, 02, 03, 04, 05, 06, 07 and 3 more",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "named"), list(STRANGE.items()), ids=[repr(name) for name in STRANGE.values()])
+def test_what_draftconv_did_not_write_is_named_and_kept(
+    change: Callable[[Path], object], named: str, tmp_path: Path
+) -> None:
+    out = ours(tmp_path / "out")
+    change(out)
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    for refuse in (lambda: refuse_occupied(out, overwrite=True, mark=OURS), lambda: overwritten(out)):
+        with pytest.raises(WriteError, match="out holds what draftconv did not write") as caught:
+            refuse()
+        assert caught.value.what.endswith(f": {named}")
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+def overwritten(out: Path) -> None:
+    with staging(out, overwrite=True, mark=OURS) as new:
+        (new / "new").touch()
+
+
+def test_a_file_that_is_missing_does_not_keep_the_rest(tmp_path: Path) -> None:
+    out = ours(tmp_path / "out")
+    (out / "old").unlink()
+    overwritten(out)
+    assert names(out) == ["new"]
+
+
+def test_without_a_mark_nothing_is_ours(tmp_path: Path) -> None:
+    out = ours(tmp_path / "out")
+    with pytest.raises(WriteError, match="was not written by draftconv"):
+        refuse_occupied(out, overwrite=True)
+
+
+@pytest.mark.usefixtures("swap")
+def test_notes_made_during_the_work_are_kept(tmp_path: Path) -> None:
+    out = ours(tmp_path / "out")
+    with pytest.raises(WriteError, match=r": notes\.md\n"), staging(out, overwrite=True, mark=OURS) as new:
+        (new / "new").touch()
+        note(out)
+    assert names(tmp_path) == ["out"]
+    assert names(out) == ["draftconv.json", "notes.md", "old"]
+
+
+@pytest.mark.usefixtures("swap")
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_directory_made_during_the_work_is_kept(overwrite: bool, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = "was not written by draftconv" if overwrite else "exists already"
+    with pytest.raises(WriteError, match=said), staging(out, overwrite=overwrite, mark=OURS) as new:
+        (new / "new").touch()
+        out.mkdir()
+        note(out)
+    assert names(tmp_path) == ["out"]
+    assert names(out) == ["notes.md"]
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_the_directory_that_one_is_in_is_not_taken_away(
+    empty: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir() if empty else ours(out)
+    before = names(out)
+    monkeypatch.chdir(out)
+    for place in (Path(), out):
+        with pytest.raises(WriteError, match="out is the directory that you are in"):
+            overwritten(place)
+    assert names(out) == before
 
 
 def test_an_empty_directory_may_be_overwritten(tmp_path: Path) -> None:

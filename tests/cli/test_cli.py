@@ -15,6 +15,8 @@ import pytest
 from click.testing import Result
 
 from draftconv.cli import COMMANDS, cli
+from draftconv.cli import convert as cli_convert
+from draftconv.cli import quantize as cli_quantize
 from draftconv.cli.convert import parse_size
 from draftconv.cli.output import safe, size
 from draftconv.errors import CheckFailed
@@ -303,7 +305,7 @@ def test_refusals_name_what_why_and_cure(run: Run, tmp_path: Path) -> None:
 
 
 def test_verify_json_and_exit_codes(run: Run, drafter: Path) -> None:
-    run("convert", drafter, "out", "--to", "modelopt")
+    run("convert", drafter, "out", "--to", "vllm", "--embed", "drop", "--force")
     result = run("verify", "out", "--against", drafter, "--format", "json")
     found = json.loads(result.stdout)
     assert result.exit_code == 0
@@ -541,6 +543,26 @@ def test_docs_do_not_lie_about_deleting(run: Run, drafter: Path, tmp_path: Path)
     shutil.copytree(drafter, tmp_path / "precious")
     assert run("convert", drafter, "precious", "--overwrite").exit_code == 2
     assert (tmp_path / "precious" / "model.safetensors").exists()
+    (tmp_path / "out" / "notes\x1b[31m.md").touch()
+    result = run("convert", drafter, "out", "--overwrite")
+    assert result.exit_code == 2
+    assert "or what was changed since: notes\\x1b[31m.md" in " ".join(result.stderr.split())
+    assert (tmp_path / "out" / "notes\x1b[31m.md").exists()
+
+
+@pytest.mark.parametrize("command", ["convert", "quantize"])
+def test_an_occupied_directory_is_refused_before_anything_is_read(
+    command: str, run: Run, drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/notes.md").touch()
+    for module in (cli_convert, cli_quantize):
+        monkeypatch.setattr(module, "prepare", lambda *_, **__: pytest.fail("it was planned"))
+    words = ("--recipe", "w4a8", "--for", "vllm:b200") if command == "quantize" else ()
+    for overwrite, said in (((), "out exists already"), (("--overwrite",), "was not written by draftconv")):
+        result = run(command, drafter, "out", *words, *overwrite)
+        assert result.exit_code == 2
+        assert said in result.stderr
 
 
 # ── how drafters are read ──────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
+from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Gqa, Rope, Taps
 from draftconv.engines.vllm import RULES
 from tests.engines.cases import (
@@ -296,6 +297,17 @@ class TestConfigs:
         view = GOOD.set(sliding_window=64, layer_types=["sliding_attention"])
         assert codes(view, facts) == set()
         assert codes(view) == {"vllm-window"}
+
+    def test_transformers_forgets_a_width_that_is_not_in_use(self) -> None:
+        """Its Qwen3Config does; a speculators config is read as it stands."""
+        facts = FACTS["gqa with q/k norms and a window"]
+        good = written(facts, "vllm", LLAMA_TARGET)
+        assert codes(good, facts) == set()
+        for forgotten in (good.unset("use_sliding_window"), good.set(use_sliding_window=False)):
+            assert codes(forgotten, facts) == {"vllm-window"}
+        theirs = written(facts, "speculators", LLAMA_TARGET)
+        inner = dict(Config(theirs.config).section("transformer_layer_config").data) | {"use_sliding_window": False}
+        assert codes(theirs.set(transformer_layer_config=inner), facts) == codes(theirs, facts) == set()
 
     @pytest.mark.parametrize("key", ["max_position_embeddings", "mlp_bias", "attention_bias"])
     def test_nulls_of_a_llama_config(self, key: str) -> None:

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from draftconv.parity.extension import extend
 from draftconv.parity.records import read_lines, run_twice
 from draftconv.parity.report import Losses, Place, Report, read_report, write_report
 from draftconv.parity.report.model import Comparison, Missed
+from draftconv.parity.report.write import refuse_place
 from draftconv.parity.verdict import EXACT, judge
 from tests.parity.simulated import decode, make, summed
 
@@ -89,6 +91,23 @@ def test_a_report_replaces_only_a_report(report: Report, written: Path, tmp_path
     with pytest.raises(WriteError, match=r"no report\.json of ours"):
         write_report(report, other, overwrite=True)
     assert (other / "report.json").read_text() == '{"tests": 3}'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("notes.md", "precious", r": notes\.md\n"),
+        ("records.jsonl", "", r": records\.jsonl\n"),
+        ("report.json", '{"format": "draftconv-parity-report"}', r"no report\.json of ours"),
+    ],
+)
+def test_a_report_replaces_nothing_else(name: str, text: str, said: str, report: Report, written: Path) -> None:
+    (written / name).write_text(text)
+    before = {path.name: path.read_bytes() for path in written.iterdir()}
+    for refuse in (refuse_place, partial(write_report, report)):
+        with pytest.raises(WriteError, match=said):
+            refuse(written, overwrite=True)
+    assert {path.name: path.read_bytes() for path in written.iterdir()} == before
 
 
 def test_a_report_that_contradicts_itself_is_not_written(report: Report, tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from draftconv.checkpoint import show
 from draftconv.checkpoint.files import LocalFile
-from draftconv.checkpoint.staging import Mark, refuse_occupied, staging
+from draftconv.checkpoint.staging import Mark, Written, refuse_occupied, staging
 from draftconv.errors import BadCheckpoint, BadReport
 from draftconv.parity import records
 from draftconv.parity.report.junit import junit
@@ -18,6 +19,7 @@ from draftconv.parity.report.page import page
 from draftconv.parity.report.words import Decode
 
 FILE = "report.json"
+PAGES = ("report.md", "junit.xml", "report.html")
 
 
 def refuse_place(out: Path, *, overwrite: bool = False) -> None:
@@ -26,7 +28,7 @@ def refuse_place(out: Path, *, overwrite: bool = False) -> None:
     Raises:
         UsageError, WriteError: as `staging`.
     """
-    refuse_occupied(out, overwrite=overwrite, mark=_mark())
+    refuse_occupied(out, overwrite=overwrite, mark=OURS)
 
 
 def write_report(report: Report, out: Path, *, decode: Decode | None = None, overwrite: bool = False) -> None:
@@ -34,7 +36,7 @@ def write_report(report: Report, out: Path, *, decode: Decode | None = None, ove
 
     Args:
         decode: token ids to text, for the pages; they show ids without it.
-        overwrite: replace a directory that holds a report.
+        overwrite: replace a directory that holds a report and nothing else.
 
     Raises:
         UsageError, WriteError: as `staging`.
@@ -52,7 +54,7 @@ def write_report(report: Report, out: Path, *, decode: Decode | None = None, ove
         accuracy=report.accuracy,
         records_sha256=hashlib.sha256(lines).hexdigest(),
     )
-    with staging(out, overwrite=overwrite, mark=_mark()) as directory:
+    with staging(out, overwrite=overwrite, mark=OURS) as directory:
         _write(directory / records.FILE, lines)
         _write(directory / FILE, document.model_dump_json(indent=2, ensure_ascii=True).encode() + b"\n")
         _write(directory / "report.md", markdown(report, decode).encode())
@@ -124,10 +126,19 @@ def _check(report: Report, comparison: Comparison) -> None:
         )
 
 
-def _mark() -> Mark:
-    from draftconv.parity.report.schema import FORMAT
+def _written(directory: Path) -> Mapping[str, Written] | None:
+    """The files of a report; whether its pages were edited cannot be told. None where report.json is another's."""
+    from draftconv.parity.report.schema import Document, parse
 
-    return Mark(FILE, FORMAT)
+    try:
+        document = parse(Document, _read(directory / FILE), FILE)
+    except BadReport:
+        return None
+    return {**dict.fromkeys((FILE, *PAGES), Written()), records.FILE: Written(None, document.records_sha256)}
+
+
+OURS = Mark(FILE, _written)
+"""The mark of a directory that `write_report` wrote."""
 
 
 def _write(path: Path, data: bytes) -> None:
