@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,9 @@ from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.errors import CheckFailed, EngineError, UsageError, WriteError
 from draftconv.layouts.reading import read_drafter
+
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores for itself, and that a program in its place would ignore too."""
 
 
 def serve(
@@ -112,9 +116,12 @@ def start(command: ServeCommand) -> NoReturn:
     for name, text in command.files.items():
         _write(Path(name), text)
     environment = {**command.environment, **os.environ}
+    ours = {number: signal.signal(number, signal.SIG_DFL) for number in IGNORED_BY_PYTHON}
     try:
         os.execvpe(command.argv[0], command.argv, environment)
     except OSError as error:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
         raise EngineError(
             f"{show(command.argv[0])} cannot be started: {error.strerror}",
             cure="name the Python of the environment that has the engine with --engine-python",
