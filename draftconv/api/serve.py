@@ -129,13 +129,14 @@ def start(command: ServeCommand) -> NoReturn:
 
 
 def _write(path: Path, text: str) -> None:
+    content = text.encode()
     try:
-        if path.exists() and path.read_text() != text:
+        if path.exists() and path.read_bytes() != content:
             raise WriteError(
                 f"there is another {show(path.name)} in this directory",
                 why="the server would be started with its settings, or they would be lost",
                 cure="move it away, or run this in another directory",
             )
-        path.write_text(text)
+        path.write_bytes(content)
     except OSError as error:
         raise write_error(error, path) from error

@@ -74,6 +74,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (place / name).write_text(f"#!{sys.executable} {'-S' if name != 'vllm' else '-u'}\n{code}\n")
         (place / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
     return place
 
 

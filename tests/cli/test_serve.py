@@ -113,6 +113,13 @@ def test_exec_overwrites_nothing(engine: Path, tmp_path: Path) -> None:
     assert (tmp_path / "serve.yaml").read_text() == "mine: 1\n"
 
 
+def test_exec_overwrites_nothing_that_is_no_text(engine: Path, tmp_path: Path) -> None:
+    (tmp_path / "serve.yaml").write_bytes(b"mine: \xe9\n")
+    done = started(tmp_path, "--for", "trtllm", "--engine-python", str(engine), "--exec")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is another serve.yaml" in done.stderr
+
+
 def test_exec_without_the_engine(engine: Path, tmp_path: Path) -> None:
     (engine.parent / "vllm").unlink()
     done = started(tmp_path, "--for", "vllm", "--engine-python", str(engine), "--exec")

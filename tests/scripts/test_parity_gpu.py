@@ -52,7 +52,7 @@ class Machine:
                 "CODES": json.dumps(named),
             },
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
         )
 
