@@ -22,10 +22,11 @@ from draftconv.parity.live.launch import address, free_port
 from tests.cli.conftest import Run, environment
 from tests.parity.live.test_real import ENGINE
 from tests.parity.traces import Recorded
+from tests.programs import shebang
 from tests.reference.test_fixtures import DATA
 
 TARGET, DRAFTER = str(DATA / "targets/llama"), str(DATA / "drafters/llama-eagle3.1")
-PROGRAM = """#!{python} -S
+PROGRAM = """{shebang}
 import json, os, sys
 print(json.dumps([sys.argv[1:], os.environ.get("VLLM_CPU_KVCACHE_SPACE"), open("serve.yaml").read() if os.path.exists("serve.yaml") else None]))
 """  # noqa: E501
@@ -37,7 +38,7 @@ def engine(tmp_path: Path) -> Path:
     place = tmp_path / "engine"
     place.mkdir()
     for name in ("python", "vllm", "trtllm-serve"):
-        (place / name).write_text(PROGRAM.format(python=sys.executable))
+        (place / name).write_text(PROGRAM.format(shebang=shebang("-S")))
         (place / name).chmod(0o755)
     return place / "python"
 

@@ -18,8 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import shebang
+
 ROOT = Path(__file__).parents[2]
-STAND_IN = f"""#!{sys.executable} -S
+STAND_IN = f"""{shebang("-S")}
 import json, os, pathlib, sys, time
 home = pathlib.Path.home()
 found = {{"argv": sys.argv[1:], "environment": dict(os.environ), "home": [str(path) for path in home.iterdir()]}}
