@@ -72,8 +72,8 @@ def bench(options: argparse.Namespace, program: Path) -> bool:
     print(document("", sections), end="")
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
-        old = options.write.read_text() if options.write.exists() else ""
-        options.write.write_text(document(old, sections))
+        old = options.write.read_text(encoding="utf-8") if options.write.exists() else ""
+        options.write.write_text(document(old, sections), encoding="utf-8")
     return met
 
 

@@ -85,6 +85,30 @@ def test_a_late_import_would_be_noticed() -> None:
     assert done.stdout == "True\n"
 
 
+# ── texts ──────────────────────────────────────────────────────────────────────────
+
+
+def without_encoding(source: str) -> list[int]:
+    """Lines that read or write a text in whatever encoding the machine is set to."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("read_text", "write_text")
+        and "encoding" not in {word.arg for word in node.keywords}
+    ]
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for _, path in modules()])
+def test_texts_are_utf_8_everywhere(path: Path) -> None:
+    assert without_encoding(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_encoding_of_a_machine_would_be_noticed() -> None:
+    assert without_encoding("path.write_text(text)\npath.read_text(encoding='utf-8')\npath.read_text()") == [1, 3]
+
+
 # ── errors ─────────────────────────────────────────────────────────────────────────
 
 ERRORS = {name for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, Exception)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,9 @@ from draftconv.drafter.targets import find_target
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.errors import CheckFailed, EngineError, UsageError, WriteError
+
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores for itself, and that a program in its place would ignore too."""
 
 
 def serve(
@@ -137,9 +141,12 @@ def start(command: ServeCommand) -> NoReturn:
     for name, text in command.files.items():
         _write(Path(name), text)
     environment = {**command.environment, **os.environ}
+    ours = {number: signal.signal(number, signal.SIG_DFL) for number in IGNORED_BY_PYTHON}
     try:
         os.execvpe(command.argv[0], command.argv, environment)
     except OSError as error:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
         raise EngineError(
             f"{show(command.argv[0])} cannot be started: {error.strerror}",
             cure="name the Python of the environment that has the engine with --engine-python",
@@ -147,13 +154,14 @@ def start(command: ServeCommand) -> NoReturn:
 
 
 def _write(path: Path, text: str) -> None:
+    content = text.encode()
     try:
-        if path.exists() and path.read_text() != text:
+        if path.exists() and path.read_bytes() != content:
             raise WriteError(
                 f"there is another {show(path.name)} in this directory",
                 why="the server would be started with its settings, or they would be lost",
                 cure="move it away, or run this in another directory",
             )
-        path.write_text(text)
+        path.write_bytes(content)
     except OSError as error:
         raise write_error(error, path) from error

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from io import TextIOWrapper
 from typing import Any, NoReturn
 
 import click
 
 import draftconv
+from draftconv.cli.streams import guard, lost
 
 COMMANDS = {
     "inspect": "what a drafter is, what is wrong with it, and which engine reads it rightly",
@@ -55,11 +55,19 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. Click takes every broken pipe for stdout's and exits with 1, which would be a verdict."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ConnectionError(str(error)) from error
+
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
         """Run a command and exit: every failure becomes its message and exit code."""
         words, debug = _take_debug(list(sys.argv[1:] if args is None else args))
         extra |= {"standalone_mode": False}
-        sys.exit(_exit_code(lambda: super(Commands, self).main(words, *rest, **extra), debug=debug))
+        code = _exit_code(lambda: super(Commands, self).main(words, *rest, **extra), debug=debug)
+        sys.exit(_unless_lost(code))
 
 
 def _take_debug(words: list[str]) -> tuple[list[str], bool]:
@@ -73,14 +81,12 @@ def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
     """Run, print what went wrong, and return the exit code."""
     from draftconv.errors import DraftconvError
 
-    stdout = sys.stdout
     try:
         code = run()
-        return code if isinstance(code, int) else 0
-    except SystemExit:
-        if sys.stdout is not stdout:
-            return 0  # Click put another in its place, because the reader of its help has gone
-        raise
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            raise  # the last words of a library, which Python prints
+        code = error.code
     except click.ClickException as error:
         error.show()
         return 2
@@ -101,18 +107,19 @@ def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
 
         print_fault(error)
         return 2
-    finally:
-        _finish_stdout()
+    return code if isinstance(code, int) else 0
 
 
-def _finish_stdout() -> None:
-    """Flush; a reader that has gone (head, less) is no failure and changes no exit code."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        from draftconv.cli.output import abandon_stdout
+def _unless_lost(code: int) -> int:
+    """A command's exit code, unless what it printed is lost: nobody should take half an output for a whole one."""
+    if (fault := lost()) is None:
+        return code
+    from draftconv.cli.output import print_error
+    from draftconv.errors import WriteError
 
-        abandon_stdout()
+    error = WriteError(f"stdout could not be written: {fault.strerror}")
+    print_error(error)
+    return error.exit_code
 
 
 @click.group(
@@ -129,7 +136,5 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """Entry point."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    guard()
     cli.main()

@@ -6,9 +6,7 @@ untrusted: markup is never interpreted and control characters are shown as escap
 
 from __future__ import annotations
 
-import functools
 import json
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,21 +66,11 @@ def styled(word: str) -> Text:
     return text(word, STYLES.get(word, ""))
 
 
-@functools.cache
-def _console_class() -> type[Console]:
+def console() -> Console:
     from rich.console import Console
 
-    class Screen(Console):
-        def on_broken_pipe(self) -> None:
-            """The reader has gone: the rest goes nowhere, and the exit code stays the command's own."""
-            abandon_stdout()
-
-    return Screen
-
-
-def console() -> Console:
     width = None if sys.stdout.isatty() else 120
-    return _console_class()(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
+    return Console(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
 
 
 def print_json(document: object) -> None:
@@ -92,22 +80,12 @@ def print_json(document: object) -> None:
 
 def write(line: str) -> None:
     """One line on stdout as it is, never wrapped."""
-    try:
-        print(line)
-    except BrokenPipeError:
-        abandon_stdout()
+    print(line)
 
 
 def print_next(argv: Sequence[str]) -> None:
     """The next command, on one line and quoted for a shell."""
     write(f"Next: {safe(shlex.join(argv))}")
-
-
-def abandon_stdout() -> None:
-    """Send what is still to come to nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def print_error(error: DraftconvError) -> None:

@@ -19,6 +19,7 @@ from draftconv.parity.live.process import located
 from draftconv.parity.live.speed import CONCURRENCY, Load, bench, read_speed, result_name
 from draftconv.parity.live.tools import Tool, refuse_missing, run_tool
 from draftconv.parity.report.model import Accuracy, Speed
+from tests.programs import shebang
 
 ENGINES = ("vllm", "sglang", "trtllm")
 SPEED = {
@@ -191,7 +192,7 @@ def stubbed(tmp_path: Path) -> Callable[..., Beside]:
     """A vLLM whose Python is a stub that answers as both programs do."""
     program = tmp_path / "python"
     code = STUB.format(speed=json.dumps(SPEED), scores=json.dumps(SCORES))
-    program.write_text(f"#!{sys.executable} -S\n{code}")
+    program.write_text(shebang("-S") + code)
     program.chmod(0o755)
 
     def made(**changes: Any) -> Beside:

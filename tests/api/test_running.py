@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_a_server_without_extraction_is_told_how_to_start(
     stub.answer = lambda reply: {key: value for key, value in reply.items() if key != "kv_transfer_params"}
     with pytest.raises(EngineError, match="extracts no hidden states") as caught:
         trace(target, prompts, tmp_path / "trace", options(stub))
-    assert caught.value.cure.startswith(f"start it with: vllm serve {target} --host 127.0.0.1")
+    assert caught.value.cure.startswith(f"start it with: vllm serve {shlex.quote(str(target))} --host 127.0.0.1")
     assert str(stub.storage) in caught.value.cure
     assert not (tmp_path / "trace").exists()
 

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -260,8 +261,8 @@ def test_distributed_checkpoints_need_their_exporter(tmp_path: Path, inner: str)
     (tmp_path / "run/config.json").write_text("{}")
     with pytest.raises(NeedsExport, match="run is a distributed training checkpoint") as caught:
         open_checkpoint(tmp_path / "run")
-    wanted = "run/iter_0000100 " if "iter" in inner else "run "
-    assert f"convert_to_hf.py --input-dir {tmp_path}/{wanted}--output-dir" in caught.value.cure
+    wanted = tmp_path / ("run/iter_0000100" if "iter" in inner else "run")
+    assert f"convert_to_hf.py --input-dir {shlex.quote(str(wanted))} --output-dir" in caught.value.cure
 
 
 def test_the_newest_iteration_is_named(tmp_path: Path) -> None:
@@ -270,7 +271,7 @@ def test_the_newest_iteration_is_named(tmp_path: Path) -> None:
         (tmp_path / f"iter_{number:07d}/model/.metadata").touch()
     with pytest.raises(NeedsExport) as caught:
         open_checkpoint(tmp_path)
-    assert "iter_0000010 " in caught.value.cure
+    assert f"{shlex.quote(str(tmp_path / 'iter_0000010'))} " in caught.value.cure
 
 
 def test_training_states_need_their_exporter(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ import contextlib
 import io
 import os
 import pickle
+import shlex
 import struct
 import zipfile
 import zlib
@@ -74,7 +75,7 @@ class Runs:
         self.path = path
 
     def __reduce__(self) -> tuple[object, ...]:
-        return os.system, (f"touch {self.path}",)
+        return os.system, (f"touch {shlex.quote(str(self.path))}",)
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 4, 5])

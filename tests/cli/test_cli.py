@@ -379,6 +379,9 @@ def fails(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         (KeyError("surprise"), 2,
          "Error: KeyError: 'surprise'\n"
          "       This is a fault of draftconv; the same command with --debug shows where\n"),
+        (BrokenPipeError(32, "Broken pipe"), 2,
+         "Error: ConnectionError: [Errno 32] Broken pipe\n"
+         "       This is a fault of draftconv; the same command with --debug shows where\n"),
         (KeyboardInterrupt(), 130, "\nInterrupted: nothing was left behind.\n"),
         (MemoryError(), 2, None),
     ],

@@ -204,7 +204,7 @@ def test_text_is_shown_where_a_tokenizer_can_be_read(
         (tmp_path / "with/tokenizer.json").write_text('{"version": "\x1b[31m"}')
     done = run("parity", LLAMA, broken, "--trace", "with", "--report", "out")
     assert done.exit_code == 1
-    page = (tmp_path / "out/report.md").read_text()
+    page = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     assert ("␣" in page) == (tokenizer == "whole")
     assert ("tokenizer.json of the trace cannot be read" in done.stderr) == (tokenizer == "broken")
     assert "\x1b" not in done.stderr

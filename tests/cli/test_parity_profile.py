@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from draftconv.parity.report import read_report
 from tests.api.test_live_beside import SCORES, SPEED, STUB
 from tests.cli.conftest import Run
 from tests.parity.live.test_real import ENGINE
+from tests.programs import shebang
 from tests.reference.test_fixtures import DATA
 
 ROOT = Path(__file__).parents[2]
@@ -71,9 +71,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("python", PYTHON + measuring),
         ("nvidia-smi", "print('NVIDIA B200, 580.65.06\\n' * 8, end='')"),
     ):
-        (place / name).write_text(f"#!{sys.executable} {'-S' if name != 'vllm' else '-u'}\n{code}\n")
+        (place / name).write_text(f"{shebang('-S' if name != 'vllm' else '-u')}{code}\n")
         (place / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
     return place
 
 
@@ -141,7 +143,7 @@ def test_from_the_profile_to_the_report(run: Run, cand: str, machine: Path, tmp_
     ],
 )
 def test_another_machine(run: Run, cand: str, machine: Path, told: str, refusal: str) -> None:
-    (machine / "nvidia-smi").write_text(f"#!{sys.executable} -S\nprint({told!r}, end='')\n")
+    (machine / "nvidia-smi").write_text(f"{shebang('-S')}print({told!r}, end='')\n")
     words = ["--profile", "b200-vllm", "--launch", "--engine-python", str(machine / "python"), "--run", "run"]
     found = parity(run, cand, *words)
     assert (found.exit_code, refusal in said(found)) == (2, True), found.stderr
@@ -149,7 +151,7 @@ def test_another_machine(run: Run, cand: str, machine: Path, told: str, refusal:
 
 
 def test_a_program_that_is_missing_is_told_before_any_server_starts(run: Run, cand: str, machine: Path) -> None:
-    (machine / "python").write_text(f"#!{sys.executable} -S\nimport sys\nsys.exit('lm_eval' in sys.argv)\n")
+    (machine / "python").write_text(f"{shebang('-S')}import sys\nsys.exit('lm_eval' in sys.argv)\n")
     words = ["--profile", "b200-vllm", "--launch", "--engine-python", str(machine / "python"), "--run", "run"]
     found = parity(run, cand, *words, "--accuracy", "gsm8k")
     assert found.exit_code == 2

@@ -23,9 +23,9 @@ HEAVY = {"torch", "transformers", "safetensors", "jinja2", "huggingface_hub", "p
 
 LISTING = """
 import sys
-from draftconv.cli import cli
+from draftconv.cli import main
 try:
-    cli.main(sys.argv[1:], prog_name="draftconv")
+    main()
 except SystemExit as error:
     assert not error.code, error.code
 print("MODULES", *sorted({name.partition(".")[0] for name in sys.modules}))

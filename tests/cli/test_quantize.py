@@ -71,7 +71,7 @@ def test_a_person_reads_what_will_run_and_how_far_each_weight_went(run: Run) -> 
     assert said.count("INT4 per channel") == len(WEIGHTS) + 1  # the card's, and one for each weight
     assert re.search(r"total [\d.]+ % [\d.]+ % [\d.]+ 1\.25 MB [\d.]+ kB", said)
     assert "Warning" not in said
-    assert said.endswith(f"draftconv parity {LLAMA} out --trace TRACE")
+    assert said.endswith(f"draftconv parity {shlex.quote(str(LLAMA))} out --trace TRACE")
     assert sorted(path.name for path in Path("out").iterdir()) == [
         "README.md", "config.json", "draftconv.json", "model.safetensors",
     ]  # fmt: skip
@@ -243,7 +243,7 @@ def test_inspect_names_the_repack_that_is_served(run: Run) -> None:
     assert seen.exit_code == 1
     said = flat(seen.stdout).partition("Next: ")[2]
     assert said.endswith("--pack compressed-pack")
-    assert run(*said.split()[1:]).exit_code == 0
+    assert run(*shlex.split(said)[1:]).exit_code == 0
     assert run("inspect", "out-vllm", "--for", "vllm:b200", *TARGET).exit_code == 0
     assert run("verify", "out-vllm", "--against", LLAMA).exit_code == 0
 

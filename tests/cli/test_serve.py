@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -18,13 +19,14 @@ import pytest
 from draftconv.api.convert import ConvertOptions
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.parity.live.launch import address, free_port
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, environment
 from tests.parity.live.test_real import ENGINE
 from tests.parity.traces import Recorded
+from tests.programs import shebang
 from tests.reference.test_fixtures import DATA
 
 TARGET, DRAFTER = str(DATA / "targets/llama"), str(DATA / "drafters/llama-eagle3.1")
-PROGRAM = """#!{python} -S
+PROGRAM = """{shebang}
 import json, os, sys
 print(json.dumps([sys.argv[1:], os.environ.get("VLLM_CPU_KVCACHE_SPACE"), open("serve.yaml").read() if os.path.exists("serve.yaml") else None]))
 """  # noqa: E501
@@ -36,7 +38,7 @@ def engine(tmp_path: Path) -> Path:
     place = tmp_path / "engine"
     place.mkdir()
     for name in ("python", "vllm", "trtllm-serve"):
-        (place / name).write_text(PROGRAM.format(python=sys.executable))
+        (place / name).write_text(PROGRAM.format(shebang=shebang("-S")))
         (place / name).chmod(0o755)
     return place / "python"
 
@@ -80,12 +82,28 @@ def test_exec_becomes_the_server(engine: Path, tmp_path: Path) -> None:
     assert "eagle3_layers_to_capture" in done.stderr or "EAGLE-3.1" in done.stderr  # the notes
 
 
-def test_exec_leaves_a_variable_that_is_set(engine: Path, tmp_path: Path) -> None:
+def test_exec_leaves_a_variable_that_is_set(engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     words = ("--for", "vllm:cpu", "--engine-python", str(engine), "--exec")
-    for told, wanted in (({}, "4"), ({"VLLM_CPU_KVCACHE_SPACE": "9"}, "9")):
-        cleared = {"VLLM_CPU_KVCACHE_SPACE": told["VLLM_CPU_KVCACHE_SPACE"]} if told else {}
-        done = started(tmp_path, *words, **cleared)
-        assert json.loads(done.stdout)[1] == wanted
+    assert json.loads(started(tmp_path, *words).stdout)[1] == "4"
+    assert json.loads(started(tmp_path, *words, VLLM_CPU_KVCACHE_SPACE="9").stdout)[1] == "9"
+
+
+@pytest.mark.parametrize("redirect", ["", "2>&-", "2>/dev/full"])
+def test_exec_with_nobody_who_reads_its_notes(redirect: str, engine: Path, tmp_path: Path) -> None:
+    words = ["serve", DRAFTER, "--for", "trtllm", "--target", TARGET, "--engine-python", str(engine), "--exec"]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirect}', "sh", sys.executable, "-m", "draftconv", *words], cwd=tmp_path,
+        env=environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)[0][:2] == [TARGET, "--host"]
+    assert bool(done.stderr) == (not redirect)
+
+
+def test_a_server_does_not_ignore_what_python_ignores(engine: Path, tmp_path: Path) -> None:
+    (engine.parent / "vllm").write_text("#!/bin/sh\nkill -PIPE $$\necho alive\n")
+    done = started(tmp_path, "--for", "vllm", "--engine-python", str(engine), "--exec")
+    assert (done.returncode, done.stdout) == (-signal.SIGPIPE, "")
 
 
 def test_exec_overwrites_nothing(engine: Path, tmp_path: Path) -> None:
@@ -94,6 +112,13 @@ def test_exec_overwrites_nothing(engine: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is another serve.yaml" in done.stderr
     assert (tmp_path / "serve.yaml").read_text() == "mine: 1\n"
+
+
+def test_exec_overwrites_nothing_that_is_no_text(engine: Path, tmp_path: Path) -> None:
+    (tmp_path / "serve.yaml").write_bytes(b"mine: \xe9\n")
+    done = started(tmp_path, "--for", "trtllm", "--engine-python", str(engine), "--exec")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is another serve.yaml" in done.stderr
 
 
 def test_exec_without_the_engine(engine: Path, tmp_path: Path) -> None:

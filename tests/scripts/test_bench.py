@@ -9,10 +9,12 @@ from pathlib import Path
 import bench
 import pytest
 
+from tests.programs import shebang
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 # Stands in for draftconv: copies the weights, and can be told to misbehave.
-STAND_IN = """#!{python}
+STAND_IN = """{shebang}
 import shutil, sys, time
 from pathlib import Path
 {misbehaviour}
@@ -26,7 +28,7 @@ def run_bench(tmp_path: Path, *arguments: str, misbehaviour: str = "") -> subpro
     """Run the benchmark of the stand-in, in a process of its own: a large parent would be measured too."""
     program = tmp_path / "program" / "draftconv"
     program.parent.mkdir()
-    program.write_text(STAND_IN.format(python=sys.executable, misbehaviour=misbehaviour))
+    program.write_text(STAND_IN.format(shebang=shebang(), misbehaviour=misbehaviour))
     program.chmod(0o755)
     start = "import sys, pathlib, bench; sys.exit(bench.main(sys.argv[2:], pathlib.Path(sys.argv[1])))"
     work = ["convert", "--quick", "--runs", "2", "--dir", str(tmp_path / "work")]

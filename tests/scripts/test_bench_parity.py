@@ -21,6 +21,7 @@ from draftconv.parity.replay import Arm, replay
 from draftconv.parity.request import Request
 from draftconv.reference.counts import Counts
 from tests.parity.traces import DATA, make_trace
+from tests.programs import shebang
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "scripts" / "specs" / "tiny-eagle3.json"
@@ -48,7 +49,7 @@ def named(rows: Sequence[Row], end: str) -> Row:
 @pytest.mark.slow
 def test_the_miniature_has_every_figure(tmp_path: Path) -> None:
     program = tmp_path / "draftconv"
-    program.write_text(f"#!{sys.executable}\nfrom draftconv.cli import main\nmain()\n")
+    program.write_text(f"{shebang()}from draftconv.cli import main\nmain()\n")
     program.chmod(0o755)
     start = "import sys, pathlib, bench; sys.exit(bench.main(sys.argv[2:], pathlib.Path(sys.argv[1])))"
     options = ["parity", "--quick", "--runs", "1", "--threads", "1", "--dir", str(tmp_path / "work")]

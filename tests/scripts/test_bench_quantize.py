@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import bench_quantize
 import pytest
 from measuring import BenchError, Run, Section
 
+from tests.programs import shebang
+
 # Stands in for draftconv: copies the weights, and can be told to misbehave.
-STAND_IN = """#!{python}
+STAND_IN = """{shebang}
 import shutil, sys, time
 from pathlib import Path
 recipe = sys.argv[sys.argv.index("--recipe") + 1]
@@ -22,7 +23,7 @@ shutil.copy(Path(sys.argv[2], "model.safetensors"), sys.argv[3])
 
 
 # Stands in for the Python that has the packages: holds memory, writes nothing.
-PEER = """#!{python}
+PEER = """{shebang}
 held = b"x" * ({megabytes} << 20)
 """
 
@@ -37,13 +38,13 @@ def peers(tmp_path: Path, *, megabytes: int = 0) -> None:
     """Put packages there that take so much memory."""
     python = tmp_path / "oracles/bin/python"
     python.parent.mkdir(parents=True)
-    python.write_text(PEER.format(python=sys.executable, megabytes=megabytes))
+    python.write_text(PEER.format(shebang=shebang(), megabytes=megabytes))
     python.chmod(0o755)
 
 
 def measured(tmp_path: Path, misbehaviour: str = "") -> Section:
     program = tmp_path / "draftconv"
-    program.write_text(STAND_IN.format(python=sys.executable, misbehaviour=misbehaviour))
+    program.write_text(STAND_IN.format(shebang=shebang(), misbehaviour=misbehaviour))
     program.chmod(0o755)
     options = argparse.Namespace(quick=True, dir=tmp_path / "work", keep=False, runs=1)
     return bench_quantize.measure(options, program)

@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from draftconv.api.profiles import find_profile, profile_names
+from tests.programs import shebang
 
 ROOT = Path(__file__).parents[2]
 SUITES = ("mt-bench", "gsm8k", "humaneval")
-DRAFTCONV = f"""#!{sys.executable} -S
+DRAFTCONV = f"""{shebang("-S")}
 import json, os, pathlib, sys
 words = sys.argv[1:]
 with open(os.environ["ASKED"], "a") as asked:
@@ -52,7 +53,7 @@ class Machine:
                 "CODES": json.dumps(named),
             },
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
         )
 

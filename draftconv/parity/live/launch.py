@@ -72,7 +72,7 @@ def launched(launch: Launch, port: int, directory: Path, environment: Mapping[st
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in launch.files.items():
-        (directory / name).write_text(text)
+        (directory / name).write_text(text, encoding="utf-8")
     log = directory / LOG
     argv = launch.on(port).located()
     variables = {**launch.environment, **environment}

@@ -17,6 +17,8 @@ from draftconv.errors import EngineError
 
 GRACE = 30.0
 """Seconds that an engine has to end by itself."""
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""How a process is asked to end, beside Ctrl-C."""
 _TAIL = 64_000
 _FAULT = re.compile(r"\w+(?:Error|Exception): \S|\bValue error, ")
 _ASIDE = re.compile(r"\b(?:DEBUG|INFO|WARNING)\b")
@@ -30,8 +32,8 @@ def engine_process(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program and end it, and everything that it started, however this is left.
 
-    SIGTERM and a closed terminal end this process as Ctrl-C does, so the program ends then too; only SIGKILL leaves
-    it behind.
+    SIGTERM, SIGQUIT and a closed terminal end this process as Ctrl-C does, so the program ends then too; SIGKILL
+    leaves it behind.
 
     Args:
         log: gets its output and its errors. `directory`: where it runs.
@@ -104,7 +106,7 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind the stack, as Ctrl-C does, unless they are ignored (nohup) or handled already.
+    """What ends a process unwinds the stack, as Ctrl-C does, unless it is ignored (nohup) or handled already.
 
     Only the main thread may say so.
     """
@@ -115,7 +117,7 @@ def _terminable() -> Iterator[None]:
     def unwind(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    ours = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
         signal.signal(number, unwind)
     try:

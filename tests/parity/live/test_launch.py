@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ SERVER = """
 import http.server, pathlib, subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 pathlib.Path("child").write_text(str(child.pid))
-print("serving", pathlib.Path("serve.yaml").read_text())
+print("serving", pathlib.Path("serve.yaml").read_text(), flush=True)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers()
@@ -81,30 +83,57 @@ def test_one_that_does_not_listen_to_sigterm_is_killed(tmp_path: Path, monkeypat
     assert until(lambda: not alive(int((tmp_path / "child").read_text())))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_it_is_gone_when_we_are_stopped(tmp_path: Path, number: int) -> None:
-    ours = f"""
-import sys, time
+OURS = """
+import signal, sys, time
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+if ignored := int(sys.argv[1]):
+    signal.signal(ignored, signal.SIG_IGN)
+sys.path.insert(0, {root!r})
 from tests.parity.live.test_launch import server
 from draftconv.parity.live.launch import free_port, launched
-with launched(server(), free_port(), Path({str(tmp_path)!r})):
+with launched(server(), free_port(), Path({place!r})):
     print("ready", flush=True)
     time.sleep(600)
 """
-    us = subprocess.Popen([sys.executable, "-c", ours], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+@contextmanager
+def us(place: Path, ignored: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    """A program with a server in `place` that is ready; one signal may be ignored from its start, as nohup does."""
+    ours = OURS.format(root=str(Path(__file__).parents[3]), place=str(place))
+    argv = [sys.executable, "-c", ours, str(int(ignored))]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
-        assert us.stdout
-        assert us.stdout.readline() == b"ready\n"
-        us.send_signal(number)
-        assert us.wait(20) != 0
+        assert process.stdout
+        assert process.stdout.readline() == b"ready\n"
+        yield process
     finally:
-        us.kill()
-        us.wait()
-        if us.stdout:
-            us.stdout.close()
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_it_is_gone_when_we_are_stopped(tmp_path: Path, number: int) -> None:
+    with us(tmp_path) as process:
+        process.send_signal(number)
+        assert process.wait(20) != 0
     assert until(lambda: not alive(int((tmp_path / "child").read_text())))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_what_a_caller_ignores_stops_nothing(tmp_path: Path, number: int) -> None:
+    """nohup, or a background job of a shell: the run goes on, and can still be ended with its server."""
+    with us(tmp_path, ignored=number) as process:
+        process.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        child = int((tmp_path / "child").read_text())
+        assert alive(child)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) != 0
+    assert until(lambda: not alive(child))
 
 
 def test_a_server_that_ends_by_itself_says_why(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from draftconv.engines.kernels import CHIPS
 from draftconv.errors import EngineError
 from draftconv.parity.live.chosen import LINES, chosen, chosen_in
 from draftconv.parity.live.machine import DEVICES, PACKAGES, Machine, engine_build, look, refuse_other
+from tests.programs import shebang
 
 AMD = {"asic": {"market_name": "AMD Instinct MI325X"}, "driver": {"name": "amdgpu", "version": "6.14.14"}}
 UNNAMED = {"asic": {"market_name": "N/A", "device_id": "0x74a5"}, "driver": {"version": "6.8"}}
@@ -29,7 +30,7 @@ def install(tmp_path: Path) -> Install:
         for name, told in programs.items():
             code = f"print({told!r})" if isinstance(told, str) else f"import sys; sys.exit({told})"
             file = tmp_path / name.replace("_", "-")
-            file.write_text(f"#!{sys.executable} -S\n{code}\n")
+            file.write_text(f"{shebang('-S')}{code}\n")
             file.chmod(0o755)
         return {"PATH": str(tmp_path)}
 
