@@ -50,7 +50,8 @@ def other_grouping(reading: Reading) -> str | None:
     misfits = []
     for canonical, name in {**reading.fates.loaded, **reading.fates.packed}.items():
         scale = reading.view.tensors.get(f"{name.rpartition('.')[0]}.{suffix}")
-        if canonical in shapes and scale is not None and len(scale.shape) == 2:
+        weight = canonical in shapes and canonical.endswith(".weight")  # a bias lies beside the same scale
+        if weight and scale is not None and len(scale.shape) == 2:
             inputs = shapes[canonical].shape[1]
             if scale.shape[axis] * (inputs if group == ROW else group) != inputs:
                 misfits.append(f"{canonical} has {scale.shape[axis]} scales for {inputs} inputs")

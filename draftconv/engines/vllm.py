@@ -24,7 +24,7 @@ from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, fusion, without
 from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.kernels import CHIPS, Chip
-from draftconv.engines.loading import Fate, fused_parts, sort_fates
+from draftconv.engines.loading import Causes, Fate, fused_parts, sort_fates
 from draftconv.engines.quantized import clash, numbered_names
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 from draftconv.engines.shapes import BY_INPUT, BY_OUTPUT
@@ -77,7 +77,8 @@ MODELOPT_ALGORITHMS = frozenset(
 UNCAPPED_ROPES = frozenset({"default", "linear", "llama3", "ntk", "proportional"})
 """Rope kinds under which a short max_position_embeddings is raised to the served length (config/speculative.py)."""
 
-LATER_NORM: checks.Causes = (("vllm-later-norm", r"\.hidden_norm\."),)
+LATER_NORM: Causes = (("vllm-later-norm", r"\.hidden_norm\."),)
+MISNAMED: Causes = (*LATER_NORM, ("vllm-bias-dropped", r"\.bias$"))
 
 SPECULATORS_CLASSES: Mapping[str, Kind] = {"llama": "llama", "qwen3": "qwen3"}
 """transformer_layer_config.model_type → class (transformers_utils/configs/speculators/algos.py)."""
@@ -182,7 +183,8 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
         {"embed_tokens.weight": "fatal", **({"lm_head.weight": "fatal"} if mla else {})},
     )
     lent = {"lm_head.weight"} | ({"embed_tokens.weight"} if built.target_hidden == built.hidden else set())
-    return Reading(view, config, spec, fates, built, truth, target, frozenset(lent if fused else {*lent, "fc.weight"}))
+    lent |= set() if fused else {"fc.weight"}
+    return Reading(view, config, spec, fates, built, truth, target, frozenset(lent), MISNAMED)
 
 
 def _aux(config: Config, eagle: Config, kind: Kind) -> int:
