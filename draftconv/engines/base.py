@@ -201,9 +201,7 @@ class Reading:
         What is stored under a name that no rule places is missing like what is not stored at all, unless
         a rule of its own tells of the name: `misnamed`, and whatever stops the load.
         """
-        told = {
-            part for part, name in self.unplaced.items() if name in self.fates.fatal or cause(name, self.misnamed)
-        }
+        told = {part for part, name in self.unplaced.items() if name in self.fates.fatal or cause(name, self.misnamed)}
         present = {*self.fates.loaded, *self.fates.packed, *self.lent, *OPTIONAL, *told}
         return tuple(name for name in self.wanted if name not in present)
 

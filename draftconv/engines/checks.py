@@ -213,6 +213,7 @@ UNKNOWN_TAPS = "the layers it was trained on are unknown; give --aux-convention 
 
 # ── tensors that reach no module, modules that get no tensor ─────────────────────────
 
+
 def skipped(code: str, causes: Causes) -> Check:
     """Needed tensors that the loader skips for the cause `code`; for any other cause if it is in no row.
 

@@ -394,6 +394,8 @@ RULES: tuple[Rule, ...] = (
          "a linear that is not matched by its runtime name is built plain; packed tensors are dropped silently, "
          "8-bit ones are read without their scales",
          _MATCHED, "inferred", clash("excluded", "packed", "bytes")),
+    Rule("sglang-scales-missing", "mis-read", "scales and zero points that are not found stay as they were made",
+         _MATCHED, "inferred", declared.unscaled),
     Rule("sglang-missing-tensor", "mis-read", "missing tensors are not reported; the module keeps uninitialised memory",
          _BOTH, "run", checks.missing_tensors),
     Rule("sglang-prefix", "mis-read", "the MLA class prepends `model.` itself and drops names that have it (the Llama "

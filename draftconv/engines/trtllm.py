@@ -18,7 +18,7 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla, Taps
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import HEAD, expected
-from draftconv.engines import checks
+from draftconv.engines import checks, declared
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, without
 from draftconv.engines.checks import QUANT_FILE, compare, listed, skipped
@@ -271,14 +271,13 @@ def _awq_parts(reading: Reading) -> str | None:
     parts = next((AWQ[name] for name in names if name and name in AWQ), None)
     if parts is None:
         return None
-    tensors = reading.view.tensors
-    packed = {name: part for part, name in reading.fates.loaded.items() if tensors[name].dtype in ("U8", "I8")}
-    wanted = (
-        f"{name.removesuffix('.weight')}.{suffix}"
-        for name, part in packed.items()
-        for suffix in (*parts, *(("pre_quant_scale",) if part.endswith(SMOOTHED) else ()))
-    )
-    return listed([name for name in wanted if name not in tensors])
+    packed = [part for part, name in reading.fates.loaded.items() if reading.view.tensors[name].dtype in ("U8", "I8")]
+    wanted = ((part, (*parts, *(("pre_quant_scale",) if part.endswith(SMOOTHED) else ()))) for part in packed)
+    return listed([
+        reading.gap(f"{part.removesuffix('.weight')}.{suffix}")
+        for part, suffixes in wanted for suffix in suffixes
+        if suffix not in reading.fates.beside.get(part, ())
+    ])  # fmt: skip
 
 
 def _joined_scales(reading: Reading) -> str | None:
@@ -452,6 +451,8 @@ RULES: tuple[Rule, ...] = (
     Rule("trtllm-packed-undeclared", "refused", "packed weights need hf_quant_config.json or quantization_config",
          _MODEL_CONFIG, "read", checks.undeclared_packed),
     # ── loads, but computes something else ─────────────────────────────────────────
+    Rule("trtllm-scales-missing", "mis-read", "scales and zero points that are not found stay as they were made",
+         "_torch/modules/linear.py, main 2026 H2", "inferred", declared.unscaled),
     Rule("trtllm-missing-tensor", "mis-read",
          "a plain module without tensors is skipped silently and stays as it was made",
          _MAPPER, "read", _missing),

@@ -35,7 +35,15 @@ def status(engine: str, change: Change, facts: Facts = QUANTIZED, spec: str = ""
 
 def gptq(listed: object = None) -> Change:
     def change(view: FakeView) -> FakeView:
-        packed = {name.replace("weight_packed", "qweight"): ref for name, ref in view.pack(*PARTS).tensors.items()}
+        columns = {"weight_packed": "qweight", "weight_scale": "scales"}
+        packed = {
+            f"{stem}.{columns.get(suffix, suffix)}" if stem else suffix: ref
+            for stem, _, suffix, ref in (
+                (*name.rpartition("."), ref) for name, ref in view.pack(*PARTS).tensors.items()
+            )
+        }
+        words = {name: ref for name, ref in packed.items() if name.endswith("qweight")}
+        packed |= {name.replace("qweight", "qzeros"): ref for name, ref in words.items()}
         config = {"quant_method": "gptq", "bits": 4, "modules_in_block_to_quantize": listed}
         return FakeView(view.config, packed).set(quantization_config=config)
 
