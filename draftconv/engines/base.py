@@ -186,8 +186,11 @@ class Reading:
 
     @cached_property
     def lost(self) -> Mapping[str, str]:
-        """Those of `unplaced` that are needed, by the drafter's forward pass or a module, and skipped silently."""
-        needed = {*expected(self.truth), *self.wanted}
+        """Those of `unplaced` that are needed, by the drafter's forward pass or a module, and skipped silently.
+
+        Nothing is lost of what gives way to the target's.
+        """
+        needed = {*expected(self.truth), *self.wanted} - self.lent
         return {
             part: name
             for part, name in self.unplaced.items()

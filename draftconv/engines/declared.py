@@ -18,13 +18,15 @@ SCALES: Mapping[str, tuple[str, int]] = {"compressed-tensors": ("weight_scale", 
 """Method → what its scales are called, and the axis along which the groups of a row lie."""
 
 BESIDE: Mapping[str, tuple[str, ...]] = {
-    "compressed-tensors": ("weight_scale",), "quark": ("weight_scale",), "gptq": ("scales", "qzeros"),
+    "compressed-tensors": ("weight_scale",), "quark": ("weight_scale",), "gptq": ("scales",),
     "awq": ("scales", "qzeros"), "auto-round": ("scales", "qzeros"),
     "FP8": ("weight_scale", "input_scale"), "NVFP4": ("weight_scale", "weight_scale_2", "input_scale"),
     "NVFP4_AWQ": ("weight_scale", "weight_scale_2", "input_scale"), "W4A16_NVFP4": ("weight_scale", "weight_scale_2"),
     "FP8_PER_CHANNEL_PER_TOKEN": ("weight_scale",), "MXFP8": ("weight_scale",), "W4A8_NVFP4_FP8": ("weight_scale",),
 }  # fmt: skip
-"""Method, or ModelOpt's algorithm → what every quantized weight has beside it. Others have more than one spelling."""
+"""Method, or ModelOpt's algorithm → what every quantized weight has beside it. Others have more than one spelling.
+
+Zero points of GPTQ are not looked at: vLLM (run) and SGLang (read) go by `sym`."""
 
 
 def unnamed_method(reading: Reading) -> str | None:

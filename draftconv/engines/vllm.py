@@ -142,13 +142,18 @@ def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool, redu
     parts = fused_parts(bare)
     if all(part in wanted for part in parts):
         return parts
-    if name.endswith(".bias") and not name.startswith("model."):
+    if name.endswith(".bias") and all(_has_module(part.removesuffix("bias"), wanted) for part in parts):
         return "dropped"
     if re.fullmatch(r"layers\.[1-9]\d*\.hidden_norm\.weight", bare):
         return "dropped"  # built in every layer, read in the first only
     if bare in ("mask_hidden", "input_norm.weight") and not mla:
         return "dropped"
     return "fatal"
+
+
+def _has_module(stem: str, wanted: Collection[str]) -> bool:
+    """Whether a module is built, whose biases are passed over where it has none."""
+    return any(name.startswith(stem) for name in wanted)
 
 
 def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> Reading:

@@ -140,6 +140,8 @@ def needless(spec: str, told: str, name: str) -> bool:
         return not module.endswith(("o_proj", "down_proj"))
     if told == "ModelOpt W4A16_AWQ":
         return suffix in ("weight_scale_2", "input_scale")
+    if told == "GPTQ":
+        return suffix == "qzeros"
     # Without it, TensorRT-LLM scales the activations of FP8 and FP4 as they come.
     return suffix == "input_scale" and spec.startswith("trtllm") and told != "ModelOpt W4A8_AWQ"
 
