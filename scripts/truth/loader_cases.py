@@ -327,6 +327,24 @@ SYNONYMS: tuple[Case, ...] = (
          ("vllm-unknown-tensor",), NO_PLACE),
 )  # fmt: skip
 
+
+def rounded(name: str) -> Change:
+    """One plain tensor as FP8 with a scale per row beside it."""
+
+    def change(d: Directory) -> Directory:
+        weight = d.tensors[f"{name}.weight"].float()
+        scale = weight.abs().amax(1, keepdim=True) / 448
+        return d.put(f"{name}.weight", (weight / scale).to(torch.float8_e4m3fn)).put(f"{name}.weight_scale", scale)
+
+    return change
+
+
+UNASKED: tuple[Case, ...] = tuple(
+    Case(f"{name} quantized", f"{base}@fp8", rounded(name), ("vllm-excluded",), NO_PLACE)
+    for base, name in ((L, "embed_tokens"), (L, "lm_head"), (L, "fc"), (M31, "lm_head"), (M31, "fc"))
+)
+"""Modules that are built plain, whatever is declared or because nothing names them."""
+
 LACKING: tuple[Case, ...] = (
     Case("mlp_bias without biases", "llama-mlp-biased", lambda d: d.drop(".bias"), ("vllm-bias-half",)),
     Case("no up_proj.bias", "llama-mlp-biased", lambda d: d.drop("up_proj.bias"), ("vllm-bias-half",)),
@@ -760,6 +778,7 @@ CASES: Sequence[Case] = (
     sound("static FP8", f"{M}@fp8", static_fp8(one=True), run=True),
     *REFUSED,
     *SYNONYMS,
+    *UNASKED,
     *MISREAD,
     *LACKING,
 )
