@@ -556,7 +556,7 @@ RULES: tuple[Rule, ...] = (
          "plain tensor is cast into it without a word",
          _MATCHED, "run", clash("not excluded", "bytes")),
     Rule("vllm-scales-missing", "mis-read", "scales and zero points that are not found stay as they were made",
-         _MATCHED, "inferred", declared.unscaled),
+         _MATCHED, "run", declared.unscaled),
     Rule("vllm-missing-tensor", "mis-read", "missing tensors are not reported: norms stay one, weights uninitialised",
          _LOADERS, "run", checks.missing_tensors),
     Rule("vllm-cut", "mis-read", "of a projection with more rows (o and down: columns) than are built, the first are "
