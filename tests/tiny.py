@@ -142,6 +142,8 @@ VARIANTS: Mapping[str, Variant] = {
         Variant("mha", replace(BASE, attention=gqa(kv_heads=4))),
         Variant("head-dim", replace(BASE, attention=gqa(head_dim=24))),
         Variant("bias", replace(BASE, attention=gqa(qkv_bias=True, o_bias=True))),
+        Variant("qkv-bias", replace(BASE, attention=gqa(qkv_bias=True))),
+        Variant("every-bias", replace(BASE, attention=gqa(qkv_bias=True, o_bias=True), mlp_bias=True, layers=2)),
         Variant("qk-norm", replace(BASE, attention=gqa(qk_norm=True, head_dim=24))),
         Variant("two-layers", replace(BASE, layers=2)),
         Variant("three-layers-qk-norm", replace(BASE, layers=3, attention=gqa(qk_norm=True))),

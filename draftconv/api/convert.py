@@ -235,6 +235,7 @@ def plan_drafter(
             work = work.with_facts("its weights were dequantized", quantization=None)
         else:
             floats, packed = packing.apart(stored, options.unpack)
+            packing.refuse_heads(packed)
             work = packing.dequantize(work, floats, passes.float_dtype(options.dtype))
             work = packing.without_quantized(work, packed)
             joined = _joined(drafter, packed)

@@ -10,10 +10,11 @@ from draftconv.api.work import ChangeKind, Packed, Work
 from draftconv.checkpoint import Computation, Computed, Copy, PlannedTensor, show, show_some
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
+from draftconv.drafter.tensors import HEAD
 from draftconv.engines import EngineSpec
 from draftconv.engines.naming import ignore_names, module_names, wide_modules, wide_names
 from draftconv.errors import Refused, UsageError, did_you_mean
-from draftconv.quantization.exclusions import WEIGHT, fused_with
+from draftconv.quantization.exclusions import NO_HEADS, WEIGHT, fused_with
 from draftconv.quantization.recipes import FormatName
 from draftconv.quantization.scheme import GRIDS, InputScheme, Per, ScaleDtype, Scheme, WeightScheme
 
@@ -229,6 +230,20 @@ def apart(stored: Stored, modules: Sequence[str]) -> tuple[Stored, Stored]:
     return replace(stored, modules={module: stored.modules[module] for module in modules}), replace(
         stored, modules=rest
     )
+
+
+def refuse_heads(stored: Stored) -> None:
+    """Keep a quantized head from being packed again.
+
+    Raises:
+        Refused: the head is quantized.
+    """
+    if HEAD.removesuffix(WEIGHT) in stored.modules:
+        raise Refused(
+            "the head of this drafter is quantized",
+            why=NO_HEADS,
+            cure="add --unpack lm_head to write the floats that it stands for",
+        )
 
 
 def same_integers(stored: Stored, form: Format, *, lossy: bool) -> tuple[Scheme, bool]:

@@ -180,7 +180,8 @@ def o_bias(work: Work, spelling: Spelling) -> Work:
         return work
     for layer in range(work.facts.layers):
         stem = f"layers.{layer}.self_attn"
-        dtype = work.tensors[f"{stem}.o_proj.weight"].dtype
+        packed = f"{stem}.o_proj.weight" not in work.tensors
+        dtype = work.tensors[f"{stem}.q_proj.bias" if packed else f"{stem}.o_proj.weight"].dtype
         work = work.put(zeros(f"{stem}.o_proj.bias", dtype, (work.facts.hidden,)))
         work = work.declare("added", f"{stem}.o_proj.bias", "zeros: attention_bias builds it, and it would be garbage")
     return work

@@ -26,7 +26,7 @@ from draftconv.engines import EngineSpec, parse_engine
 from draftconv.engines.kernels import Deployment, resolve, widest
 from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
-from draftconv.quantization.exclusions import WEIGHT, Selection, fused_with, select
+from draftconv.quantization.exclusions import WEIGHT, Selection, fused_with, refuse_heads, select
 from draftconv.quantization.oracles import BackendName
 from draftconv.quantization.recipes import Recipe, find_recipe
 from draftconv.quantization.scheme import Scheme
@@ -125,9 +125,9 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     """Decide and check a quantization without writing anything.
 
     Raises:
-        Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the drafter is
-            quantized already, the backend does not have the scheme, or what would be written would not
-            be read rightly.
+        Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the recipe quantizes
+            the head, the drafter is quantized already, the backend does not have the scheme, or what would be
+            written would not be read rightly.
         Undecided: the source can be read in several ways.
         UsageError: unknown recipe or engine, several engines that need different files, no calibration,
             a backend whose package is missing or does not start.
@@ -141,6 +141,7 @@ def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = Tr
     deployments = {str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs}
     deployment = _one(deployments) if deployments else widest(recipe)
     selection = select(recipe, drafter.facts)
+    refuse_heads(recipe, selection)
     faults = tuple(_slower(specs, deployment, drafter, selection, options.tp))
     _refuse_uncalibrated(deployment, options)
     rounding = decide(options.backend, recipe, deployment, options.calibrate, options.device)

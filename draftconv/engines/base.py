@@ -22,7 +22,7 @@ from draftconv.drafter.facts import Facts, Mla, Taps
 from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import OPTIONAL, Expected, expected
-from draftconv.engines.loading import Fates, fused_parts, is_fused
+from draftconv.engines.loading import Causes, Fates, cause, fused_parts, is_fused, plain_name
 from draftconv.engines.serving import ServeCommand, Start
 
 Status = Literal["loads", "mis-read", "refused", "undecided"]
@@ -95,6 +95,7 @@ class Reading:
         built: the facts the engine builds from config.json alone.
         truth: what the drafter really is.
         lent: canonical tensors that the target's stand in for when the file has none.
+        misnamed: why a name is not looked for although its module is built, where a rule of its own says so.
         known: codes of problems (`drafter.problems`) that were found in the drafter.
     """
 
@@ -106,6 +107,7 @@ class Reading:
     truth: Facts
     target: Target | None
     lent: frozenset[str] = frozenset()
+    misnamed: Causes = ()
     known: frozenset[str] = frozenset()
 
     @property
@@ -178,14 +180,17 @@ class Reading:
         return {
             part: name
             for name in (*self.fates.dropped, *self.fates.fatal)
-            for part in fused_parts(_LATER_NORM.sub(r"\1.input_layernorm.", canonical_name(name)))
+            for part in fused_parts(_LATER_NORM.sub(r"\1.input_layernorm.", canonical_name(plain_name(name))))
             if part not in self.fates.loaded and part not in self.fates.packed
         }
 
     @cached_property
     def lost(self) -> Mapping[str, str]:
-        """Those of `unplaced` that the drafter's forward pass needs and the loader skips silently."""
-        needed = expected(self.truth)
+        """Those of `unplaced` that are needed, by the drafter's forward pass or a module, and skipped silently.
+
+        Nothing is lost of what gives way to the target's.
+        """
+        needed = {*expected(self.truth), *self.wanted} - self.lent
         return {
             part: name
             for part, name in self.unplaced.items()
@@ -194,9 +199,19 @@ class Reading:
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """Canonical tensors the engine builds, the directory does not hold, and nothing stands in for."""
-        present = {*self.fates.loaded, *self.fates.packed, *self.unplaced, *self.lent, *OPTIONAL}
+        """Canonical tensors that the engine builds and that it gets from nowhere.
+
+        What is stored under a name that no rule places is missing like what is not stored at all, unless
+        a rule of its own tells of the name: `misnamed`, and whatever stops the load.
+        """
+        told = {part for part, name in self.unplaced.items() if name in self.fates.fatal or cause(name, self.misnamed)}
+        present = {*self.fates.loaded, *self.fates.packed, *self.lent, *OPTIONAL, *told}
         return tuple(name for name in self.wanted if name not in present)
+
+    def gap(self, name: str) -> str:
+        """One of `missing` in words."""
+        stored = self.unplaced.get(name)
+        return f"{name} (stored as {stored}, which is not looked for)" if stored else name
 
 
 @dataclass(frozen=True, slots=True)

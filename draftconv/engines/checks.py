@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 
 from draftconv.checkpoint import show_some
 from draftconv.drafter.config import Config
-from draftconv.drafter.facts import Gqa, Mla, Taps
+from draftconv.drafter.facts import Mla, Taps
 from draftconv.drafter.problems import KINDS
 from draftconv.engines.base import Reading
 from draftconv.engines.building import defaults
+from draftconv.engines.loading import Causes, cause
 
 QUANT_FILE = "hf_quant_config.json"
 AMD = frozenset({"mi300x", "mi325x", "mi350"})
@@ -212,26 +213,24 @@ UNKNOWN_TAPS = "the layers it was trained on are unknown; give --aux-convention 
 
 # ── tensors that reach no module, modules that get no tensor ─────────────────────────
 
-Causes = tuple[tuple[str, str], ...]
-"""(rule code, pattern of file names): why a loader skips a tensor, first match first."""
-
 
 def skipped(code: str, causes: Causes) -> Check:
-    """Needed tensors that the loader skips for the cause `code`; for any other cause if it is in no row."""
+    """Needed tensors that the loader skips for the cause `code`; for any other cause if it is in no row.
+
+    Where the module is built only its name can be the cause (`Reading.misnamed`).
+    """
 
     def check(reading: Reading) -> str | None:
         others = {row for row, _ in causes}
-        return listed([
-            name for name in reading.lost.values()
-            if (why := cause(name, causes)) == code or (why is None and code not in others)
-        ])  # fmt: skip
+        found = []
+        for part, name in reading.lost.items():
+            why = cause(name, reading.misnamed if part in reading.wanted else causes)
+            unnamed = why is None and part not in reading.wanted and code not in others
+            if why == code or unnamed:
+                found.append(name)
+        return listed(found)
 
     return check
-
-
-def cause(name: str, causes: Causes) -> str | None:
-    """The rule that speaks of a skipped tensor; None when no row does."""
-    return next((code for code, pattern in causes if re.search(pattern, name)), None)
 
 
 def ignored(reading: Reading) -> str | None:
@@ -259,20 +258,20 @@ def embedding_lost(reading: Reading) -> str | None:
 
 
 def half_biased(reading: Reading) -> str | None:
-    """Biases that a flag builds and the file does not hold."""
-    built = reading.built.attention
-    biased = isinstance(built, Gqa) and (built.qkv_bias or built.o_bias)
-    return listed([name for name in reading.missing if name.endswith("_proj.bias")]) if biased else None
+    """Biases of projections that a flag builds and the file does not hold."""
+    return listed([reading.gap(name) for name in reading.missing if name.endswith("_proj.bias")])
 
 
 def missing_tensors(reading: Reading) -> str | None:
     """Tensors that are built and not stored, but for those with rules of their own: d2t, and biases of one flag."""
-    return listed([name for name in reading.missing if not name.endswith(("d2t", "_proj.bias"))])
+    return listed([reading.gap(name) for name in reading.missing if not name.endswith(("d2t", "_proj.bias"))])
 
 
 def d2t_missing(reading: Reading) -> str | None:
-    """A reduced vocabulary whose map the file does not hold."""
-    return "draft_vocab_size is smaller than vocab_size" if "d2t" in reading.missing else None
+    """A reduced vocabulary whose map the engine gets from nowhere."""
+    if "d2t" not in reading.missing:
+        return None
+    return reading.gap("d2t") if "d2t" in reading.unplaced else "draft_vocab_size is smaller than vocab_size"
 
 
 def joined(code: str, *dtypes: str) -> Check:

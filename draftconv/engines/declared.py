@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from draftconv.checkpoint.dtypes import FLOATS
 from draftconv.drafter.tensors import expected
 from draftconv.engines.base import Reading
-from draftconv.engines.checks import compressed_groups, listed, quant_method
+from draftconv.engines.checks import compressed_groups, listed, modelopt_algorithm, quant_method
 from draftconv.engines.matching import told
 
 ROW = -1
@@ -15,6 +16,17 @@ ROW = -1
 SCALES: Mapping[str, tuple[str, int]] = {"compressed-tensors": ("weight_scale", 1), "gptq": ("scales", 0),
                                          "awq": ("scales", 0)}  # fmt: skip
 """Method → what its scales are called, and the axis along which the groups of a row lie."""
+
+BESIDE: Mapping[str, tuple[str, ...]] = {
+    "compressed-tensors": ("weight_scale",), "quark": ("weight_scale",), "gptq": ("scales",),
+    "awq": ("scales", "qzeros"), "auto-round": ("scales", "qzeros"),
+    "FP8": ("weight_scale", "input_scale"), "NVFP4": ("weight_scale", "weight_scale_2", "input_scale"),
+    "NVFP4_AWQ": ("weight_scale", "weight_scale_2", "input_scale"), "W4A16_NVFP4": ("weight_scale", "weight_scale_2"),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("weight_scale",), "MXFP8": ("weight_scale",), "W4A8_NVFP4_FP8": ("weight_scale",),
+}  # fmt: skip
+"""Method, or ModelOpt's algorithm → what every quantized weight has beside it. Others have more than one spelling.
+
+Zero points of GPTQ are not looked at: vLLM (run) and SGLang (read) go by `sym`."""
 
 
 def unnamed_method(reading: Reading) -> str | None:
@@ -50,7 +62,8 @@ def other_grouping(reading: Reading) -> str | None:
     misfits = []
     for canonical, name in {**reading.fates.loaded, **reading.fates.packed}.items():
         scale = reading.view.tensors.get(f"{name.rpartition('.')[0]}.{suffix}")
-        if canonical in shapes and scale is not None and len(scale.shape) == 2:
+        weight = canonical in shapes and canonical.endswith(".weight")  # a bias lies beside the same scale
+        if weight and scale is not None and len(scale.shape) == 2:
             inputs = shapes[canonical].shape[1]
             if scale.shape[axis] * (inputs if group == ROW else group) != inputs:
                 misfits.append(f"{canonical} has {scale.shape[axis]} scales for {inputs} inputs")
@@ -66,3 +79,35 @@ def _group(reading: Reading, method: str) -> int | None:
         strategy = weights.text("strategy") if weights else None
         return ROW if strategy == "channel" else weights.size("group_size") if weights and strategy == "group" else None
     return reading.config.section("quantization_config").integer("group_size") if method in SCALES else None
+
+
+def unscaled(reading: Reading) -> str | None:
+    """Scales and zero points of quantized weights that the engine gets from nowhere."""
+    suffixes = _beside(reading)
+    stops = {part for part, name in reading.unplaced.items() if name in reading.fates.fatal}
+    found = []
+    for canonical in _quantized(reading):
+        stem = canonical.removesuffix(".weight")
+        there = reading.fates.beside.get(canonical, frozenset())
+        found += [part for suffix in suffixes if suffix not in there and (part := f"{stem}.{suffix}") not in stops]
+    return listed([reading.gap(part) for part in found])
+
+
+def _quantized(reading: Reading) -> list[str]:
+    """Canonical weights of linears that are stored quantized, as far as the engine finds them."""
+    matrices = [name for name, row in reading.wanted.items() if name.endswith(".weight") and len(row.shape) == 2]
+    coded = {name for name in matrices if (ref := reading.tensor(name)) is not None and ref.dtype not in FLOATS}
+    return [name for name in matrices if name in coded or name in reading.fates.packed]
+
+
+def _beside(reading: Reading) -> tuple[str, ...]:
+    """What the declaration asks for beside every weight; nothing where it is silent, or of no known kind."""
+    method = told(reading.spec, reading.config.section("quantization_config").data, reading.view.sidecars).method
+    suffixes = BESIDE.get((modelopt_algorithm(reading) or "") if method == "modelopt" else method, ())
+    if reading.spec.name == "trtllm":  # without it, activations are scaled as they come
+        return tuple(suffix for suffix in suffixes if suffix != "input_scale")
+    return (*suffixes, *(("input_scale",) if method == "compressed-tensors" and _static_inputs(reading) else ()))
+
+
+def _static_inputs(reading: Reading) -> bool:
+    return any(inputs.data and inputs.flag("dynamic") is False for _, inputs in compressed_groups(reading))

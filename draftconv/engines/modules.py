@@ -110,7 +110,8 @@ def modules(spec: EngineSpec, facts: Facts, layers: int | None) -> tuple[Module,
     for name, kind, parts in rows:
         before = found[name].parts if name in found else ()
         there = tuple(part for part in parts if part == "lm_head" or f"{part}.weight" in built)
-        found[name] = Module(name, kind, (*before, *there))
+        if before or there:
+            found[name] = Module(name, kind, (*before, *there))
     return tuple(found.values())
 
 

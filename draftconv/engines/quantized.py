@@ -8,7 +8,7 @@ another and dropped by a third: each engine's rules say which.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,7 +59,20 @@ def clashes(reading: Reading) -> tuple[Clash, ...]:
     view = reading.view
     found = built(reading.spec, section, view.sidecars, reading.built, layers, view.tensors)
     common = _common(reading)
+    found |= dict.fromkeys(
+        _unasked(reading, found) if found else (), Built("plain", "it never asks for a quantization")
+    )
     return tuple(clash for module, made in found.items() for clash in _clash(reading, module, made, common))
+
+
+def _unasked(reading: Reading, asked: Collection[Module]) -> Iterator[Module]:
+    """Modules that are built plain whatever a list says: tables, norms, the head of vLLM's MLA class."""
+    parts = {part for module in asked for part in module.parts}
+    told = {"fc"} if reading.spec.name == "sglang" else set()  # by a rule of its own, or as missing
+    for name in (name.removesuffix(".weight") for name in reading.wanted if name.endswith(".weight")):
+        given = reading.spec.name != "vllm" and f"{name}.weight" in reading.lent  # the target's, whatever is stored
+        if name not in parts and name not in told and not given:
+            yield Module(name, "", (name,))
 
 
 def _clash(reading: Reading, module: Module, made: Built, common: Storage) -> Iterator[Clash]:

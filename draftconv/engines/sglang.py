@@ -23,7 +23,7 @@ from draftconv.engines import checks, declared
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, fusion
 from draftconv.engines.checks import compare, listed, skipped
-from draftconv.engines.loading import Fate, fused_parts, sort_fates
+from draftconv.engines.loading import Causes, Fate, fused_parts, sort_fates
 from draftconv.engines.quantized import clash
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 
@@ -53,11 +53,18 @@ ROCM_METHODS = frozenset({
 LEGACY_NORMS = {"aux_norm_low.": "fc_norm.0.", "aux_norm_mid.": "fc_norm.1.", "aux_norm_high.": "fc_norm.2."}
 """Names of the first EAGLE-3.1 files, which the Llama class still understands."""
 
-SKIPPED: checks.Causes = (
-    ("sglang-tied", r"^lm_head\."),
-    ("sglang-fusion", r"(^|\.)(fc_norm|input_norm)\."),
+NAMES: Causes = (
     ("sglang-prefix", r"^model\."),
     ("sglang-later-norm", r"^layers\.[1-9]\d*\.input_layernorm\."),
+)
+
+MISNAMED: Causes = (*NAMES, ("sglang-dropped", r"(?<!\.weight_packed)(?<!\.qweight)$"))
+"""Why a name is not looked for although its module is built; packed weights have that of a plain module too."""
+
+SKIPPED: Causes = (
+    ("sglang-tied", r"^lm_head\."),
+    ("sglang-fusion", r"(^|\.)(fc_norm|input_norm)\."),
+    *NAMES,
     ("sglang-qkv-bias", r"\.[qkv]_proj\.bias$"),
     ("sglang-bias", r"(\.o_proj|^fc)\.bias$"),
     ("sglang-mlp-bias", r"\.(gate|up|gate_up|down)_proj\.bias$"),
@@ -123,7 +130,7 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
         lent.add("lm_head.weight")
     return Reading(
         view, config, spec, sort_fates(view.tensors, load, dict.fromkeys(plain, "dropped")), built, truth, target,
-        frozenset(lent),
+        frozenset(lent), MISNAMED,
     )  # fmt: skip
 
 
@@ -387,6 +394,8 @@ RULES: tuple[Rule, ...] = (
          "a linear that is not matched by its runtime name is built plain; packed tensors are dropped silently, "
          "8-bit ones are read without their scales",
          _MATCHED, "inferred", clash("excluded", "packed", "bytes")),
+    Rule("sglang-scales-missing", "mis-read", "scales and zero points that are not found stay as they were made",
+         _MATCHED, "inferred", declared.unscaled),
     Rule("sglang-missing-tensor", "mis-read", "missing tensors are not reported; the module keeps uninitialised memory",
          _BOTH, "run", checks.missing_tensors),
     Rule("sglang-prefix", "mis-read", "the MLA class prepends `model.` itself and drops names that have it (the Llama "

@@ -10,19 +10,19 @@ silently, and captured layers come from the serve file, never from the checkpoin
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from draftconv.drafter.boundaries import default_triple, trtllm_ids
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla, Taps
 from draftconv.drafter.targets import Target
-from draftconv.drafter.tensors import expected
-from draftconv.engines import checks
+from draftconv.drafter.tensors import HEAD, expected
+from draftconv.engines import checks, declared
 from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, without
 from draftconv.engines.checks import QUANT_FILE, compare, listed, skipped
-from draftconv.engines.loading import Fate, is_fused, sort_fates
+from draftconv.engines.loading import Causes, Fate, cause, is_fused, sort_fates
 from draftconv.engines.matching import told
 from draftconv.engines.quantized import clash
 from draftconv.engines.serving import (
@@ -59,7 +59,13 @@ SMOOTHED = (".o_proj.weight", ".down_proj.weight")
 LATENT = ("q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 """MLA projections that the DeepSeek loader copies by hand."""
 
-SKIPPED: checks.Causes = (
+MISNAMED: Causes = (
+    ("trtllm-prefix", r"^model\."),
+    ("trtllm-later-norm", r"^(midlayer|layers)\.[1-9]\d*\.input_layernorm\."),
+    ("trtllm-layer-names", r"^(midlayer|layers)\."),
+)
+
+SKIPPED: Causes = (
     ("trtllm-prefix", r"^model\."),
     ("trtllm-embedding", r"^embed_tokens\."),
     ("trtllm-fusion", r"(^|\.)(fc_norm|input_norm)\."),
@@ -123,11 +129,16 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
         fc_bias=bool(config.flag("bias")),
     )
     lent = {"embed_tokens.weight"} if built.target_hidden == built.hidden else set()
-    if built.draft_vocab == built.vocab:
-        lent.add("lm_head.weight")
+    if built.draft_vocab == built.vocab and not _own_head(view):
+        lent.add(HEAD)
     wanted = expected(built)
     fates = sort_fates(view.tensors, lambda name: _load(name, built, wanted, spec))
-    return Reading(view, config, spec, fates, built, truth, target, frozenset(lent))
+    return Reading(view, config, spec, fates, built, truth, target, frozenset(lent), MISNAMED)
+
+
+def _own_head(view: View) -> bool:
+    """A head of its own is built when any name holds lm_head, and filled from one that is just that."""
+    return any("lm_head" in name for name in view.tensors)
 
 
 def _fusion(config: Config, eagle: Config, spec: EngineSpec) -> Fusion:
@@ -180,8 +191,8 @@ def _layer_names(reading: Reading) -> str | None:
     """Layer tensors spelled for another number of layers than num_hidden_layers says."""
     return listed([
         name for part, name in reading.unplaced.items()
-        if part in reading.wanted and name.startswith(("midlayer.", "layers.")) and name in reading.fates.dropped
-        and ".input_layernorm." not in name and not (name.startswith("layers.") and reading.spec.before(1, 3))
+        if part in reading.wanted and name in reading.fates.dropped and cause(name, MISNAMED) == "trtllm-layer-names"
+        and not (name.startswith("layers.") and reading.spec.before(1, 3))
     ])  # fmt: skip
 
 
@@ -190,21 +201,28 @@ def _fused(reading: Reading) -> str | None:
 
 
 _PARTS = re.compile(r"\.(q|k|v|gate|up)_proj\.weight$")
-_OWN_RULE = ("d2t", "lm_head.weight", "_proj.bias")
+_OWN_RULE = ("d2t", "_proj.bias")
 
 
 def _missing_parts(reading: Reading) -> str | None:
-    return None if reading.mla else listed([name for name in reading.missing if _PARTS.search(name)])
+    return None if reading.mla else listed([reading.gap(name) for name in reading.missing if _PARTS.search(name)])
 
 
 def _missing_mla(reading: Reading) -> str | None:
     if not reading.mla:
         return None
-    return listed([name for name in reading.missing if not name.endswith(_OWN_RULE)])
+    return listed([reading.gap(name) for name in _unfilled(reading)])
+
+
+def _unfilled(reading: Reading) -> Sequence[str]:
+    """What is missing, but for what has rules of its own; a head that nobody asks for is the target's."""
+    own = (*_OWN_RULE,) if _own_head(reading.view) else (*_OWN_RULE, HEAD)
+    return [name for name in reading.missing if not name.endswith(own)]
 
 
 def _head_missing(reading: Reading) -> str | None:
-    return f"no lm_head, draft_vocab_size {reading.built.draft_vocab}" if "lm_head.weight" in reading.missing else None
+    absent = HEAD in reading.missing and not _own_head(reading.view)
+    return f"no lm_head, draft_vocab_size {reading.built.draft_vocab}" if absent else None
 
 
 def _reduced_mla(reading: Reading) -> str | None:
@@ -253,14 +271,13 @@ def _awq_parts(reading: Reading) -> str | None:
     parts = next((AWQ[name] for name in names if name and name in AWQ), None)
     if parts is None:
         return None
-    tensors = reading.view.tensors
-    packed = {name: part for part, name in reading.fates.loaded.items() if tensors[name].dtype in ("U8", "I8")}
-    wanted = (
-        f"{name.removesuffix('.weight')}.{suffix}"
-        for name, part in packed.items()
-        for suffix in (*parts, *(("pre_quant_scale",) if part.endswith(SMOOTHED) else ()))
-    )
-    return listed([name for name in wanted if name not in tensors])
+    packed = [part for part, name in reading.fates.loaded.items() if reading.view.tensors[name].dtype in ("U8", "I8")]
+    wanted = ((part, (*parts, *(("pre_quant_scale",) if part.endswith(SMOOTHED) else ()))) for part in packed)
+    return listed([
+        reading.gap(f"{part.removesuffix('.weight')}.{suffix}")
+        for part, suffixes in wanted for suffix in suffixes
+        if suffix not in reading.fates.beside.get(part, ())
+    ])  # fmt: skip
 
 
 def _joined_scales(reading: Reading) -> str | None:
@@ -281,14 +298,14 @@ def _latent_quantized(reading: Reading) -> str | None:
 def _missing(reading: Reading) -> str | None:
     if reading.mla:
         return None
-    return listed([name for name in reading.missing if not _PARTS.search(name) and not name.endswith(_OWN_RULE)])
+    return listed([reading.gap(name) for name in _unfilled(reading) if not _PARTS.search(name)])
 
 
 def _dropped(reading: Reading) -> str | None:
     """Needed tensors for which nothing is built, those of other rules aside."""
     return listed([
         name for part, name in reading.lost.items()
-        if part not in reading.wanted and checks.cause(name, SKIPPED) is None
+        if part not in reading.wanted and cause(name, SKIPPED) is None
     ])  # fmt: skip
 
 
@@ -434,6 +451,8 @@ RULES: tuple[Rule, ...] = (
     Rule("trtllm-packed-undeclared", "refused", "packed weights need hf_quant_config.json or quantization_config",
          _MODEL_CONFIG, "read", checks.undeclared_packed),
     # ── loads, but computes something else ─────────────────────────────────────────
+    Rule("trtllm-scales-missing", "mis-read", "scales and zero points that are not found stay as they were made",
+         "_torch/modules/linear.py, main 2026 H2", "inferred", declared.unscaled),
     Rule("trtllm-missing-tensor", "mis-read",
          "a plain module without tensors is skipped silently and stays as it was made",
          _MAPPER, "read", _missing),

@@ -24,7 +24,7 @@ from draftconv.engines.base import Engine, EngineSpec, Reading, Rule, View
 from draftconv.engines.building import build, fusion, without
 from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.kernels import CHIPS, Chip
-from draftconv.engines.loading import Fate, fused_parts, sort_fates
+from draftconv.engines.loading import Causes, Fate, fused_parts, sort_fates
 from draftconv.engines.quantized import clash, numbered_names
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 from draftconv.engines.shapes import BY_INPUT, BY_OUTPUT
@@ -77,7 +77,8 @@ MODELOPT_ALGORITHMS = frozenset(
 UNCAPPED_ROPES = frozenset({"default", "linear", "llama3", "ntk", "proportional"})
 """Rope kinds under which a short max_position_embeddings is raised to the served length (config/speculative.py)."""
 
-LATER_NORM: checks.Causes = (("vllm-later-norm", r"\.hidden_norm\."),)
+LATER_NORM: Causes = (("vllm-later-norm", r"\.hidden_norm\."),)
+MISNAMED: Causes = (*LATER_NORM, ("vllm-bias-dropped", r"\.bias$"))
 
 SPECULATORS_CLASSES: Mapping[str, Kind] = {"llama": "llama", "qwen3": "qwen3"}
 """transformer_layer_config.model_type → class (transformers_utils/configs/speculators/algos.py)."""
@@ -141,13 +142,18 @@ def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool, redu
     parts = fused_parts(bare)
     if all(part in wanted for part in parts):
         return parts
-    if name.endswith(".bias") and not name.startswith("model."):
+    if name.endswith(".bias") and all(_has_module(part.removesuffix("bias"), wanted) for part in parts):
         return "dropped"
     if re.fullmatch(r"layers\.[1-9]\d*\.hidden_norm\.weight", bare):
         return "dropped"  # built in every layer, read in the first only
     if bare in ("mask_hidden", "input_norm.weight") and not mla:
         return "dropped"
     return "fatal"
+
+
+def _has_module(stem: str, wanted: Collection[str]) -> bool:
+    """Whether a module is built, whose biases are passed over where it has none."""
+    return any(name.startswith(stem) for name in wanted)
 
 
 def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> Reading:
@@ -182,7 +188,8 @@ def _read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> 
         {"embed_tokens.weight": "fatal", **({"lm_head.weight": "fatal"} if mla else {})},
     )
     lent = {"lm_head.weight"} | ({"embed_tokens.weight"} if built.target_hidden == built.hidden else set())
-    return Reading(view, config, spec, fates, built, truth, target, frozenset(lent if fused else {*lent, "fc.weight"}))
+    lent |= set() if fused else {"fc.weight"}
+    return Reading(view, config, spec, fates, built, truth, target, frozenset(lent), MISNAMED)
 
 
 def _aux(config: Config, eagle: Config, kind: Kind) -> int:
@@ -551,6 +558,8 @@ RULES: tuple[Rule, ...] = (
     Rule("vllm-cast", "mis-read", "a linear that no list excludes by its runtime name is built of 8-bit weights, and a "
          "plain tensor is cast into it without a word",
          _MATCHED, "run", clash("not excluded", "bytes")),
+    Rule("vllm-scales-missing", "mis-read", "scales and zero points that are not found stay as they were made",
+         _MATCHED, "run", declared.unscaled),
     Rule("vllm-missing-tensor", "mis-read", "missing tensors are not reported: norms stay one, weights uninitialised",
          _LOADERS, "run", checks.missing_tensors),
     Rule("vllm-cut", "mis-read", "of a projection with more rows (o and down: columns) than are built, the first are "

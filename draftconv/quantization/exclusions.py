@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from draftconv.checkpoint import show_some
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.joined import GROUPS
-from draftconv.drafter.tensors import Expected, Role, expected
+from draftconv.drafter.tensors import HEAD, Expected, Role, expected
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.quantization.recipes import Recipe
 
@@ -29,6 +29,13 @@ ROLES: Mapping[str, Callable[[str, Role], bool]] = {
     "a_projections": lambda name, _: name.endswith((".q_a_proj.weight", ".kv_a_proj_with_mqa.weight")),
 }
 """What `exclude` may say instead of tensor names. A role that a drafter does not have names nothing there."""
+
+
+NO_HEADS = (
+    "engines differ in whether they look for a head's scales, and some read its codes without them: which do what is "
+    "not told apart yet"
+)
+"""Why no quantized head is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,20 @@ def select(recipe: Recipe, facts: Facts) -> Selection:
     _check_fused(recipe, selection)
     _check_groups(recipe, selection, weights)
     return selection
+
+
+def refuse_heads(recipe: Recipe, selection: Selection) -> None:
+    """Keep a quantized head from being written. To simulate one is another matter: nobody has to read it.
+
+    Raises:
+        Refused: the recipe quantizes the head.
+    """
+    if HEAD in selection.quantized:
+        raise Refused(
+            f"recipe {recipe.name} would quantize {HEAD}",
+            why=NO_HEADS,
+            cure="add lm_head to exclude; `draftconv parity --fake-quant` tells what a quantized head would cost",
+        )
 
 
 def chosen(selection: Selection, names: Iterable[str]) -> tuple[str, ...]:

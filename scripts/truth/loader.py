@@ -28,6 +28,7 @@ ASPECTS: Mapping[str, str] = MappingProxyType(
     {
         "vllm-cast": "weights",
         "vllm-missing-tensor": "weights",
+        "vllm-scales-missing": "weights",
         "vllm-later-norm": "weights",
         "vllm-head-missing": "weights",
         "vllm-bias-dropped": "weights",

@@ -134,6 +134,7 @@ SOUND: tuple[Case, ...] = (
         "norm switches of ModelOpt turned", L, lambda d: d.nest(use_last_layernorm=False), rules=("vllm-norm-switches",)
     ),
     sound("use_aux_hidden_state: false", M, lambda d: d.nest(use_aux_hidden_state=False)),
+    sound("no qzeros", f"{L}@gptq-channel", lambda d: d.drop("qzeros")),
     sound("null draft_vocab_size", L, lambda d: d.set(draft_vocab_size=None)),
     sound(
         "few positions under YaRN",
@@ -268,6 +269,103 @@ def dropped_bias(d: Directory) -> Directory:
     """Biases of q, k and v alone: the flag builds that of o too."""
     return d.drop("o_proj.bias")
 
+
+DOWN = f"{LAYER}mlp.down_proj"
+FIRST_NORMS = {f"fc_norm.{i}.weight": f"aux_norm_{name}.weight" for i, name in enumerate(("low", "mid", "high"))}
+
+
+def prefixed(prefix: str) -> Change:
+    return lambda d: d.rename(lambda n: f"{prefix}{n}")
+
+
+def renamed(name: str, new: str) -> Change:
+    """One tensor under another name."""
+    return lambda d: d.rename(lambda n: new if n == name else n)
+
+
+def lacking(part: str) -> Change:
+    return lambda d: d.drop(part)
+
+
+def named(rule: str, name: str, new: str, *bases: str) -> tuple[Case, ...]:
+    """A tensor under a name that a training wrapper gave it, or a hand-made script."""
+    return tuple(Case(f"{name} as {new}", base, renamed(name, new), (rule,), NO_PLACE) for base in bases)
+
+
+SYNONYMS: tuple[Case, ...] = (
+    *(
+        Case(f"prefix {prefix}", base, prefixed(prefix), ("vllm-unknown-tensor",), NO_PLACE)
+        for prefix in ("eagle_module.", "draft_model.") for base in (L, M)
+    ),
+    *(
+        case
+        for name, new, *bases in (
+            (f"{LAYER}hidden_norm.weight", "hidden_norm.weight", L, M),
+            (f"{LAYER}input_layernorm.weight", "input_embeds_norm.weight", L, M),
+            ("norm.weight", "out_norm.weight", L, M),
+            ("lm_head.weight", "eagle_lm_head.weight", L, REDUCED, M),
+            ("lm_head.weight", "eagle_module.lm_head.weight", L, M),
+            ("embed_tokens.weight", "eagle_module.embed_tokens.weight", L, M),
+            ("fc.weight", "eagle_module.fc.weight", L, M),
+            (f"{LAYER}mlp.up_proj.weight", f"eagle_module.{LAYER}mlp.up_proj.weight", L, M),
+            (f"{LAYER}mlp.up_proj.weight", f"{LAYER}0.mlp.up_proj.weight", L, M),
+            ("d2t", "eagle_module.d2t", REDUCED),
+            (f"{LAYER}self_attn.q_proj.bias", f"eagle_module.{LAYER}self_attn.q_proj.bias", "llama-biased"),
+            (f"{LAYER}mlp.up_proj.bias", f"{LAYER}1.mlp.up_proj.bias", "llama-mlp-biased"),
+            (f"{DOWN}.weight_packed", f"eagle_module.{DOWN}.weight_packed", f"{L}@ct-channel"),
+            (f"{DOWN}.weight_scale", f"eagle_module.{DOWN}.weight_scale", f"{L}@ct-channel", f"{M31}@fp8"),
+        )
+        for case in named("vllm-unknown-tensor", name, new, *bases)
+    ),
+    *(
+        Case("the first names of fc_norm", base,
+             lambda d: d.rename(lambda n: FIRST_NORMS.get(n, n)), ("vllm-unknown-tensor",), NO_PLACE)
+        for base in (L31, M31)
+    ),
+    *named("vllm-prefix", "lm_head.weight", "model.lm_head.weight", L, M),
+    Case("norm under a second name", L, lambda d: d.put("out_norm.weight", d.tensors["norm.weight"]),
+         ("vllm-unknown-tensor",), NO_PLACE),
+)  # fmt: skip
+
+
+def rounded(name: str) -> Change:
+    """One plain tensor as FP8 with a scale per row beside it."""
+
+    def change(d: Directory) -> Directory:
+        weight = d.tensors[f"{name}.weight"].float()
+        scale = weight.abs().amax(1, keepdim=True) / 448
+        return d.put(f"{name}.weight", (weight / scale).to(torch.float8_e4m3fn)).put(f"{name}.weight_scale", scale)
+
+    return change
+
+
+UNASKED: tuple[Case, ...] = tuple(
+    Case(f"{name} quantized", f"{base}@fp8", rounded(name), ("vllm-excluded",), NO_PLACE)
+    for base, name in ((L, "embed_tokens"), (L, "lm_head"), (L, "fc"), (M31, "lm_head"), (M31, "fc"))
+)
+"""Modules that are built plain, whatever is declared or because nothing names them."""
+
+LACKING: tuple[Case, ...] = (
+    Case("mlp_bias without biases", "llama-mlp-biased", lambda d: d.drop(".bias"), ("vllm-bias-half",)),
+    Case("no up_proj.bias", "llama-mlp-biased", lambda d: d.drop("up_proj.bias"), ("vllm-bias-half",)),
+    *(
+        Case(f"no {name}", f"{base}@{way}", lacking(name), ("vllm-scales-missing",))
+        for base, way, name in (
+            (L, "ct-channel", "down_proj.weight_scale"),
+            (M31, "ct-channel", "o_proj.weight_scale"),
+            (L, "fp8", "down_proj.weight_scale"),
+            (L, "fp8", "q_proj.weight_scale"),
+            (L, "int-w8a8", "up_proj.weight_scale"),
+            (L, "gptq-channel", "down_proj.scales"),
+            (L, "awq-g128", "down_proj.scales"),
+            (L, "awq-g128", "down_proj.qzeros"),
+            (L, "quark-order", "down_proj.weight_scale"),
+        )
+    ),
+    Case("no input_scale", f"{M}@fp8", lambda d: static_fp8(one=True)(d).drop("down_proj.input_scale"),
+         ("vllm-scales-missing",)),
+)  # fmt: skip
+"""Modules that get nothing: what is declared is not stored, or under a name that is passed over."""
 
 REFUSED: tuple[Case, ...] = (
     Case(
@@ -680,7 +778,10 @@ CASES: Sequence[Case] = (
     *SOUND,
     sound("static FP8", f"{M}@fp8", static_fp8(one=True), run=True),
     *REFUSED,
+    *SYNONYMS,
+    *UNASKED,
     *MISREAD,
+    *LACKING,
 )
 
 

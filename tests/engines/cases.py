@@ -197,9 +197,18 @@ def modelopt(
     def change(view: FakeView) -> FakeView:
         section = {"quant_algo": algorithm, "exclude_modules": [*exclude, *latent]}
         made = view.retype(dtype, *PARTS).beside("hf_quant_config.json", {"quantization": section})
-        return awq_parts(made) if algorithm.endswith("_AWQ") else made
+        return awq_parts(made) if algorithm.endswith("_AWQ") else scalars(made, dtype)
 
     return change
+
+
+def scalars(view: FakeView, dtype: str) -> FakeView:
+    """With what ModelOpt keeps beside a weight that has a scale: that of its activations and, in FP4, of its scales."""
+    for name in [name for name in view.tensors if name.endswith(".weight_scale")]:
+        stem = name.removesuffix(".weight_scale")
+        for scalar in ("input_scale", *(("weight_scale_2",) if dtype == "U8" else ())):
+            view = view.put(f"{stem}.{scalar}", dtype="F32")
+    return view
 
 
 def awq_parts(view: FakeView) -> FakeView:

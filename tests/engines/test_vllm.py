@@ -45,6 +45,7 @@ from tests.engines.views import (
 LAYERS = FACTS["llama, layers given"]
 QUANTIZED = vary(LLAMA, quantization="int4")
 FP8, NVFP4 = modelopt("FP8", "F8_E4M3"), modelopt("NVFP4")
+DYNAMIC_FP8 = quark("fp8_e4m3")
 QUANTIZED_AT = vary(LAYERS, quantization="int4")
 INT8 = vary(LLAMA, quantization="int8")
 POST_NORM = vary(LLAMA, feedback="post-norm")
@@ -67,11 +68,6 @@ def fp8_inputs(view: FakeView) -> FakeView:
     inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
     groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}
     return compressed(view).set(quantization_config={**SCALING, "config_groups": groups})
-
-
-def static(view: FakeView) -> FakeView:
-    """FP8 with a scale of activations."""
-    return FP8(view).put("midlayer.mlp.down_proj.input_scale", dtype="F32")
 
 
 CASES = {
@@ -105,9 +101,9 @@ CASES = {
     "vllm-quark-activations": Case("int8", quark(group_size=32, inputs="int8"), QUANTIZED, quark(group_size=32)),
     "vllm-joined-scales": Case("different weight_scale_2", NVFP4, QUANTIZED, NVFP4,
                                  known=frozenset({"joined-weight-scales"})),
-    "vllm-static-fp8-cpu": Case("down_proj.weight", static, QUANTIZED, FP8, spec=":cpu"),
-    "vllm-joined-fp8-cpu": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"}),
-                                spec=":cpu"),
+    "vllm-static-fp8-cpu": Case("down_proj.weight", FP8, QUANTIZED, DYNAMIC_FP8, spec=":cpu"),
+    "vllm-joined-fp8-cpu": Case("different scales", DYNAMIC_FP8, QUANTIZED, DYNAMIC_FP8,
+                                known=frozenset({"joined-fp8-scales"}), spec=":cpu"),
     "vllm-joined-fp8": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"})),
     "vllm-joined-inputs": Case("different input_scale", FP8, QUANTIZED, FP8,
                                  known=frozenset({"joined-input-scales"})),
@@ -119,6 +115,8 @@ CASES = {
     "vllm-compressed-variant": Case("sparsity_config, actorder: group", reordered, QUANTIZED, compressed),
     "vllm-scales": Case("has 1 scales for", grouped, QUANTIZED, compressed),
     "vllm-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed),
+    "vllm-scales-missing": Case("layers.0.mlp.down_proj.weight_scale", lambda v: FP8(v).drop("down_proj.weight_scale"),
+                                QUANTIZED, FP8),
     "vllm-missing-tensor": Case("layers.0.hidden_norm.weight", lambda v: v.drop("hidden_norm")),
     "vllm-later-norm": Case("layers.1.hidden_norm.weight",
                             lambda v: v.rename(lambda n: n.replace("1.input_layernorm", "1.hidden_norm")),
@@ -204,7 +202,7 @@ def test_hardware_without_a_kernel(change: Callable[[FakeView], FakeView], facts
 
 def test_static_fp8_of_mla_runs_on_a_cpu() -> None:
     facts = vary(MLA, quantization="fp8")
-    view = static(written(facts, "vllm", KIMI_TARGET))
+    view = FP8(written(facts, "vllm", KIMI_TARGET))
     assert "vllm-static-fp8-cpu" not in codes(view, facts, KIMI_TARGET, ":cpu")
 
 

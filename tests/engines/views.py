@@ -164,13 +164,12 @@ class FakeView:
         return replace(self, tensors={**tensors, f"{stem}.weight": Header("BF16", (rows, words * 8))})
 
     def retype(self, dtype: str, *parts: str) -> FakeView:
-        """With these weights in another dtype, as Quark and ModelOpt store packed ones."""
-        changed = {
-            name: Header(dtype, ref.shape) if any(part in name for part in parts) else ref
-            for name, ref in self.tensors.items()
-        }
-        assert changed != dict(self.tensors), parts
-        return replace(self, tensors=changed)
+        """With these weights in another dtype and a scale beside each, as Quark and ModelOpt store packed ones."""
+        chosen = [name for name in self.tensors if name.endswith(".weight") and any(part in name for part in parts)]
+        assert chosen, parts
+        weights = {name: Header(dtype, self.tensors[name].shape) for name in chosen}
+        scales = {f"{name}_scale": Header("F32", ()) for name in chosen}
+        return replace(self, tensors={**self.tensors, **weights, **scales})
 
     def beside(self, name: str, data: Mapping[str, object]) -> FakeView:
         return replace(self, sidecars={name: data})
