@@ -121,16 +121,16 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_readings(form: str, *drafters: Drafter) -> None:
-    """How drafters were read, with every inference and every doubt, on stderr.
+    """How drafters were read, with every inference, on stdout for a person; every doubt on stderr, JSON or not.
 
     Args:
-        form: of --format; beside JSON, which holds all of it, doubts alone are printed.
+        form: of --format. JSON holds all of it.
     """
     from draftconv.api.readings import reading_line, reading_warnings
 
     for drafter in drafters:
         if form == "human":
-            print_notes([reading_line(drafter)])
+            write(safe(reading_line(drafter)))
         if form != "quiet":
             print_warnings(f"{drafter.checkpoint.name}: {doubt}" for doubt in reading_warnings(drafter))
 

@@ -264,7 +264,8 @@ def _print(ctx: click.Context, report: Report, out: Path | None, form: str) -> N
     from draftconv.cli import output
 
     if form == "human":
-        output.print_notes(dict.fromkeys(arm.facts["read"] for arm in report.arms if "read" in arm.facts))
+        for line in dict.fromkeys(arm.facts["read"] for arm in report.arms if "read" in arm.facts):
+            output.write(output.safe(line))
     if form != "quiet":
         output.print_warnings(dict.fromkeys(arm.facts["doubtful"] for arm in report.arms if "doubtful" in arm.facts))
     match form:

@@ -132,7 +132,9 @@ def test_speculators_gets_the_targets_table(producer: str, source: Source, tmp_p
             continue
         target = tiny.write_target(tmp_path / f"{variant}-target", tiny.VARIANTS[variant])
         out = tmp_path / variant
-        found = convert(source(producer, variant), out, ConvertOptions(to="speculators", target=str(target)))
+        said = producer if tiny.doubtful(producer, variant) else None
+        options = ConvertOptions(to="speculators", source=said, target=str(target))
+        found = convert(source(producer, variant), out, options)
         table = tiny.build(tiny.VARIANTS[variant])["embed_tokens.weight"]
         assert on_disk(out) == stored(spelled, "speculators") | {"embed_tokens.weight": table}, variant
         change = next(change for change in found.changes if change.what == "embed_tokens.weight")
@@ -283,7 +285,7 @@ def test_ids_stand_where_this_reader_finds_them(
     spelled = tiny.spell(replace(base, facts=replace(base.facts, boundaries=boundaries)), producer)
     path = spelled.write(tmp_path / "source")
     target = tiny.write_target(tmp_path / "target", model_type=FAMILIES[family])
-    options = ConvertOptions(to=to, target=str(target))
+    options = ConvertOptions(to=to, source=producer, target=str(target))
     if isinstance(wanted, str):
         with pytest.raises(Refused, match=wanted):
             convert(path, tmp_path / "out", options)
