@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,11 @@ def able(start: str, variant: str) -> list[str]:
     return [to for to in WRITABLE if refusal(to, variant, facts) is None]
 
 
+def options_of(start: str, variant: str) -> Callable[[str], ConvertOptions]:
+    """By `--to`; a producer's own config that comes back is as doubtful as it was."""
+    return lambda to: ConvertOptions(to=to, accept_detected=tiny.doubtful(start, variant), card=False)
+
+
 def ways() -> list[tuple[str, str, str, tuple[str, ...]]]:
     """Start, variant, B and the As to return to: all of them for the core variants, two in turn for the others."""
     found: list[tuple[str, str, str, tuple[str, ...]]] = []
@@ -75,10 +81,7 @@ def test_there_and_back(
 ) -> None:
     path = source(start, variant)
 
-    def options(to: str) -> ConvertOptions:
-        """A producer's own config that comes back is as doubtful as it was."""
-        return ConvertOptions(to=to, accept_detected=tiny.doubtful(start, variant), card=False)
-
+    options = options_of(start, variant)
     for home in homes:
         first, middle = tmp_path / f"{home}-1", tmp_path / f"{home}-2"
         convert(path, first, options(home))
@@ -120,6 +123,7 @@ def test_a_trainers_own_files_come_back_verbatim(producer: str, source: Source, 
             if there == home:
                 continue
             middle, back = tmp_path / f"{variant}-{there}", tmp_path / f"{variant}-{there}-back"
+            options = options_of(producer, variant)
             convert(source(producer, variant), middle, options(there))
             convert(middle, back, options(home))
             config = {key: value for key, value in spelled.config.items() if key != "auto_map"}
