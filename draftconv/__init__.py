@@ -11,8 +11,7 @@ One function per command, with the command's name and arguments:
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -40,6 +39,7 @@ _HOMES = {
     "diff": "draftconv.api.diff",
     "inspect": "draftconv.api.inspect",
     "live_parity": "draftconv.api.live",
+    "parity": "draftconv.api.parity",
     "push": "draftconv.api.push",
     "quantize": "draftconv.api.quantize",
     "serve": "draftconv.api.serve",
@@ -72,16 +72,3 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'draftconv' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-class _Room(ModuleType):
-    """A room with the name of a command: calling it runs the command."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from draftconv.api.parity import parity
-
-        return parity(*args, **kwargs)
-
-
-# Importing anything from the room binds it to this name, where `__getattr__` is no longer asked.
-importlib.import_module("draftconv.parity").__class__ = _Room

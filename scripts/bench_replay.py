@@ -27,15 +27,15 @@ from draftconv.drafter.targets import Target
 from draftconv.errors import DraftconvError
 from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
-from draftconv.parity.arms import Loading, load_arm
-from draftconv.parity.capture import find_layers, load_model, taps, transformers
-from draftconv.parity.replay import ROWS_AT_ONCE, Arm, replay, roots
-from draftconv.parity.request import Request
-from draftconv.parity.run import run
-from draftconv.parity.trace import Trace, open_trace
 from draftconv.reference.counts import Counts
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.speculate import speculate
+from draftconv.replay.arms import Loading, load_arm
+from draftconv.replay.replay import ROWS_AT_ONCE, Arm, replay, roots
+from draftconv.replay.run import run
+from draftconv.traces.capture import find_layers, load_model, taps, transformers
+from draftconv.traces.request import Request
+from draftconv.traces.trace import Trace, open_trace
 
 DEPTH = 3
 TEXT = 512

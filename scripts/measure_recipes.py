@@ -26,8 +26,8 @@ from draftconv.api.parity import ParityOptions, parity
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.api.trace import TraceOptions, trace
 from draftconv.drafter.shipped import recipes as shipped_directory
-from draftconv.parity.report import Report
 from draftconv.quantization.recipes import recipe_names
+from draftconv.report import Report
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests/data"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Literal, Union
 
-from draftconv.parity.report.schema import Document, Line
+from draftconv.report.schema import Document, Line
 
 WORDS: Mapping[object, str] = {
     str: "text",

@@ -32,8 +32,8 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from draftconv.parity.resampling import Bounds, bounds, log_influence, reach, resampled
-from draftconv.parity.verdict import CATEGORY_FLOOR
+from draftconv.report.resampling import Bounds, bounds, log_influence, reach, resampled
+from draftconv.report.verdict import CATEGORY_FLOOR
 
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]

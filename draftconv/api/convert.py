@@ -14,13 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.api import packing, passes
-from draftconv.api.planned import judge, named_quantization, spell_config
-from draftconv.api.provenance import FILE, OURS, Way, read_provenance
-from draftconv.api.readings import Said
-from draftconv.api.record import completed, make_record, sealed
-from draftconv.api.repairs import repair
-from draftconv.api.work import Change, Work, start
 from draftconv.checkpoint import (
     FLOATS,
     Checkpoint,
@@ -33,6 +26,12 @@ from draftconv.checkpoint import (
     open_checkpoint,
 )
 from draftconv.checkpoint.staging import refuse_occupied, refuse_same
+from draftconv.conversion import packing, passes
+from draftconv.conversion.planned import judge, named_quantization, spell_config
+from draftconv.conversion.provenance import FILE, OURS, Way, read_provenance
+from draftconv.conversion.record import completed, make_record, sealed
+from draftconv.conversion.repairs import repair
+from draftconv.conversion.work import Change, Work, start
 from draftconv.drafter.checks import VALUES, Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.joined import CODES, joined_values
@@ -44,10 +43,11 @@ from draftconv.engines.kernels import usual_style
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, Writer
+from draftconv.layouts.readings import Said
 from draftconv.layouts.spelling import spell
 
 if TYPE_CHECKING:
-    from draftconv.api.quantized import Told
+    from draftconv.conversion.quantized import Told
     from draftconv.quantization.reading import Stored
 
 Progress = Callable[[int], None]
@@ -291,7 +291,7 @@ def plan_drafter(
 
 
 def _card(record: Mapping[str, object], work: Work, target: Target | None, told: Told | None) -> str:
-    from draftconv.api.card import model_card
+    from draftconv.conversion.card import model_card
 
     return model_card(record, work.facts, target, told)
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from draftconv.api.readings import Said
-from draftconv.api.words import word
 from draftconv.checkpoint import FLOATS, TensorRef, first_difference, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import find_target
+from draftconv.drafter.words import word
 from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.readings import Said
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.api.readings import Said
 from draftconv.checkpoint import FLOATS, open_checkpoint, show_some
 from draftconv.drafter.checks import Findings, check_drafter, deep_bytes
 from draftconv.drafter.drafter import Drafter
@@ -16,6 +15,7 @@ from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import ENGINES, Verdict, parse_engine
 from draftconv.errors import DraftconvError, UsageError
 from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.readings import Said
 
 if TYPE_CHECKING:
     from draftconv.api.convert import ConvertOptions
@@ -130,7 +130,7 @@ def remedy(found: Inspection) -> ConvertOptions | None:
     that an engine does not read are offered in another format first, and as floats where none will do.
     """
     from draftconv.api.convert import UNDECLARED_INTEGERS, ConvertOptions, plan_drafter
-    from draftconv.api.repairs import REPAIRS, WITH_PATH
+    from draftconv.conversion.repairs import REPAIRS, WITH_PATH
 
     if found.drafter.readings:
         return None  # a person has to say first which of them is right

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import draftconv
-from draftconv.api.lineup import Lineup, Side, line_up
 from draftconv.checkpoint import show
 from draftconv.errors import UsageError
-from draftconv.parity.records import Record, paired
-from draftconv.parity.report import read_report
-from draftconv.parity.report.extended import extended, refuse_unextendable
-from draftconv.parity.report.model import About, Attribution, Comparison, Control, Report
-from draftconv.parity.semantics import SEMANTICS, Semantics
-from draftconv.parity.trace import DTYPES, Entry, Trace, digest, open_trace
-from draftconv.parity.verdict import CONTROL_MARGIN, EXIT_CODES, Gate, judge
 from draftconv.reference.counts import Counts
+from draftconv.replay.lineup import Lineup, Side, line_up
+from draftconv.replay.semantics import SEMANTICS, Semantics
+from draftconv.report import read_report
+from draftconv.report.extended import extended, refuse_unextendable
+from draftconv.report.model import About, Attribution, Comparison, Control, Report
+from draftconv.report.records import Record, paired
+from draftconv.report.verdict import CONTROL_MARGIN, EXIT_CODES, Gate, judge
+from draftconv.traces.trace import DTYPES, Entry, Trace, digest, open_trace
 
 if TYPE_CHECKING:
-    from draftconv.parity import controls, replay
+    from draftconv.replay import controls, replay
 
 Stage = Literal["reading", "replaying"]
 Progress = Callable[[Stage, int, int], None]
@@ -152,7 +152,7 @@ def _report(
     options: ParityOptions,
     progress: Progress | None,
 ) -> Report:
-    from draftconv.parity.run import run
+    from draftconv.replay.run import run
 
     total, done = sum(entry.prompt + entry.counted + trace.about.depth for entry in entries), 0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftconv.api.provenance import read_provenance
 from draftconv.checkpoint import open_checkpoint
+from draftconv.conversion.provenance import read_provenance
 from draftconv.errors import CheckFailed
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.api import packing
 from draftconv.api.convert import Conversion, ConvertOptions, plan_drafter, refuse_place
-from draftconv.api.quantized import Told, quantization_record
-from draftconv.api.rounding import Rounding, decide
-from draftconv.api.work import Work
 from draftconv.checkpoint import open_checkpoint
+from draftconv.conversion import packing
+from draftconv.conversion.quantized import Told, quantization_record
+from draftconv.conversion.rounding import Rounding, decide
+from draftconv.conversion.work import Work
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target, find_target
@@ -32,12 +32,12 @@ from draftconv.quantization.recipes import Recipe, find_recipe
 from draftconv.quantization.scheme import Scheme
 
 if TYPE_CHECKING:
-    from draftconv.parity.replay import Arm
-    from draftconv.parity.request import Request
     from draftconv.quantization.deviation import Deviation
     from draftconv.quantization.grids import InputScales
     from draftconv.quantization.reading import Stored
     from draftconv.quantization.weights import Smoothing
+    from draftconv.replay.replay import Arm
+    from draftconv.traces.request import Request
 
 FEW = 3
 """Sizes that a refusal names; the rest are counted."""
@@ -294,8 +294,8 @@ def _input_scales(drafter: Drafter, deployment: Deployment, selection: Selection
     inputs = deployment.scheme.inputs
     if inputs is None or inputs.dynamic:
         return {}
-    from draftconv.parity.calibration import input_peaks
     from draftconv.quantization.grids import input_scale
+    from draftconv.replay.calibration import input_peaks
 
     arm, requests = _fed(drafter, calibrate)
     modules = [name.removesuffix(WEIGHT) for name in selection.quantized]
@@ -310,9 +310,9 @@ def _smoothings(
 
     Source of what is left out: TensorRT-LLM `_torch/modules/linear.py`, main 2026 H2; read.
     """
-    from draftconv.parity.calibration import sampled_inputs
     from draftconv.quantization.oracles.modelopt import smoothing
     from draftconv.quantization.weights import Again, Smoothing
+    from draftconv.replay.calibration import sampled_inputs
 
     groups = dict.fromkeys(fused_with(name, selection.quantized) for name in selection.quantized)
     joined = [name for group in groups if len(group) > 1 and scheme.inputs is None for name in group]
@@ -337,8 +337,8 @@ def _smoothings(
 
 def _fed(drafter: Drafter, calibrate: Path) -> tuple[Arm, Iterator[Request]]:
     """The drafter and the requests of a trace, to be replayed for what its weights are fed."""
-    from draftconv.parity.arms import Loading, load_arm
-    from draftconv.parity.trace import open_trace
+    from draftconv.replay.arms import Loading, load_arm
+    from draftconv.traces.trace import open_trace
 
     trace = open_trace(calibrate)
     arm = load_arm(drafter.checkpoint.name, drafter, Loading(trace.table))

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from draftconv.api.profiles import Profile, find_profile, profile_names
 from draftconv.drafter.shipped import SUFFIXES
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.kernels import hardware_of, resolve
 from draftconv.errors import Refused, UsageError, did_you_mean
+from draftconv.live.profiles import Profile, find_profile, profile_names
 from draftconv.quantization.recipes import Recipe, find_recipe, recipe_names
 
 Kind = Literal["recipe", "profile", "suite"]
@@ -51,7 +51,7 @@ def kind_of(spec: str) -> Kind:
     Raises:
         UsageError: nothing that ships has this name.
     """
-    from draftconv.parity.suites import suites
+    from draftconv.traces.suites import suites
 
     if spec.endswith(SUFFIXES):
         return "profile" if _is_profile(Path(spec)) else "recipe"

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from draftconv.api.needs import Needs, needs_of
-from draftconv.api.readings import Said, reading_line, reading_warnings
 from draftconv.checkpoint import open_checkpoint, show
 from draftconv.checkpoint.checkpoint import hub_name, local_path
 from draftconv.checkpoint.staging import write_error
@@ -21,6 +19,8 @@ from draftconv.drafter.targets import find_target
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.errors import CheckFailed, EngineError, UsageError, WriteError
+from draftconv.layouts.readings import Said, reading_line, reading_warnings
+from draftconv.live.needs import Needs, needs_of
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores for itself, and that a program in its place would ignore too."""

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import draftconv
-from draftconv.api.asking import ends_of, goal_of, questions, refuse_too_long, target_files
-from draftconv.api.readings import reading_line, reading_warnings, said_of_each
-from draftconv.api.running import Job, Runner, running
 from draftconv.checkpoint import FLOATS, SIZES, Checkpoint, TensorRef, open_checkpoint, show
 from draftconv.checkpoint.text import size
 from draftconv.drafter.boundaries import default_triple
@@ -19,11 +16,14 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.errors import Undecided, UsageError, WriteError
-from draftconv.parity.prompts import load_prompts
-from draftconv.parity.trace import DTYPES, TOKENIZER, About, Trace
+from draftconv.layouts.readings import reading_line, reading_warnings, said_of_each
+from draftconv.traces.asking import ends_of, goal_of, questions, refuse_too_long, target_files
+from draftconv.traces.prompts import load_prompts
+from draftconv.traces.running import Job, Runner, running
+from draftconv.traces.trace import DTYPES, TOKENIZER, About, Trace
 
 if TYPE_CHECKING:
-    from draftconv.parity.turns import Progress
+    from draftconv.traces.turns import Progress
 
 _TABLES: Mapping[str, tuple[str, ...]] = {"embed_tokens": EMBED_NAMES, "lm_head": HEAD_NAMES}
 
@@ -129,8 +129,8 @@ def trace(
         EngineError: vLLM is not there, does not answer, or extracts no states.
         Void: the target gave states that are short, shifted or not finite.
     """
-    from draftconv.parity.trace_writer import TraceWriter, refuse_occupied
-    from draftconv.parity.turns import capture_all, slots
+    from draftconv.traces.turns import capture_all, slots
+    from draftconv.traces.writer import TraceWriter, refuse_occupied
 
     _check_numbers(options)
     goal = goal_of(str(target), options.revision)

@@ -17,23 +17,23 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from draftconv.api.packing import ACTIVATIONS, DEQUANTIZED
-from draftconv.api.provenance import FILE, Provenance, Way, read_provenance
-from draftconv.api.quantized import recorded_weights
-from draftconv.api.readings import said_of_each
-from draftconv.api.words import word
-from draftconv.api.work import MAPS, content_hash, copy_of, output_blocks
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
+from draftconv.conversion.packing import ACTIVATIONS, DEQUANTIZED
+from draftconv.conversion.provenance import FILE, Provenance, Way, read_provenance
+from draftconv.conversion.quantized import recorded_weights
+from draftconv.conversion.work import MAPS, content_hash, copy_of, output_blocks
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import Facts, Taps
 from draftconv.drafter.joined import joined_values
 from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import Target, find_target
 from draftconv.drafter.vocabulary import VocabMap
+from draftconv.drafter.words import word
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.base import EngineSpec, Status
 from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
+from draftconv.layouts.readings import said_of_each
 from draftconv.quantization.exclusions import WEIGHT, fused_with
 from draftconv.quantization.scheme import WeightScheme
 

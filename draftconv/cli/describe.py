@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from draftconv.api.inspect import Inspection
-from draftconv.api.readings import readings_json
-from draftconv.api.work import facts_json
 from draftconv.cli.output import size
+from draftconv.conversion.work import facts_json
 from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla, describe_boundaries
 from draftconv.engines import Verdict
+from draftconv.layouts.readings import readings_json
 
 FUSIONS: Mapping[Fusion, str] = {
     "plain": "none",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from draftconv.api.diff import Difference, Differences, diff
-from draftconv.api.readings import reading_json
 from draftconv.cli.options import format_option, target_options
+from draftconv.layouts.readings import reading_json
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -14,14 +14,14 @@ import click
 from draftconv.checkpoint.text import safe
 from draftconv.cli.options import command_line, format_option, reading_options_of_each
 from draftconv.errors import UsageError, WriteError
-from draftconv.parity.live.accuracy import TASKS
-from draftconv.parity.prompts import DEFAULT_SUITE
-from draftconv.parity.semantics import SEMANTICS
-from draftconv.parity.trace import DTYPES
+from draftconv.live.accuracy import TASKS
+from draftconv.replay.semantics import SEMANTICS
+from draftconv.traces.prompts import DEFAULT_SUITE
+from draftconv.traces.trace import DTYPES
 
 if TYPE_CHECKING:
-    from draftconv.parity.report import Comparison, Report
-    from draftconv.parity.report.tables import Table
+    from draftconv.report import Comparison, Report
+    from draftconv.report.tables import Table
 
 EPILOG = """\b
 Examples:
@@ -140,7 +140,7 @@ def command(
     too little to tell, 4 when the measurement itself is not to be trusted.
     """
     from draftconv.api.parity import exit_code
-    from draftconv.parity.report import refuse_place, write_report
+    from draftconv.report import refuse_place, write_report
 
     if options["profile"] is not None and trace is None:
         engine = _filled(ctx, engine, options)
@@ -167,7 +167,7 @@ def command(
 
 def _filled(ctx: click.Context, engine: str | None, options: dict[str, object]) -> str:
     """Put what a profile says into the options that were not typed; returns the engine."""
-    from draftconv.api.profiles import find_profile
+    from draftconv.live.profiles import find_profile
 
     names = [str(parameter.name) for parameter in _typed(ctx)]
     typed = {name: options[name] for name in names if name in options and name != "profile"}
@@ -283,7 +283,7 @@ def _recorded(words: Sequence[str]) -> tuple[str, ...]:
 def _decoder(trace: Path) -> Callable[..., str] | None:
     """Token ids to text, when the trace has a tokenizer and something here can read it."""
     from draftconv.cli import output
-    from draftconv.parity.trace import open_trace
+    from draftconv.traces.trace import open_trace
 
     path = open_trace(trace).tokenizer
     if path is None:
@@ -306,7 +306,7 @@ def _decoder(trace: Path) -> Callable[..., str] | None:
 
 def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
     from draftconv.cli import output
-    from draftconv.parity.report import tables, words
+    from draftconv.report import tables, words
 
     screen = output.console()
     if report.comparisons:
@@ -371,7 +371,7 @@ def _json(report: Report) -> dict[str, object]:
     from pydantic import TypeAdapter
 
     from draftconv.api.parity import exit_code
-    from draftconv.parity.report import Report
+    from draftconv.report import Report
 
     found = json.loads(TypeAdapter(Report).dump_json(report, exclude={"records"}))
     return {"exit_code": exit_code(report), **found}

@@ -14,7 +14,7 @@ from draftconv.cli.options import accept_option, command_line, format_option, re
 from draftconv.quantization.oracles import BACKENDS, BackendName
 
 if TYPE_CHECKING:
-    from draftconv.api.rounding import Rounding
+    from draftconv.conversion.rounding import Rounding
     from draftconv.quantization.deviation import Deviation
 
 EPILOG = """\b
@@ -244,8 +244,8 @@ def _sizes(found: Quantization) -> tuple[int, int]:
 def _json(found: Quantization, *, written: bool) -> dict[str, object]:
     from dataclasses import asdict
 
-    from draftconv.api.readings import reading_json
     from draftconv.cli.describe import verdict_json
+    from draftconv.layouts.readings import reading_json
     from draftconv.quantization.deviation import total
 
     before, after = _sizes(found)

@@ -10,7 +10,7 @@ import click
 from draftconv.cli.options import format_option
 
 if TYPE_CHECKING:
-    from draftconv.api.profiles import Profile
+    from draftconv.live.profiles import Profile
 
 EPILOG = """\b
 Examples:
@@ -42,7 +42,7 @@ def _all(form: str) -> None:
     from draftconv.api.recipes import forms, listed, listed_profiles
     from draftconv.cli import output
     from draftconv.engines import ENGINES
-    from draftconv.parity.suites import suites
+    from draftconv.traces.suites import suites
 
     recipes, profiles, named = listed(), listed_profiles(), suites()
     match form:
@@ -115,8 +115,8 @@ def _recipe(name: str, form: str) -> None:
 def _profile(name: str, form: str) -> None:
     from dataclasses import asdict
 
-    from draftconv.api.profiles import find_profile
     from draftconv.cli import output
+    from draftconv.live.profiles import find_profile
 
     profile = find_profile(name)
     match form:
@@ -172,7 +172,7 @@ EVIDENCE = {
 
 def _suite(name: str, form: str) -> None:
     from draftconv.cli import output
-    from draftconv.parity.suites import suites
+    from draftconv.traces.suites import suites
 
     suite = suites()[name]
     match form:

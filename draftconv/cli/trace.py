@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
-from draftconv.api.running import ENGINES
 from draftconv.api.trace import Sizing, TraceOptions, trace
 from draftconv.checkpoint.text import safe
 from draftconv.cli.options import format_option, reading_options_of_each
-from draftconv.parity.prompts import DEFAULT_SUITE
-from draftconv.parity.trace import DTYPES, PARTIAL, Trace
+from draftconv.traces.prompts import DEFAULT_SUITE
+from draftconv.traces.running import ENGINES
+from draftconv.traces.trace import DTYPES, PARTIAL, Trace
 
 EPILOG = """\b
 Examples:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import click
 
-from draftconv.api.readings import reading_json
 from draftconv.api.verify import Comparison, Verification, verify
 from draftconv.cli.options import format_option, reading_options_of_each, target_options
+from draftconv.layouts.readings import reading_json
 
 EPILOG = """\b
 Examples:

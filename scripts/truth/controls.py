@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from draftconv.parity.statistics import Pair
-from draftconv.parity.verdict import GATES, How, judge
 from draftconv.reference.counts import Counts
+from draftconv.report.statistics import Pair
+from draftconv.report.verdict import GATES, How, judge
 from truth import engine
 from truth.drafts import IDS, Directory, Makers, family, target_path, whole
 from truth.loader_cases import Change

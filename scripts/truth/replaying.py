@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from draftconv.api.trace import TraceOptions, trace
-from draftconv.parity.arms import Loading, load_arm
-from draftconv.parity.run import run as replay
-from draftconv.parity.trace import Trace, open_trace
 from draftconv.reference.counts import Counts
+from draftconv.replay.arms import Loading, load_arm
+from draftconv.replay.run import run as replay
+from draftconv.traces.trace import Trace, open_trace
 from truth import engine
 from truth.drafts import DATA, FIXTURES, Makers, family, read, target_path
 from truth.store import Store

@@ -16,12 +16,12 @@ import torch
 
 from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.live import LiveOptions, live_parity
-from draftconv.api.live.plan import plan_live
 from draftconv.api.parity import exit_code
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.errors import CheckFailed, EngineError, Unfinished, UsageError, Void
-from draftconv.parity.live.collect import Patience
-from draftconv.parity.report import Report, read_report, write_report
+from draftconv.live.collect import Patience
+from draftconv.live.plan import plan_live
+from draftconv.report import Report, read_report, write_report
 from tests.parity.live.stub import Reply, Stub, all_serving, steps
 from tests.reference.test_fixtures import DATA
 

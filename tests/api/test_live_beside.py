@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from draftconv.api.live.beside import Beside
 from draftconv.engines import parse_engine
 from draftconv.errors import EngineError
-from draftconv.parity.live import accuracy, speed
-from draftconv.parity.live.process import located
-from draftconv.parity.live.speed import CONCURRENCY, Load, bench, read_speed, result_name
-from draftconv.parity.live.tools import Tool, refuse_missing, run_tool
-from draftconv.parity.report.model import Accuracy, Speed
+from draftconv.live import accuracy, speed
+from draftconv.live.beside import Beside
+from draftconv.live.process import located
+from draftconv.live.speed import CONCURRENCY, Load, bench, read_speed, result_name
+from draftconv.live.tools import Tool, refuse_missing, run_tool
+from draftconv.report.model import Accuracy, Speed
 from tests.programs import shebang
 
 ENGINES = ("vllm", "sglang", "trtllm")

@@ -14,9 +14,9 @@ import pytest
 from draftconv.api import convert as convert_module
 from draftconv.api import quantize as quantize_module
 from draftconv.api.convert import ConvertOptions, convert
-from draftconv.api.provenance import output_digest
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.checkpoint import open_checkpoint
+from draftconv.conversion.provenance import output_digest
 from draftconv.errors import UsageError, WriteError
 from tests.api.conftest import Source
 from tests.api.spelled import document

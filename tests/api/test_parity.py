@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 import draftconv
 from draftconv.api.convert import ConvertOptions, convert
-from draftconv.api.lineup import Names, content
 from draftconv.api.parity import ParityOptions, exit_code, parity
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.drafter import Drafter
@@ -23,16 +22,17 @@ from draftconv.drafter.targets import find_target
 from draftconv.errors import BadReport, Refused, Undecided, UsageError
 from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
-from draftconv.parity import controls
-from draftconv.parity.arms import Loading, load_arm
-from draftconv.parity.report import Comparison, Report, write_report
-from draftconv.parity.run import run
-from draftconv.parity.semantics import SEMANTICS, Semantics
-from draftconv.parity.trace import open_trace
-from draftconv.parity.verdict import EXACT, Gate, Outcome
 from draftconv.quantization.recipes import find_recipe
 from draftconv.quantization.simulate import simulate, stored_dtypes
 from draftconv.reference.counts import Counts
+from draftconv.replay import controls
+from draftconv.replay.arms import Loading, load_arm
+from draftconv.replay.lineup import Names, content
+from draftconv.replay.run import run
+from draftconv.replay.semantics import SEMANTICS, Semantics
+from draftconv.report import Comparison, Report, write_report
+from draftconv.report.verdict import EXACT, Gate, Outcome
+from draftconv.traces.trace import open_trace
 from tests import tiny
 from tests.parity.traces import Recorded
 from tests.reference.test_fixtures import DATA, DRAFTERS

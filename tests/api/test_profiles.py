@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.api.profiles import find_profile, profile_names
 from draftconv.drafter.targets import known_targets
 from draftconv.engines import parse_engine
 from draftconv.engines.kernels import resolve
 from draftconv.errors import UsageError
-from draftconv.parity.suites import suites
-from draftconv.parity.verdict import GATES
+from draftconv.live.profiles import find_profile, profile_names
 from draftconv.quantization.recipes import find_recipe
+from draftconv.report.verdict import GATES
+from draftconv.traces.suites import suites
 from tests.engines.views import LLAMA, MLA
 
 SHIPPED = {

@@ -22,13 +22,6 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.kernels import CHIPS, KERNELS, hardware_of
 from draftconv.errors import BadCheckpoint, DraftconvError, Refused, Undecided, UsageError
-from draftconv.parity import calibration
-from draftconv.parity.arms import Loading, load_arm
-from draftconv.parity.calibration import input_peaks
-from draftconv.parity.replay import Arm
-from draftconv.parity.report import Report
-from draftconv.parity.request import Request
-from draftconv.parity.trace import open_trace
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.grids import dequantize
 from draftconv.quantization.grids import quantize as rounded
@@ -37,6 +30,13 @@ from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.quantization.simulate import simulate, stored_dtypes
 from draftconv.reference.counts import Counts
 from draftconv.reference.load import load_drafter, to_torch
+from draftconv.replay import calibration
+from draftconv.replay.arms import Loading, load_arm
+from draftconv.replay.calibration import input_peaks
+from draftconv.replay.replay import Arm
+from draftconv.report import Report
+from draftconv.traces.request import Request
+from draftconv.traces.trace import open_trace
 from tests import quantized
 from tests.parity.traces import Recorded
 

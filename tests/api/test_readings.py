@@ -17,12 +17,12 @@ from draftconv.api.inspect import inspect, remedy
 from draftconv.api.live import LiveOptions, plan_live
 from draftconv.api.parity import ParityOptions, parity
 from draftconv.api.quantize import QuantizeOptions, quantize
-from draftconv.api.readings import Said, reading_json, reading_line, said_of_each
 from draftconv.api.serve import serve
 from draftconv.api.trace import TraceOptions, trace
 from draftconv.api.verify import verify
 from draftconv.errors import Undecided, UsageError
-from draftconv.parity.trace import open_trace
+from draftconv.layouts.readings import Said, reading_json, reading_line, said_of_each
+from draftconv.traces.trace import open_trace
 from tests import tiny
 from tests.parity.traces import Recorded
 from tests.reference.test_fixtures import DATA, DRAFTERS

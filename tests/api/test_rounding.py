@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.api import rounding
 from draftconv.api.quantize import prepare
-from draftconv.api.rounding import decide
+from draftconv.conversion import rounding
+from draftconv.conversion.rounding import decide
 from draftconv.engines.kernels import widest
 from draftconv.errors import DraftconvError, Refused, UsageError
 from draftconv.quantization import grids

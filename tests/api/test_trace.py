@@ -16,10 +16,10 @@ import draftconv
 from draftconv.api.trace import Sizing, TraceOptions, trace
 from draftconv.drafter.boundaries import IDS
 from draftconv.errors import BadCheckpoint, Undecided, UsageError, WriteError
-from draftconv.parity.dialogue import load_tokenizer
-from draftconv.parity.prompts import Prompt, PromptSet
-from draftconv.parity.trace import open_trace
 from draftconv.reference.targets import continue_greedily, load_target
+from draftconv.traces.dialogue import load_tokenizer
+from draftconv.traces.prompts import Prompt, PromptSet
+from draftconv.traces.trace import open_trace
 from tests import tiny
 
 DATA = Path(__file__).parents[1] / "data"

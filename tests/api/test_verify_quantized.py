@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from draftconv.api.convert import ConvertOptions, convert
-from draftconv.api.provenance import output_digest, read_provenance
 from draftconv.api.quantize import quantize
 from draftconv.api.verify import Verification, verify
 from draftconv.checkpoint import open_checkpoint
-from draftconv.parity.trace import open_trace
+from draftconv.conversion.provenance import output_digest, read_provenance
 from draftconv.quantization.recipes import find_recipe, recipe_names
+from draftconv.traces.trace import open_trace
 from tests import quantized
 from tests.parity.traces import Recorded
 

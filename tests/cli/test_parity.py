@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from draftconv.api import parity as api
 from draftconv.cli import output
 from draftconv.cli import parity as module
-from draftconv.parity import controls
-from draftconv.parity.report import read_report
+from draftconv.replay import controls
+from draftconv.report import read_report
 from tests.cli.conftest import Run, environment
 from tests.parity.traces import Recorded
 from tests.reference.test_fixtures import DATA

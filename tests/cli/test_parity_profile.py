@@ -13,10 +13,10 @@ import torch
 from click.testing import Result
 
 from draftconv.api.convert import ConvertOptions
-from draftconv.api.profiles import find_profile, profile_names
 from draftconv.api.quantize import QuantizeOptions, quantize
-from draftconv.parity.live.speed import CONCURRENCY
-from draftconv.parity.report import read_report
+from draftconv.live.profiles import find_profile, profile_names
+from draftconv.live.speed import CONCURRENCY
+from draftconv.report import read_report
 from tests.api.test_live_beside import SCORES, SPEED, STUB
 from tests.cli.conftest import Run
 from tests.parity.live.test_real import ENGINE

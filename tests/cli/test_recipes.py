@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.api.profiles import profile_names
 from draftconv.engines import ENGINES
 from draftconv.engines.kernels import hardware_of
-from draftconv.parity.suites import suites
+from draftconv.live.profiles import profile_names
 from draftconv.quantization.recipes import recipe_names
+from draftconv.traces.suites import suites
 from tests.cli.conftest import Run
 
 CELLS = [f"{engine}:{hardware}" for engine in ENGINES for hardware in hardware_of(engine)]

@@ -18,7 +18,7 @@ import pytest
 
 from draftconv.api.convert import ConvertOptions
 from draftconv.api.quantize import QuantizeOptions, quantize
-from draftconv.parity.live.launch import address, free_port
+from draftconv.live.launch import address, free_port
 from tests.cli.conftest import Run, environment
 from tests.parity.live.test_real import ENGINE
 from tests.parity.traces import Recorded

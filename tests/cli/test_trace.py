@@ -14,7 +14,7 @@ import torch
 
 from draftconv.cli import trace as module
 from draftconv.errors import BadCheckpoint
-from draftconv.parity.trace import open_trace
+from draftconv.traces.trace import open_trace
 from tests.cli.conftest import Run, environment
 
 DATA = Path(__file__).parents[1] / "data"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import cycle
 
-from draftconv.parity.statistics import Pair
 from draftconv.reference.counts import Counts
+from draftconv.report.statistics import Pair
 
 STEPS = 100
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from draftconv.checkpoint import MemoryFile, TensorRef
-from draftconv.parity.trace import About, Trace
-from draftconv.parity.trace_writer import Captured, Slot, TraceWriter
+from draftconv.traces.trace import About, Trace
+from draftconv.traces.writer import Captured, Slot, TraceWriter
 
 ABOUT = About(
     target="tiny",

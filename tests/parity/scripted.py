@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from draftconv.drafter.facts import Facts
-from draftconv.parity.replay import Arm
-from draftconv.parity.request import Request
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.speculate import draft
+from draftconv.replay.replay import Arm
+from draftconv.traces.request import Request
 from tests.reference.variants import random_tensors
 
 

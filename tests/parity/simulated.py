@@ -12,8 +12,9 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
-from draftconv.parity.records import Record
-from draftconv.parity.report import (
+from draftconv.reference.counts import Counts
+from draftconv.replay.tally import LossSum
+from draftconv.report import (
     About,
     Arm,
     Attribution,
@@ -26,10 +27,9 @@ from draftconv.parity.report import (
     Place,
     Report,
 )
-from draftconv.parity.statistics import Discordant, discordance
-from draftconv.parity.tally import LossSum
-from draftconv.parity.verdict import Gate, How
-from draftconv.reference.counts import Counts
+from draftconv.report.records import Record
+from draftconv.report.statistics import Discordant, discordance
+from draftconv.report.verdict import Gate, How
 
 RATES = (0.73, 0.71, 0.68)
 WORDS = ("the", "a", "of", "to", "in", "is", "that", "for", "with", "if", "else", "return", "self", "def")

@@ -13,8 +13,8 @@ from draftconv.drafter.drafter import Detection, Drafter
 from draftconv.drafter.facts import Facts, Taps
 from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
-from draftconv.parity.arms import Loading, fed_by, load_arm, replaced_one_by_one
-from draftconv.parity.semantics import SEMANTICS, Semantics, from_target
+from draftconv.replay.arms import Loading, fed_by, load_arm, replaced_one_by_one
+from draftconv.replay.semantics import SEMANTICS, Semantics, from_target
 from tests.parity.scripted import random_arm
 from tests.reference.variants import LLAMA, random_tensors
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from draftconv.parity.arms import Loading, load_arm
-from draftconv.parity.calibration import Inputs, input_peaks, sampled_inputs
-from draftconv.parity.replay import Arm, replay
-from draftconv.parity.request import Request
-from draftconv.parity.trace import open_trace
+from draftconv.replay.arms import Loading, load_arm
+from draftconv.replay.calibration import Inputs, input_peaks, sampled_inputs
+from draftconv.replay.replay import Arm, replay
+from draftconv.traces.request import Request
+from draftconv.traces.trace import open_trace
 from tests import quantized
 from tests.parity.traces import Recorded
 from tests.parity.traces import recorded as recorded

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.parity import capture
-from draftconv.parity.capture import TransformersTarget, find_layers, load_model, transformers
-from draftconv.parity.trace_writer import Captured
 from draftconv.reference.targets import TargetModel, continue_greedily, load_target
+from draftconv.traces import capture
+from draftconv.traces.capture import TransformersTarget, find_layers, load_model, transformers
+from draftconv.traces.writer import Captured
 from tests.parity.conftest import DATA, Fixture
 
 FAMILIES = pytest.mark.parametrize("name", ["llama", "mla"])

@@ -14,14 +14,14 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.tensors import HEAD
 from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
-from draftconv.parity.controls import FAULTS, INT4, Subject, subject
-from draftconv.parity.replay import Arm, replay
-from draftconv.parity.statistics import Pair
-from draftconv.parity.verdict import EXACT, Gate, Outcome, judge
 from draftconv.quantization.recipes import find_recipe
 from draftconv.quantization.simulate import simulate, stored_dtypes
 from draftconv.reference.counts import Counts
 from draftconv.reference.load import load_drafter
+from draftconv.replay.controls import FAULTS, INT4, Subject, subject
+from draftconv.replay.replay import Arm, replay
+from draftconv.report.statistics import Pair
+from draftconv.report.verdict import EXACT, Gate, Outcome, judge
 from tests.parity.scripted import random_arm
 from tests.parity.traces import HELD, described, requests
 from tests.reference.test_fixtures import DATA, DRAFTERS

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from draftconv.errors import BadCheckpoint, UsageError
-from draftconv.parity.dialogue import Dialogue, end_tokens, load_tokenizer, open_dialogue, prompts_hash
-from draftconv.parity.prompts import Prompt
+from draftconv.traces.dialogue import Dialogue, end_tokens, load_tokenizer, open_dialogue, prompts_hash
+from draftconv.traces.prompts import Prompt
 from tests.parity.conftest import DATA
 
 TEMPLATE = (

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftconv.errors import BadPrompts, UsageError
-from draftconv.parity import prompts as module
-from draftconv.parity.prompts import Prompt, load_prompts
+from draftconv.traces import prompts as module
+from draftconv.traces.prompts import Prompt, load_prompts
 
 
 def jsonl(path: Path, *entries: object) -> str:

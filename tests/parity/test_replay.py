@@ -16,13 +16,13 @@ from draftconv.drafter.facts import Taps
 from draftconv.errors import BadCheckpoint, UsageError
 from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
-from draftconv.parity import heads
-from draftconv.parity.replay import NOTHING, Acceptance, Arm, replay, roots, walk
-from draftconv.parity.request import Request
 from draftconv.reference.counts import Counts
 from draftconv.reference.load import load_drafter
 from draftconv.reference.speculate import speculate
 from draftconv.reference.targets import TargetSession
+from draftconv.replay import heads
+from draftconv.replay.replay import NOTHING, Acceptance, Arm, replay, roots, walk
+from draftconv.traces.request import Request
 from tests.parity.scripted import Scripted, random_arm, scripted
 from tests.parity.traces import HELD, described, prompts, requests, target_model
 from tests.reference.test_fixtures import DATA, DRAFTERS, MEASURED

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from draftconv.errors import BadReport, WriteError
-from draftconv.parity.extension import extend
-from draftconv.parity.records import read_lines, run_twice
-from draftconv.parity.report import Losses, Place, Report, read_report, write_report
-from draftconv.parity.report.model import Comparison, Missed
-from draftconv.parity.report.write import refuse_place
-from draftconv.parity.verdict import EXACT, judge
+from draftconv.report import Losses, Place, Report, read_report, write_report
+from draftconv.report.extension import extend
+from draftconv.report.model import Comparison, Missed
+from draftconv.report.records import read_lines, run_twice
+from draftconv.report.verdict import EXACT, judge
+from draftconv.report.write import refuse_place
 from tests.parity.simulated import decode, make, summed
 
 LOSS = 0.025

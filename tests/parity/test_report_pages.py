@@ -12,13 +12,16 @@ from xml.etree import ElementTree
 import pytest
 
 from draftconv.api.parity import exit_code
-from draftconv.parity.report import Report, tables
-from draftconv.parity.report.junit import junit
-from draftconv.parity.report.markdown import markdown
-from draftconv.parity.report.model import Control
-from draftconv.parity.report.page import page
-from draftconv.parity.report.strips import Axis, category_axis, gate_axis
-from draftconv.parity.report.words import (
+from draftconv.reference.counts import Counts
+from draftconv.report import Report, tables
+from draftconv.report.junit import junit
+from draftconv.report.markdown import markdown
+from draftconv.report.model import Control
+from draftconv.report.page import page
+from draftconv.report.statistics import Interval
+from draftconv.report.strips import Axis, category_axis, gate_axis
+from draftconv.report.verdict import EXACT
+from draftconv.report.words import (
     change,
     change_interval,
     controls,
@@ -29,9 +32,6 @@ from draftconv.parity.report.words import (
     signed,
     token,
 )
-from draftconv.parity.statistics import Interval
-from draftconv.parity.verdict import EXACT
-from draftconv.reference.counts import Counts
 from tests.parity.simulated import decode, make
 
 HOSTILE = "<script>alert(1)</script>|`$x$`\x1b[31m\u202eevil\u2066</td><img src=//x onerror=alert(1)>\n# [a](http://x)"

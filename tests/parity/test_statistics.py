@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftconv.errors import UsageError
-from draftconv.parity import resampling
-from draftconv.parity.statistics import (
+from draftconv.reference.counts import Counts
+from draftconv.report import resampling
+from draftconv.report.statistics import (
     Discordant,
     Interval,
     Pair,
@@ -23,7 +24,6 @@ from draftconv.parity.statistics import (
     estimate,
     more_prompts,
 )
-from draftconv.reference.counts import Counts
 from tests.parity.counted import counts, pair, pairs
 
 T_1 = 12.7062047361747  # t quantile at 0.975 with one degree of freedom

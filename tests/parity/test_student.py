@@ -7,7 +7,7 @@ import math
 import pytest
 
 from draftconv.errors import UsageError
-from draftconv.parity.student import central_share, t_quantile
+from draftconv.report.student import central_share, t_quantile
 
 # Two-sided 5 %: the usual printed table, with the digits that SciPy 1.x gives.
 TABLE = {

@@ -19,8 +19,8 @@ from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled
 from pydantic import ValidationError
 
 from draftconv.errors import BadPrompts, UsageError
-from draftconv.parity.prompts import DEFAULT_SUITE, Prompt, load_prompts
-from draftconv.parity.suites import Suite, suites
+from draftconv.traces.prompts import DEFAULT_SUITE, Prompt, load_prompts
+from draftconv.traces.suites import Suite, suites
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from draftconv.parity.replay import NOTHING, Acceptance, walk
-from draftconv.parity.report import Diagnostics, Divergence, EveryPosition, Losses, Missed, Place
-from draftconv.parity.request import Request
-from draftconv.parity.tally import CONTEXT, STARTS, Tally, record
-from draftconv.parity.trace import token_hash
 from draftconv.reference.counts import Counts
+from draftconv.replay.replay import NOTHING, Acceptance, walk
+from draftconv.replay.tally import CONTEXT, STARTS, Tally, record
+from draftconv.report import Diagnostics, Divergence, EveryPosition, Losses, Missed, Place
+from draftconv.traces.request import Request
+from draftconv.traces.trace import token_hash
 
 # Two prompt tokens, five generated that count, two more kept: four roots, which draft for tokens from 13, 14, 15, 16.
 TEXT = [10, 11, 12, 13, 14, 15, 16, 17, 18]

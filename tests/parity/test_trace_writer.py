@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from draftconv.errors import BadCheckpoint, UsageError, Void, WriteError
-from draftconv.parity.trace import Trace
-from draftconv.parity.trace_writer import Captured, Slot
+from draftconv.traces.trace import Trace
+from draftconv.traces.writer import Captured, Slot
 from tests.parity import made
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from draftconv.errors import UsageError
-from draftconv.parity.dialogue import Dialogue, Tokenizer
-from draftconv.parity.prompts import Prompt
-from draftconv.parity.trace_writer import Captured, TraceWriter
-from draftconv.parity.turns import capture_all, slots
+from draftconv.traces.dialogue import Dialogue, Tokenizer
+from draftconv.traces.prompts import Prompt
+from draftconv.traces.turns import capture_all, slots
+from draftconv.traces.writer import Captured, TraceWriter
 from tests.parity import made
 
 PROMPTS = (

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from draftconv.errors import UsageError
-from draftconv.parity.statistics import Interval, Pair
-from draftconv.parity.verdict import EXACT, EXIT_CODES, GATES, Gate, Outcome, Verdict, judge
 from draftconv.reference.counts import Counts
+from draftconv.report.statistics import Interval, Pair
+from draftconv.report.verdict import EXACT, EXIT_CODES, GATES, Gate, Outcome, Verdict, judge
 from tests.parity.counted import counts, pair, pairs
 
 TWO = Gate(0.02)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from draftconv.drafter.targets import EMBED_NAMES, Target, find_target
-from draftconv.parity.request import Request
-from draftconv.parity.trace import About, Trace
-from draftconv.parity.trace_writer import Captured, Slot, TraceWriter
 from draftconv.reference.targets import TargetModel, continue_greedily, load_target
+from draftconv.traces.request import Request
+from draftconv.traces.trace import About, Trace
+from draftconv.traces.writer import Captured, Slot, TraceWriter
 from tests.reference.test_fixtures import DATA, train_tiny
 
 DEPTH = 4

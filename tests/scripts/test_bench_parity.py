@@ -17,9 +17,9 @@ from bench_parity import QUICK, WHOLE, Bench
 from measuring import Row, Run
 
 from draftconv.drafter.facts import Gqa
-from draftconv.parity.replay import Arm, replay
-from draftconv.parity.request import Request
 from draftconv.reference.counts import Counts
+from draftconv.replay.replay import Arm, replay
+from draftconv.traces.request import Request
 from tests.parity.traces import DATA, make_trace
 from tests.programs import shebang
 

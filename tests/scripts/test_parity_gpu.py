@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from draftconv.api.profiles import find_profile, profile_names
+from draftconv.live.profiles import find_profile, profile_names
 from tests.programs import shebang
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 from report_fields import described, tables, word
 
-from draftconv.parity.report import About
+from draftconv.report import About
 
 
 @dataclass

@@ -7,9 +7,9 @@ import pytest
 import simulate
 from simulate import Cells, Floats, Kind, Population, Simulated, engine_averages
 
-from draftconv.parity.statistics import Pair
-from draftconv.parity.verdict import Gate, judge
 from draftconv.reference.counts import Counts
+from draftconv.report.statistics import Pair
+from draftconv.report.verdict import Gate, judge
 
 REPEATS = 600
 

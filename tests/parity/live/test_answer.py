@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftconv.errors import Void
-from draftconv.parity.live.answer import clipped, counted, explained, first_split
+from draftconv.live.answer import clipped, counted, explained, first_split
 from draftconv.reference.counts import Counts
 
 STEPS = st.lists(st.integers(0, 3), min_size=1, max_size=20)

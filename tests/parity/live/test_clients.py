@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from draftconv.errors import EngineError, UsageError, Void
-from draftconv.parity.http import Http
-from draftconv.parity.live.client import Asking, Client
-from draftconv.parity.live.interfaces import INTERFACES
-from draftconv.parity.live.sglang import SglangServer
-from draftconv.parity.live.trtllm import TrtllmServer
-from draftconv.parity.live.vllm import VllmServer, read_counters
+from draftconv.live.client import Asking, Client
+from draftconv.live.interfaces import INTERFACES
+from draftconv.live.sglang import SglangServer
+from draftconv.live.trtllm import TrtllmServer
+from draftconv.live.vllm import VllmServer, read_counters
 from draftconv.reference.counts import Counts
+from draftconv.traces.http import Http
 from tests.parity.live.stub import Reply, Stub, serving, steps, text
 
 PROMPT, LENGTH = [3, 1, 4, 1, 5], 40

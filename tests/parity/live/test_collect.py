@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from draftconv.errors import BadReport, EngineError, UsageError, Void, WriteError
-from draftconv.parity.live.answer import Answer
-from draftconv.parity.live.client import Served
-from draftconv.parity.live.collect import Ask, Patience, collect, most_failures
-from draftconv.parity.live.store import ANSWERS, ArmTerms, Store, Terms
+from draftconv.live.answer import Answer
+from draftconv.live.client import Served
+from draftconv.live.collect import Ask, Patience, collect, most_failures
+from draftconv.live.store import ANSWERS, ArmTerms, Store, Terms
 from draftconv.reference.counts import Counts
 
 AT_ONCE = Patience(attempts=3, pause=0.0)

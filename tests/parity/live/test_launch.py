@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from draftconv.errors import EngineError, Void
-from draftconv.parity.http import Http
-from draftconv.parity.live import process
-from draftconv.parity.live.answer import Answer
-from draftconv.parity.live.commands import measuring, without_server
-from draftconv.parity.live.interfaces import INTERFACES
-from draftconv.parity.live.launch import Launch, address, free_port, launched
-from draftconv.parity.live.switches import refuse_forced, refuse_other_texts, refuse_switches
+from draftconv.live import process
+from draftconv.live.answer import Answer
+from draftconv.live.commands import measuring, without_server
+from draftconv.live.interfaces import INTERFACES
+from draftconv.live.launch import Launch, address, free_port, launched
+from draftconv.live.switches import refuse_forced, refuse_other_texts, refuse_switches
 from draftconv.reference.counts import Counts
+from draftconv.traces.http import Http
 
 SERVER = """
 import http.server, pathlib, subprocess, sys
@@ -90,7 +90,7 @@ if ignored := int(sys.argv[1]):
     signal.signal(ignored, signal.SIG_IGN)
 sys.path.insert(0, {root!r})
 from tests.parity.live.test_launch import server
-from draftconv.parity.live.launch import free_port, launched
+from draftconv.live.launch import free_port, launched
 with launched(server(), free_port(), Path({place!r})):
     print("ready", flush=True)
     time.sleep(600)

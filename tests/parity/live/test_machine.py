@@ -11,8 +11,8 @@ import pytest
 
 from draftconv.engines.kernels import CHIPS
 from draftconv.errors import EngineError
-from draftconv.parity.live.chosen import LINES, chosen, chosen_in
-from draftconv.parity.live.machine import DEVICES, PACKAGES, Machine, engine_build, look, refuse_other
+from draftconv.live.chosen import LINES, chosen, chosen_in
+from draftconv.live.machine import DEVICES, PACKAGES, Machine, engine_build, look, refuse_other
 from tests.programs import shebang
 
 AMD = {"asic": {"market_name": "AMD Instinct MI325X"}, "driver": {"name": "amdgpu", "version": "6.14.14"}}

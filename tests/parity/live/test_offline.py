@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from draftconv.errors import EngineError, Void
-from draftconv.parity.live import offline as module
-from draftconv.parity.live.client import Asking
-from draftconv.parity.live.offline import OfflineVllm, offline
+from draftconv.live import offline as module
+from draftconv.live.client import Asking
+from draftconv.live.offline import OfflineVllm, offline
 from draftconv.reference.counts import Counts
 
 RIGHT = {

@@ -18,12 +18,12 @@ from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.live import LiveOptions, live_parity
 from draftconv.api.serve import serve
 from draftconv.errors import EngineError
-from draftconv.parity.live.client import Asking
-from draftconv.parity.live.commands import measuring
-from draftconv.parity.live.interfaces import INTERFACES
-from draftconv.parity.live.launch import address, free_port, launched
-from draftconv.parity.live.vllm import VllmServer
-from draftconv.parity.report import Report
+from draftconv.live.client import Asking
+from draftconv.live.commands import measuring
+from draftconv.live.interfaces import INTERFACES
+from draftconv.live.launch import address, free_port, launched
+from draftconv.live.vllm import VllmServer
+from draftconv.report import Report
 from tests.reference.test_fixtures import DATA
 
 ROOT = Path(__file__).parents[3]

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from draftconv.errors import UsageError, Void
-from draftconv.parity.vllm.capture import VllmTarget, cut
-from draftconv.parity.vllm.server import Server
-from draftconv.parity.vllm.states import Answer, Wanted
+from draftconv.traces.vllm.capture import VllmTarget, cut
+from draftconv.traces.vllm.server import Server
+from draftconv.traces.vllm.states import Answer, Wanted
 
 from .stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
 

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from draftconv.api.trace import TraceOptions, trace
 from draftconv.errors import EngineError, Void
-from draftconv.parity.trace import Trace, open_trace
-from draftconv.parity.vllm.server import Server
-from draftconv.parity.vllm.start import Extraction
 from draftconv.reference.targets import continue_greedily, load_target
+from draftconv.traces.trace import Trace, open_trace
+from draftconv.traces.vllm.server import Server
+from draftconv.traces.vllm.start import Extraction
 
 ROOT = Path(__file__).parents[3]
 ENGINE = Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", ROOT / ".engine-venv" / "bin" / "python"))

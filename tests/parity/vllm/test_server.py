@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from draftconv.errors import EngineError, UsageError, Void
-from draftconv.parity.vllm.server import Served, Server
+from draftconv.traces.vllm.server import Served, Server
 
 from .stub import Stub, serving, text
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.parity.vllm.start import Extraction
+from draftconv.traces.vllm.start import Extraction
 
 KIMI = Extraction("moonshotai/Kimi-K2.6", (2, 30, 58), Path("/shared/states"), "bfloat16", 4096, 8, remote_code=True)
 
@@ -41,7 +41,7 @@ def test_a_server_on_a_cpu() -> None:
     assert argv[:4] == ["python", "-m", "vllm.entrypoints.openai.api_server", "--model"]
     found = json.loads(option(argv, "--kv-transfer-config"))
     assert found["kv_connector"] == "CpuHiddenStatesConnector"
-    assert found["kv_connector_module_path"] == "draftconv.parity.vllm.connector"
+    assert found["kv_connector_module_path"] == "draftconv.traces.vllm.connector"
     assert json.loads(option(argv, "--compilation-config")) == {"custom_ops": ["-rotary_embedding"]}
     assert option(argv, "--port") == "8123"
 

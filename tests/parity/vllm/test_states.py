@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from draftconv.errors import EngineError, Void
-from draftconv.parity.vllm.states import Answer, Wanted, take_states
+from draftconv.traces.vllm.states import Answer, Wanted, take_states
 
 from .stub import BOUNDARIES, WIDTH, Change, states, write
 

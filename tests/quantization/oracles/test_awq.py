@@ -15,9 +15,6 @@ from draftconv.api.parity import ParityOptions, parity
 from draftconv.api.quantize import Quantization, quantize
 from draftconv.api.verify import verify
 from draftconv.errors import UsageError
-from draftconv.parity.arms import Loading, load_arm
-from draftconv.parity.calibration import Inputs, sampled_inputs
-from draftconv.parity.trace import open_trace
 from draftconv.quantization.formats import formats
 from draftconv.quantization.formats.base import Declared
 from draftconv.quantization.oracles import modelopt
@@ -25,6 +22,9 @@ from draftconv.quantization.reading import Stored, find_stored
 from draftconv.quantization.scheme import InputScheme, Scheme, WeightScheme
 from draftconv.quantization.weights import Quantize, Smoothing, floats
 from draftconv.reference.load import to_torch
+from draftconv.replay.arms import Loading, load_arm
+from draftconv.replay.calibration import Inputs, sampled_inputs
+from draftconv.traces.trace import open_trace
 from tests import quantized
 from tests.parity.traces import Recorded, recorded
 from tests.quantization.oracles.real import hard, identical, needs, same

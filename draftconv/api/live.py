@@ -1,0 +1,92 @@
+"""Accept-length parity on a running engine: every arm is served, asked the same, and its own counts are compared.
+
+The reference goes first; what it answers is quoted in later turns, so every arm gets the same token
+ids. Then it is asked everything once more (A/A), then the candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from draftconv.engines import parse_engine
+from draftconv.live.answers import all_answers
+from draftconv.live.arms import arms_of
+from draftconv.live.beside import Beside
+from draftconv.live.interfaces import INTERFACES
+from draftconv.live.machine_told import told_of
+from draftconv.live.options import LiveOptions, Progress, check_options, in_full, way_of
+from draftconv.live.plan import Step, plan_live
+from draftconv.live.report import report_of
+from draftconv.live.run import Run
+from draftconv.live.servers import launch_of
+from draftconv.live.store import Store, Terms
+from draftconv.report import read_report
+from draftconv.report.extended import extended, refuse_unextendable
+from draftconv.report.model import Report
+from draftconv.traces.asking import ends_of, goal_of, questions, refuse_too_long, target_files
+from draftconv.traces.prompts import load_prompts
+
+__all__ = ["LiveOptions", "Step", "live_parity", "plan_live"]
+
+
+def live_parity(
+    reference: str | Path,
+    candidates: Sequence[str | Path],
+    options: LiveOptions,
+    *,
+    progress: Progress | None = None,
+) -> Report:
+    """Run drafters on an engine and judge each candidate against the reference.
+
+    Raises:
+        UsageError: nothing to compare, options that contradict each other, or another run's directory.
+        BadCheckpoint, Undecided, BadPrompts: drafter, target or prompts cannot be read.
+        CheckFailed: the engine would refuse or mis-read a drafter (with `launch` and `offline`).
+        EngineError: the engine is not there, does not answer as it should, or another drafter or target is served.
+        Void: counts that are not to be trusted, or more than 5 % of an arm's requests failed.
+        Unfinished: with `url`: the next drafter has to be served first.
+    """
+    way = way_of(options, len(candidates))
+    spec = parse_engine(options.engine)
+    check_options(options, way, spec, candidates)
+    earlier = read_report(options.extend) if options.extend else None
+    if earlier:
+        refuse_unextendable(earlier, len(candidates))
+    goal = goal_of(in_full(options.target))
+    directory, checkpoint = target_files(goal, weights=False)
+    asked = questions(
+        goal,
+        directory,
+        load_prompts(options.prompts, options.limit),
+        ends_of(checkpoint),
+        depth=options.depth,
+        max_tokens=options.max_tokens,
+        chat=options.chat,
+        trust_remote_code=options.trust_remote_code,
+    )
+    refuse_too_long(asked, goal)
+    arms = arms_of(reference, candidates, goal, options, progress)
+    beside = Beside.of(options, spec, goal) if options.also_speed or options.accuracy else None
+    started = way in ("launch", "offline")
+    terms = Terms(
+        target=checkpoint.name + (f"@{checkpoint.revision}" if checkpoint.revision else ""),
+        engine=spec.name,
+        way=way,
+        prompts=asked.source,
+        prompts_sha256=asked.sha256,
+        depth=options.depth,
+        length=asked.length,
+        ignore_eos=not options.natural_stop,
+        concurrency=options.concurrency,
+        arguments=(
+            *options.server_args,
+            *([f"tensor parallel {options.tensor_parallel}"] * (options.tensor_parallel > 1)),
+        ),
+        machine=told_of(options, spec) if started else {},
+    )
+    launches = [launch_of(arm.source, arm.said, INTERFACES[spec.name], options) for arm in arms] if started else []
+    with Store(options.run, terms) as store:
+        run = Run(options, way, spec, goal, asked, arms, launches, beside, terms, store, progress)
+        found = report_of(run, all_answers(run))
+    return extended(earlier, found) if earlier else found

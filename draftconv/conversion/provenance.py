@@ -1,0 +1,234 @@
+"""`draftconv.json`: what an output was made from, how, and everything that changed.
+
+The file carries no time, host or absolute path: the same input and options give the same
+bytes. Its last key, `output`, is a digest over the record itself, config.json and the
+tensor headers, so that a record which was edited, or copied from another directory, is
+not believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, get_args
+
+from draftconv.checkpoint import Checkpoint, PlannedTensor, TensorRef, open_checkpoint, read_sidecar
+from draftconv.checkpoint.staging import Mark, Written
+from draftconv.conversion.work import Change
+from draftconv.drafter.config import Config
+from draftconv.drafter.targets import Family, Target
+from draftconv.errors import DraftconvError
+
+FILE = "draftconv.json"
+FORMAT = 1
+SMALL = ("config.json", "model.safetensors.index.json", "hf_quant_config.json", "README.md")
+"""What else than weights and the record an output may hold."""
+
+Tensors = Mapping[str, PlannedTensor | TensorRef]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One source in an output's history: what it was, and what was changed on the way from it."""
+
+    data: Mapping[str, object]
+
+    @property
+    def source(self) -> Config:
+        return Config(self.data, FILE).section("source")
+
+    @property
+    def config(self) -> Mapping[str, object]:
+        """The source's config.json, verbatim."""
+        return self.source.section("config").data
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        rows = cast(Sequence[Mapping[str, str]], self.data["changes"])
+        return tuple(Change(row["kind"], row["what"], row["why"]) for row in rows)  # type: ignore[arg-type]
+
+    @property
+    def quantization(self) -> Config | None:
+        """How weights were quantized on the way from it; None where they were not, or the record does not tell."""
+        found = Config(self.data, FILE).section("quantization")
+        return found if found.data else None
+
+    @property
+    def order(self) -> tuple[int, ...] | None:
+        """Source row of each row of lm_head, when they were permuted."""
+        return Config(self.data, FILE).integers("lm_head_order")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way from one source in the history to the output: one conversion or several."""
+
+    origin: Origin
+    steps: tuple[Origin, ...]
+    """The newest first; the last one is `origin`."""
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(change for step in self.steps for change in step.changes)
+
+    @property
+    def order(self) -> tuple[int, ...] | None:
+        """Row of that source behind each row of lm_head now, when any step permuted them."""
+        found: tuple[int, ...] | None = None
+        for step in self.steps:
+            if (order := step.order) is not None:
+                if found is not None and len(found) != len(order):
+                    return None
+                found = order if found is None else tuple(order[row] for row in found)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """A `draftconv.json` that belongs to the directory it was found in."""
+
+    data: Mapping[str, object]
+
+    @property
+    def history(self) -> tuple[Origin, ...]:
+        """The direct source first, then what that was made from, and so on."""
+        earlier = cast(Sequence[Mapping[str, object]], self.data.get("earlier") or [])
+        return (Origin(self.data), *(Origin(row) for row in earlier))
+
+    @property
+    def made(self) -> Mapping[str, str]:
+        """SHA-256 of every tensor that cannot be had from the sources alone, by canonical name."""
+        return cast(Mapping[str, str], self.data.get("made") or {})
+
+    @property
+    def engines(self) -> tuple[str, ...] | None:
+        """The engines that were asked before it was written; None in records that do not tell."""
+        return Config(self.data, FILE).texts("engines") if "engines" in self.data else None
+
+    @property
+    def from_format(self) -> str | None:
+        """How the quantized weights of its direct source were said to be stored."""
+        return Config(self.data, FILE).section("options").text("from_format")
+
+    @property
+    def target(self) -> Target | None:
+        """The target that the conversion was told of."""
+        row = Config(self.data, FILE).section("target")
+        layers = row.size("layers")
+        if layers is None:
+            return None
+        family: Family | None = next((f for f in get_args(Family) if f == row.text("family")), None)
+        return Target(row.text("name") or "", layers, family, hidden=row.size("hidden"))
+
+    def since_layout(self, *names: str) -> Way | None:
+        """The way from the newest source that was in one of these layouts."""
+        return self._since([origin.source.text("layout") in names for origin in self.history])
+
+    def since(self, checkpoint: Checkpoint) -> Way | None:
+        """The way from this checkpoint, known by its config.json; None when it is not in the history."""
+        config = _text(checkpoint.config)
+        return self._since([_text(origin.config) == config for origin in self.history])
+
+    def _since(self, fits: Sequence[bool]) -> Way | None:
+        history = self.history
+        return next((Way(history[i], history[: i + 1]) for i, fit in enumerate(fits) if fit), None)
+
+    def handed_on(self) -> list[dict[str, object]]:
+        """The history as the `earlier` of a next conversion."""
+        keys = ("source", "changes", "lm_head_order")
+        return [
+            {key: origin.data.get(key) for key in keys}
+            | ({"quantization": found.data} if (found := origin.quantization) else {})
+            for origin in self.history
+        ]
+
+
+def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
+    """The provenance of a directory, or None when there is none, it belongs to another or is malformed."""
+    data = checkpoint.sidecars.get(FILE)
+    if data is None or not _well_formed(data):
+        return None
+    genuine = data.get("output") == output_digest(checkpoint.tensors, checkpoint.config, data)
+    return Provenance(data) if genuine else None
+
+
+def written(directory: Path) -> Mapping[str, Written] | None:
+    """What was written with the record of a directory, by file name; None when it is no record of draftconv's."""
+    try:
+        record = read_sidecar(directory, FILE)
+        if not _well_formed(record):
+            return None
+        return _listed(record, directory) if "files" in record else _derived(directory)
+    except DraftconvError:
+        return None
+
+
+OURS = Mark(FILE, written)
+"""The mark of a directory that `convert` or `quantize` wrote."""
+
+
+def _listed(record: Mapping[str, object], directory: Path) -> Mapping[str, Written]:
+    """The files that a record lists, and the record itself unless it was edited (which a missing file hides)."""
+    files = Config(record, FILE).section("files")
+    rows = {name: files.section(name) for name in files.data}
+    listed = {name: Written(row.integer("size"), row.text("sha256")) for name, row in rows.items()}
+    try:
+        edited = read_provenance(open_checkpoint(directory)) is None
+    except DraftconvError:
+        edited = False
+    return listed if edited else listed | {FILE: Written()}
+
+
+def _derived(directory: Path) -> Mapping[str, Written] | None:
+    """What a record without a list belongs to, as early versions wrote it; an edited card is not noticed."""
+    checkpoint = open_checkpoint(directory)
+    if read_provenance(checkpoint) is None:
+        return None
+    weights = {ref.file.name for ref in checkpoint.tensors.values()}
+    return dict.fromkeys((*weights, *SMALL, FILE), Written())
+
+
+def output_digest(tensors: Tensors, config: Mapping[str, object], record: Mapping[str, object]) -> str:
+    """SHA-256 over the record, config.json and the names, dtypes and shapes of all tensors."""
+    rows = sorted([name, tensor.dtype, list(tensor.shape)] for name, tensor in tensors.items())
+    rest = {key: value for key, value in record.items() if key != "output"}
+    return "sha256:" + hashlib.sha256(_text([rows, config, rest]).encode()).hexdigest()
+
+
+def _well_formed(data: Mapping[str, object]) -> bool:
+    """Whether the parts that are read have their types: a digest can be forged by anybody."""
+    earlier = data.get("earlier", [])
+    if data.get("format") != FORMAT or not isinstance(earlier, list):
+        return False
+    engines = data.get("engines", [])
+    named = isinstance(engines, list) and all(isinstance(item, str) for item in engines)
+    return named and all(_is_step(row) for row in (data, *earlier)) and _is_map(data.get("made", {}))
+
+
+def _is_step(row: object) -> bool:
+    if not isinstance(row, dict) or not isinstance(row.get("changes"), list):
+        return False
+    source, order = row.get("source"), row.get("lm_head_order")
+    if not isinstance(source, dict) or not isinstance(source.get("config"), dict):
+        return False
+    named = all(isinstance(source.get(key), (str, type(None))) for key in ("layout", "confidence", "aux_convention"))
+    rows = order is None or (isinstance(order, list) and sorted(map(_row, order)) == list(range(len(order))))
+    changes = all(_is_map(c) and {"kind", "what", "why"} <= c.keys() for c in row["changes"])
+    quantization = isinstance(row.get("quantization"), (dict, type(None)))
+    return named and rows and changes and quantization and _is_map(source.get("metadata", {}))
+
+
+def _row(value: object) -> int:
+    return value if type(value) is int else -1
+
+
+def _is_map(value: object) -> bool:
+    """A JSON object whose values are all text."""
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+def _text(document: object) -> str:
+    return json.dumps(document, sort_keys=True, ensure_ascii=True)

@@ -1,0 +1,132 @@
+"""What `draftconv.json` says of an output; `provenance` reads it back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import draftconv
+from draftconv.checkpoint import Checkpoint, Computed, Copy, Hashes
+from draftconv.checkpoint.plan import encode
+from draftconv.checkpoint.staging import Written
+from draftconv.conversion.provenance import FORMAT, Provenance, output_digest
+from draftconv.conversion.work import Work, content_hash, facts_json
+from draftconv.drafter.targets import Target
+from draftconv.layouts.readings import readings_json
+
+if TYPE_CHECKING:
+    from draftconv.api.convert import Conversion, ConvertOptions
+    from draftconv.conversion.quantized import Told
+
+
+def make_record(
+    conversion: Conversion,
+    options: ConvertOptions,
+    target: Target | None,
+    provenance: Provenance | None,
+    told: Told | None,
+) -> dict[str, object]:
+    """The record of a conversion: no times, hosts or absolute paths, so equal inputs give equal bytes.
+
+    `completed` and `sealed` finish it once the output's computed tensors and its other files are known.
+    """
+    drafter, work, found = conversion.drafter, conversion.work, conversion.layout
+    checkpoint = drafter.checkpoint
+    chosen = {key: value for key, value in asdict(options).items() if value not in (None, ()) and key != "target"}
+    renamed: dict[str, list[str]] = {}
+    for name in sorted(drafter.names.keys() & conversion.names.keys()):
+        renamed.setdefault(drafter.names[name], []).append(conversion.names[name])
+    quantization = {"quantization": told.record} if told else {}
+    return {
+        "draftconv": draftconv.__version__,
+        "format": FORMAT,
+        "layout": found.id,
+        "source": {
+            "name": checkpoint.name,
+            "revision": checkpoint.revision,
+            "layout": drafter.detection.layout,
+            "confidence": drafter.detection.confidence,
+            "reasons": list(drafter.detection.reasons),
+            "aux_convention": options.aux_convention,
+            **readings_json(drafter),
+            "files": _files(checkpoint, hashed=options.hash),
+            "metadata": dict(checkpoint.metadata),
+            "config": dict(checkpoint.config),
+        },
+        "target": {"name": target.name, "layers": target.layers, "family": target.family, "hidden": target.hidden}
+        if target
+        else None,
+        "engines": [str(verdict.spec) for verdict in conversion.verdicts],
+        "options": {key: _base_names(value) for key, value in chosen.items()},
+        **quantization,
+        "facts": facts_json(work.facts),
+        "reasons": dict(drafter.reasons),
+        "renamed": {old: ", ".join(new) for old, new in sorted(renamed.items()) if [old] != new},
+        "changes": [asdict(change) for change in work.changes],
+        "made": _made(work, provenance),
+        "lm_head_order": list(work.order) if work.order is not None else None,
+        "earlier": provenance.handed_on() if provenance else [],
+        "findings": list(conversion.findings),
+        "warnings": [{"code": p.code, "detail": p.detail} for p in conversion.warnings],
+        "not_checked": list(conversion.not_made),
+    }
+
+
+def completed(record: Mapping[str, object], conversion: Conversion, hashes: Hashes) -> dict[str, object]:
+    """The record with the hashes of all computed tensors: all that the card tells."""
+    canonical = {spelled: name for name, spelled in conversion.names.items()}
+    computed = {canonical[name]: found for name, found in hashes.items()}
+    made = {**cast(Mapping[str, str], record["made"]), **computed}
+    return {**record, "made": dict(sorted(made.items()))}
+
+
+def sealed(record: Mapping[str, object], conversion: Conversion, card: Mapping[str, str]) -> dict[str, object]:
+    """The record with all other files of the output, and with the digest that ties it to them.
+
+    Weights are told by their size: their hashes would take a second reading.
+    """
+    plan = conversion.plan
+    small = {**plan.first_files(), **{name: encode(text) for name, text in card.items()}}
+    files: dict[str, dict[str, object]] = {shard.file_name: {"size": shard.size} for shard in plan.shards()}
+    files |= {name: Written.of(data)._asdict() for name, data in small.items()}
+    whole = {**record, "files": dict(sorted(files.items()))}
+    return whole | {"output": output_digest({t.name: t for t in plan.tensors}, conversion.config, whole)}
+
+
+def _made(work: Work, provenance: Provenance | None) -> dict[str, str]:
+    """Hashes of the tensors that `verify` cannot judge by the source: attached, repaired, added."""
+    declared = {change.what for change in work.changes if change.kind in ("added", "replaced", "repaired")}
+    earlier = provenance.made if provenance else {}
+    made = {}
+    for name, tensor in sorted(work.tensors.items()):
+        if isinstance(tensor.operation, Computed):
+            continue  # known once it is written, see `completed`
+        if name in earlier and isinstance(tensor.operation, Copy) and name not in declared:
+            made[name] = earlier[name]
+        elif name in declared or name in earlier:
+            made[name] = content_hash(tensor)
+    return made
+
+
+def _files(checkpoint: Checkpoint, *, hashed: bool) -> list[dict[str, object]]:
+    from draftconv.checkpoint.hashing import sha256
+
+    rows: list[dict[str, object]] = []
+    used = {ref.file.name: ref.file for ref in checkpoint.tensors.values()}
+    for info in checkpoint.files:
+        row: dict[str, object] = {"name": info.name, "size": info.size}
+        if info.sha256:
+            row["sha256"] = info.sha256
+        elif hashed and info.name in used:
+            row["sha256"] = sha256(used[info.name])
+        rows.append(row)
+    return rows
+
+
+def _base_names(value: object) -> object:
+    """Paths in options by base name only: outputs must not tell where they were made."""
+    if isinstance(value, (tuple, list)):
+        return [f"{code}={Path(path).name}" if path else code for code, _, path in (v.partition("=") for v in value)]
+    return value

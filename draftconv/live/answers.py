@@ -1,0 +1,158 @@
+"""Every arm is served, asked the same, and its answers are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from draftconv.checkpoint import show
+from draftconv.errors import EngineError, NotReached, Unfinished, UsageError
+from draftconv.live.answer import Answer
+from draftconv.live.arms import LiveArm
+from draftconv.live.beside import ALONE
+from draftconv.live.client import Client, Served
+from draftconv.live.collect import Ask, collect, most_failures, patiently
+from draftconv.live.launch import address, free_port, launched
+from draftconv.live.run import Run
+from draftconv.live.servers import launch_of, served_by, start_of
+from draftconv.live.store import ArmTerms, Stored
+from draftconv.live.switches import refuse_forced, refuse_other_texts
+
+
+def all_answers(run: Run) -> list[Mapping[str, Answer]]:
+    """What every arm answered, by request.
+
+    Raises:
+        Unfinished: with one server in turn, when the next drafter has to be served first.
+    """
+    found: list[Mapping[str, Answer]] = []
+    asks: Sequence[Ask] = ()
+    measured, short = False, _short(run)
+    for arm in run.arms:
+        stored = run.store.arm(arm.number)
+        beside = run.beside if arm.number != 1 else None  # the reference is measured once
+        finished = stored.finished and not (short and len(stored.answers) < run.requests)
+        if not finished or (beside and beside.lacks(stored.directory)):
+            if run.way == "one server" and arm.number > 1 and measured:
+                raise _swap(run, arm)
+            if run.progress:  # starting it may take long
+                run.progress(arm.name, len(stored.answers), run.requests)
+            with served_by(run, arm, stored.directory) as (client, url):
+                _measure(run, arm, stored, client, asks)
+                if beside:
+                    beside.measure(url, stored.directory, arm.name, run.progress)
+            measured = True
+        asks = asks or run.asks()
+        found.append({ask.id: answer for ask in asks if (answer := stored.get(ask))})
+        refuse_forced(arm.name, [*found[-1].values()])
+        both = [ask.id for ask in asks if all(ask.id in answers for answers in (found[0], found[-1]))]
+        refuse_other_texts(arm.name, *([answers[id] for id in both] for answers in (found[0], found[-1])))
+    if run.beside and run.beside.lacks(run.store.alone):
+        port = free_port()
+        launch = launch_of(run.arms[0].source, run.arms[0].said, run.interface, run.options, alone=True)
+        with launched(launch, port, run.store.alone):
+            run.beside.measure(address(port), run.store.alone, ALONE, run.progress)
+    return found
+
+
+def _short(run: Run) -> bool:
+    """Whether a finished run is void because too few requests have an answer of every arm: those are asked again."""
+    arms = [run.store.arm(arm.number) for arm in run.arms]
+    if not all(stored.finished for stored in arms):
+        return False
+    answered = sum(all(stored.get(ask) for stored in arms) for ask in run.asks())
+    return run.requests - answered > most_failures(run.requests)
+
+
+def _measure(run: Run, arm: LiveArm, stored: Stored, client: Client, asks: Sequence[Ask]) -> None:
+    """Ask an arm all that it has not answered yet; the reference turn by turn, because later turns quote it."""
+    served = patiently(partial(client.served, run.asked.first[0]), run.options.patience, NotReached)
+    _refuse_other(run, arm, served)
+    if served.alone and run.options.concurrency > 1:
+        raise UsageError(
+            f"--concurrency {run.options.concurrency}: this engine tells totals only, so requests go one at a time",
+            cure="leave it out"
+            + ("; or start vLLM 0.32 with --per-request-spec-decode-metrics summary" * (run.spec.name == "vllm")),
+        )
+    stored.agree(ArmTerms(arm.about.content, _base(served.target), served.version, served.counting, served.settings))
+    stored.seen(served.born, served.drafter)
+    answered = len(stored.answers)
+
+    def keep(ask: Ask, answer: Answer) -> None:
+        nonlocal answered
+        stored.keep(ask, answer)
+        answered += 1
+        if run.progress:
+            run.progress(arm.name, answered, run.requests)
+
+    failures: dict[str, str] = {}
+    for number in range(run.rounds if arm.number == 0 else 1):
+        now = list(run.turns(stored, number)) if arm.number == 0 else asks
+        failures |= collect(
+            client,
+            [ask for ask in now if stored.get(ask) is None],
+            keep,
+            allowed=most_failures(run.requests) - len(failures),
+            concurrency=run.options.concurrency,
+            patience=run.options.patience,
+        )
+    stored.seen(served.born, served.drafter, finished=True)
+
+
+def _refuse_other(run: Run, arm: LiveArm, served: Served) -> None:
+    """Refuse an engine that is not the reference's, or still serves another arm's drafter."""
+    if served.room is not None and run.asked.longest > served.room:
+        raise UsageError(
+            f"the longest prompt and its text take {run.asked.longest} tokens, the server has {served.room}",
+            why="texts would be cut, and the last drafts with them",
+            cure="raise the server's limit, or lower --max-tokens",
+        )
+    if run.goal.path is not None and arm.url is None and _base(served.target) != run.goal.path.name:
+        raise EngineError(f"the server holds {show(served.target)}, not {show(run.goal.name)}")
+    theirs = {_base(other.source) for other in run.arms}
+    if _base(served.drafter) != _base(arm.source) and _base(served.drafter) in theirs:
+        raise EngineError(
+            f"the server drafts with {show(served.drafter)}, it should with {show(arm.name)}",
+            why="the arms would be swapped",
+            cure="give every drafter the address of its own server",
+        )
+    reference = run.store.arm(0).terms()
+    if reference is None:
+        return
+    for what, its, ours in (
+        ("target", _base(served.target), reference.served),
+        ("version", served.version, reference.version),
+        ("way of counting", served.counting, reference.counting),
+        *((name, value, reference.settings.get(name)) for name, value in served.settings.items()),
+    ):
+        if its != ours:
+            raise EngineError(
+                f"{show(arm.name)} is served with {what} {show(its)}, the reference with {show(ours)}",
+                why="the difference would be taken for the drafter's",
+                cure="serve all drafters with one engine and the same options",
+            )
+    for other in run.arms:
+        if max(other.number, 1) == max(arm.number, 1):  # the reference and itself share a server
+            continue
+        born, drafter = run.store.arm(other.number).last_seen
+        if (served.born and served.born == born) or (served.drafter and served.drafter == drafter):
+            raise EngineError(
+                f"the server is the one that answered for {show(other.name)}, not one with {show(arm.name)}",
+                why="a drafter would be compared with itself",
+                cure="if it is another, give its drafter another path; else " * (not served.born)
+                + (start_of(run, arm) or "start a server with this drafter"),
+            )
+
+
+def _base(spec: str) -> str:
+    """A directory's own name; Hub ids lose their owner alike on every arm, and files in the Hub's cache are its."""
+    *_, repo, folder, name = ["", "", *spec.rstrip("/").split("/")]
+    return repo.rsplit("--", 1)[-1] if folder == "snapshots" and repo.startswith("models--") else name
+
+
+def _swap(run: Run, arm: LiveArm) -> Unfinished:
+    return Unfinished(
+        f"what was answered so far is kept in {show(run.options.run)}; {show(arm.name)} is next",
+        why="one server has one drafter",
+        cure=f"stop the server, {start_of(run, arm) or 'start it with this drafter'}; then repeat the command",
+    )

@@ -1,0 +1,74 @@
+"""The arms of a run: the reference, the reference again (A/A), the candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from draftconv.checkpoint import Tally, open_checkpoint
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.targets import Target
+from draftconv.layouts.readings import Said
+from draftconv.live.options import LiveOptions, Progress, in_full
+from draftconv.replay.lineup import Names, about_arm, bytes_of, done, gate
+from draftconv.report.model import Arm
+from draftconv.report.verdict import Gate
+
+
+@dataclass(frozen=True, slots=True)
+class LiveArm:
+    """One arm of the run.
+
+    Attributes:
+        number: its directory in the run; 0 is the reference, 1 the reference again.
+        source: what the engine is given as its drafter. `said`: how it is to be read.
+        url: of its running server, and the option it came from.
+    """
+
+    number: int
+    about: Arm
+    source: str
+    said: Said
+    gate: Gate | None = None
+    url: tuple[str, str] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.about.name
+
+
+def arms_of(
+    reference: str | Path,
+    candidates: Sequence[str | Path],
+    goal: Target,
+    options: LiveOptions,
+    progress: Progress | None,
+) -> list[LiveArm]:
+    """The reference, the reference again, the candidates."""
+    specs = (reference, *candidates)
+    said = options.said(specs)
+    opened = (open_checkpoint(spec, download=True) for spec in specs)
+    drafters = [each.read(checkpoint, goal) for each, checkpoint in zip(said, opened, strict=True)]
+    total = sum(map(bytes_of, drafters))
+    tally = Tally(None if progress is None else lambda done: progress("reading", done, total))
+    names = Names()
+    urls = _urls(options, len(candidates))
+
+    def arm(number: int, drafter: Drafter, source: str | Path, said: Said, url: tuple[str, str] | None) -> LiveArm:
+        about = about_arm(names.new(drafter.checkpoint.name), drafter, tally)
+        kind = done(drafters[0], drafter)
+        margin = options.margins.get(kind) if options.margin is None else options.margin
+        wanted = gate(kind, margin, "live") if number else None
+        return LiveArm(number, about, in_full(str(source)), said, wanted, url)
+
+    first = arm(0, drafters[0], reference, said[0], urls[0])
+    again = replace(first, number=1, about=replace(first.about, name=names.new(f"{first.name} again")))
+    rest = zip(drafters[1:], candidates, said[1:], urls[1:], strict=True)
+    return [first, again, *(arm(number, *row) for number, row in enumerate(rest, 2))]
+
+
+def _urls(options: LiveOptions, candidates: int) -> list[tuple[str, str] | None]:
+    if options.url_ref is not None:
+        return [(options.url_ref, "--url-ref"), *((url, "--url-cand") for url in options.url_cand)]
+    return [(options.url, "--url") if options.url else None] * (1 + candidates)

@@ -1,0 +1,140 @@
+"""What parity asks of an engine, however it is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Protocol
+
+from draftconv.errors import EngineError
+from draftconv.live.answer import Answer
+
+GREEDY: Mapping[str, object] = MappingProxyType(
+    {
+        "temperature": 0,
+        "top_p": 1,
+        "repetition_penalty": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+    }
+)
+"""All that shapes the choice of a token: what a request leaves out may come from the target's generation_config.json,
+whose repetition_penalty would change greedy text too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How every arm is asked.
+
+    Attributes:
+        depth: K, drafted tokens per step. `length`: generated tokens at most.
+        ignore_eos: write all of `length`, whatever the target says.
+        timeout: seconds without a byte before a request counts as failed.
+    """
+
+    depth: int
+    length: int
+    ignore_eos: bool = True
+    timeout: float = 600.0
+
+    def probe(self, length: int) -> Asking:
+        """A short request that shows whether an engine drafts, which a text that ends at once would not."""
+        return replace(self, length=min(length, self.length), ignore_eos=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What an engine says of itself.
+
+    Attributes:
+        target: what it was given as its model. `version`: of the engine.
+        counting: how its counts are collected, in words; the same for every arm.
+        alone: its counts are totals, so requests are asked one at a time.
+        room: tokens that prompt and text may have together; None where it does not tell.
+        drafter: what it was given as its drafter, where it tells.
+        born: changes when it is started again, where it tells.
+        settings: what else the report should say, by name.
+    """
+
+    target: str
+    version: str
+    counting: str
+    alone: bool = False
+    room: int | None = None
+    drafter: str = ""
+    born: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class Client(Protocol):
+    """An engine that serves one arm."""
+
+    def served(self, prompt: Sequence[int]) -> Served:
+        """What it is, once it has shown on a prompt that it drafts and counts.
+
+        Raises:
+            EngineError: it does not answer, or not as this engine does, or drafts otherwise than asked.
+            Void: what it counts is not to be trusted.
+        """
+
+    def ask(self, prompt: Sequence[int]) -> Answer:
+        """The greedy text after a prompt, with the counts of this request alone; from several threads at once
+        unless `Served.alone`.
+
+        Raises:
+            EngineError: it failed. Void: its answer or its counts are not to be trusted.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """An engine that parity knows how to ask.
+
+    Attributes:
+        title: as a person calls it.
+        connect: a client for a server, from its address and the option it came from; raises UsageError when the
+            engine cannot be asked so.
+        health: what a server answers with status 200 once it is ready.
+        counting: server arguments that parity adds: counts per request. Only a server that drafts takes them.
+        measuring: those of every server: no reuse of earlier prompts.
+        settings: the same, for the settings file that the server reads.
+        proven: on which engine this client was run; empty: on stub servers only.
+    """
+
+    title: str
+    connect: Callable[[str, str, Asking], Client]
+    health: str
+    counting: tuple[str, ...] = ()
+    measuring: tuple[str, ...] = ()
+    settings: str = ""
+    proven: str = ""
+
+
+def refuse_depth(engine: str, drafted: int | None, asked: int) -> None:
+    """Refuse an engine that drafts another number of tokens than was asked for.
+
+    Raises:
+        EngineError: it does.
+    """
+    if drafted is not None and drafted != asked:
+        raise EngineError(
+            f"{engine} drafts {drafted} tokens per step, --depth asks for {asked}",
+            why="accept lengths at different depths cannot be compared",
+            cure=f"start it with {asked}, or give --depth {drafted}",
+        )
+
+
+def refuse_length(tokens: Sequence[int], asking: Asking) -> None:
+    """Refuse a text that is longer than was asked for, or shorter although its end was to be ignored.
+
+    Raises:
+        EngineError: it is.
+    """
+    if len(tokens) > asking.length or (asking.ignore_eos and len(tokens) != asking.length):
+        raise EngineError(
+            f"the engine generated {len(tokens)} tokens, {asking.length} were asked for"
+            + (" with ignore_eos" if asking.ignore_eos else ""),
+            why="the steps at the end of the text would be clipped",
+            cure="raise the longest text that the server allows, or lower --max-tokens",
+        )

@@ -1,0 +1,117 @@
+"""Every command that a live run would give, in order, without a look at the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from draftconv.drafter.targets import Target
+from draftconv.engines import EngineSpec, parse_engine
+from draftconv.errors import UsageError
+from draftconv.live import process
+from draftconv.live.beside import Beside
+from draftconv.live.commands import without_server
+from draftconv.live.interfaces import INTERFACES
+from draftconv.live.launch import LOOPBACK, Launch
+from draftconv.live.machine import DEVICES, PROBES
+from draftconv.live.offline import WORKER
+from draftconv.live.options import LiveOptions, check_options, in_full, way_of
+from draftconv.live.servers import launch_of
+from draftconv.replay.lineup import Names
+from draftconv.traces.asking import MAX_TOKENS, goal_of
+
+PORT = "PORT"
+"""Stands for the free port that a server gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command, or a few of which one is enough.
+
+    Attributes:
+        title: what it is for. `commands`: argument lists.
+        environment: variables that are set where they are not. `files`: name → text, written first.
+        then: what draftconv does once it runs. `notes`: what a person should know before.
+    """
+
+    title: str
+    commands: tuple[tuple[str, ...], ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    then: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def plan_live(reference: str | Path, candidates: Sequence[str | Path], options: LiveOptions) -> tuple[Step, ...]:
+    """What `live_parity` would run.
+
+    Raises:
+        UsageError: options that contradict each other, or nothing is to be started.
+        BadCheckpoint, Undecided, CheckFailed: as `serve`.
+    """
+    way = way_of(options, len(candidates))
+    spec = parse_engine(options.engine)
+    check_options(options, way, spec, candidates)
+    if way not in ("launch", "offline"):
+        raise UsageError(
+            "--dry-run has nothing to show for running servers",
+            why="draftconv would start nothing",
+            cure="give --launch or --offline",
+        )
+    return tuple(_steps([reference, *candidates], options, spec, goal_of(in_full(options.target))))
+
+
+def _steps(drafters: Sequence[str | Path], options: LiveOptions, spec: EngineSpec, goal: Target) -> Iterator[Step]:
+    if spec.hardware not in (None, "cpu"):
+        yield _look(spec, options)
+    beside = Beside.of(options, spec, goal, look=False) if options.also_speed or options.accuracy is not None else None
+    names = Names()
+    said = options.said(drafters)
+    first, *rest = [
+        (names.new(Path(str(source)).name), in_full(str(source)), each)
+        for source, each in zip(drafters, said, strict=True)
+    ]
+    arms = [(f"reference {first[0]}", *first[1:], 0), (f"reference {first[0]} again (A/A)", *first[1:], 1)]
+    arms += [(f"candidate {name}", source, each, number) for number, (name, source, each) in enumerate(rest, 2)]
+    for title, source, each, number in arms:
+        launch = launch_of(source, each, INTERFACES[spec.name], options)
+        yield _served(title, launch, options)
+        if beside and number != 1:
+            yield from _measured(beside, title, options.run / "arms" / str(number))
+    if beside:
+        launch = launch_of(*first[1:], INTERFACES[spec.name], options, alone=True)
+        yield Step("the target without a drafter", (_argv(launch),), launch.environment, launch.files)
+        yield from _measured(beside, "the target without a drafter", options.run / "arms" / "alone")
+
+
+def _look(spec: EngineSpec, options: LiveOptions) -> Step:
+    commands = tuple(probe.argv for probe in PROBES if probe.argv[0] != "python")
+    count = options.tensor_parallel
+    return Step(
+        f"the machine must show {count} x {spec.hardware}, and no other device",
+        commands,
+        then=f"asks the first of these that is there, else torch, for {' or '.join(DEVICES[str(spec.hardware)])}",
+    )
+
+
+def _served(title: str, launch: Launch, options: LiveOptions) -> Step:
+    tokens = options.max_tokens or f"the suite's, else {MAX_TOKENS}"
+    prompts = f"{options.limit} prompts of {options.prompts}" if options.limit else options.prompts
+    then = (
+        f"waits for {launch.health}, asks {prompts} with {tokens} tokens each, greedy, "
+        f"{options.concurrency} at a time, then stops it"
+    )
+    if options.offline:
+        argv = (str(options.engine_python or "python"), str(WORKER), *without_server(launch.argv))
+        return Step(title, (argv,), launch.environment, launch.files, then.partition(", ")[2], launch.notes)
+    return Step(title, (_argv(launch),), launch.environment, launch.files, then, launch.notes)
+
+
+def _measured(beside: Beside, title: str, directory: Path) -> Iterator[Step]:
+    for job in beside.jobs(f"http://{LOOPBACK}:{PORT}", directory):
+        yield Step(f"{job.name}: {title}, on the same server", (process.located(job.argv, beside.python),))
+
+
+def _argv(launch: Launch) -> tuple[str, ...]:
+    return (*launch.located(), "--port", PORT)

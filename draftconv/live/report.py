@@ -1,0 +1,131 @@
+"""What a run found, as a report."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import draftconv
+from draftconv.live.answer import Answer, first_split
+from draftconv.live.arms import LiveArm
+from draftconv.live.chosen import chosen_in
+from draftconv.live.collect import Ask
+from draftconv.live.launch import LOG
+from draftconv.live.options import Way
+from draftconv.live.run import Run
+from draftconv.replay.lineup import gate
+from draftconv.report.model import About, Accuracy, Arm, Comparison, Diagnostics, Report, Speed, Texts
+from draftconv.report.records import Record
+from draftconv.traces.trace import token_hash
+
+
+def report_of(run: Run, answers: Sequence[Mapping[str, Answer]]) -> Report:
+    """What was found; a request that one arm failed to answer counts for none."""
+    asks = [ask for ask in run.asks() if all(ask.id in found for found in answers)]
+    errors = run.requests - len(asks)
+    records = tuple(
+        Record(
+            arm=arm.name,
+            id=ask.id,
+            cluster=ask.cluster,
+            category=ask.category,
+            prompt=len(ask.tokens),
+            counted=len(found[ask.id].tokens),
+            counts=found[ask.id].counts,
+            tokens=token_hash((*ask.tokens, *found[ask.id].tokens)),
+        )
+        for ask in asks
+        for arm, found in zip(run.arms, answers, strict=True)
+    )
+    reference, again, *rest = run.arms
+    repeated = _texts(asks, answers[0], answers[1])
+    comparisons = tuple(
+        Comparison.of(
+            records,
+            reference.name,
+            arm.name,
+            arm.gate or gate("conversion", None, "live"),
+            how="live",
+            again=again.name,
+            errors=errors,
+            diagnostics=Diagnostics(texts=_texts(asks, answers[0], found), again=repeated),
+        )
+        for arm, found in zip(rest, answers[2:], strict=True)
+    )
+    speed, accuracy = _beside(run)
+    return Report(
+        _about(run, len(asks)),
+        tuple(_with_kernels(run, arm) for arm in run.arms),
+        records,
+        comparisons,
+        speed=speed,
+        accuracy=accuracy,
+    )
+
+
+def _with_kernels(run: Run, arm: LiveArm) -> Arm:
+    """What the report says of an arm, with the kernels that its engine said it chose."""
+    if run.way not in ("launch", "offline"):
+        return arm.about
+    said = chosen_in(run.spec.name, run.store.arm(arm.number).directory / LOG)
+    return replace(arm.about, facts={**arm.about.facts, "kernels, by the engine's log": said})
+
+
+def _beside(run: Run) -> tuple[tuple[Speed, ...], tuple[Accuracy, ...]]:
+    """Speed and accuracy of every server, the target alone first."""
+    if run.beside is None:
+        return (), ()
+    arms = [(arm.name, run.store.arm(arm.number).directory) for arm in run.arms if arm.number != 1]
+    return run.beside.found([(None, run.store.alone), *arms])
+
+
+def _texts(asks: Sequence[Ask], ours: Mapping[str, Answer], theirs: Mapping[str, Answer]) -> Texts:
+    found = [first_split(ours[ask.id].tokens, theirs[ask.id].tokens) for ask in asks]
+    splits = sorted(at for at in found if at is not None)
+    return Texts(len(found), len(found) - len(splits), tuple(splits))
+
+
+def _about(run: Run, requests: int) -> About:
+    terms, reference = run.terms, run.store.arm(0).terms()
+    version, counting = (reference.version, reference.counting) if reference else ("", "")
+    served, told = (reference.served, reference.settings) if reference else ("", {})
+    return About(
+        how="live",
+        target=terms.target,
+        prompts=terms.prompts,
+        prompts_sha256=terms.prompts_sha256,
+        depth=terms.depth,
+        version=draftconv.__version__,
+        command=run.options.command,
+        settings={
+            "requests": str(requests),
+            "tokens": f"{terms.length} per request, its end ignored"
+            if terms.ignore_eos
+            else f"at most {terms.length} per request, to its natural end",
+            "sampling": "greedy",
+            "engine": f"{run.interface.title} {version}",
+            "reached": WAYS[run.way],
+            "counts": counting,
+            "requests at a time": str(terms.concurrency),
+            "draftconv's client": f"run on {run.interface.proven}"
+            if run.interface.proven
+            else "not run on the engine: held to its documented answers by stub servers",
+            **({"server": _told(run)} if run.way in ("launch", "offline") else {"server, model": served}),
+            **terms.machine,
+            **told,
+        },
+    )
+
+
+WAYS: Mapping[Way, str] = {
+    "two servers": "running servers, one for each drafter",
+    "one server": "a running server, one drafter after another",
+    "launch": "servers that draftconv started, one after another",
+    "offline": "vLLM without a server, one process for each drafter",
+}
+
+
+def _told(run: Run) -> str:
+    """Arguments that were added to the command of `draftconv serve`, for both arms alike."""
+    return shlex.join((*run.interface.counting, *run.interface.measuring, *run.options.server_args))

@@ -1,0 +1,89 @@
+"""A run on its way: what it asks, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from draftconv.drafter.targets import Target
+from draftconv.engines import EngineSpec
+from draftconv.live.arms import LiveArm
+from draftconv.live.beside import Beside
+from draftconv.live.client import Asking, Interface
+from draftconv.live.collect import Ask
+from draftconv.live.interfaces import INTERFACES
+from draftconv.live.launch import Launch
+from draftconv.live.options import LiveOptions, Progress, Way
+from draftconv.live.store import Store, Stored, Terms
+from draftconv.traces.asking import Questions
+from draftconv.traces.prompts import Prompt
+from draftconv.traces.turns import turn_count
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that does not change on the way.
+
+    Attributes:
+        terms: what its directory says of it. `store`: the directory.
+        launches: by arm; empty with running servers. `beside`: what else is measured of every server.
+    """
+
+    options: LiveOptions
+    way: Way
+    spec: EngineSpec
+    goal: Target
+    asked: Questions
+    arms: Sequence[LiveArm]
+    launches: Sequence[Launch]
+    beside: Beside | None
+    terms: Terms
+    store: Store
+    progress: Progress | None
+
+    @property
+    def interface(self) -> Interface:
+        return INTERFACES[self.spec.name]
+
+    @property
+    def asking(self) -> Asking:
+        terms = self.terms
+        return Asking(terms.depth, terms.length, terms.ignore_eos, self.options.timeout)
+
+    @property
+    def requests(self) -> int:
+        return sum(map(turn_count, self.asked.prompts))
+
+    @property
+    def rounds(self) -> int:
+        """Turns of the longest conversation."""
+        return max(map(turn_count, self.asked.prompts))
+
+    def turns(self, stored: Stored, number: int) -> Iterator[Ask]:
+        """Turn `number` (from 0) of every prompt whose earlier turns are answered in `stored`, the reference's."""
+        for prompt, first in zip(self.asked.prompts, self.asked.first, strict=True):
+            if number >= turn_count(prompt):
+                continue
+            past: list[tuple[Sequence[int], Sequence[int]]] = []
+            ask = Ask(_name(prompt, 0), prompt.id, prompt.category, first)
+            for turn in range(1, number + 1):
+                if (answer := stored.get(ask)) is None:
+                    break
+                past.append((ask.tokens, _until_end(answer.tokens, self.asked.dialogue.eos)))
+                ask = replace(ask, id=_name(prompt, turn), tokens=tuple(self.asked.dialogue.render(prompt, past)))
+            else:
+                yield ask
+
+    def asks(self) -> list[Ask]:
+        """Every request, as far as the reference's answers lead; the same for every arm."""
+        reference = self.store.arm(0)
+        return [ask for number in range(self.rounds) for ask in self.turns(reference, number)]
+
+
+def _name(prompt: Prompt, turn: int) -> str:
+    return f"{prompt.id}/{turn + 1}" if turn_count(prompt) > 1 else prompt.id
+
+
+def _until_end(tokens: Sequence[int], eos: Sequence[int]) -> Sequence[int]:
+    """A text as it is quoted: what follows its end was written only to be counted."""
+    return tokens[: next((at + 1 for at, token in enumerate(tokens) if token in eos), len(tokens))]

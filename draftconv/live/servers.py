@@ -1,0 +1,99 @@
+"""Engines of arms: running ones, and those that are started."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from draftconv.api.serve import serve_as
+from draftconv.errors import DraftconvError
+from draftconv.layouts.readings import Said
+from draftconv.live.arms import LiveArm
+from draftconv.live.client import Client, Interface
+from draftconv.live.commands import measuring, without_server
+from draftconv.live.launch import Launch, address, free_port, launched
+from draftconv.live.offline import offline
+from draftconv.live.options import LiveOptions, in_full
+from draftconv.live.run import Run
+from draftconv.live.switches import refuse_switches
+
+
+@contextmanager
+def served_by(run: Run, arm: LiveArm, directory: Path) -> Iterator[tuple[Client, str]]:
+    """The engine of an arm and its address, which is empty without a server, until this is left."""
+    if arm.url is not None:
+        yield run.interface.connect(*arm.url, run.asking), arm.url[0]
+        return
+    launch = run.launches[arm.number]
+    if run.way == "offline":
+        argv = without_server(launch.argv)
+        if run.asking.ignore_eos:
+            argv = (*argv, "--skip-tokenizer-init")  # only an end that counts needs the tokenizer's
+        python = (run.options.engine_python or Path(sys.executable)).absolute()  # it runs in another directory
+        with offline(
+            argv,
+            python,
+            run.asking,
+            directory,
+            target=run.goal.name,
+            drafter=arm.source,
+            patience=run.options.start_timeout,
+            environment={**launch.environment, **os.environ},
+        ) as engine:
+            yield engine, ""
+        return
+    port = free_port()
+    client = run.interface.connect(address(port), "--launch", run.asking)
+    with launched(launch, port, directory):
+        yield client, address(port)
+
+
+def launch_of(source: str, said: Said, interface: Interface, options: LiveOptions, *, alone: bool = False) -> Launch:
+    """The server of an arm, with the command of `draftconv serve`.
+
+    Args:
+        source: the drafter. `said`: how it is to be read. `alone`: the target without it.
+
+    Raises:
+        CheckFailed: the engine would refuse or mis-read it. Void: a switch decides what is accepted.
+        UsageError: an argument asks for what its kernels do not have.
+    """
+    command = serve_as(
+        source,
+        options.engine,
+        in_full(options.target),
+        said,
+        drafts=options.depth,
+        tensor_parallel=options.tensor_parallel,
+        alone=alone,
+        arguments=options.server_args,
+    )
+    python = options.engine_python.absolute() if options.engine_python else None
+    launch = measuring(
+        command.argv,
+        command.files,
+        interface,
+        options.server_args,
+        patience=options.start_timeout,
+        python=python,
+        drafts=not alone,
+    )
+    environment = {**command.environment, **options.environment}
+    refuse_switches((*launch.argv, *launch.files.values()), {**environment, **os.environ})
+    return replace(launch, environment=environment, notes=command.notes)
+
+
+def start_of(run: Run, arm: LiveArm) -> str:
+    """What starts the server of an arm where it is looked for; empty where draftconv cannot say."""
+    try:
+        launch = launch_of(arm.source, arm.said, run.interface, run.options)
+    except DraftconvError:
+        return ""
+    port = urlsplit(arm.url[0]).port if arm.url else None
+    return f"start it with: {shlex.join((launch.on(port) if port else launch).argv)}"

@@ -1,0 +1,147 @@
+"""SGLang over its native HTTP interface. Not run on the engine: held to its documented answers by stub servers.
+
+SGLang 0.5.23 (read): `/generate` takes `input_ids` and answers `output_ids` with
+`meta_info.spec_verify_ct` (steps), `spec_num_correct_drafts` (accepted tokens) and
+`spec_correct_drafts_histogram`, which ends at the largest count seen. The step that finishes a
+request counts all that it accepted. `spec_accept_length` divides output tokens by steps, so it
+counts the prompt's own token, and is not read. `/server_info` holds the server's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from draftconv.checkpoint import show
+from draftconv.drafter.config import Config
+from draftconv.errors import BadCheckpoint, EngineError, Void
+from draftconv.live.answer import Answer, counted, explained
+from draftconv.live.client import GREEDY, Asking, Client, Interface, Served, refuse_depth, refuse_length
+from draftconv.reference.counts import Counts
+from draftconv.traces.http import Http
+
+PER_REQUEST = "per request: meta_info of /generate (spec_verify_ct, spec_num_correct_drafts and their histogram)"
+PROBE = 16
+"""Tokens of the request that shows whether a server drafts and counts."""
+
+NEUTRAL: Mapping[str, object] = {
+    "speculative_eagle_topk": 1,
+    "speculative_accept_threshold_single": 1,
+    "speculative_accept_threshold_acc": 1,
+    "speculative_adaptive": False,
+}
+"""Arguments that must stand so, or be unknown to the server: chains, accepted only where the target agrees, of one
+length."""
+
+
+@dataclass(frozen=True, slots=True)
+class SglangServer:
+    """A running SGLang server; see `client.Client`."""
+
+    http: Http
+    asking: Asking
+
+    def served(self, prompt: Sequence[int]) -> Served:
+        """See `client.Client`."""
+        with self.http.understood():
+            info = self._info()
+            self._refuse_otherwise(info)
+            replace(self, asking=self.asking.probe(PROBE)).ask(prompt)
+            return Served(
+                target=info.text("model_path") or "",
+                version=info.text("version") or "of unknown version",
+                counting=PER_REQUEST,
+                room=info.integer("context_length"),
+                drafter=info.text("speculative_draft_model_path") or "",
+                settings=_told(info),
+            )
+
+    def ask(self, prompt: Sequence[int]) -> Answer:
+        """See `client.Client`."""
+        asking = self.asking
+        body = {
+            "input_ids": list(prompt),
+            "sampling_params": {
+                "max_new_tokens": asking.length,
+                "ignore_eos": asking.ignore_eos,
+                **GREEDY,
+                "top_k": 1,
+            },
+        }
+        with self.http.understood():
+            reply = self.http.post("/generate", body)
+            meta = reply.section("meta_info")
+            tokens = reply.integers("output_ids")
+            if tokens is None:
+                raise BadCheckpoint(f"{reply.where} has no output_ids")
+            if (asked := meta.integer("prompt_tokens")) != len(prompt):
+                raise Void(
+                    f"the server answered a prompt of {asked} tokens, another of {len(prompt)} was sent",
+                    why="arms would be compared on different prompts",
+                    cure="let nothing between draftconv and the engine rewrite requests",
+                )
+            refuse_length(tokens, asking)
+            stopped = meta.section("finish_reason").text("type") == "stop"
+            return explained(tokens, self._counts(meta, len(tokens)), hidden=int(stopped))
+
+    def _counts(self, meta: Config, length: int) -> Counts:
+        steps, accepted = meta.integer("spec_verify_ct"), meta.integer("spec_num_correct_drafts")
+        histogram = meta.integers("spec_correct_drafts_histogram")
+        if steps is None:
+            if length <= 1:  # the prompt's own pass wrote it, and ended there
+                return counted((), 0, 0, self.asking.depth)
+            raise Void(
+                f"the server at {show(self.http.url)} reports no drafts",
+                why="every count is absent from meta_info when no verify step ran",
+                cure="start it with the command that `draftconv serve` prints",
+            )
+        if accepted is None or histogram is None:
+            raise EngineError(
+                f"{meta.where} has no spec_num_correct_drafts or no spec_correct_drafts_histogram, as before mid-2026",
+                why="what older servers count under other names was not proven to be the same",
+                cure="take SGLang 0.5.23 or later",
+            )
+        return counted(histogram, steps, accepted, self.asking.depth)
+
+    def _info(self) -> Config:
+        """`/server_info`, under its older name where the new one is unknown."""
+        try:
+            return self.http.get("/server_info")
+        except EngineError as error:
+            if "status 404" not in error.what:
+                raise
+            return self.http.get("/get_server_info")
+
+    def _refuse_otherwise(self, info: Config) -> None:
+        """Refuse a server that drafts otherwise than parity measures.
+
+        Raises:
+            EngineError: no EAGLE-3 drafter, trees, another depth, or acceptance that is not the target's.
+        """
+        if (algorithm := info.text("speculative_algorithm")) != "EAGLE3":
+            raise EngineError(
+                f"the server's speculative_algorithm is {show(algorithm)}, not EAGLE3",
+                why="with EAGLE the same files load, fc is skipped and nothing is accepted",
+                cure="start it with the command that `draftconv serve` prints",
+            )
+        for name, wanted in NEUTRAL.items():
+            if info.raw(name) not in (None, wanted):
+                raise EngineError(
+                    f"the server has {name} {show(info.raw(name))}, parity needs {show(wanted)}",
+                    why="what it accepts would not be what its target writes, step by step",
+                    cure="start it with the command that `draftconv serve` prints",
+                )
+        refuse_depth("SGLang", info.integer("speculative_num_steps"), self.asking.depth)
+
+
+def _told(info: Config) -> dict[str, str]:
+    """What else the arguments say that accept length depends on."""
+    names = ("attention_backend", "tp_size", "kv_cache_dtype", "quantization", "disable_radix_cache")
+    return {f"server, {name}": str(info.raw(name)) for name in names if info.raw(name) is not None}
+
+
+def _connect(url: str, option: str, asking: Asking) -> Client:
+    return SglangServer(Http(url, option, "SGLang", timeout=asking.timeout, attempts=1), asking)
+
+
+INTERFACE = Interface("SGLang", _connect, health="/health", measuring=("--disable-radix-cache",))

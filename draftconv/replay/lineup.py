@@ -1,0 +1,271 @@
+"""Who takes part in a replay: the reference, the candidates, and what is made of them for a closer look."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftconv.checkpoint import Tally, open_checkpoint
+from draftconv.conversion.work import facts_json
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.targets import Target
+from draftconv.drafter.words import word
+from draftconv.errors import UsageError
+from draftconv.layouts.readings import reading_line, reading_warnings, said_of_each
+from draftconv.quantization.exclusions import select
+from draftconv.quantization.recipes import Recipe, find_recipe
+from draftconv.quantization.scheme import GRIDS, GridName
+from draftconv.report.model import Arm
+from draftconv.report.verdict import EXACT, GATES, Gate, How, Kind
+from draftconv.traces.trace import Trace, tensor_hash
+
+if TYPE_CHECKING:
+    from draftconv.api.parity import ParityOptions
+    from draftconv.replay import controls, replay
+
+TOLD = (
+    "eagle", "attention", "layers", "hidden", "vocab",
+    "draft_vocab", "boundaries", "rope", "fusion", "feedback",
+)  # fmt: skip
+"""Facts that the report states of each arm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A drafter in the run: what the report says of it, what is replayed, and what is asked of it.
+
+    Attributes:
+        parts: tensor name → the reference with only that tensor as it is here.
+    """
+
+    about: Arm
+    arm: replay.Arm
+    gate: Gate = EXACT
+    parts: Mapping[str, replay.Arm] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """Everything that is replayed in one pass.
+
+    Attributes:
+        again: the reference once more (A/A).
+        twin: the reference in INT4, which some faults start from; None without `self_test`.
+        broken: every fault with the reference broken by it, or why it cannot be.
+    """
+
+    reference: Side
+    candidates: tuple[Side, ...]
+    again: replay.Arm
+    twin: replay.Arm | None = None
+    broken: tuple[tuple[controls.Fault, replay.Arm | str], ...] = ()
+
+    def others(self) -> list[replay.Arm]:
+        """Arms of which only counts are wanted."""
+        parts = [part for side in self.candidates for part in side.parts.values()]
+        broken = [arm for _, arm in self.broken if not isinstance(arm, str)]
+        return [self.again, *parts, *([self.twin] if self.twin else []), *broken]
+
+
+class Names:
+    """Hands out names; one that is taken gets a number: a second `out` is called `out (2)`."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def new(self, wanted: str) -> str:
+        """`wanted`, or the next like it that nobody has."""
+        name, number = wanted, 1
+        while name in self._taken:
+            number += 1
+            name = f"{wanted} ({number})"
+        self._taken.add(name)
+        return name
+
+
+def line_up(
+    trace: Trace,
+    reference: str | Path,
+    candidates: Sequence[str | Path],
+    options: ParityOptions,
+    progress: Callable[[int, int], None] | None = None,
+) -> Lineup:
+    """Read, check and load everybody.
+
+    Args:
+        progress: told the bytes of drafters that were read so far, and all that will be.
+
+    Raises:
+        UsageError: a drafter is of another target than the trace, or the trace lacks what it needs.
+        BadCheckpoint, Refused, Undecided: a drafter cannot be read or computed.
+    """
+    from draftconv.replay.arms import Loading, fed_by, load_arm, replaced_one_by_one
+
+    names = Names()
+    recipes = [find_recipe(spec) for spec in options.fake_quant]
+    drafters = {names.new(found.checkpoint.name): found for found in _read(trace, (reference, *candidates), options)}
+    for name, drafter in drafters.items():
+        _refuse_other_target(name, drafter, trace)
+        trace.columns(fed_by(name, drafter))
+    total = 2 * sum(bytes_of(drafter) for drafter in drafters.values())  # once to hash it, once to load it
+    tally = Tally(None if progress is None else lambda done: progress(done, total))
+    how = Loading(cache(trace.table), options.semantics, options.dtype, options.device)
+
+    (first_name, first_drafter), *rest = drafters.items()
+    first = load_arm(first_name, first_drafter, how)
+    tally.add(bytes_of(first_drafter))
+    leader = Side(about_arm(first_name, first_drafter, tally), first)
+    sides = []
+    for name, drafter in rest:
+        arm = load_arm(name, drafter, how, like=first.model)
+        tally.add(bytes_of(drafter))
+        parts = _named(replaced_one_by_one(first, arm), name, names) if options.attribute else {}
+        wanted = gate(done(first_drafter, drafter), options.margin)
+        sides.append(Side(about_arm(name, drafter, tally), arm, wanted, parts))
+    sides += (_quantized(leader, first_drafter, recipe, options, names) for recipe in recipes)
+    line = Lineup(leader, tuple(sides), replace(first, name=names.new(f"{first_name} again")))
+    return _with_controls(line, first_drafter, trace, names) if options.self_test else line
+
+
+# ── drafters ───────────────────────────────────────────────────────────────────────
+
+
+def _read(trace: Trace, specs: Sequence[str | Path], options: ParityOptions) -> list[Drafter]:
+    about = trace.about
+    target = Target(about.target, about.layers, about.family, hidden=about.hidden, vocab=about.vocab)
+    said = said_of_each(specs, options.layout, options.aux_convention, accept_detected=options.accept_detected)
+    return [each.read(open_checkpoint(spec, download=True), target) for each, spec in zip(said, specs, strict=True)]
+
+
+def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
+    facts, about = drafter.facts, trace.about
+    for what, its, targets in (
+        ("a vocabulary of", facts.vocab, about.vocab),
+        ("states of width", facts.target_hidden, about.hidden),
+    ):
+        if its != targets:
+            raise UsageError(
+                f"{name} is made for {what} {its}, {about.target} has {targets}",
+                why="a drafter can only be replayed on the target that it was trained for",
+                cure="give a trace of its own target",
+            )
+
+
+def bytes_of(drafter: Drafter) -> int:
+    """Bytes of all its tensors."""
+    return sum(ref.nbytes for ref in (*drafter.tensors.values(), *drafter.companions.values()))
+
+
+def about_arm(name: str, drafter: Drafter, tally: Tally | None = None) -> Arm:
+    """What the report says of a drafter; all of its bytes are read once.
+
+    Args:
+        tally: told the bytes of each tensor.
+    """
+    facts = drafter.facts
+    revision = drafter.checkpoint.revision
+    return Arm(
+        name=name,
+        source=drafter.checkpoint.name + (f"@{revision}" if revision else ""),
+        layout=drafter.detection.layout,
+        quantization=facts.quantization or "none",
+        content=content(drafter, tally),
+        facts={fact: word(getattr(facts, fact)) for fact in TOLD} | _read_as(drafter),
+    )
+
+
+def _read_as(drafter: Drafter) -> dict[str, str]:
+    """How it was read, and what is doubtful about that."""
+    doubts = "; ".join(reading_warnings(drafter))
+    return {"read": reading_line(drafter)} | ({"doubtful": f"{drafter.checkpoint.name}: {doubts}"} if doubts else {})
+
+
+def content(drafter: Drafter, tally: Tally | None = None) -> str:
+    """SHA-256 of what is computed and of the stored tensors: the same in every layout that stores the same bits.
+
+    The vocabulary map counts as what it says (t2d follows from it), whatever dtype spells it.
+    """
+    digest = hashlib.sha256(json.dumps(facts_json(drafter.facts.computed), sort_keys=True).encode())
+    if drafter.facts.reduced_vocab and drafter.maps and drafter.maps.map:
+        digest.update(json.dumps(drafter.maps.map.ids).encode())
+    for name, ref in sorted({**drafter.tensors, **drafter.companions}.items()):
+        if name not in ("d2t", "t2d"):
+            digest.update(f"{name} {ref.dtype} {list(ref.shape)} {tensor_hash(ref)}\n".encode())
+        if tally:
+            tally.add(ref.nbytes)
+    return digest.hexdigest()
+
+
+# ── what is made of them ───────────────────────────────────────────────────────────
+
+
+def _named(parts: Mapping[str, replay.Arm], whose: str, names: Names) -> dict[str, replay.Arm]:
+    return {tensor: replace(arm, name=names.new(f"{whose}: {tensor}")) for tensor, arm in parts.items()}
+
+
+def _quantized(reference: Side, drafter: Drafter, recipe: Recipe, options: ParityOptions, names: Names) -> Side:
+    """The reference as a recipe would leave it."""
+    from draftconv.quantization.simulate import simulate, stored_dtypes
+
+    first, stored = reference.arm, stored_dtypes(drafter)
+    name = names.new(f"{first.name} as {recipe.name}")
+    parts = {
+        tensor: replace(first, model=simulate(first.model, recipe, only=[tensor], stored=stored))
+        for tensor in (select(recipe, drafter.facts).quantized if options.attribute else ())
+    }
+    done = {"scheme": asdict(recipe.scheme), "exclude": sorted(recipe.exclude)}
+    about = replace(
+        reference.about,
+        name=name,
+        quantization=f"simulated {recipe.name}: {recipe.scheme}",
+        content=hashlib.sha256(f"{reference.about.content} {json.dumps(done, sort_keys=True)}".encode()).hexdigest(),
+    )
+    arm = replace(first, name=name, model=simulate(first.model, recipe, stored=stored))
+    return Side(about, arm, gate(_bits(recipe.scheme.weights.grid), options.margin), _named(parts, name, names))
+
+
+def _with_controls(line: Lineup, drafter: Drafter, trace: Trace, names: Names) -> Lineup:
+    from draftconv.quantization.simulate import stored_dtypes
+    from draftconv.replay.controls import FAULTS, subject
+
+    arm = line.reference.arm
+    of = subject(arm, trace.about.layers, trace.about.boundaries, stored_dtypes(drafter))
+    broken: list[tuple[controls.Fault, replay.Arm | str]] = []
+    for fault in FAULTS:
+        made = fault.apply(of)
+        named = made if isinstance(made, str) else replace(made, name=names.new(f"{arm.name}: {fault.name}"))
+        broken.append((fault, named))
+    twin = replace(of.with_codes(), name=names.new(f"{arm.name} in INT4"))
+    return replace(line, twin=twin, broken=tuple(broken))
+
+
+# ── what is asked of them ──────────────────────────────────────────────────────────
+
+
+def done(reference: Drafter, candidate: Drafter) -> Kind:
+    """What was done to a candidate: quantized, if the reference is not; else nothing that changes a weight."""
+    if candidate.facts.quantization is None or reference.facts.quantization is not None:
+        return "conversion"
+    from draftconv.quantization.reading import find_stored
+
+    return _bits(find_stored(candidate).declared.grid)
+
+
+def _bits(grid: GridName) -> Kind:
+    return "4-bit" if GRIDS[grid].bits == 4 else "8-bit"
+
+
+def gate(kind: Kind, margin: float | None, how: How = "replay") -> Gate:
+    """What a candidate of this kind must keep: a margin that was asked for, else what the table asks."""
+    match margin:
+        case None:
+            return GATES[kind, how]
+        case 0:
+            return EXACT
+        case _:
+            return Gate(margin)

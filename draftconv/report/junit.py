@@ -1,0 +1,104 @@
+"""junit.xml: verdicts as test cases, for CI that reads nothing else.
+
+| what | passes | failure | error | skipped |
+|---|---|---|---|---|
+| a comparison | pass, equivalent | fail | inconclusive, void | |
+| a category | keeps 95 % | below 95 % | | thin, or the comparison is void |
+| a negative control | caught | missed | | does not apply |
+
+Inconclusive is no failure, but a gate that has not been passed must not look green; so it is an
+error, as void is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+from xml.etree import ElementTree
+
+from draftconv.checkpoint.text import safe
+from draftconv.report.model import Comparison, Report
+from draftconv.report.statistics import Estimate, called
+from draftconv.report.verdict import Outcome, category_floor, percent
+from draftconv.report.words import asked, change, change_interval, length, sentence
+
+Result = Literal["passed", "failure", "error", "skipped"]
+RESULTS: dict[Outcome, Result] = {
+    "pass": "passed",
+    "equivalent": "passed",
+    "fail": "failure",
+    "inconclusive": "error",
+    "void": "error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test case; `message` is empty where it passed."""
+
+    group: str
+    name: str
+    result: Result
+    kind: str = ""
+    message: str = ""
+    text: str = ""
+
+
+def junit(report: Report) -> str:
+    """The report in the dialect of JUnit XML that Jenkins, GitLab and GitHub actions read."""
+    cases = [case for comparison in report.comparisons for case in _comparison(comparison)]
+    cases += _controls(report)
+    totals = {"tests": str(len(cases))}
+    for plural, result in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        totals[plural] = str(sum(case.result == result for case in cases))
+    root = ElementTree.Element("testsuites", {"name": "draftconv parity", **totals})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "draftconv parity", **totals})
+    for case in cases:
+        element = ElementTree.SubElement(suite, "testcase", {"classname": safe(case.group), "name": safe(case.name)})
+        if case.result != "passed":
+            about = {"message": safe(case.message)} | ({"type": case.kind} if case.result != "skipped" else {})
+            ElementTree.SubElement(element, case.result, about).text = safe(case.text) or None
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _comparison(comparison: Comparison) -> Iterator[Case]:
+    verdict = comparison.verdict
+    group = f"parity.{comparison.candidate} against {comparison.reference}"
+    text = "; ".join((*verdict.reasons, *verdict.notes))
+    result = RESULTS[verdict.outcome]
+    yield Case(group, asked(comparison), result, verdict.outcome, sentence(comparison), text)
+    if (margin := verdict.gate.margin) is None:
+        return  # equal counts are equal in every category
+    floor = category_floor(margin)
+    for name, found in verdict.categories.items():
+        yield _category(group, name, found, floor, thin=name in verdict.thin, void=verdict.outcome == "void")
+
+
+def _category(group: str, category: str, found: Estimate, floor: float, *, thin: bool, void: bool) -> Case:
+    name = f"category {called(category)} keeps {percent(floor)}"
+    told = (
+        f"accept length {length(found.reference.value)} became {length(found.candidate.value)}: "
+        f"{change(found.ratio)} ({change_interval(found.interval)})"
+    )
+    if void:
+        return Case(group, name, "skipped", message="the measurement is void")
+    if thin:
+        return Case(group, name, "skipped", message=f"thin: too few prompts to say; {told}")
+    if found.interval.high < floor:
+        return Case(group, name, "failure", "category", told)
+    return Case(group, name, "passed")
+
+
+def _controls(report: Report) -> Iterator[Case]:
+    for control in report.controls:
+        name = f"{control.name} is caught"
+        if control.caught is None:
+            yield Case("parity.controls", name, "skipped", message=control.note or "does not apply to this drafter")
+        elif control.outcome == "void":
+            yield Case("parity.controls", name, "error", "void", control.note)
+        elif control.caught:
+            yield Case("parity.controls", name, "passed")
+        else:
+            yield Case("parity.controls", name, "failure", "control", f"{control.fault}, and the counts are equal")

@@ -1,0 +1,374 @@
+"""What a report says, as data: filled by replay or by live runs, read by the tables and pages.
+
+Figures that follow from the records (accept lengths, intervals, rates by depth, the verdict)
+are not in here: `parity.verdict.judge` makes them, and a `Comparison` holds what it said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from draftconv.report.extension import Earlier, Sample, Terms
+from draftconv.report.records import Record, paired, run_twice
+from draftconv.report.statistics import Depth, Discordance, Pair, by_depth
+from draftconv.report.verdict import Gate, How, Outcome, Verdict, judge
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What was run, the same for all arms.
+
+    Attributes:
+        target: name, with @revision where it has one.
+        prompts: the suite with its data set and commit, or the file; `prompts_sha256`: of them as they were rendered.
+        trace: hash of the trace that every arm was replayed on; None in a live run.
+        depth: K, drafted tokens per step.
+        settings: everything else that the figures depend on, by name: dtype, device, lengths, sampling;
+            in a live run also the engine with version and flags, GPU, driver.
+        how: every drafter on one stored text, or by an engine that runs each of them.
+        version: of draftconv. `command`: argv that makes this report again.
+    """
+
+    how: How
+    target: str
+    prompts: str
+    prompts_sha256: str
+    depth: int
+    version: str
+    command: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One drafter in the run.
+
+    Attributes:
+        name: unique in the run; records name it.
+        layout: how it is spelled on disk.
+        source: base name of a directory or repo@revision, never a path.
+        quantization: in words (`none`, `INT4 weights per 128 channels, simulated`).
+        content: hash of its weights and config.
+        facts: what else it is, by name, in words.
+    """
+
+    name: str
+    source: str
+    layout: str
+    quantization: str
+    content: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One position where a step starts, and what both arms drafted there.
+
+    Attributes:
+        id: of the request. `position`: of the first drafted token in its text.
+        context: token ids before it, the last few dozen. `target`: the K ids that the target wrote.
+        reference, candidate: drafted ids, up to and including the first rejected one.
+        reference_accepted, candidate_accepted: how many of them the target agreed with.
+    """
+
+    id: str
+    position: int
+    context: tuple[int, ...]
+    target: tuple[int, ...]
+    reference: tuple[int, ...]
+    candidate: tuple[int, ...]
+    reference_accepted: int
+    candidate_accepted: int
+
+    @property
+    def lost(self) -> int:
+        """Tokens that the candidate accepted fewer than the reference; negative where it won."""
+        return self.reference_accepted - self.candidate_accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A token of the target that the candidate failed to draft where the reference did.
+
+    Attributes:
+        token: its id. `places`: where that happened. `lost`: accepted tokens that it cost.
+    """
+
+    token: int
+    places: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Where the two arms part, over all places that were looked at.
+
+    Attributes:
+        places: how many were looked at. `what`: which they are, in words.
+        worse, better: places where the candidate accepted fewer, or more, than the reference.
+        lost, gained: accepted tokens that these cost, or won.
+        tokens: the target's tokens that cost most. `largest`: the places that cost most.
+    """
+
+    places: int
+    what: str
+    worse: int
+    better: int
+    lost: int
+    gained: int
+    tokens: tuple[Missed, ...]
+    largest: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EveryPosition:
+    """Rates over every position, not only where a step starts; reported, never gated.
+
+    Attributes:
+        depth: j = 1…K. `reference`, `candidate`: share of all positions with at least j accepted.
+    """
+
+    depth: int
+    reference: float
+    candidate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """KL(reference ‖ candidate) of the first draft's distribution over the draft vocabulary, in nats."""
+
+    positions: int
+    mean: float
+    median: float
+    p90: float
+    p99: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The cost of one quantized tensor: the reference with only that tensor replaced.
+
+    Attributes:
+        tensor: canonical name. `accept_length`: with it replaced.
+        change: of accept length against the reference, as a ratio - 1.
+    """
+
+    tensor: str
+    accept_length: float
+    change: float
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """How far the texts of two live arms are the same: greedy text should not depend on the drafter.
+
+    Attributes:
+        requests: that both answered. `identical`: of them, with the same text.
+        splits: first position of the text at which each of the others differs, ascending.
+    """
+
+    requests: int
+    identical: int
+    splits: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """What helps to find a loss; nothing in here decides.
+
+    Attributes:
+        agreement: share of all positions at which both arms draft the same first token.
+        discordance: first drafted tokens that only one arm got right.
+        every_position: acceptance by depth. `divergence`: of the first draft.
+        attribution: what each tensor costs (`--attribute`).
+        texts: of a live run: reference and candidate. `again`: the reference and itself.
+    """
+
+    agreement: float | None = None
+    discordance: Discordance | None = None
+    every_position: tuple[EveryPosition, ...] = ()
+    divergence: Divergence | None = None
+    attribution: tuple[Attribution, ...] = ()
+    texts: Texts | None = None
+    again: Texts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A drafter broken on purpose: parity that lets it pass is broken itself.
+
+    Attributes:
+        name: short (`d2t zeroed`). `fault`: what was done to the reference.
+        accept_length: None where the fault does not apply to this drafter; `note` says why.
+        caught: by the conversion gate, which wants equal counts.
+        outcome: of the gate with a margin, which may well let a small fault pass.
+    """
+
+    name: str
+    fault: str
+    accept_length: float | None = None
+    caught: bool | None = None
+    outcome: Outcome | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a load generator measured of a server; reported, never gated.
+
+    Attributes:
+        drafter: name of the arm; null is the target without a drafter.
+        concurrency: requests at a time. `requests`: that were answered.
+        tpot_ms: time per output token after the first, median over requests. `mean_tpot_ms`: their mean.
+        ttft_ms: time to the first token, median over requests. `mean_ttft_ms`: their mean.
+        tokens_per_second: output of the whole server.
+    """
+
+    drafter: str | None
+    concurrency: int
+    requests: int
+    tpot_ms: float
+    mean_tpot_ms: float
+    ttft_ms: float
+    mean_ttft_ms: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """What a benchmark measured of a server; reported, never gated.
+
+    Attributes:
+        drafter: name of the arm; null is the target without a drafter.
+        task: of lm_eval. `shots`: examples before each question. `filter`: how answers are read.
+        value: share of right answers. `error`: its standard error. `questions`: how many were asked.
+    """
+
+    drafter: str | None
+    task: str
+    shots: int
+    filter: str
+    value: float
+    error: float
+    questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A candidate against the reference: names of arms, what was found, and how it came about.
+
+    Attributes:
+        reference, candidate: names of two arms.
+        verdict: what `judge` makes of the records.
+        again: the arm that is the reference run once more (A/A), on all requests or some.
+        errors: requests that an arm failed to answer; they have no records.
+        extended: whether the sample is an inconclusive earlier one and its extension.
+        depths: how each drafted token fares.
+        losses: where the two arms part. `diagnostics`: what helps to find out why.
+    """
+
+    reference: str
+    candidate: str
+    verdict: Verdict
+    depths: tuple[Depth, ...]
+    again: str | None = None
+    errors: int = 0
+    extended: bool = False
+    losses: Losses | None = None
+    diagnostics: Diagnostics = Diagnostics()
+
+    @classmethod
+    def of(
+        cls,
+        records: Iterable[Record],
+        reference: str,
+        candidate: str,
+        gate: Gate,
+        *,
+        how: How,
+        again: str | None = None,
+        errors: int = 0,
+        extended: bool = False,
+        losses: Losses | None = None,
+        diagnostics: Diagnostics = Diagnostics(),
+    ) -> Comparison:
+        """Judge the candidate by what the records hold of both arms.
+
+        Raises:
+            BadReport: they do not hold the same requests of both.
+            UsageError: as `judge`.
+        """
+        records = tuple(records)
+        pairs = paired(records, reference, candidate)
+        aa = None if again is None else run_twice(records, reference, again)
+        verdict = judge(pairs, gate, how=how, aa=aa, errors=errors, extended=extended)
+        counted = [pair for pair in pairs if pair.counted]
+        depths = by_depth(counted) if counted else ()
+        return cls(reference, candidate, verdict, depths, again, errors, extended, losses, diagnostics)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run: several candidates can share the reference and the target side.
+
+    Attributes:
+        arms: the reference first. `controls`: of this run (`--self-test`).
+        speed, accuracy: of a live run (`--also-speed`, `--accuracy`).
+    """
+
+    about: About
+    arms: tuple[Arm, ...]
+    records: tuple[Record, ...]
+    comparisons: tuple[Comparison, ...]
+    controls: tuple[Control, ...] = ()
+    speed: tuple[Speed, ...] = ()
+    accuracy: tuple[Accuracy, ...] = ()
+
+    def arm(self, name: str) -> Arm:
+        """The arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def pairs(self, comparison: Comparison) -> tuple[Pair, ...]:
+        """The requests of a comparison, both arms of each.
+
+        Raises:
+            BadReport: the records do not hold the same requests of both.
+        """
+        return paired(self.records, comparison.reference, comparison.candidate)
+
+    def identical(self, comparison: Comparison) -> int:
+        """Requests of which both arms' texts are the same."""
+        arms = (comparison.reference, comparison.candidate)
+        seen = Counter((record.id, record.tokens) for record in self.records if record.arm in arms)
+        return sum(times == 2 for times in seen.values())
+
+    def sample(self, comparison: Comparison) -> Sample:
+        """What the verdict of a comparison was computed from.
+
+        Raises:
+            BadReport: as `pairs`.
+        """
+        reference, candidate, again = comparison.reference, comparison.candidate, comparison.again
+        verdict, about = comparison.verdict, self.about
+        return Sample(
+            Terms(
+                reference=self.arm(reference).content,
+                candidate=self.arm(candidate).content,
+                target=about.target,
+                depth=about.depth,
+                gate=verdict.gate,
+                how=verdict.how,
+            ),
+            self.pairs(comparison),
+            {record.id: record.tokens for record in self.records if record.arm == reference},
+            None if again is None else run_twice(self.records, reference, again),
+            comparison.errors,
+        )
+
+    def earlier(self, comparison: Comparison) -> Earlier:
+        """A comparison as the one that is to be extended."""
+        return Earlier(self.sample(comparison), comparison.verdict.outcome, comparison.extended)

@@ -1,0 +1,163 @@
+"""report.html: one file that needs nothing else, neither network nor JavaScript."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from draftconv.checkpoint.text import safe
+from draftconv.report import plots, tables
+from draftconv.report.model import Comparison, Place, Report
+from draftconv.report.strips import Axis, Strip, category_axis, gate_axis
+from draftconv.report.tables import Table
+from draftconv.report.verdict import percent
+from draftconv.report.words import (
+    MEANINGS,
+    SYMBOLS,
+    Decode,
+    asked,
+    change,
+    change_interval,
+    length,
+    passage,
+    sentence,
+    token,
+)
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A drafted token: the target agreed with it or not."""
+
+    text: str
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A place where the candidate lost, as text."""
+
+    place: Place
+    context: str
+    target: tuple[str, ...]
+    reference: tuple[Draft, ...]
+    candidate: tuple[Draft, ...]
+
+    @classmethod
+    def of(cls, place: Place, decode: Decode | None) -> Shown:
+        def drafts(tokens: Sequence[int], accepted: int) -> tuple[Draft, ...]:
+            return tuple(Draft(token(decode, number), i < accepted) for i, number in enumerate(tokens))
+
+        return cls(
+            place,
+            passage(decode, place.context),
+            tuple(token(decode, number) for number in place.target),
+            drafts(place.reference, place.reference_accepted),
+            drafts(place.candidate, place.candidate_accepted),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A comparison with everything that the page draws of it.
+
+    Attributes:
+        categories: the table's rows, each with its strip.
+        depth, requests: drawings; empty where no step was counted.
+    """
+
+    comparison: Comparison
+    gate: Axis
+    gate_strip: Strip | None
+    category_table: Table
+    category_axis: Axis
+    category_strips: tuple[Strip, ...]
+    depth_table: Table
+    depth: str
+    requests: str
+    places: tuple[Shown, ...]
+    more: tuple[Table, ...]
+    missed: Table
+    sample: Table
+
+    @classmethod
+    def of(cls, report: Report, comparison: Comparison, number: int, decode: Decode | None) -> Section:
+        verdict, losses = comparison.verdict, comparison.losses
+        gate, axis = gate_axis(verdict), category_axis(verdict)
+        found = verdict.estimate
+        more = (
+            tables.diagnostics(comparison),
+            tables.every_position(comparison),
+            tables.attribution(comparison),
+        )
+        return cls(
+            comparison=comparison,
+            gate=gate,
+            gate_strip=gate.strip(found) if found else None,
+            category_table=tables.categories(comparison),
+            category_axis=axis,
+            category_strips=tuple(axis.strip(part) for part in (*verdict.categories.values(), *filter(None, [found]))),
+            depth_table=tables.depths(comparison),
+            depth=plots.acceptance_by_depth(f"depth-{number}", comparison.depths) if found else "",
+            requests=plots.per_request(f"requests-{number}", report.pairs(comparison)) if found else "",
+            places=tuple(Shown.of(place, decode) for place in (losses.largest if losses else ())),
+            more=tuple(table for table in more if table.rows),
+            missed=tables.missed(comparison, decode),
+            sample=tables.sample(report, comparison),
+        )
+
+
+def page(report: Report, decode: Decode | None = None) -> str:
+    """The page. Nothing in it that came from a model or a text can act as markup.
+
+    Args:
+        decode: token ids to text; ids are shown without it.
+    """
+    return _template().render(
+        report=report,
+        sections=[Section.of(report, found, number, decode) for number, found in enumerate(report.comparisons, 1)],
+        headline=tables.headline(report),
+        controls=tables.controls(report),
+        beside=[table for table in (tables.speed(report), tables.accuracy(report)) if table.rows],
+        arms=tables.arms(report),
+        settings=tables.settings(report),
+        command=safe(shlex.join(report.about.command)),
+        decoded=decode is not None,
+    )
+
+
+def _together(text: str) -> str:
+    """No line break between a figure and its unit."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    def source(name: str) -> str:
+        return files("draftconv.report").joinpath(name).read_text(encoding="utf-8")
+
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True)
+    environment.globals |= {"style": Markup(source("report.css")), "symbols": SYMBOLS, "meanings": MEANINGS}
+    filters: dict[str, Callable[..., str]] = {
+        "safe_text": safe,
+        "drawing": Markup,
+        "sentence": sentence,
+        "asked": asked,
+        "accept_length": length,
+        "change": change,
+        "change_interval": change_interval,
+        "percent": percent,
+        "together": _together,
+    }
+    environment.filters |= filters
+    return environment.from_string(source("report.html.j2"))

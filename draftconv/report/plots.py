@@ -1,0 +1,147 @@
+"""Plots as inline SVG: drawn by matplotlib, coloured by the page.
+
+Every colour is a stand-in that becomes a CSS variable, so that one drawing is legible on a
+light page, a dark one and on paper. Nothing that a stranger wrote is drawn: names stand in
+the page around a plot. The same figures give the same bytes with the same matplotlib.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from draftconv.report.statistics import Depth, Measured, Pair
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, LINE, REFERENCE, CANDIDATE, WORSE = (f"#0{n}0{n}0{n}" for n in range(1, 7))
+VARIABLES: Mapping[str, str] = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    LINE: "var(--line)",
+    REFERENCE: "var(--reference)",
+    CANDIDATE: "var(--candidate)",
+    WORSE: "var(--worse)",
+}
+STYLE: Mapping[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "draftconv",
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same widths everywhere
+    "font.size": 11,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": LINE,
+    "axes.facecolor": "none",
+    "axes.labelcolor": MUTED,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.unicode_minus": True,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "figure.facecolor": "none",
+    "grid.color": LINE,
+    "grid.linewidth": 0.7,
+    "xtick.color": LINE,
+    "xtick.labelcolor": MUTED,
+    "ytick.color": LINE,
+    "ytick.labelcolor": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+}
+WIDTH = 4.8
+"""Inches of 72 px: narrow enough that labels stay readable when a phone scales the drawing down."""
+
+
+def acceptance_by_depth(name: str, depths: Sequence[Depth]) -> str:
+    """p_j of both arms as bars, and their difference with 95 % intervals below.
+
+    Args:
+        name: of the drawing, unique on its page.
+    """
+    with _figure(4.3) as figure:
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(5, 3))
+        places = [depth.depth for depth in depths]
+        rates = [depth.reached for depth in depths]
+        above.bar([j - 0.19 for j in places], [100 * r.reference.value for r in rates], 0.34, color=REFERENCE)
+        above.bar([j + 0.19 for j in places], [100 * r.candidate.value for r in rates], 0.34, color=CANDIDATE)
+        above.set(ylim=(0, 100), ylabel="% of steps")
+        above.grid(visible=False, axis="x")
+        below.axhline(0, color=MUTED, linewidth=1)
+        for j, rate in zip(places, rates, strict=True):
+            _whisker(below, j, rate.difference)
+        below.set(ylabel="difference,\npoints", xlabel="drafted token", xlim=(0.5, len(places) + 0.5))
+        span = max(max(abs(r.difference.interval.low), abs(r.difference.interval.high)) for r in rates)
+        below.set_ylim(-130 * max(span, 0.004), 130 * max(span, 0.004))
+        below.set_xticks(places)
+        below.grid(visible=False, axis="x")
+        figure.align_ylabels((above, below))
+        return _svg(
+            figure,
+            name,
+            "Acceptance by depth",
+            "Bars: share of steps that accepted at least so many drafted tokens, for both arms. Below: "
+            "candidate minus reference with 95 % intervals. The table beside it has the same figures.",
+        )
+
+
+def per_request(name: str, pairs: Sequence[Pair]) -> str:
+    """Accept length of every request: reference across, candidate up; at least one pair must count."""
+    points = [(p.reference.accept_length, p.candidate.accept_length) for p in pairs if p.counted]
+    worse = sum(candidate < reference for reference, candidate in points)
+    better = sum(candidate > reference for reference, candidate in points)
+    flat = [value for point in points for value in point]
+    margin = max(0.08 * (max(flat) - min(flat)), 0.1)
+    low, high = min(flat) - margin, max(flat) + margin
+    with _figure(4.3) as figure:
+        axes = figure.subplots()
+        axes.fill_between([low, high], [low, low], [low, high], color=WORSE, linewidth=0)
+        axes.plot([low, high], [low, high], color=MUTED, linewidth=1)
+        axes.plot([x for x, _ in points], [y for _, y in points], "o", color=CANDIDATE, alpha=0.6, markersize=5, mew=0)
+        axes.text(0.03, 0.97, f"better: {better}", transform=axes.transAxes, va="top", color=MUTED)
+        axes.text(0.97, 0.03, f"worse: {worse}", transform=axes.transAxes, ha="right", color=MUTED)
+        axes.set(xlim=(low, high), ylim=(low, high), xlabel="reference, tokens", ylabel="candidate, tokens")
+        axes.set_aspect("equal")
+        return _svg(
+            figure,
+            name,
+            "Accept length of every request",
+            f"{len(points)} requests, one point each: the candidate is worse on {worse}, better on {better}, "
+            f"and equal on {len(points) - worse - better}.",
+        )
+
+
+def _whisker(axes: Axes, x: float, found: Measured) -> None:
+    axes.plot([x, x], [100 * found.interval.low, 100 * found.interval.high], color=CANDIDATE, linewidth=2)
+    axes.plot([x], [100 * found.value], "o", color=CANDIDATE, markersize=6)
+
+
+@contextmanager
+def _figure(height: float) -> Iterator[Figure]:
+    """A figure that no matplotlibrc of the user changes."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
+        yield Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def _svg(figure: Figure, name: str, title: str, description: str) -> str:
+    """The drawing as one element of a page; `name` keeps its ids apart from other drawings'."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    drawing = out.getvalue()
+    drawing = drawing[drawing.index("<svg ") :]
+    drawing = re.sub(r"<metadata>.*?</metadata>\s*|<defs>\s*<style.*?</defs>\s*", "", drawing, flags=re.DOTALL)
+    drawing = re.sub("|".join(VARIABLES), lambda found: VARIABLES[found[0]], drawing)
+    drawing = re.sub(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)', f"{name}-", drawing)
+    words = f'role="img" aria-labelledby="{name}-title {name}-desc"'
+    told = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(description)}</desc>'
+    return re.sub(r"<svg ([^>]*)>", lambda found: f"<svg {words} {found[1]}>{told}", drawing, count=1)

@@ -1,0 +1,123 @@
+"""Figures and tokens as a person reads them, the same in every table, page and terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from draftconv.checkpoint.text import safe
+from draftconv.report.model import Comparison, Report
+from draftconv.report.statistics import FEWEST_CLUSTERS, Interval
+from draftconv.report.verdict import Outcome, percent
+
+Decode = Callable[[Sequence[int]], str]
+"""Token ids to text; what a tokenizer does."""
+
+MINUS = "\N{MINUS SIGN}"
+SYMBOLS: Mapping[Outcome, str] = {"pass": "✓", "equivalent": "✓", "fail": "✗", "inconclusive": "?", "void": "∅"}
+MEANINGS: Mapping[Outcome, str] = {
+    "pass": "the loss that the gate forbids is ruled out",
+    "equivalent": "the loss that the gate forbids is ruled out, and so is a gain of that size",
+    "fail": "the candidate loses more than the gate allows",
+    "inconclusive": "the run is too small to tell",
+    "void": "the measurement itself is not to be trusted",
+}
+
+
+def length(value: float) -> str:
+    """An accept length, in tokens per step."""
+    return f"{value:.3f}"
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """A number with its sign; what rounds to zero has none."""
+    text = f"{value:+.{digits}f}"
+    return text.replace("-", MINUS) if text.strip("+-0.") else text[1:]
+
+
+def change(ratio: float) -> str:
+    """A ratio of accept lengths, less one, in percent."""
+    return f"{signed(100 * (ratio - 1))} %"
+
+
+def change_interval(found: Interval) -> str:
+    """An interval of that ratio, less one, in percent."""
+    return f"{signed(100 * (found.low - 1))} to {signed(100 * (found.high - 1))} %"
+
+
+def share(value: float) -> str:
+    """A rate in percent."""
+    return f"{100 * value:.2f} %"
+
+
+def points(value: float) -> str:
+    """A difference of rates, in percentage points."""
+    return signed(100 * value)
+
+
+def points_interval(found: Interval) -> str:
+    """The interval of a difference of rates, in percentage points."""
+    return f"{points(found.low)} to {points(found.high)}"
+
+
+def asked(comparison: Comparison) -> str:
+    """What the gate wants."""
+    margin = comparison.verdict.gate.margin
+    return "equal counts" if margin is None else f"loss below {percent(margin)}"
+
+
+def sentence(comparison: Comparison) -> str:
+    """The verdict, for somebody who reads one sentence; names are as given, not made harmless."""
+    verdict, name, other = comparison.verdict, comparison.candidate, comparison.reference
+    found, margin = verdict.estimate, verdict.gate.margin
+    if verdict.outcome == "void" or found is None:
+        return f"Nothing can be said about {name}: {verdict.reasons[0]}."
+    if margin is None:
+        if verdict.outcome == "pass":
+            return f"{name} drafts exactly as {other} does: the counts of all {found.requests} requests are equal."
+        few = f"{len(verdict.differing)} of {found.requests} requests"
+        return f"{name} does not draft as {other} does: the counts differ in {few}."
+    low, high = (f"{100 * bound:.2f}" for bound in (found.interval.low, found.interval.high))
+    keeps = f"{name} keeps {100 * found.ratio:.2f} % of {other}'s accept length (95 % interval {low} to {high} %)"
+    lost = percent(margin)
+    match verdict.outcome:
+        case "pass":
+            return f"{keeps}: a loss of {lost} is ruled out."
+        case "equivalent":
+            return f"{keeps}: a loss of {lost} is ruled out, and so is a gain."
+        case "fail" if found.interval.high < 1 - margin:
+            return f"{keeps}: it loses more than the {lost} allowed."
+        case "fail":
+            return f"{keeps}, but {verdict.reasons[0]}."
+        case _ if found.clusters < FEWEST_CLUSTERS:
+            return f"{keeps}, but {found.clusters} prompts are too few to judge by."
+        case _:
+            return f"{keeps}: a loss of {lost} is neither shown nor ruled out."
+
+
+def controls(report: Report) -> str:
+    """What the negative controls say together."""
+    if void := next((control for control in report.controls if control.outcome == "void"), None):
+        return f"The broken drafters tell nothing: {void.note}."
+    missed = [control.name for control in report.controls if control.caught is False]
+    return f"Not noticed: {', '.join(missed)}." if missed else "Every broken drafter was noticed."
+
+
+def token(decode: Decode | None, number: int) -> str:
+    """One token on one line, with blanks at its ends shown; its id where nothing can decode it."""
+    if decode is None:
+        return str(number)
+    text = decode([number])
+    inner = text.strip(" ")
+    if not inner:
+        return "␣" * len(text) or f"({number})"
+    left = len(text) - len(text.lstrip(" "))
+    return "␣" * left + _visible(inner) + "␣" * (len(text) - left - len(inner))
+
+
+def passage(decode: Decode | None, tokens: Sequence[int]) -> str:
+    """Tokens as running text, control characters escaped; ids where nothing can decode them."""
+    return " ".join(map(str, tokens)) if decode is None else _visible(decode(tokens))
+
+
+def _visible(text: str) -> str:
+    return "".join({"\n": "↵", "\t": "⇥"}.get(character) or safe(character) for character in text)

@@ -1,0 +1,156 @@
+"""Reports as files: a directory that appears whole, and reading one back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from draftconv.checkpoint import show
+from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.staging import Mark, Written, refuse_occupied, staging
+from draftconv.errors import BadCheckpoint, BadReport
+from draftconv.report import records
+from draftconv.report.junit import junit
+from draftconv.report.markdown import markdown
+from draftconv.report.model import Comparison, Report
+from draftconv.report.page import page
+from draftconv.report.words import Decode
+
+FILE = "report.json"
+PAGES = ("report.md", "junit.xml", "report.html")
+
+
+def refuse_place(out: Path, *, overwrite: bool = False) -> None:
+    """Refuse a directory that `write_report` would refuse, before anything is replayed.
+
+    Raises:
+        UsageError, WriteError: as `staging`.
+    """
+    refuse_occupied(out, overwrite=overwrite, mark=OURS)
+
+
+def write_report(report: Report, out: Path, *, decode: Decode | None = None, overwrite: bool = False) -> None:
+    """Write records.jsonl, report.json, report.md, junit.xml and report.html; the same report gives the same bytes.
+
+    Args:
+        decode: token ids to text, for the pages; they show ids without it.
+        overwrite: replace a directory that holds a report and nothing else.
+
+    Raises:
+        UsageError, WriteError: as `staging`.
+        BadReport: the report does not come back as it was: it contradicts itself.
+    """
+    from draftconv.report.schema import Document
+
+    lines = "".join(f"{line}\n" for line in records.lines(report.records)).encode()
+    document = Document(
+        about=report.about,
+        arms=report.arms,
+        comparisons=report.comparisons,
+        controls=report.controls,
+        speed=report.speed,
+        accuracy=report.accuracy,
+        records_sha256=hashlib.sha256(lines).hexdigest(),
+    )
+    with staging(out, overwrite=overwrite, mark=OURS) as directory:
+        _write(directory / records.FILE, lines)
+        _write(directory / FILE, document.model_dump_json(indent=2, ensure_ascii=True).encode() + b"\n")
+        _write(directory / "report.md", markdown(report, decode).encode())
+        _write(directory / "junit.xml", junit(report).encode())
+        _write(directory / "report.html", page(report, decode).encode())
+        if read_report(directory) != report:
+            raise BadReport(
+                "the report does not come back as it was written",
+                why="a figure in it is no number",
+                cure="leave out what was not measured",
+            )
+
+
+def read_report(directory: Path) -> Report:
+    """A report that `write_report` wrote.
+
+    Raises:
+        BadReport: a file is missing or was changed, or the verdict does not follow from the records.
+    """
+    from draftconv.report.schema import Document, parse
+
+    document = parse(Document, _read(directory / FILE), FILE)
+    lines = _read(directory / records.FILE)
+    if hashlib.sha256(lines).hexdigest() != document.records_sha256:
+        raise BadReport(
+            f"{records.FILE} is not the one that {FILE} was written with",
+            why="the figures would not be those of the records",
+            cure="write the report again",
+        )
+    report = Report(
+        document.about,
+        document.arms,
+        tuple(records.read_lines(lines)),
+        document.comparisons,
+        document.controls,
+        document.speed,
+        document.accuracy,
+    )
+    names = {arm.name for arm in report.arms}
+    for comparison in report.comparisons:
+        used = {comparison.reference, comparison.candidate, *filter(None, [comparison.again])}
+        if unknown := sorted(used - names):
+            raise BadReport(
+                f"{FILE} compares {show(unknown[0])}, which is none of its arms", cure="write the report again"
+            )
+        _check(report, comparison)
+    return report
+
+
+def _check(report: Report, comparison: Comparison) -> None:
+    """Refuse a verdict that its own records do not give."""
+    told = comparison.verdict
+    found = Comparison.of(
+        report.records,
+        comparison.reference,
+        comparison.candidate,
+        told.gate,
+        how=told.how,
+        again=comparison.again,
+        errors=comparison.errors,
+        extended=comparison.extended,
+    ).verdict
+    if (found.outcome, found.reasons) != (told.outcome, told.reasons):
+        raise BadReport(
+            f"{FILE} says {told.outcome} of {show(comparison.candidate)}: {'; '.join(told.reasons)}, "
+            f"its records say {found.outcome}: {'; '.join(found.reasons)}",
+            why="it was edited, or another version of draftconv judged it",
+            cure="write the report again",
+        )
+
+
+def _written(directory: Path) -> Mapping[str, Written] | None:
+    """The files of a report; whether its pages were edited cannot be told. None where report.json is another's."""
+    from draftconv.report.schema import Document, parse
+
+    try:
+        document = parse(Document, _read(directory / FILE), FILE)
+    except BadReport:
+        return None
+    return {**dict.fromkeys((FILE, *PAGES), Written()), records.FILE: Written(None, document.records_sha256)}
+
+
+OURS = Mark(FILE, _written)
+"""The mark of a directory that `write_report` wrote."""
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with LocalFile(path) as file:
+            return file.read(0, file.size)
+    except BadCheckpoint as error:
+        raise BadReport(error.what, why=error.why, cure=error.cure or "name a directory that --report wrote") from error
