@@ -15,19 +15,24 @@ from draftconv import errors
 
 ROOT = Path(draftconv.__file__).parent
 
+BASE = {"errors", "checkpoint", "drafter"}
 MAY_IMPORT = {
     "errors": set[str](),
     "checkpoint": {"errors"},
     "drafter": {"errors", "checkpoint"},
-    "layouts": {"errors", "checkpoint", "drafter"},
-    "engines": {"errors", "checkpoint", "drafter", "quantization"},
-    "reference": {"errors", "checkpoint", "drafter"},
-    "quantization": {"errors", "checkpoint", "drafter", "reference"},
-    "parity": {"errors", "checkpoint", "drafter", "layouts", "quantization", "reference"},
-    "api": {"errors", "checkpoint", "drafter", "layouts", "engines", "reference", "quantization", "parity"},
-    "cli": {"errors", "checkpoint", "drafter", "layouts", "engines", "reference", "quantization", "parity", "api"},
+    "layouts": BASE,
+    "reference": BASE,
+    "quantization": {*BASE, "reference"},
+    "engines": {*BASE, "quantization"},
+    "traces": {*BASE, "reference"},
+    "report": {*BASE, "layouts", "reference", "quantization"},
+    "conversion": {*BASE, "layouts", "engines", "reference", "quantization", "traces"},
+    "replay": {*BASE, "layouts", "reference", "quantization", "traces", "report"},
+    "live": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
 }
-ARITHMETIC = {"reference", "quantization", "parity"}
+MAY_IMPORT["api"] = {*MAY_IMPORT}
+MAY_IMPORT["cli"] = {*MAY_IMPORT}
+ARITHMETIC = {"reference", "quantization", "traces", "replay", "report"}
 """Rooms that may import torch."""
 
 LATE = ("numpy", "huggingface_hub", "jinja2", "rich", "yaml", "pydantic", "transformers", "datasets", "matplotlib")

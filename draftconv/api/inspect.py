@@ -18,7 +18,7 @@ from draftconv.layouts.reading import read_drafter
 from draftconv.layouts.readings import Said
 
 if TYPE_CHECKING:
-    from draftconv.api.convert import ConvertOptions
+    from draftconv.conversion.options import ConvertOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,8 @@ def remedy(found: Inspection) -> ConvertOptions | None:
     It has been planned, not only guessed: with the same target and source, `convert` will do it. Integers
     that an engine does not read are offered in another format first, and as floats where none will do.
     """
-    from draftconv.api.convert import UNDECLARED_INTEGERS, ConvertOptions, plan_drafter
+    from draftconv.conversion.options import ConvertOptions
+    from draftconv.conversion.plan import UNDECLARED_INTEGERS, plan_drafter
     from draftconv.conversion.repairs import REPAIRS, WITH_PATH
 
     if found.drafter.readings:
@@ -163,7 +164,7 @@ PACKS = ("compressed-pack", "compressed-float", "gptq", "modelopt-awq:trtllm", "
 
 def _ways(found: Inspection) -> Iterator[ConvertOptions]:
     """What to do with quantized weights, the least first."""
-    from draftconv.api.convert import ConvertOptions
+    from draftconv.conversion.options import ConvertOptions
 
     packed_fc = "fc.weight" not in found.drafter.tensors or found.drafter.tensors["fc.weight"].dtype not in FLOATS
     for unpack in ((), ("fc",)) if packed_fc else ((),):

@@ -7,7 +7,7 @@ for, one arm per changed tensor (`attribute`) and one per fault (`self_test`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +17,8 @@ from draftconv.checkpoint import show
 from draftconv.errors import UsageError
 from draftconv.reference.counts import Counts
 from draftconv.replay.lineup import Lineup, Side, line_up
-from draftconv.replay.semantics import SEMANTICS, Semantics
+from draftconv.replay.options import ParityOptions
+from draftconv.replay.semantics import SEMANTICS
 from draftconv.report import read_report
 from draftconv.report.extended import extended, refuse_unextendable
 from draftconv.report.model import About, Attribution, Comparison, Control, Report
@@ -28,47 +29,13 @@ from draftconv.traces.trace import DTYPES, Entry, Trace, digest, open_trace
 if TYPE_CHECKING:
     from draftconv.replay import controls, replay
 
+__all__ = ["ParityOptions", "exit_code", "parity"]
+
 Stage = Literal["reading", "replaying"]
 Progress = Callable[[Stage, int, int], None]
 """Told the stage, and how much of it is done and in all: bytes of drafters, then tokens of the trace."""
 
 _WORST_FIRST = tuple(EXIT_CODES[outcome] for outcome in ("void", "fail", "inconclusive"))
-
-
-@dataclass(frozen=True, slots=True)
-class ParityOptions:
-    """How arms are compared.
-
-    Attributes:
-        margin: accepted loss of accept length as a share; 0 asks for equal counts; None takes
-            what `parity.verdict.GATES` asks of this kind of candidate.
-        depth: K, drafted tokens per step.
-        semantics: which engine's rule decides between the drafter's embedding and the target's.
-        dtype, device: what replay computes in, and where torch runs it.
-        fake_quant: recipes; each adds a candidate: the reference as the recipe would leave it.
-        attribute: measure the cost of each tensor that a candidate changed.
-        self_test: replay the negative controls too.
-        limit: only so many requests of the trace.
-        extend: an earlier, inconclusive report; its requests count too.
-        layout, aux_convention, accept_detected: how the drafters are to be read; VALUE is about the reference,
-            DRAFTER=VALUE about any.
-        command: argv for the report.
-    """
-
-    margin: float | None = None
-    depth: int = 3
-    semantics: Semantics = "vllm"
-    dtype: str = "float32"
-    device: str = "cpu"
-    fake_quant: tuple[str, ...] = ()
-    attribute: bool = False
-    self_test: bool = False
-    limit: int | None = None
-    extend: Path | None = None
-    layout: str | Sequence[str] = ()
-    aux_convention: str | Sequence[str] = ()
-    accept_detected: bool = False
-    command: tuple[str, ...] = ()
 
 
 def parity(

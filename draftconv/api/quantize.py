@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.api.convert import Conversion, ConvertOptions, plan_drafter, refuse_place
 from draftconv.checkpoint import open_checkpoint
 from draftconv.conversion import packing
+from draftconv.conversion.options import ConvertOptions
+from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place
 from draftconv.conversion.quantized import Told, quantization_record
 from draftconv.conversion.rounding import Rounding, decide
 from draftconv.conversion.work import Work

@@ -1,4 +1,4 @@
-"""Content hashes of files, streamed."""
+"""Content hashes of files and tensors, streamed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 
 from draftconv.checkpoint.files import DataFile
 from draftconv.checkpoint.progress import Progress
+from draftconv.checkpoint.tensors import TensorRef, row_blocks
 
 BLOCK = 4 * 1024 * 1024
 
@@ -22,4 +23,12 @@ def sha256(file: DataFile, progress: Progress | None = None) -> str:
         done += len(piece)
         if progress is not None:
             progress(done)
+    return digest.hexdigest()
+
+
+def tensor_hash(ref: TensorRef) -> str:
+    """SHA-256 of a tensor's bytes in hex, read in blocks."""
+    digest = hashlib.sha256()
+    for start, stop in row_blocks(ref, BLOCK):
+        digest.update(ref.rows(start, stop))
     return digest.hexdigest()

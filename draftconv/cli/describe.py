@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from draftconv.api.inspect import Inspection
 from draftconv.cli.output import size
-from draftconv.conversion.work import facts_json
 from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla, describe_boundaries
+from draftconv.drafter.words import facts_json
 from draftconv.engines import Verdict
 from draftconv.layouts.readings import readings_json
 

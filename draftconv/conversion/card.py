@@ -58,7 +58,7 @@ def _template() -> Template:
 
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.filters |= {"plain": plain, "code": code}
-    return environment.from_string(files("draftconv.api").joinpath("card.md.j2").read_text(encoding="utf-8"))
+    return environment.from_string(files("draftconv.conversion").joinpath("card.md.j2").read_text(encoding="utf-8"))
 
 
 def describe_attention(facts: Facts) -> str:

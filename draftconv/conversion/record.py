@@ -12,12 +12,14 @@ from draftconv.checkpoint import Checkpoint, Computed, Copy, Hashes
 from draftconv.checkpoint.plan import encode
 from draftconv.checkpoint.staging import Written
 from draftconv.conversion.provenance import FORMAT, Provenance, output_digest
-from draftconv.conversion.work import Work, content_hash, facts_json
+from draftconv.conversion.work import Work, content_hash
 from draftconv.drafter.targets import Target
+from draftconv.drafter.words import facts_json
 from draftconv.layouts.readings import readings_json
 
 if TYPE_CHECKING:
-    from draftconv.api.convert import Conversion, ConvertOptions
+    from draftconv.conversion.options import ConvertOptions
+    from draftconv.conversion.plan import Conversion
     from draftconv.conversion.quantized import Told
 
 

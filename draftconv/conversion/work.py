@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from typing import Literal as OneOf
 
 from draftconv.checkpoint import Cast, Computed, Copy, Literal, PlannedTensor, Rows, TensorRef, nbytes, row_blocks
@@ -179,24 +178,3 @@ def map_tensors(mapped: VocabMap, *, t2d: bool) -> Iterable[PlannedTensor]:
     yield literal("d2t", "I64", (len(mapped.ids),), mapped.d2t())
     if t2d:
         yield literal("t2d", "BOOL", (mapped.vocab,), mapped.t2d())
-
-
-def facts_json(facts: Facts) -> dict[str, object]:
-    """Facts as plain JSON values, attention under its kind."""
-    found: dict[str, object] = {"eagle": facts.eagle}
-    for item in fields(facts):
-        value = getattr(facts, item.name)
-        match item.name:
-            case "attention":
-                kind = type(value).__name__.lower()
-                found["attention"] = {"kind": kind} | {f.name: getattr(value, f.name) for f in fields(value)}
-            case "rope":
-                found["rope"] = {
-                    "theta": value.theta,
-                    "pairs": value.pairs,
-                    "kind": value.kind,
-                    "scaling": dict(value.scaling),
-                }
-            case _:
-                found[item.name] = value.value if isinstance(value, Enum) else value
-    return found

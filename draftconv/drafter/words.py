@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
 
-from draftconv.drafter.facts import Gqa, Mla, Rope
+from draftconv.drafter.facts import Facts, Gqa, Mla, Rope
 
 
 def word(value: object, *, none: str = "null") -> str:
@@ -29,3 +29,24 @@ def word(value: object, *, none: str = "null") -> str:
             return json.dumps(dict(value), ensure_ascii=False)
         case _:
             return json.dumps(value, ensure_ascii=False)
+
+
+def facts_json(facts: Facts) -> dict[str, object]:
+    """Facts as plain JSON values, attention under its kind."""
+    found: dict[str, object] = {"eagle": facts.eagle}
+    for item in fields(facts):
+        value = getattr(facts, item.name)
+        match item.name:
+            case "attention":
+                kind = type(value).__name__.lower()
+                found["attention"] = {"kind": kind} | {f.name: getattr(value, f.name) for f in fields(value)}
+            case "rope":
+                found["rope"] = {
+                    "theta": value.theta,
+                    "pairs": value.pairs,
+                    "kind": value.kind,
+                    "scaling": dict(value.scaling),
+                }
+            case _:
+                found[item.name] = value.value if isinstance(value, Enum) else value
+    return found

@@ -1,5 +1,6 @@
-"""Parity on a running engine: the same prompts through every arm, and the engine's own counts of each request.
+"""What engines count: servers and offline runs, the same prompts through every drafter, each request's own counts.
 
-`client` is what an engine must answer; `vllm`, `sglang` and `trtllm` ask servers, `offline` asks vLLM in
-a process of its own. `collect` runs an arm, `store` keeps what was answered, `launch` starts servers.
+Here belongs what starts, asks and stops engines and looks at the machine under them: `client` is what an engine must
+answer, `vllm`, `sglang` and `trtllm` ask servers, `offline` asks vLLM in a process of its own; `collect` runs an arm,
+`store` keeps what was answered, `launch` starts servers. What the counts prove belongs to `report`.
 """

@@ -11,7 +11,7 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.layouts.readings import Said
 from draftconv.live.options import LiveOptions, Progress, in_full
-from draftconv.replay.lineup import Names, about_arm, bytes_of, done, gate
+from draftconv.report.arms import Names, about_arm, bytes_of, done, gate
 from draftconv.report.model import Arm
 from draftconv.report.verdict import Gate
 

@@ -18,7 +18,7 @@ from draftconv.live.machine import DEVICES, PROBES
 from draftconv.live.offline import WORKER
 from draftconv.live.options import LiveOptions, check_options, in_full, way_of
 from draftconv.live.servers import launch_of
-from draftconv.replay.lineup import Names
+from draftconv.report.arms import Names
 from draftconv.traces.asking import MAX_TOKENS, goal_of
 
 PORT = "PORT"

@@ -14,7 +14,7 @@ from draftconv.live.collect import Ask
 from draftconv.live.launch import LOG
 from draftconv.live.options import Way
 from draftconv.live.run import Run
-from draftconv.replay.lineup import gate
+from draftconv.report.arms import gate
 from draftconv.report.model import About, Accuracy, Arm, Comparison, Diagnostics, Report, Speed, Texts
 from draftconv.report.records import Record
 from draftconv.traces.trace import token_hash

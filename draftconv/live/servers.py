@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from draftconv.api.serve import serve_as
 from draftconv.errors import DraftconvError
 from draftconv.layouts.readings import Said
 from draftconv.live.arms import LiveArm
@@ -21,6 +20,7 @@ from draftconv.live.launch import Launch, address, free_port, launched
 from draftconv.live.offline import offline
 from draftconv.live.options import LiveOptions, in_full
 from draftconv.live.run import Run
+from draftconv.live.serving import serve_as
 from draftconv.live.switches import refuse_switches
 
 

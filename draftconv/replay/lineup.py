@@ -11,28 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.checkpoint import Tally, open_checkpoint
-from draftconv.conversion.work import facts_json
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
-from draftconv.drafter.words import word
 from draftconv.errors import UsageError
-from draftconv.layouts.readings import reading_line, reading_warnings, said_of_each
+from draftconv.layouts.readings import said_of_each
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import Recipe, find_recipe
-from draftconv.quantization.scheme import GRIDS, GridName
+from draftconv.report.arms import Names, about_arm, bits, bytes_of, done, gate
 from draftconv.report.model import Arm
-from draftconv.report.verdict import EXACT, GATES, Gate, How, Kind
-from draftconv.traces.trace import Trace, tensor_hash
+from draftconv.report.verdict import EXACT, Gate
+from draftconv.traces.trace import Trace
 
 if TYPE_CHECKING:
-    from draftconv.api.parity import ParityOptions
     from draftconv.replay import controls, replay
-
-TOLD = (
-    "eagle", "attention", "layers", "hidden", "vocab",
-    "draft_vocab", "boundaries", "rope", "fusion", "feedback",
-)  # fmt: skip
-"""Facts that the report states of each arm."""
+    from draftconv.replay.options import ParityOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +62,6 @@ class Lineup:
         parts = [part for side in self.candidates for part in side.parts.values()]
         broken = [arm for _, arm in self.broken if not isinstance(arm, str)]
         return [self.again, *parts, *([self.twin] if self.twin else []), *broken]
-
-
-class Names:
-    """Hands out names; one that is taken gets a number: a second `out` is called `out (2)`."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-
-    def new(self, wanted: str) -> str:
-        """`wanted`, or the next like it that nobody has."""
-        name, number = wanted, 1
-        while name in self._taken:
-            number += 1
-            name = f"{wanted} ({number})"
-        self._taken.add(name)
-        return name
 
 
 def line_up(
@@ -156,51 +132,6 @@ def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
             )
 
 
-def bytes_of(drafter: Drafter) -> int:
-    """Bytes of all its tensors."""
-    return sum(ref.nbytes for ref in (*drafter.tensors.values(), *drafter.companions.values()))
-
-
-def about_arm(name: str, drafter: Drafter, tally: Tally | None = None) -> Arm:
-    """What the report says of a drafter; all of its bytes are read once.
-
-    Args:
-        tally: told the bytes of each tensor.
-    """
-    facts = drafter.facts
-    revision = drafter.checkpoint.revision
-    return Arm(
-        name=name,
-        source=drafter.checkpoint.name + (f"@{revision}" if revision else ""),
-        layout=drafter.detection.layout,
-        quantization=facts.quantization or "none",
-        content=content(drafter, tally),
-        facts={fact: word(getattr(facts, fact)) for fact in TOLD} | _read_as(drafter),
-    )
-
-
-def _read_as(drafter: Drafter) -> dict[str, str]:
-    """How it was read, and what is doubtful about that."""
-    doubts = "; ".join(reading_warnings(drafter))
-    return {"read": reading_line(drafter)} | ({"doubtful": f"{drafter.checkpoint.name}: {doubts}"} if doubts else {})
-
-
-def content(drafter: Drafter, tally: Tally | None = None) -> str:
-    """SHA-256 of what is computed and of the stored tensors: the same in every layout that stores the same bits.
-
-    The vocabulary map counts as what it says (t2d follows from it), whatever dtype spells it.
-    """
-    digest = hashlib.sha256(json.dumps(facts_json(drafter.facts.computed), sort_keys=True).encode())
-    if drafter.facts.reduced_vocab and drafter.maps and drafter.maps.map:
-        digest.update(json.dumps(drafter.maps.map.ids).encode())
-    for name, ref in sorted({**drafter.tensors, **drafter.companions}.items()):
-        if name not in ("d2t", "t2d"):
-            digest.update(f"{name} {ref.dtype} {list(ref.shape)} {tensor_hash(ref)}\n".encode())
-        if tally:
-            tally.add(ref.nbytes)
-    return digest.hexdigest()
-
-
 # ── what is made of them ───────────────────────────────────────────────────────────
 
 
@@ -226,7 +157,7 @@ def _quantized(reference: Side, drafter: Drafter, recipe: Recipe, options: Parit
         content=hashlib.sha256(f"{reference.about.content} {json.dumps(done, sort_keys=True)}".encode()).hexdigest(),
     )
     arm = replace(first, name=name, model=simulate(first.model, recipe, stored=stored))
-    return Side(about, arm, gate(_bits(recipe.scheme.weights.grid), options.margin), _named(parts, name, names))
+    return Side(about, arm, gate(bits(recipe.scheme.weights.grid), options.margin), _named(parts, name, names))
 
 
 def _with_controls(line: Lineup, drafter: Drafter, trace: Trace, names: Names) -> Lineup:
@@ -242,30 +173,3 @@ def _with_controls(line: Lineup, drafter: Drafter, trace: Trace, names: Names) -
         broken.append((fault, named))
     twin = replace(of.with_codes(), name=names.new(f"{arm.name} in INT4"))
     return replace(line, twin=twin, broken=tuple(broken))
-
-
-# ── what is asked of them ──────────────────────────────────────────────────────────
-
-
-def done(reference: Drafter, candidate: Drafter) -> Kind:
-    """What was done to a candidate: quantized, if the reference is not; else nothing that changes a weight."""
-    if candidate.facts.quantization is None or reference.facts.quantization is not None:
-        return "conversion"
-    from draftconv.quantization.reading import find_stored
-
-    return _bits(find_stored(candidate).declared.grid)
-
-
-def _bits(grid: GridName) -> Kind:
-    return "4-bit" if GRIDS[grid].bits == 4 else "8-bit"
-
-
-def gate(kind: Kind, margin: float | None, how: How = "replay") -> Gate:
-    """What a candidate of this kind must keep: a margin that was asked for, else what the table asks."""
-    match margin:
-        case None:
-            return GATES[kind, how]
-        case 0:
-            return EXACT
-        case _:
-            return Gate(margin)

@@ -1,6 +1,8 @@
-"""The report of a parity run: records.jsonl, report.json, report.md, junit.xml and report.html.
+"""What counts prove, and the pages that say so: records.jsonl, report.json, report.md, junit.xml and report.html.
 
-`model` is what a report says; `tables` turns it into the rows that every page shows.
+Here belongs what is computed of steps and accepted tokens, wherever they were counted: accept length, intervals, the
+verdict and its gates, and how they are told. `model` is what a report says; `tables` turns it into the rows that every
+page shows. What counts belongs to `replay` and `live`.
 """
 
 from draftconv.report.model import (

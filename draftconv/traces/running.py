@@ -16,7 +16,7 @@ from draftconv.errors import Refused, Undecided, UsageError
 from draftconv.traces.vllm.start import VLLM_DTYPES, Extraction
 
 if TYPE_CHECKING:
-    from draftconv.api.trace import TraceOptions
+    from draftconv.traces.options import TraceOptions
     from draftconv.traces.turns import Capturer
     from draftconv.traces.vllm.states import Answer
 

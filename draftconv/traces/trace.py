@@ -25,8 +25,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from draftconv.checkpoint import TensorRef, row_blocks, show, show_some
+from draftconv.checkpoint import TensorRef, show, show_some
 from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.checkpoint.headers import Header, read_header
 from draftconv.checkpoint.local import LocalDirectory
 from draftconv.checkpoint.text import is_plain_name, parse_object
@@ -375,14 +376,6 @@ def open_request(requests: LocalDirectory, name: str, about: About) -> RequestFi
 def token_hash(tokens: Sequence[int]) -> str:
     """SHA-256 of token ids as little-endian int64."""
     return hashlib.sha256(struct.pack(f"<{len(tokens)}q", *tokens)).hexdigest()
-
-
-def tensor_hash(ref: TensorRef) -> str:
-    """SHA-256 of a tensor's bytes, read in blocks."""
-    digest = hashlib.sha256()
-    for start, stop in row_blocks(ref, BLOCK):
-        digest.update(ref.rows(start, stop))
-    return digest.hexdigest()
 
 
 _AGAIN = "make it again with `draftconv trace`"

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from draftconv.checkpoint import TensorRef, encode_header, row_blocks, show
 from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.checkpoint.headers import Entry as HeaderEntry
 from draftconv.checkpoint.local import LocalDirectory
 from draftconv.checkpoint.staging import occupied, sync_directory, write_error
@@ -45,7 +46,6 @@ from draftconv.traces.trace import (
     open_request,
     open_trace,
     read_document,
-    tensor_hash,
     token_hash,
 )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny
-from tests.parity.traces import recorded as recorded
+from tests.traces.recorded import recorded as recorded
 
 Source = Callable[..., Path]
 

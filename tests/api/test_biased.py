@@ -22,8 +22,8 @@ from draftconv.errors import DraftconvError
 from draftconv.quantization.recipes import recipe_names
 from tests import quantized, tiny
 from tests.api.spelled import WRITABLE
-from tests.parity.traces import Recorded
-from tests.parity.traces import recorded as recorded
+from tests.traces.recorded import Recorded
+from tests.traces.recorded import recorded as recorded
 
 ALL = ("q", "k", "v", "o", "gate", "up", "down", "fc")
 BIASES = {"q/k/v": ALL[:3], "attention": ALL[:4], "o": ALL[3:4], "mlp": ALL[4:7], "fc": ALL[7:], "all": ALL}

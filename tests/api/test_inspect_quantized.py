@@ -20,7 +20,7 @@ from draftconv.api.verify import verify
 from draftconv.errors import CheckFailed, Refused, UsageError
 from draftconv.quantization.reading import find_stored
 from tests import quantized
-from tests.parity.traces import Recorded
+from tests.traces.recorded import Recorded
 
 NAME = "llama-eagle3-reduced"
 TARGET = str(quantized.DATA / "targets/llama")

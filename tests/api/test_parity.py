@@ -27,15 +27,15 @@ from draftconv.quantization.simulate import simulate, stored_dtypes
 from draftconv.reference.counts import Counts
 from draftconv.replay import controls
 from draftconv.replay.arms import Loading, load_arm
-from draftconv.replay.lineup import Names, content
 from draftconv.replay.run import run
 from draftconv.replay.semantics import SEMANTICS, Semantics
 from draftconv.report import Comparison, Report, write_report
+from draftconv.report.arms import Names, content
 from draftconv.report.verdict import EXACT, Gate, Outcome
 from draftconv.traces.trace import open_trace
 from tests import tiny
-from tests.parity.traces import Recorded
 from tests.reference.test_fixtures import DATA, DRAFTERS
+from tests.traces.recorded import Recorded
 
 DRAFTERS_AT = DATA / "drafters"
 LLAMA, LLAMA31, MLA = (DRAFTERS_AT / name for name in ("llama-eagle3", "llama-eagle3.1", "mla-eagle3"))

@@ -38,7 +38,7 @@ from draftconv.report import Report
 from draftconv.traces.request import Request
 from draftconv.traces.trace import open_trace
 from tests import quantized
-from tests.parity.traces import Recorded
+from tests.traces.recorded import Recorded
 
 LLAMA, REDUCED, LLAMA31, MLA, MLA31 = (
     "llama-eagle3", "llama-eagle3-reduced", "llama-eagle3.1", "mla-eagle3", "mla-eagle3.1",

@@ -24,9 +24,9 @@ from draftconv.errors import Undecided, UsageError
 from draftconv.layouts.readings import Said, reading_json, reading_line, said_of_each
 from draftconv.traces.trace import open_trace
 from tests import tiny
-from tests.parity.traces import Recorded
 from tests.reference.test_fixtures import DATA, DRAFTERS
 from tests.tiny import IDS
+from tests.traces.recorded import Recorded
 
 TARGET = str(DATA / "targets" / "llama")
 DRAFTERS_AT = DATA / "drafters"

@@ -21,9 +21,9 @@ from draftconv.quantization.grids import dequantize
 from draftconv.quantization.reading import find_stored
 from draftconv.quantization.weights import Again, floats
 from tests import quantized
-from tests.parity.traces import Recorded
-from tests.parity.traces import recorded as recorded
 from tests.quantization.test_sniffing import seed, stored
+from tests.traces.recorded import Recorded
+from tests.traces.recorded import recorded as recorded
 
 REDUCED, MLA31 = "llama-eagle3-reduced", "mla-eagle3.1"
 DOWN = "layers.0.mlp.down_proj"

@@ -24,7 +24,7 @@ from draftconv.conversion.provenance import output_digest, read_provenance
 from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.traces.trace import open_trace
 from tests import quantized
-from tests.parity.traces import Recorded
+from tests.traces.recorded import Recorded
 
 NAME = "llama-eagle3-reduced"
 SOURCE = quantized.source(NAME)

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import draftconv
 from draftconv.cli import cli
 from tests import tiny
-from tests.parity.traces import recorded as recorded
+from tests.traces.recorded import recorded as recorded
 
 Run = Callable[..., Result]
 Program = Callable[..., "subprocess.CompletedProcess[str]"]

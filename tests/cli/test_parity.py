@@ -22,8 +22,8 @@ from draftconv.cli import parity as module
 from draftconv.replay import controls
 from draftconv.report import read_report
 from tests.cli.conftest import Run, environment
-from tests.parity.traces import Recorded
 from tests.reference.test_fixtures import DATA
+from tests.traces.recorded import Recorded
 
 LLAMA, MLA = DATA / "drafters/llama-eagle3", DATA / "drafters/mla-eagle3"
 FILES = ["junit.xml", "records.jsonl", "report.html", "report.json", "report.md"]

@@ -17,9 +17,9 @@ from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.live.profiles import find_profile, profile_names
 from draftconv.live.speed import CONCURRENCY
 from draftconv.report import read_report
-from tests.api.test_live_beside import SCORES, SPEED, STUB
 from tests.cli.conftest import Run
-from tests.parity.live.test_real import ENGINE
+from tests.live.test_beside import SCORES, SPEED, STUB
+from tests.live.test_real import ENGINE
 from tests.programs import shebang
 from tests.reference.test_fixtures import DATA
 
@@ -29,7 +29,7 @@ VLLM = """
 import json, os, signal, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from tests.parity.live.stub import Stub, serving
+from tests.live.stub import Stub, serving
 argv = sys.argv[1:]
 if "--speculative-config" not in argv and "--per-request-spec-decode-metrics" in argv:
     sys.exit("--per-request-spec-decode-metrics requires speculative decoding to be enabled")  # as vLLM 0.32.0 does

@@ -15,9 +15,9 @@ from draftconv.cli.quantize import OUTLIER
 from draftconv.engines import ENGINES
 from draftconv.engines.kernels import hardware_of
 from tests.cli.conftest import Program, Run
-from tests.parity.traces import Recorded
 from tests.quantization.test_sniffing import seed
 from tests.reference.test_fixtures import DATA
+from tests.traces.recorded import Recorded
 
 LLAMA = DATA / "drafters/llama-eagle3"
 TARGET = ("--target", DATA / "targets/llama")

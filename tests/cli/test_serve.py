@@ -20,10 +20,10 @@ from draftconv.api.convert import ConvertOptions
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.live.launch import address, free_port
 from tests.cli.conftest import Run, environment
-from tests.parity.live.test_real import ENGINE
-from tests.parity.traces import Recorded
+from tests.live.test_real import ENGINE
 from tests.programs import shebang
 from tests.reference.test_fixtures import DATA
+from tests.traces.recorded import Recorded
 
 TARGET, DRAFTER = str(DATA / "targets/llama"), str(DATA / "drafters/llama-eagle3.1")
 PROGRAM = """{shebang}

@@ -19,9 +19,9 @@ from draftconv.quantization.simulate import RoundedLinear, simulate, stored_dtyp
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter
 from tests import quantized
-from tests.parity.traces import Recorded
-from tests.parity.traces import recorded as recorded
 from tests.reference.variants import random_text
+from tests.traces.recorded import Recorded
+from tests.traces.recorded import recorded as recorded
 
 DOWN = "layers.0.mlp.down_proj"
 

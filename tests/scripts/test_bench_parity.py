@@ -20,8 +20,8 @@ from draftconv.drafter.facts import Gqa
 from draftconv.reference.counts import Counts
 from draftconv.replay.replay import Arm, replay
 from draftconv.traces.request import Request
-from tests.parity.traces import DATA, make_trace
 from tests.programs import shebang
+from tests.traces.recorded import DATA, make_trace
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "scripts" / "specs" / "tiny-eagle3.json"

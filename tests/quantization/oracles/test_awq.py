@@ -26,9 +26,9 @@ from draftconv.replay.arms import Loading, load_arm
 from draftconv.replay.calibration import Inputs, sampled_inputs
 from draftconv.traces.trace import open_trace
 from tests import quantized
-from tests.parity.traces import Recorded, recorded
 from tests.quantization.oracles.real import hard, identical, needs, same
 from tests.quantization.refs import loaded, ref_of
+from tests.traces.recorded import Recorded, recorded
 
 __all__ = ["recorded"]
 

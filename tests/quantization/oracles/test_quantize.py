@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from draftconv.api.verify import verify
 from draftconv.cli import cli
-from tests.parity.traces import Recorded, recorded
 from tests.quantization.oracles.real import needs
 from tests.reference.test_fixtures import DATA
+from tests.traces.recorded import Recorded, recorded
 
 __all__ = ["recorded"]
 

@@ -32,7 +32,7 @@ from draftconv.report.words import (
     signed,
     token,
 )
-from tests.parity.simulated import decode, make
+from tests.report.simulated import decode, make
 
 HOSTILE = "<script>alert(1)</script>|`$x$`\x1b[31m\u202eevil\u2066</td><img src=//x onerror=alert(1)>\n# [a](http://x)"
 

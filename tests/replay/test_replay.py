@@ -23,10 +23,10 @@ from draftconv.reference.targets import TargetSession
 from draftconv.replay import heads
 from draftconv.replay.replay import NOTHING, Acceptance, Arm, replay, roots, walk
 from draftconv.traces.request import Request
-from tests.parity.scripted import Scripted, random_arm, scripted
-from tests.parity.traces import HELD, described, prompts, requests, target_model
 from tests.reference.test_fixtures import DATA, DRAFTERS, MEASURED
 from tests.reference.variants import LLAMA, VARIANTS, Variant
+from tests.replay.scripted import Scripted, random_arm, scripted
+from tests.traces.recorded import HELD, described, prompts, requests, target_model
 
 BOUNDARIES = (2, 4, 5)
 REDUCED = replace(LLAMA, draft_vocab=30, vocab_order="unordered")

@@ -20,7 +20,7 @@ from draftconv.report.model import Comparison, Missed
 from draftconv.report.records import read_lines, run_twice
 from draftconv.report.verdict import EXACT, judge
 from draftconv.report.write import refuse_place
-from tests.parity.simulated import decode, make, summed
+from tests.report.simulated import decode, make, summed
 
 LOSS = 0.025
 """Too near 2 % for few prompts."""

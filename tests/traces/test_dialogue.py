@@ -12,7 +12,7 @@ import pytest
 from draftconv.errors import BadCheckpoint, UsageError
 from draftconv.traces.dialogue import Dialogue, end_tokens, load_tokenizer, open_dialogue, prompts_hash
 from draftconv.traces.prompts import Prompt
-from tests.parity.conftest import DATA
+from tests.traces.conftest import DATA
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}"

@@ -9,7 +9,7 @@ import pytest
 from draftconv.errors import UsageError
 from draftconv.report.extension import Earlier, Sample, Terms, extend
 from draftconv.report.verdict import EXACT, Gate, Outcome, judge
-from tests.parity.counted import pairs
+from tests.report.counted import pairs
 
 TERMS = Terms("ref@1", "cand@1", "target@1", depth=1, gate=Gate(0.02), how="replay")
 

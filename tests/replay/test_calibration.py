@@ -15,8 +15,8 @@ from draftconv.replay.replay import Arm, replay
 from draftconv.traces.request import Request
 from draftconv.traces.trace import open_trace
 from tests import quantized
-from tests.parity.traces import Recorded
-from tests.parity.traces import recorded as recorded
+from tests.traces.recorded import Recorded
+from tests.traces.recorded import recorded as recorded
 
 LLAMA = "llama-eagle3"
 DOWN, UP = "layers.0.mlp.down_proj", "layers.0.mlp.up_proj"

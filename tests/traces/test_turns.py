@@ -15,7 +15,7 @@ from draftconv.traces.dialogue import Dialogue, Tokenizer
 from draftconv.traces.prompts import Prompt
 from draftconv.traces.turns import capture_all, slots
 from draftconv.traces.writer import Captured, TraceWriter
-from tests.parity import made
+from tests.traces import made
 
 PROMPTS = (
     Prompt("a", "x", ("aa", "bb")),

@@ -89,7 +89,7 @@ from pathlib import Path
 if ignored := int(sys.argv[1]):
     signal.signal(ignored, signal.SIG_IGN)
 sys.path.insert(0, {root!r})
-from tests.parity.live.test_launch import server
+from tests.live.test_launch import server
 from draftconv.live.launch import free_port, launched
 with launched(server(), free_port(), Path({place!r})):
     print("ready", flush=True)
@@ -100,7 +100,7 @@ with launched(server(), free_port(), Path({place!r})):
 @contextmanager
 def us(place: Path, ignored: int = 0) -> Iterator[subprocess.Popen[bytes]]:
     """A program with a server in `place` that is ready; one signal may be ignored from its start, as nohup does."""
-    ours = OURS.format(root=str(Path(__file__).parents[3]), place=str(place))
+    ours = OURS.format(root=str(Path(__file__).parents[2]), place=str(place))
     argv = [sys.executable, "-c", ours, str(int(ignored))]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:

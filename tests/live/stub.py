@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from random import Random
 from typing import Any, Literal
 
-from tests.parity.served import served
+from tests.served import served
 
 VOCAB = 2048
 

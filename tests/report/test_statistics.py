@@ -24,7 +24,7 @@ from draftconv.report.statistics import (
     estimate,
     more_prompts,
 )
-from tests.parity.counted import counts, pair, pairs
+from tests.report.counted import counts, pair, pairs
 
 T_1 = 12.7062047361747  # t quantile at 0.975 with one degree of freedom
 

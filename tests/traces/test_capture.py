@@ -19,7 +19,7 @@ from draftconv.reference.targets import TargetModel, continue_greedily, load_tar
 from draftconv.traces import capture
 from draftconv.traces.capture import TransformersTarget, find_layers, load_model, transformers
 from draftconv.traces.writer import Captured
-from tests.parity.conftest import DATA, Fixture
+from tests.traces.conftest import DATA, Fixture
 
 FAMILIES = pytest.mark.parametrize("name", ["llama", "mla"])
 ROUNDING = 1e-5

@@ -22,10 +22,10 @@ from draftconv.replay.controls import FAULTS, INT4, Subject, subject
 from draftconv.replay.replay import Arm, replay
 from draftconv.report.statistics import Pair
 from draftconv.report.verdict import EXACT, Gate, Outcome, judge
-from tests.parity.scripted import random_arm
-from tests.parity.traces import HELD, described, requests
 from tests.reference.test_fixtures import DATA, DRAFTERS
 from tests.reference.variants import LLAMA
+from tests.replay.scripted import random_arm
+from tests.traces.recorded import HELD, described, requests
 
 LAYERS = 8
 FAULT = {fault.name: fault for fault in FAULTS}

@@ -10,7 +10,7 @@ from draftconv.errors import UsageError
 from draftconv.reference.counts import Counts
 from draftconv.report.statistics import Interval, Pair
 from draftconv.report.verdict import EXACT, EXIT_CODES, GATES, Gate, Outcome, Verdict, judge
-from tests.parity.counted import counts, pair, pairs
+from tests.report.counted import counts, pair, pairs
 
 TWO = Gate(0.02)
 # With 80 of 100 accepted, one token less costs 1 / 180 = 0.56 % of accept length.

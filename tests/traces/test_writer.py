@@ -13,7 +13,7 @@ import torch
 from draftconv.errors import BadCheckpoint, UsageError, Void, WriteError
 from draftconv.traces.trace import Trace
 from draftconv.traces.writer import Captured, Slot
-from tests.parity import made
+from tests.traces import made
 
 
 def contents(directory: Path) -> dict[str, bytes]:

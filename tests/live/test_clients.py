@@ -18,7 +18,7 @@ from draftconv.live.trtllm import TrtllmServer
 from draftconv.live.vllm import VllmServer, read_counters
 from draftconv.reference.counts import Counts
 from draftconv.traces.http import Http
-from tests.parity.live.stub import Reply, Stub, serving, steps, text
+from tests.live.stub import Reply, Stub, serving, steps, text
 
 PROMPT, LENGTH = [3, 1, 4, 1, 5], 40
 WAYS = {"vllm": {}, "vllm totals": {"per_request": False}, "sglang": {}, "trtllm": {}}

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from draftconv.api.trace import Sizing, TraceOptions, trace
 from draftconv.errors import DraftconvError, EngineError, Refused, Undecided, UsageError, Void
 from draftconv.traces.trace import open_trace
-from tests.parity.vllm.stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
+from tests.traces.vllm.stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

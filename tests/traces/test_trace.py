@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from draftconv.checkpoint import open_checkpoint
 from draftconv.errors import BadCheckpoint, UsageError
 from draftconv.traces.trace import Trace, open_trace, token_hash
-from tests.parity import made
+from tests.traces import made
 
 INDEX = "trace.json"
 Document = dict[str, object]

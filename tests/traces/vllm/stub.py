@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.parity.served import served
+from tests.served import served
 
 WIDTH, BOUNDARIES, VOCAB = 6, (2, 4, 5), 50
 

@@ -26,7 +26,7 @@ from draftconv.live.vllm import VllmServer
 from draftconv.report import Report
 from tests.reference.test_fixtures import DATA
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 ENGINE = Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", ROOT / ".engine-venv" / "bin" / "python"))
 LENGTH = 64
 """Tokens of the texts in measured.json."""

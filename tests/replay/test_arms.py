@@ -15,8 +15,8 @@ from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
 from draftconv.replay.arms import Loading, fed_by, load_arm, replaced_one_by_one
 from draftconv.replay.semantics import SEMANTICS, Semantics, from_target
-from tests.parity.scripted import random_arm
 from tests.reference.variants import LLAMA, random_tensors
+from tests.replay.scripted import random_arm
 
 NARROW = replace(LLAMA, hidden=12)
 BARE = replace(LLAMA, own_embedding=False, own_head=False)

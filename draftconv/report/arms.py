@@ -1,0 +1,106 @@
+"""What a report says of the drafters that took part, and what is asked of each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from draftconv.checkpoint import Tally
+from draftconv.checkpoint.hashing import tensor_hash
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.words import facts_json, word
+from draftconv.layouts.readings import reading_line, reading_warnings
+from draftconv.quantization.scheme import GRIDS, GridName
+from draftconv.report.model import Arm
+from draftconv.report.verdict import EXACT, GATES, Gate, How, Kind
+
+TOLD = (
+    "eagle", "attention", "layers", "hidden", "vocab",
+    "draft_vocab", "boundaries", "rope", "fusion", "feedback",
+)  # fmt: skip
+"""Facts that the report states of each arm."""
+
+
+class Names:
+    """Hands out names; one that is taken gets a number: a second `out` is called `out (2)`."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def new(self, wanted: str) -> str:
+        """`wanted`, or the next like it that nobody has."""
+        name, number = wanted, 1
+        while name in self._taken:
+            number += 1
+            name = f"{wanted} ({number})"
+        self._taken.add(name)
+        return name
+
+
+def bytes_of(drafter: Drafter) -> int:
+    """Bytes of all its tensors."""
+    return sum(ref.nbytes for ref in (*drafter.tensors.values(), *drafter.companions.values()))
+
+
+def about_arm(name: str, drafter: Drafter, tally: Tally | None = None) -> Arm:
+    """What the report says of a drafter; all of its bytes are read once.
+
+    Args:
+        tally: told the bytes of each tensor.
+    """
+    facts = drafter.facts
+    revision = drafter.checkpoint.revision
+    return Arm(
+        name=name,
+        source=drafter.checkpoint.name + (f"@{revision}" if revision else ""),
+        layout=drafter.detection.layout,
+        quantization=facts.quantization or "none",
+        content=content(drafter, tally),
+        facts={fact: word(getattr(facts, fact)) for fact in TOLD} | _read_as(drafter),
+    )
+
+
+def _read_as(drafter: Drafter) -> dict[str, str]:
+    """How it was read, and what is doubtful about that."""
+    doubts = "; ".join(reading_warnings(drafter))
+    return {"read": reading_line(drafter)} | ({"doubtful": f"{drafter.checkpoint.name}: {doubts}"} if doubts else {})
+
+
+def content(drafter: Drafter, tally: Tally | None = None) -> str:
+    """SHA-256 of what is computed and of the stored tensors: the same in every layout that stores the same bits.
+
+    The vocabulary map counts as what it says (t2d follows from it), whatever dtype spells it.
+    """
+    digest = hashlib.sha256(json.dumps(facts_json(drafter.facts.computed), sort_keys=True).encode())
+    if drafter.facts.reduced_vocab and drafter.maps and drafter.maps.map:
+        digest.update(json.dumps(drafter.maps.map.ids).encode())
+    for name, ref in sorted({**drafter.tensors, **drafter.companions}.items()):
+        if name not in ("d2t", "t2d"):
+            digest.update(f"{name} {ref.dtype} {list(ref.shape)} {tensor_hash(ref)}\n".encode())
+        if tally:
+            tally.add(ref.nbytes)
+    return digest.hexdigest()
+
+
+def done(reference: Drafter, candidate: Drafter) -> Kind:
+    """What was done to a candidate: quantized, if the reference is not; else nothing that changes a weight."""
+    if candidate.facts.quantization is None or reference.facts.quantization is not None:
+        return "conversion"
+    from draftconv.quantization.reading import find_stored
+
+    return bits(find_stored(candidate).declared.grid)
+
+
+def bits(grid: GridName) -> Kind:
+    return "4-bit" if GRIDS[grid].bits == 4 else "8-bit"
+
+
+def gate(kind: Kind, margin: float | None, how: How = "replay") -> Gate:
+    """What a candidate of this kind must keep: a margin that was asked for, else what the table asks."""
+    match margin:
+        case None:
+            return GATES[kind, how]
+        case 0:
+            return EXACT
+        case _:
+            return Gate(margin)

@@ -1,0 +1,9 @@
+"""One thread: these models are tiny, and many threads only get in each other's way."""
+
+from __future__ import annotations
+
+import torch
+
+
+def pytest_configure() -> None:
+    torch.set_num_threads(1)
