@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-
 from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector import (
     ExampleHiddenStatesConnector,
     PendingSave,
