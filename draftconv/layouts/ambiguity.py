@@ -16,6 +16,7 @@ from draftconv.drafter.drafter import Detection, Reading
 from draftconv.drafter.facts import Taps
 from draftconv.layouts import MARK, layouts
 from draftconv.layouts.base import Evidence, Hints, Layout
+from draftconv.layouts.taps import DEFAULT_COUNT
 
 Read = Callable[[tuple[str, str], Layout, Hints], Reading]
 """Reads the file as this layout with these hints, which this option and value choose."""
@@ -51,7 +52,8 @@ def usual(reading: Reading, layers: int | None) -> bool:
     if isinstance(found, Taps):
         return found is Taps.DEFAULT
     counts = [layers] if layers else [b + 3 for b in found if b + 3 >= max(found)]
-    return any({*default_triple(count)} <= {*found} for count in counts)
+    triples = [{*default_triple(count)} for count in counts]
+    return any(len(triple) == DEFAULT_COUNT and triple <= {*found} for triple in triples)  # of few layers it repeats
 
 
 def _fitting(evidence: Evidence, layout: Layout) -> Iterator[Layout]:

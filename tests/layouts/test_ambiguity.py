@@ -232,6 +232,13 @@ def test_the_usual_triple_settles_layers_of_an_unknown_target(tmp_path: Path) ->
     assert [reading.boundaries for reading in read(spelled.write(tmp_path / "odd")).readings] == [(2, 5, 6), (1, 4, 5)]
 
 
+def test_the_repeated_triple_of_a_few_layers_is_nobodys(tmp_path: Path) -> None:
+    """Of 5 layers it is (2, 2, 2), and 2 is among many boundaries."""
+    two = tiny.Variant("two", replace(tiny.BASE, aux=2, boundaries=(2, 5)))
+    drafter = read(spell(two, "modelopt-layers").write(tmp_path / "x"))
+    assert [reading.boundaries for reading in drafter.readings] == [(2, 5), (1, 4)]
+
+
 def test_a_target_decides_whose_triple_it_is(tmp_path: Path) -> None:
     """[1, 3, 4] would be usual of 8 layers; of 9 it is odd in either numbering."""
     spelled = spell("llama", "modelopt-layers").write(tmp_path / "x")
