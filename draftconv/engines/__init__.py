@@ -1,6 +1,8 @@
-"""Engines: what each server loads, mis-reads and refuses, one module per engine.
+"""Engines: what each server loads, mis-reads and refuses, one package per engine.
 
-An engine is a module of this package that defines `ENGINE`; nothing else names it.
+An engine is a package here that defines `ENGINE`; nothing else names it. Inside, `loading` is how it reads a
+directory, `refusals`, `misreadings` and `notes` hold its rules next to their checks, `serving` is the command.
+What engines share stands beside the packages.
 """
 
 from __future__ import annotations

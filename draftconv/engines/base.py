@@ -10,7 +10,7 @@ source or were observed, and each says which.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol
@@ -116,6 +116,11 @@ class Reading:
         return isinstance(self.truth.attention, Mla)
 
     @property
+    def on_cpu(self) -> bool:
+        """True when the engine was asked about on a CPU."""
+        return self.spec.hardware == "cpu"
+
+    @property
     def eagle(self) -> Config:
         """eagle_config; empty when absent."""
         return self.config.section("eagle_config")
@@ -150,11 +155,6 @@ class Reading:
     def wanted(self) -> Mapping[str, Expected]:
         """Canonical tensors that the engine builds modules for."""
         return expected(self.built)
-
-    @property
-    def misfits(self) -> tuple[str, ...]:
-        """Tensors whose shape is not what the engine builds from config.json, in words."""
-        return tuple(self.misfit(name) for name in self.misshapen)
 
     def misfit(self, name: str) -> str:
         """One of `misshapen` in words."""
@@ -214,6 +214,9 @@ class Reading:
         return f"{name} (stored as {stored}, which is not looked for)" if stored else name
 
 
+Check = Callable[[Reading], str | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One thing an engine does, with the place that makes it true.
@@ -227,13 +230,57 @@ class Rule:
     says: str
     source: str
     evidence: Evidence
-    check: Callable[[Reading], str | None]
+    check: Check
     since: tuple[int, ...] = ()
     until: tuple[int, ...] = ()
 
     def applies(self, spec: EngineSpec) -> bool:
         """True when the rule holds for this version of its engine."""
         return not spec.before(*self.since) and (not self.until or spec.before(*self.until))
+
+
+class Rules:
+    """Rules of an engine in the order they are written in: of several that are broken, the first is the reason."""
+
+    def __init__(self) -> None:
+        self._rules: list[Rule] = []
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self._rules)
+
+    def row(
+        self,
+        code: str,
+        effect: Effect,
+        says: str,
+        source: str,
+        evidence: Evidence,
+        check: Check,
+        *,
+        since: tuple[int, ...] = (),
+        until: tuple[int, ...] = (),
+    ) -> None:
+        """A rule with a check that engines share."""
+        self._rules.append(Rule(code, effect, says, source, evidence, check, since, until))
+
+    def add(
+        self,
+        code: str,
+        effect: Effect,
+        says: str,
+        source: str,
+        evidence: Evidence,
+        *,
+        since: tuple[int, ...] = (),
+        until: tuple[int, ...] = (),
+    ) -> Callable[[Check], Check]:
+        """A rule whose check is the function below."""
+
+        def added(check: Check) -> Check:
+            self.row(code, effect, says, source, evidence, check, since=since, until=until)
+            return check
+
+        return added
 
 
 @dataclass(frozen=True, slots=True)
