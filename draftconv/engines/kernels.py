@@ -55,7 +55,7 @@ _CT = "vllm/model_executor/layers/quantization/compressed_tensors, 0.33.0"
 _CT_RUN = "vllm/model_executor/layers/quantization/compressed_tensors, 0.32.0"
 _VQ = "vllm/model_executor/layers/quantization"
 _SQ = "sglang/srt/layers/quantization"
-_TRT = "tensorrt_llm/_torch/modules/linear.py, main 2026 H2"
+_TRT = "tensorrt_llm/_torch/modules/linear.py, 1.3.0rc at 00bbf71e"
 
 _MARLIN_GROUPS = (32, 64, 128)
 _TRITON_GROUPS = (32, 64, 128, 256)
@@ -286,7 +286,7 @@ GAPS: tuple[Gap, ...] = (
     Gap("sglang", "MXFP4 beside FP8 activations exists for experts only",
         f"{_SQ}/quark/quark.py, 0.5.23", grids=("mxfp4",)),
     Gap("trtllm", "quant_method quark has no branch there, so packed weights are taken for plain ones",
-        "tensorrt_llm/_torch/model_config.py, main 2026 H2", formats=("quark-int4", "quark-mxfp4")),
+        "tensorrt_llm/_torch/model_config.py, 1.3.0rc at 008e0af8", formats=("quark-int4", "quark-mxfp4")),
     Gap("trtllm", "there is no INT4 times INT8 kernel: its W4A8 is INT4 with static FP8 activations",
         _TRT, grids=("int4",), inputs=(INT8_TOKEN,)),
     Gap("trtllm", "its W4A8 takes activations under a fixed FP8 scale only", _TRT, grids=("int4",),

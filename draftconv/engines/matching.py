@@ -414,7 +414,7 @@ def _trtllm_compressed(told: Told, module: Module) -> Built:
 
 _VLLM = "vllm/model_executor/layers/quantization"
 _SGLANG = "sglang/srt/layers/quantization"
-_TRTLLM = "tensorrt_llm/quantization/modelopt_config.py, main 2026 H2"
+_TRTLLM = "tensorrt_llm/quantization/modelopt_config.py, 1.3.0rc at 2edf354d"
 
 METHODS: Mapping[str, Mapping[str, Method]] = {
     "vllm": {
@@ -460,7 +460,7 @@ METHODS: Mapping[str, Mapping[str, Method]] = {
             "quantized_layers: equal, part of the key for fused ones", _TRTLLM, "read"),
         "compressed-tensors": Method(
             _trtllm_compressed, "ignore becomes exclude_modules; targets are not matched",
-            "tensorrt_llm/_torch/models/checkpoints/hf/compressed_tensors.py, main 2026 H2", "inferred"),
+            "tensorrt_llm/_torch/models/checkpoints/hf/compressed_tensors.py, 1.3.0rc", "inferred"),
     },
 }  # fmt: skip
 

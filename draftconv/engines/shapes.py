@@ -52,7 +52,7 @@ class Shape:
 _INT4: tuple[FormatName, ...] = ("compressed-pack", "gptq", "autoawq", "quark-int4")
 _VLLM = "vllm/model_executor/kernels/linear/mixed_precision, 0.33.0"
 _MARLIN = "sglang/srt/layers/quantization/marlin_utils.py, 0.5.23"
-_TRT = "tensorrt_llm/_torch/modules/linear.py, main 2026 H2"
+_TRT = "tensorrt_llm/_torch/modules/linear.py, 1.3.0rc at 00bbf71e"
 
 SHAPES: tuple[Shape, ...] = (
     Shape("vllm", _INT4, "inputs", None, "a group of scales cannot lie on two ranks", _VLLM),

@@ -33,8 +33,7 @@ RULES.row("sglang-qkv-bias", "mis-read", "q, k and v never have biases, whatever
           LLAMA, "run", skipped("sglang-qkv-bias", SKIPPED))  # fmt: skip
 RULES.row("sglang-qk-norm", "mis-read", "there is no q_norm and k_norm",
           LLAMA, "run", skipped("sglang-qk-norm", SKIPPED))  # fmt: skip
-RULES.row("sglang-mlp-bias", "mis-read", "the MLP never has biases",
-          LLAMA, "read", skipped("sglang-mlp-bias", SKIPPED))  # fmt: skip
+RULES.row("sglang-mlp-bias", "mis-read", "the MLP never has biases", LLAMA, "read", skipped("sglang-mlp-bias", SKIPPED))
 RULES.row("sglang-bias", "mis-read", "o_proj has a bias with attention_bias or bias, fc with bias; else it is dropped",
           BOTH, "run", skipped("sglang-bias", SKIPPED))  # fmt: skip
 RULES.row("sglang-bias-half", "mis-read", "attention_bias and bias build an o_proj bias; a missing one stays "

@@ -1,7 +1,7 @@
 """TensorRT-LLM (PyTorch backend): what it loads, mis-reads and refuses as an EAGLE-3 drafter.
 
 Nothing here was run: its wheels could not be imported. `1.3` stands for the main line of
-2026 H2, `1.2` for the copy before 2026-01-28; files are below `tensorrt_llm/`. One class
+2026 H2, the 1.3.0 release candidates, `1.2` for what was before 2026-01-28; `sources` has the commits. One class
 serves every drafter (one-model mode); `kv_lora_rank` alone decides between MLA and GQA.
 Fused projections assert that their parts exist, plain modules without tensors are skipped
 silently, and captured layers come from the serve file, never from the checkpoint.

@@ -8,13 +8,13 @@ from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.loading import cause
 from draftconv.engines.quantized import clash
 from draftconv.engines.trtllm.loading import PARTS, SKIPPED, unfilled
-from draftconv.engines.trtllm.sources import MAIN, MAPPER, QUANT
+from draftconv.engines.trtllm.sources import LINEAR, MAIN, MAPPER, QUANT, ROPE
 
 RULES = Rules()
 
 
 RULES.row("trtllm-scales-missing", "mis-read", "scales and zero points that are not found stay as they were made",
-          "_torch/modules/linear.py, main 2026 H2", "inferred", declared.unscaled)  # fmt: skip
+          LINEAR, "inferred", declared.unscaled)  # fmt: skip
 
 
 @RULES.add("trtllm-missing-tensor", "mis-read", "a plain module without tensors is skipped silently and stays as it "
@@ -66,7 +66,7 @@ RULES.row("trtllm-residual", "mis-read", "norm_before_residual is never read; th
           MAIN, "read", compare("norm_before_residual", "norm_before_residual"))  # fmt: skip
 RULES.row("trtllm-rope", "mis-read", "the rotary embedding follows rope_theta and rope_scaling only; MLA always "
           "interleaves",
-          "_torch/attention_backend/interface.py, main 2026 H2", "read", checks.rope_differs)  # fmt: skip
+          ROPE, "read", checks.rope_differs)  # fmt: skip
 RULES.row("trtllm-eps", "mis-read", "rms_norm_eps comes from config.json", MAIN, "read", compare("eps", "eps"))
 RULES.row("trtllm-window", "mis-read", "no sliding window is read from config.json",
           MAIN, "inferred", compare("window", "sliding window"))  # fmt: skip
@@ -76,7 +76,7 @@ RULES.row("trtllm-vocab", "mis-read", "vocab_size must be the target's: its embe
           MAIN, "inferred", checks.wrong_vocab)  # fmt: skip
 RULES.row("trtllm-joined-smoothing", "mis-read", "joined weights take the pre_quant_scale of the first, and with "
           "W4A16_AWQ none: their inputs are not multiplied by what the weights were divided by",
-          "_torch/modules/linear.py, main 2026 H2", "read", checks.joined("joined-smoothing", "U8", "I8"))  # fmt: skip
+          LINEAR, "read", checks.joined("joined-smoothing", "U8", "I8"))  # fmt: skip
 RULES.row("trtllm-excluded-fp8", "mis-read", "a pattern excludes the drafter's own FP8 projections (ModelOpt writes "
           "model*), or quantized_layers does not list them: their bytes are cast without scales",
           QUANT, "read", clash("excluded", "bytes"))  # fmt: skip

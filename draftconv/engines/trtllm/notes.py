@@ -8,19 +8,19 @@ from draftconv.engines import checks
 from draftconv.engines.base import Reading, Rules
 from draftconv.engines.checks import listed
 from draftconv.engines.quantized import clash
-from draftconv.engines.trtllm.sources import CONFIG, MAIN, MAPPER, QUANT
+from draftconv.engines.trtllm.sources import ARGUMENTS, CAPTURE, CONFIG, LINEAR, MAIN, MAPPER, QUANT, ROPE
 
 RULES = Rules()
 
 
-@RULES.add("trtllm-taps-unknown", "undecided", "the serve file must name the captured layers",
-           "llmapi/llm_args.py, main 2026 H2", "read")  # fmt: skip
+@RULES.add("trtllm-taps-unknown", "undecided", "the serve file must name the captured layers", ARGUMENTS, "read")
 def _unknown_taps(reading: Reading) -> str | None:
     return checks.UNKNOWN_TAPS if reading.trained is Taps.UNKNOWN else None
 
 
 OWN_TYPES = ("kimi_k2", "deepseek_v32", "glm_moe_dsa")
 """model_types with a config class in the tree (_torch/pyexecutor/config_utils.py)."""
+
 RULES.row("trtllm-model-type-unknown", "undecided", "transformers must know the model_type",
           CONFIG, "inferred", checks.unknown_type(*OWN_TYPES))  # fmt: skip
 RULES.row("trtllm-names-undecided", "undecided", "a pattern that cannot be tried here decides what is quantized",
@@ -33,22 +33,21 @@ def _draft_vocab_null(reading: Reading) -> str | None:
     return checks.null_keys("draft_vocab_size")(reading)
 
 
-@RULES.add("trtllm-mla-norm-before-fc", "undecided", "norm_before_fc beside MLA was not read to work",
-           MAIN, "inferred")  # fmt: skip
+@RULES.add("trtllm-mla-norm-before-fc", "undecided", "norm_before_fc beside MLA was not read to work", MAIN, "inferred")
 def _mla_whole_norm(reading: Reading) -> str | None:
     whole = reading.mla and reading.truth.fusion in ("norm_before_fc", "both")
     return "norm_before_fc on an MLA drafter" if whole else None
 
 
 RULES.row("trtllm-joined-fp8", "note", "joined FP8 weights that have a scale each are rounded once more, under the "
-          "largest", "_torch/modules/linear.py, main 2026 H2", "read", checks.joined_fp8)  # fmt: skip
+          "largest", LINEAR, "read", checks.joined_fp8)  # fmt: skip
 RULES.row("trtllm-joined-inputs", "note", "the inputs of joined FP8 weights are rounded under the largest input_scale",
-          "_torch/modules/linear.py, main 2026 H2", "read",
+          LINEAR, "read",
           checks.joined("joined-input-scales", "F8_E4M3"))  # fmt: skip
 
 
 @RULES.add("trtllm-taps", "note", "captured layers are never read from the checkpoint; the serve file must name them",
-           "_torch/speculative/eagle3.py, main 2026 H2", "read")  # fmt: skip
+           CAPTURE, "read")  # fmt: skip
 def _taps_in_yaml(reading: Reading) -> str | None:
     """Boundaries that the serve file must name."""
     trained = reading.trained
@@ -93,7 +92,7 @@ def _layers_spelling(reading: Reading) -> str | None:
 
 
 @RULES.add("trtllm-yarn", "note", "how YaRN scales cos and sin of a Llama-style drafter is not settled",
-           "_torch/attention_backend/interface.py, main 2026 H2", "inferred")  # fmt: skip
+           ROPE, "inferred")  # fmt: skip
 def _yarn_gqa(reading: Reading) -> str | None:
     yarn = reading.built.rope.kind == "yarn" and not reading.mla
     return f"YaRN factor {reading.built.rope.scaling.get('factor')}" if yarn else None

@@ -14,14 +14,24 @@ from draftconv.engines.loading import cause
 from draftconv.engines.matching import told
 from draftconv.engines.quantized import clash
 from draftconv.engines.trtllm.loading import MISNAMED, PARTS, own_head, unfilled
-from draftconv.engines.trtllm.sources import CONFIG, MAIN, MLA, MODEL_CONFIG, OLD, QUANT
+from draftconv.engines.trtllm.sources import (
+    CAPTURE,
+    COMPRESSED,
+    CONFIG,
+    LINEAR,
+    LOADER,
+    MAIN,
+    MLA,
+    MODEL_CONFIG,
+    OLD,
+    QUANT,
+)
 from draftconv.errors import Refused
 
 RULES = Rules()
 
 
-@RULES.add("trtllm-safetensors", "refused", "only *.safetensors files are read",
-           "_torch/models/checkpoints/hf/weight_loader.py, main 2026 H2", "inferred")  # fmt: skip
+@RULES.add("trtllm-safetensors", "refused", "only *.safetensors files are read", LOADER, "inferred")
 def _not_safetensors(reading: Reading) -> str | None:
     used = [file.name for file in reading.view.files if not file.unused]
     if any(name.endswith(".safetensors") for name in used):
@@ -91,8 +101,7 @@ def _fused(reading: Reading) -> str | None:
     return listed(reading.fates.fatal)
 
 
-@RULES.add("trtllm-missing-part", "refused", "a fused projection asserts that all its parts exist",
-           "_torch/modules/linear.py, main 2026 H2", "read")  # fmt: skip
+@RULES.add("trtllm-missing-part", "refused", "a fused projection asserts that all its parts exist", LINEAR, "read")
 def _missing_parts(reading: Reading) -> str | None:
     return None if reading.mla else listed([reading.gap(name) for name in reading.missing if PARTS.search(name)])
 
@@ -139,7 +148,7 @@ def _irregular_layers(reading: Reading) -> str | None:
 
 
 @RULES.add("trtllm-zero-boundary", "refused", "eagle3_layers_to_capture names outputs of layers; boundary 0 is none",
-           "_torch/speculative/eagle3.py, main 2026 H2", "read")  # fmt: skip
+           CAPTURE, "read")  # fmt: skip
 def _zero_boundary(reading: Reading) -> str | None:
     trained = reading.trained
     if isinstance(trained, Taps):
@@ -164,7 +173,7 @@ def _unknown_method(reading: Reading) -> str | None:
 
 
 @RULES.add("trtllm-compressed-integers", "refused", "of compressed-tensors only float schemes are translated",
-           "_torch/models/checkpoints/hf/compressed_tensors.py, main 2026 H2", "read")  # fmt: skip
+           COMPRESSED, "read")  # fmt: skip
 def _compressed_integers(reading: Reading) -> str | None:
     if reading.view.sidecars.get(QUANT_FILE):
         return None
@@ -180,8 +189,9 @@ ALGORITHMS = frozenset({
     "W4A8_AWQ", "W4A8_NVFP4_FP8", "W8A16",
 })  # fmt: skip
 """quant_algo values that a drafter's linears can have (quantization/modelopt_config.py, _torch/modules/linear.py)."""
+
 RULES.row("trtllm-algorithm", "refused", "this quant_algo has no linear method",
-          "_torch/modules/linear.py, main 2026 H2", "read", checks.unknown_algorithm(ALGORITHMS))  # fmt: skip
+          LINEAR, "read", checks.unknown_algorithm(ALGORITHMS))  # fmt: skip
 
 
 AWQ: Mapping[str, tuple[str, ...]] = {
@@ -196,7 +206,7 @@ SMOOTHED = (".o_proj.weight", ".down_proj.weight")
 
 @RULES.add("trtllm-awq-parts", "refused", "INT4 weights need their scales (W4A8: weight_scale_2 and input_scale too), "
            "o_proj and down_proj pre_quant_scale, ones if nothing was smoothed; a missing one is a KeyError",
-           "_torch/modules/linear.py, main 2026 H2", "read")  # fmt: skip
+           LINEAR, "read")  # fmt: skip
 def _awq_parts(reading: Reading) -> str | None:
     section = told(reading.spec, reading.config.section("quantization_config").data, reading.view.sidecars)
     found = section.modelopt(sidecar_wins=True)
@@ -220,11 +230,11 @@ RULES.row("trtllm-excluded", "refused", "packed projections do not fit a linear 
 RULES.row("trtllm-not-excluded", "refused", "a linear that no pattern excludes by its module name is built quantized, "
           "and a plain tensor has no scales for it", QUANT, "inferred", clash("not excluded"))  # fmt: skip
 RULES.row("trtllm-torn", "refused", "projections that are joined into one linear are quantized together or not at all",
-          "_torch/modules/linear.py, main 2026 H2", "read", clash("torn"))  # fmt: skip
+          LINEAR, "read", clash("torn"))  # fmt: skip
 
 
 @RULES.add("trtllm-joined-scales", "refused", "joined NVFP4 and W4A8_AWQ weights must have one weight_scale_2 and one "
-           "input_scale: an assertion", "_torch/modules/linear.py, main 2026 H2", "read")  # fmt: skip
+           "input_scale: an assertion", LINEAR, "read")  # fmt: skip
 def _joined_scales(reading: Reading) -> str | None:
     codes = ("joined-weight-scales", "joined-input-scales")
     return listed([told for code in codes if (told := checks.joined(code, "U8", "I8")(reading))])

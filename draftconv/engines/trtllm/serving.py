@@ -17,7 +17,7 @@ from draftconv.errors import UsageError
 
 SERVE_FILE = "serve.yaml"
 INT4_TARGETS = frozenset({"moonshotai/Kimi-K2.5", "moonshotai/Kimi-K2.6"})
-"""Targets whose weights are INT4 of compressed-tensors, which _torch/model_config.py (main 2026 H2) raises for."""
+"""Targets whose weights are INT4 of compressed-tensors, which _torch/model_config.py (008e0af8) raises for."""
 
 
 def command(start: Start, spec: EngineSpec) -> ServeCommand:

@@ -2,7 +2,7 @@
 
 Source: nvidia-modelopt 0.47 `torch/export/{quant_utils,convert_hf_config}.py`, read, and its
 exports, run; for TensorRT-LLM `models/quant_config_utils.py`, `quantization/modelopt_config.py`
-and `_torch/models/modeling_speculative.py`, main 2026 H2, read.
+and `_torch/models/modeling_speculative.py`, 1.3.0rc at 00679c66, read.
 """
 
 from __future__ import annotations
