@@ -11,7 +11,8 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-from draftconv.engines.base import Engine, EngineSpec, Verdict
+from draftconv.engines.base import EngineSpec, Verdict
+from draftconv.engines.engine import Engine
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.errors import UsageError, did_you_mean
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -23,7 +23,6 @@ from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import OPTIONAL, Expected, expected
 from draftconv.engines.loading import Causes, Fates, cause, fused_parts, is_fused, plain_name
-from draftconv.engines.serving import ServeCommand, Start
 
 Status = Literal["loads", "mis-read", "refused", "undecided"]
 Effect = Literal["refused", "mis-read", "undecided", "note"]
@@ -313,55 +312,3 @@ class Verdict:
     def reason(self) -> Line | None:
         """The first line that makes the status what it is; None when it loads."""
         return next((line for line in self.lines if line.rule.effect == self.status), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """One server: its rules, how it reads a directory, and how it is started.
-
-    Attributes:
-        order: engines are listed in this order.
-        version: the one that is meant when none is given. `oldest`: of the rules known; before it nothing
-            is known. `hardware`: what it may be asked about.
-        command: what starts it with a target and a drafter; raises Refused or Undecided when the
-            captured layers must be named and have no name there.
-    """
-
-    name: str
-    title: str
-    order: int
-    version: str
-    oldest: str
-    hardware: tuple[str, ...]
-    rules: tuple[Rule, ...]
-    read: Callable[[View, Facts, Target | None, EngineSpec], Reading]
-    command: Callable[[Start, EngineSpec], ServeCommand]
-
-    def check(
-        self,
-        view: View,
-        truth: Facts,
-        target: Target | None,
-        spec: EngineSpec,
-        known: frozenset[str] = frozenset(),
-    ) -> Verdict:
-        """Judge a directory that is known to hold a drafter with the facts `truth`.
-
-        `known` are codes of problems already found in it, for what headers cannot show: an
-        embedding that differs from the target's.
-        """
-        reading = replace(self.read(view, truth, target, spec), known=known)
-        rules = tuple(rule for rule in self.rules if rule.applies(spec))
-        lines = tuple(Line(rule, detail) for rule in rules if (detail := rule.check(reading)))
-        return Verdict(spec, (*lines, *self._unread(spec)), rules)
-
-    def _unread(self, spec: EngineSpec) -> tuple[Line, ...]:
-        """A version older than any whose rules are known cannot be said to load anything."""
-        floor = EngineSpec(self.name, self.oldest).numbers
-        if spec.numbers >= floor[: len(spec.numbers)]:
-            return ()
-        says = f"nothing is known of versions before {self.oldest}"
-        rule = Rule(
-            f"{self.name}-version", "undecided", says, f"{self.title} {self.oldest}", "inferred", lambda _: None
-        )
-        return (Line(rule, f"{spec} was asked for"),)

@@ -482,10 +482,14 @@ def told(
     return Told(said, legacy, tensors or {}, old=spec.name == "trtllm" and spec.before(1, 3))
 
 
+def method_name(spec: EngineSpec, words: Told) -> str:
+    """The quantization method that the engine goes by; "" when nothing is said."""
+    return "modelopt" if spec.name == "trtllm" and words.legacy.data else words.method
+
+
 def method(spec: EngineSpec, words: Told) -> Method | None:
     """How the engine will match the lists; None for a method that it has no rule for."""
-    name = "modelopt" if spec.name == "trtllm" and words.legacy.data else words.method
-    return METHODS[spec.name].get(name)
+    return METHODS.get(spec.name, {}).get(method_name(spec, words))
 
 
 def built(

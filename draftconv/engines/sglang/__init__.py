@@ -7,7 +7,8 @@ missing ones stay uninitialised, only shapes are compared. So most rules say `mi
 
 from __future__ import annotations
 
-from draftconv.engines.base import Engine
+from draftconv.engines.engine import UNQUANTIZED, Engine
+from draftconv.engines.matching import METHODS
 from draftconv.engines.sglang import misreadings, notes, refusals
 from draftconv.engines.sglang.loading import read
 from draftconv.engines.sglang.serving import command
@@ -24,4 +25,5 @@ ENGINE = Engine(
     RULES,
     read,
     command,
+    (UNQUANTIZED, *METHODS["sglang"]),
 )

@@ -9,11 +9,23 @@ silently, and captured layers come from the serve file, never from the checkpoin
 
 from __future__ import annotations
 
-from draftconv.engines.base import Engine
+from draftconv.engines.engine import UNQUANTIZED, Engine
+from draftconv.engines.matching import METHODS
 from draftconv.engines.trtllm import misreadings, notes, refusals
 from draftconv.engines.trtllm.loading import read
 from draftconv.engines.trtllm.serving import command
 
 RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
 
-ENGINE = Engine("trtllm", "TensorRT-LLM", 30, "1.3", "1.2", ("h100", "h200", "b200"), RULES, read, command)
+ENGINE = Engine(
+    "trtllm",
+    "TensorRT-LLM",
+    30,
+    "1.3",
+    "1.2",
+    ("h100", "h200", "b200"),
+    RULES,
+    read,
+    command,
+    (UNQUANTIZED, *METHODS["trtllm"]),
+)

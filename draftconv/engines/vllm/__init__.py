@@ -7,7 +7,8 @@ reported by its loader, unknown ones are fatal: most rules follow from those two
 
 from __future__ import annotations
 
-from draftconv.engines.base import Engine
+from draftconv.engines.engine import UNQUANTIZED, Engine
+from draftconv.engines.matching import METHODS
 from draftconv.engines.vllm import misreadings, notes, refusals
 from draftconv.engines.vllm.loading import read
 from draftconv.engines.vllm.serving import command
@@ -24,4 +25,5 @@ ENGINE = Engine(
     RULES,
     read,
     command,
+    (UNQUANTIZED, *METHODS["vllm"]),
 )
