@@ -22,6 +22,7 @@ from draftconv.drafter.facts import Facts, Mla, Taps
 from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import OPTIONAL, Expected, expected
+from draftconv.engines.hardware import AMD, named
 from draftconv.engines.loading import Causes, Fates, cause, fused_parts, is_fused, plain_name
 
 Status = Literal["loads", "mis-read", "refused", "undecided"]
@@ -118,6 +119,11 @@ class Reading:
     def on_cpu(self) -> bool:
         """True when the engine was asked about on a CPU."""
         return self.spec.hardware == "cpu"
+
+    @property
+    def on_amd(self) -> bool:
+        """True when the engine was asked about on a GPU of AMD."""
+        return self.spec.hardware in named(*AMD)
 
     @property
     def eagle(self) -> Config:

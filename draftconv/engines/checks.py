@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from draftconv.checkpoint import show_some
+from draftconv.checkpoint import QUANT_FILE, show_some
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Mla, Taps
 from draftconv.drafter.problems import KINDS
 from draftconv.engines.base import Check, Reading
 from draftconv.engines.building import defaults
 from draftconv.engines.loading import Causes, cause
-
-QUANT_FILE = "hf_quant_config.json"
-AMD = frozenset({"mi300x", "mi325x", "mi350"})
 
 Boundaries = tuple[int, ...] | Taps
 

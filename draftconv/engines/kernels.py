@@ -11,26 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.engines.base import EngineSpec, Evidence
+from draftconv.engines.hardware import AMD, CHIPS, GPUS, NVIDIA, Chip, named
 from draftconv.errors import Refused, Undecided
 from draftconv.quantization.recipes import FORMATS, FormatName, Recipe, find_recipe
 from draftconv.quantization.scheme import GridName, InputScheme, Per, ScaleDtype, Scheme
-
-Chip = Literal["cpu", "sm90", "sm100", "gfx942", "gfx950"]
-
-CHIPS: Mapping[str, Chip] = {
-    "cpu": "cpu",
-    "h100": "sm90",
-    "h200": "sm90",
-    "b200": "sm100",
-    "mi300x": "gfx942",
-    "mi325x": "gfx942",
-    "mi350": "gfx950",
-}
-"""Hardware by the names that a person gives it; kernels are chosen by the kind of chip."""
 
 TITLES: Mapping[str, str] = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 VERSIONS: Mapping[str, str] = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3"}
@@ -44,10 +31,6 @@ NVFP4_BLOCK = InputScheme("nvfp4", "tensor", False)
 Held = tuple[GridName, Per]
 CHANNEL: Held = ("int4", "channel")
 GROUP: Held = ("int4", "group")
-
-NVIDIA: tuple[Chip, ...] = ("sm90", "sm100")
-AMD: tuple[Chip, ...] = ("gfx942", "gfx950")
-GPUS: tuple[Chip, ...] = (*NVIDIA, *AMD)
 
 _LINEAR = "vllm/model_executor/kernels/linear, 0.33.0"
 _LINEAR_RUN = "vllm/model_executor/kernels/linear, 0.32.0"
@@ -351,7 +334,7 @@ class Deployment:
 def hardware_of(engine: str) -> tuple[str, ...]:
     """Hardware that an engine has any kernel on, by the names that a person gives it."""
     chips = {chip for kernel in KERNELS if kernel.engine == engine for chip in kernel.chips}
-    return tuple(name for name, chip in CHIPS.items() if chip in chips)
+    return named(*chips)
 
 
 def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts: Facts | None = None) -> Deployment:
@@ -520,7 +503,7 @@ def _per_hardware(executed: Mapping[str, str]) -> str:
 
 
 def _names(kernel: Kernel) -> str:
-    return ", ".join(name for name, chip in CHIPS.items() if chip in kernel.chips)
+    return ", ".join(named(*kernel.chips))
 
 
 def _weakest(evidence: Iterable[Evidence]) -> Evidence:

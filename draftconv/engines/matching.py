@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
+from draftconv.checkpoint import QUANT_FILE
 from draftconv.checkpoint.dtypes import FLOATS
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts
 from draftconv.engines.base import Described, EngineSpec, Evidence
 from draftconv.engines.modules import Module, modules
-
-QUANT_FILE = "hf_quant_config.json"
 
 Outcome = Literal["quantized", "plain", "stops", "unknown"]
 

@@ -94,7 +94,7 @@ class ServeCommand:
 
 
 def located(argv: Sequence[str], python: Path | None) -> tuple[str, ...]:
-    """A command with its program taken from beside a Python, or that Python itself."""
+    """A command with its program taken from beside a Python, or that Python itself; None leaves it to the PATH."""
     if python is None:
         return tuple(argv)
     program = python if argv[0] == "python" else python.parent / argv[0]

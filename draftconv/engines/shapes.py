@@ -14,7 +14,8 @@ from typing import Literal
 from draftconv.drafter.facts import Facts, Gqa
 from draftconv.drafter.tensors import expected
 from draftconv.engines.base import EngineSpec, Evidence
-from draftconv.engines.kernels import AMD, CHIPS, FP8_TOKEN, NVIDIA, Chip, Deployment, hardware_of
+from draftconv.engines.hardware import AMD, CHIPS, NVIDIA, Chip
+from draftconv.engines.kernels import FP8_TOKEN, Deployment, hardware_of
 from draftconv.engines.modules import Module, modules
 from draftconv.quantization.recipes import FormatName
 

@@ -8,6 +8,7 @@ missing ones stay uninitialised, only shapes are compared. So most rules say `mi
 from __future__ import annotations
 
 from draftconv.engines.engine import UNQUANTIZED, Engine
+from draftconv.engines.hardware import GPUS, named
 from draftconv.engines.matching import METHODS
 from draftconv.engines.sglang import misreadings, notes, refusals
 from draftconv.engines.sglang.loading import read
@@ -21,7 +22,7 @@ ENGINE = Engine(
     20,
     "0.5.23",
     "0.5.23",
-    ("h100", "h200", "b200", "mi300x", "mi325x", "mi350"),
+    named(*GPUS),
     RULES,
     read,
     command,

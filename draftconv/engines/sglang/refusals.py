@@ -154,7 +154,7 @@ ROCM_METHODS = frozenset({
 @RULES.add("sglang-rocm", "refused", "not every quantization runs on ROCm: GPTQ and ModelOpt are not listed, "
            "compressed-tensors INT4 repacks with a CUDA symbol", f"{QUANT}/__init__.py, 0.5.23", "read")  # fmt: skip
 def _rocm(reading: Reading) -> str | None:
-    if reading.spec.hardware not in checks.AMD or not reading.truth.quantization:
+    if not reading.on_amd or not reading.truth.quantization:
         return None
     if checks.modelopt_algorithm(reading):
         return "ModelOpt on ROCm"

@@ -10,6 +10,7 @@ silently, and captured layers come from the serve file, never from the checkpoin
 from __future__ import annotations
 
 from draftconv.engines.engine import UNQUANTIZED, Engine
+from draftconv.engines.hardware import NVIDIA, named
 from draftconv.engines.matching import METHODS
 from draftconv.engines.trtllm import misreadings, notes, refusals
 from draftconv.engines.trtllm.loading import read
@@ -23,7 +24,7 @@ ENGINE = Engine(
     30,
     "1.3",
     "1.2",
-    ("h100", "h200", "b200"),
+    named(*NVIDIA),
     RULES,
     read,
     command,

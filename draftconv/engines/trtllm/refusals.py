@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from draftconv.checkpoint import QUANT_FILE
 from draftconv.drafter.boundaries import trtllm_ids
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.tensors import HEAD
 from draftconv.engines import checks
 from draftconv.engines.base import Reading, Rules
-from draftconv.engines.checks import QUANT_FILE, listed
+from draftconv.engines.checks import listed
 from draftconv.engines.loading import cause
 from draftconv.engines.matching import told
 from draftconv.engines.quantized import clash

@@ -8,6 +8,7 @@ reported by its loader, unknown ones are fatal: most rules follow from those two
 from __future__ import annotations
 
 from draftconv.engines.engine import UNQUANTIZED, Engine
+from draftconv.engines.hardware import HARDWARE
 from draftconv.engines.matching import METHODS
 from draftconv.engines.vllm import misreadings, notes, refusals
 from draftconv.engines.vllm.loading import read
@@ -21,7 +22,7 @@ ENGINE = Engine(
     10,
     "0.33.0",
     "0.11",
-    ("cpu", "h100", "h200", "b200", "mi300x", "mi325x", "mi350"),
+    tuple(HARDWARE),
     RULES,
     read,
     command,

@@ -11,7 +11,7 @@ from draftconv.drafter.config import Config
 from draftconv.engines import checks, declared
 from draftconv.engines.base import Reading, Rules
 from draftconv.engines.checks import listed
-from draftconv.engines.kernels import CHIPS, Chip
+from draftconv.engines.hardware import CHIPS, Chip
 from draftconv.engines.quantized import clash
 from draftconv.engines.vllm.captures import captured_v1, captured_v2, top_ids
 from draftconv.engines.vllm.loading import cut, flatten, speculators
@@ -126,7 +126,7 @@ NO_INTERFACE_ON_AMD = frozenset({"kimi_linear"})
            "model_executor/models/interfaces.py, 0.33.0", "run")  # fmt: skip
 def _no_interface(reading: Reading) -> str | None:
     target = reading.target
-    without = NO_INTERFACE | (NO_INTERFACE_ON_AMD if reading.spec.hardware in checks.AMD else frozenset())
+    without = NO_INTERFACE | (NO_INTERFACE_ON_AMD if reading.on_amd else frozenset())
     return f"{target.name} is {target.model_type}" if target and target.model_type in without else None
 
 
