@@ -1,7 +1,8 @@
 """Engines: what each server loads, mis-reads and refuses, one package per engine.
 
 An engine is a package here that defines `ENGINE`; nothing else names it. Inside, `loading` is how it reads a
-directory, `refusals`, `misreadings` and `notes` hold its rules next to their checks, `serving` is the command.
+directory, `refusals`, `misreadings` and `notes` hold its rules next to their checks, `matching` is how it reads
+the lists of quantized files, `serving` is the command.
 What engines share stands beside the packages.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 
 from draftconv.engines.base import EngineSpec, Verdict
 from draftconv.engines.engine import Engine
+from draftconv.engines.registry import ENGINES
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.errors import UsageError, did_you_mean
 
@@ -25,7 +27,7 @@ def _discover() -> Mapping[str, Engine]:
     return {engine.name: engine for engine in sorted(found, key=lambda engine: engine.order)}
 
 
-ENGINES: Mapping[str, Engine] = _discover()
+ENGINES.update(_discover())
 
 
 def parse_engine(text: str) -> EngineSpec:

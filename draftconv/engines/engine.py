@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines.base import EngineSpec, Line, Reading, Rule, Verdict, View
-from draftconv.engines.matching import method_name, told
+from draftconv.engines.matching import Method, method_name, told
 from draftconv.engines.serving import ServeCommand, Start
 
 UNQUANTIZED = "16 bit"
@@ -27,6 +27,7 @@ class Engine:
             captured layers must be named and have no name there.
         covers: how weights may be stored for the rules to speak of them: `UNQUANTIZED`, methods by quant_method.
             What is stored otherwise is undecided.
+        methods: how it matches the lists of each quantization method, by quant_method.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Engine:
     read: Callable[[View, Facts, Target | None, EngineSpec], Reading]
     command: Callable[[Start, EngineSpec], ServeCommand]
     covers: tuple[str, ...] = ()
+    methods: Mapping[str, Method] = field(default_factory=dict)
 
     def check(
         self,

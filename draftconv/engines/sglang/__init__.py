@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import GPUS, named
-from draftconv.engines.matching import METHODS
 from draftconv.engines.sglang import misreadings, notes, refusals
 from draftconv.engines.sglang.loading import read
+from draftconv.engines.sglang.matching import METHODS
 from draftconv.engines.sglang.serving import command
 
 RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
@@ -26,5 +26,6 @@ ENGINE = Engine(
     RULES,
     read,
     command,
-    (UNQUANTIZED, *METHODS["sglang"]),
+    (UNQUANTIZED, *METHODS),
+    METHODS,
 )

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import NVIDIA, named
-from draftconv.engines.matching import METHODS
 from draftconv.engines.trtllm import misreadings, notes, refusals
 from draftconv.engines.trtllm.loading import read
+from draftconv.engines.trtllm.matching import METHODS
 from draftconv.engines.trtllm.serving import command
 
 RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
@@ -28,5 +28,6 @@ ENGINE = Engine(
     RULES,
     read,
     command,
-    (UNQUANTIZED, *METHODS["trtllm"]),
+    (UNQUANTIZED, *METHODS),
+    METHODS,
 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import HARDWARE
-from draftconv.engines.matching import METHODS
 from draftconv.engines.vllm import misreadings, notes, refusals
 from draftconv.engines.vllm.loading import read
+from draftconv.engines.vllm.matching import METHODS
 from draftconv.engines.vllm.serving import command
 
 RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
@@ -26,5 +26,6 @@ ENGINE = Engine(
     RULES,
     read,
     command,
-    (UNQUANTIZED, *METHODS["vllm"]),
+    (UNQUANTIZED, *METHODS),
+    METHODS,
 )
