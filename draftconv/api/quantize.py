@@ -309,7 +309,7 @@ def _smoothings(
 ) -> tuple[dict[str, Smoothing], list[str]]:
     """What AWQ smooths the inputs of weights by, found when they are written; and what to say of it.
 
-    Source of what is left out: TensorRT-LLM `_torch/modules/linear.py`, main 2026 H2; read.
+    Source of what is left out: TensorRT-LLM `_torch/modules/linear.py`, 1.3.0rc at 00bbf71e; read.
     """
     from draftconv.quantization.oracles.modelopt import smoothing
     from draftconv.quantization.weights import Again, Smoothing

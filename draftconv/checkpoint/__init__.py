@@ -7,7 +7,14 @@ Nothing here knows what a drafter is. Importing it loads neither numpy nor huggi
 """
 
 from draftconv.checkpoint.casts import cast_bytes
-from draftconv.checkpoint.checkpoint import Checkpoint, local_path, open_checkpoint, read_config, read_sidecar
+from draftconv.checkpoint.checkpoint import (
+    QUANT_FILE,
+    Checkpoint,
+    local_path,
+    open_checkpoint,
+    read_config,
+    read_sidecar,
+)
 from draftconv.checkpoint.compare import first_difference, scan
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
 from draftconv.checkpoint.headers import encode_header
@@ -31,6 +38,7 @@ from draftconv.checkpoint.text import show, show_some
 
 __all__ = [
     "FLOATS",
+    "QUANT_FILE",
     "SIZES",
     "Cast",
     "Checkpoint",

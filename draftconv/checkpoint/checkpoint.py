@@ -18,8 +18,11 @@ from draftconv.errors import BadCheckpoint, UsageError
 CONFIG = "config.json"
 MAX_JSON = 10_000_000
 
+QUANT_FILE = "hf_quant_config.json"
+"""What ModelOpt writes about its weights beside `config.json`."""
+
 SIDECARS = (
-    "hf_quant_config.json",
+    QUANT_FILE,
     "draftconv.json",
     "vllm_speculative.json",
     "generation_config.json",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
 
-from draftconv.checkpoint import Checkpoint, PlannedTensor, TensorRef, open_checkpoint, read_sidecar
+from draftconv.checkpoint import QUANT_FILE, Checkpoint, PlannedTensor, TensorRef, open_checkpoint, read_sidecar
 from draftconv.checkpoint.staging import Mark, Written
 from draftconv.conversion.work import Change
 from draftconv.drafter.config import Config
@@ -24,7 +24,7 @@ from draftconv.errors import DraftconvError
 
 FILE = "draftconv.json"
 FORMAT = 1
-SMALL = ("config.json", "model.safetensors.index.json", "hf_quant_config.json", "README.md")
+SMALL = ("config.json", "model.safetensors.index.json", QUANT_FILE, "README.md")
 """What else than weights and the record an output may hold."""
 
 Tensors = Mapping[str, PlannedTensor | TensorRef]

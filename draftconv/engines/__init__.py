@@ -1,6 +1,9 @@
-"""Engines: what each server loads, mis-reads and refuses, one module per engine.
+"""Engines: what each server loads, mis-reads and refuses, one package per engine.
 
-An engine is a module of this package that defines `ENGINE`; nothing else names it.
+An engine is a package here that defines `ENGINE`; nothing else names it. Inside, `loading` is how it reads a
+directory, `refusals`, `misreadings` and `notes` hold its rules next to their checks, `matching` is how it reads
+the lists of quantized files, `serving` is the command.
+What engines share stands beside the packages.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-from draftconv.engines.base import Engine, EngineSpec, Verdict
+from draftconv.engines.base import EngineSpec, Verdict
+from draftconv.engines.engine import Engine
+from draftconv.engines.registry import ENGINES
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.errors import UsageError, did_you_mean
 
@@ -22,7 +27,7 @@ def _discover() -> Mapping[str, Engine]:
     return {engine.name: engine for engine in sorted(found, key=lambda engine: engine.order)}
 
 
-ENGINES: Mapping[str, Engine] = _discover()
+ENGINES.update(_discover())
 
 
 def parse_engine(text: str) -> EngineSpec:

@@ -10,8 +10,8 @@ source or were observed, and each says which.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -22,8 +22,8 @@ from draftconv.drafter.facts import Facts, Mla, Taps
 from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import OPTIONAL, Expected, expected
+from draftconv.engines.hardware import AMD, named
 from draftconv.engines.loading import Causes, Fates, cause, fused_parts, is_fused, plain_name
-from draftconv.engines.serving import ServeCommand, Start
 
 Status = Literal["loads", "mis-read", "refused", "undecided"]
 Effect = Literal["refused", "mis-read", "undecided", "note"]
@@ -116,6 +116,16 @@ class Reading:
         return isinstance(self.truth.attention, Mla)
 
     @property
+    def on_cpu(self) -> bool:
+        """True when the engine was asked about on a CPU."""
+        return self.spec.hardware == "cpu"
+
+    @property
+    def on_amd(self) -> bool:
+        """True when the engine was asked about on a GPU of AMD."""
+        return self.spec.hardware in named(*AMD)
+
+    @property
     def eagle(self) -> Config:
         """eagle_config; empty when absent."""
         return self.config.section("eagle_config")
@@ -150,11 +160,6 @@ class Reading:
     def wanted(self) -> Mapping[str, Expected]:
         """Canonical tensors that the engine builds modules for."""
         return expected(self.built)
-
-    @property
-    def misfits(self) -> tuple[str, ...]:
-        """Tensors whose shape is not what the engine builds from config.json, in words."""
-        return tuple(self.misfit(name) for name in self.misshapen)
 
     def misfit(self, name: str) -> str:
         """One of `misshapen` in words."""
@@ -214,6 +219,9 @@ class Reading:
         return f"{name} (stored as {stored}, which is not looked for)" if stored else name
 
 
+Check = Callable[[Reading], str | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One thing an engine does, with the place that makes it true.
@@ -227,13 +235,57 @@ class Rule:
     says: str
     source: str
     evidence: Evidence
-    check: Callable[[Reading], str | None]
+    check: Check
     since: tuple[int, ...] = ()
     until: tuple[int, ...] = ()
 
     def applies(self, spec: EngineSpec) -> bool:
         """True when the rule holds for this version of its engine."""
         return not spec.before(*self.since) and (not self.until or spec.before(*self.until))
+
+
+class Rules:
+    """Rules of an engine in the order they are written in: of several that are broken, the first is the reason."""
+
+    def __init__(self) -> None:
+        self._rules: list[Rule] = []
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self._rules)
+
+    def row(
+        self,
+        code: str,
+        effect: Effect,
+        says: str,
+        source: str,
+        evidence: Evidence,
+        check: Check,
+        *,
+        since: tuple[int, ...] = (),
+        until: tuple[int, ...] = (),
+    ) -> None:
+        """A rule with a check that engines share."""
+        self._rules.append(Rule(code, effect, says, source, evidence, check, since, until))
+
+    def add(
+        self,
+        code: str,
+        effect: Effect,
+        says: str,
+        source: str,
+        evidence: Evidence,
+        *,
+        since: tuple[int, ...] = (),
+        until: tuple[int, ...] = (),
+    ) -> Callable[[Check], Check]:
+        """A rule whose check is the function below."""
+
+        def added(check: Check) -> Check:
+            self.row(code, effect, says, source, evidence, check, since=since, until=until)
+            return check
+
+        return added
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,55 +318,3 @@ class Verdict:
     def reason(self) -> Line | None:
         """The first line that makes the status what it is; None when it loads."""
         return next((line for line in self.lines if line.rule.effect == self.status), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """One server: its rules, how it reads a directory, and how it is started.
-
-    Attributes:
-        order: engines are listed in this order.
-        version: the one that is meant when none is given. `oldest`: of the rules known; before it nothing
-            is known. `hardware`: what it may be asked about.
-        command: what starts it with a target and a drafter; raises Refused or Undecided when the
-            captured layers must be named and have no name there.
-    """
-
-    name: str
-    title: str
-    order: int
-    version: str
-    oldest: str
-    hardware: tuple[str, ...]
-    rules: tuple[Rule, ...]
-    read: Callable[[View, Facts, Target | None, EngineSpec], Reading]
-    command: Callable[[Start, EngineSpec], ServeCommand]
-
-    def check(
-        self,
-        view: View,
-        truth: Facts,
-        target: Target | None,
-        spec: EngineSpec,
-        known: frozenset[str] = frozenset(),
-    ) -> Verdict:
-        """Judge a directory that is known to hold a drafter with the facts `truth`.
-
-        `known` are codes of problems already found in it, for what headers cannot show: an
-        embedding that differs from the target's.
-        """
-        reading = replace(self.read(view, truth, target, spec), known=known)
-        rules = tuple(rule for rule in self.rules if rule.applies(spec))
-        lines = tuple(Line(rule, detail) for rule in rules if (detail := rule.check(reading)))
-        return Verdict(spec, (*lines, *self._unread(spec)), rules)
-
-    def _unread(self, spec: EngineSpec) -> tuple[Line, ...]:
-        """A version older than any whose rules are known cannot be said to load anything."""
-        floor = EngineSpec(self.name, self.oldest).numbers
-        if spec.numbers >= floor[: len(spec.numbers)]:
-            return ()
-        says = f"nothing is known of versions before {self.oldest}"
-        rule = Rule(
-            f"{self.name}-version", "undecided", says, f"{self.title} {self.oldest}", "inferred", lambda _: None
-        )
-        return (Line(rule, f"{spec} was asked for"),)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from draftconv.checkpoint import show_some
+from draftconv.checkpoint import QUANT_FILE, show_some
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Mla, Taps
 from draftconv.drafter.problems import KINDS
-from draftconv.engines.base import Reading
+from draftconv.engines.base import Check, Reading
 from draftconv.engines.building import defaults
 from draftconv.engines.loading import Causes, cause
 
-QUANT_FILE = "hf_quant_config.json"
-AMD = frozenset({"mi300x", "mi325x", "mi350"})
-
-Check = Callable[[Reading], str | None]
 Boundaries = tuple[int, ...] | Taps
 
 TRANSFORMERS_TYPES = frozenset({
@@ -31,6 +27,11 @@ TRANSFORMERS_TYPES = frozenset({
 def listed(items: Sequence[str]) -> str | None:
     """The first few of some findings, or None when there are none."""
     return show_some(items) if items else None
+
+
+def misfits(reading: Reading) -> str | None:
+    """Tensors of another shape than the engine builds from config.json."""
+    return listed([reading.misfit(name) for name in reading.misshapen])
 
 
 # ── facts ──────────────────────────────────────────────────────────────────────────
@@ -282,6 +283,10 @@ def joined(code: str, *dtypes: str) -> Check:
         return KINDS[code].title if code in reading.known and stored & set(dtypes) else None
 
     return check
+
+
+joined_fp8 = joined("joined-fp8-scales", "F8_E4M3")
+"""FP8 weights that are joined and have a scale each."""
 
 
 # ── classes ────────────────────────────────────────────────────────────────────────

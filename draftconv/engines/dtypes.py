@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from draftconv.engines.base import EngineSpec, Evidence
-from draftconv.engines.kernels import CHIPS, Chip
+from draftconv.engines.hardware import CHIPS, Chip
 from draftconv.quantization.recipes import FormatName
 
 DTYPE = "--dtype"

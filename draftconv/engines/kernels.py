@@ -11,26 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.engines.base import EngineSpec, Evidence
+from draftconv.engines.hardware import AMD, CHIPS, GPUS, NVIDIA, Chip, named
 from draftconv.errors import Refused, Undecided
 from draftconv.quantization.recipes import FORMATS, FormatName, Recipe, find_recipe
 from draftconv.quantization.scheme import GridName, InputScheme, Per, ScaleDtype, Scheme
-
-Chip = Literal["cpu", "sm90", "sm100", "gfx942", "gfx950"]
-
-CHIPS: Mapping[str, Chip] = {
-    "cpu": "cpu",
-    "h100": "sm90",
-    "h200": "sm90",
-    "b200": "sm100",
-    "mi300x": "gfx942",
-    "mi325x": "gfx942",
-    "mi350": "gfx950",
-}
-"""Hardware by the names that a person gives it; kernels are chosen by the kind of chip."""
 
 TITLES: Mapping[str, str] = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 VERSIONS: Mapping[str, str] = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3"}
@@ -45,17 +32,13 @@ Held = tuple[GridName, Per]
 CHANNEL: Held = ("int4", "channel")
 GROUP: Held = ("int4", "group")
 
-NVIDIA: tuple[Chip, ...] = ("sm90", "sm100")
-AMD: tuple[Chip, ...] = ("gfx942", "gfx950")
-GPUS: tuple[Chip, ...] = (*NVIDIA, *AMD)
-
 _LINEAR = "vllm/model_executor/kernels/linear, 0.33.0"
 _LINEAR_RUN = "vllm/model_executor/kernels/linear, 0.32.0"
 _CT = "vllm/model_executor/layers/quantization/compressed_tensors, 0.33.0"
 _CT_RUN = "vllm/model_executor/layers/quantization/compressed_tensors, 0.32.0"
 _VQ = "vllm/model_executor/layers/quantization"
 _SQ = "sglang/srt/layers/quantization"
-_TRT = "tensorrt_llm/_torch/modules/linear.py, main 2026 H2"
+_TRT = "tensorrt_llm/_torch/modules/linear.py, 1.3.0rc at 00bbf71e"
 
 _MARLIN_GROUPS = (32, 64, 128)
 _TRITON_GROUPS = (32, 64, 128, 256)
@@ -286,7 +269,7 @@ GAPS: tuple[Gap, ...] = (
     Gap("sglang", "MXFP4 beside FP8 activations exists for experts only",
         f"{_SQ}/quark/quark.py, 0.5.23", grids=("mxfp4",)),
     Gap("trtllm", "quant_method quark has no branch there, so packed weights are taken for plain ones",
-        "tensorrt_llm/_torch/model_config.py, main 2026 H2", formats=("quark-int4", "quark-mxfp4")),
+        "tensorrt_llm/_torch/model_config.py, 1.3.0rc at 008e0af8", formats=("quark-int4", "quark-mxfp4")),
     Gap("trtllm", "there is no INT4 times INT8 kernel: its W4A8 is INT4 with static FP8 activations",
         _TRT, grids=("int4",), inputs=(INT8_TOKEN,)),
     Gap("trtllm", "its W4A8 takes activations under a fixed FP8 scale only", _TRT, grids=("int4",),
@@ -351,7 +334,7 @@ class Deployment:
 def hardware_of(engine: str) -> tuple[str, ...]:
     """Hardware that an engine has any kernel on, by the names that a person gives it."""
     chips = {chip for kernel in KERNELS if kernel.engine == engine for chip in kernel.chips}
-    return tuple(name for name, chip in CHIPS.items() if chip in chips)
+    return named(*chips)
 
 
 def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts: Facts | None = None) -> Deployment:
@@ -520,7 +503,7 @@ def _per_hardware(executed: Mapping[str, str]) -> str:
 
 
 def _names(kernel: Kernel) -> str:
-    return ", ".join(name for name, chip in CHIPS.items() if chip in kernel.chips)
+    return ", ".join(named(*kernel.chips))
 
 
 def _weakest(evidence: Iterable[Evidence]) -> Evidence:

@@ -76,7 +76,7 @@ LAYER: Mapping[str, tuple[Row, ...]] = {
     "sglang mla": (
         ("self_attn.fused_qkv_a_proj_with_mqa", _REPLICATED, _A_PROJECTIONS), *_LATENT, _O, *_MLP,
     ),
-    # _torch/models/modeling_{speculative,deepseekv3}.py, TensorRT-LLM main 2026 H2
+    # _torch/models/modeling_{speculative,deepseekv3}.py, TensorRT-LLM 1.3.0rc at 00679c66 and 1.2
     "trtllm": (("self_attn.qkv_proj", "Linear", _ATTENTION), _O, *_MLP),
     "trtllm mla": (("self_attn.kv_a_proj_with_mqa", "Linear", _A_PROJECTIONS), *_LATENT, _O, *_MLP),
 }  # fmt: skip

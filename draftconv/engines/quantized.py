@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from draftconv.checkpoint.dtypes import FLOATS
-from draftconv.engines.base import Reading
-from draftconv.engines.checks import Check, listed
+from draftconv.engines.base import Check, Reading
+from draftconv.engines.checks import listed
 from draftconv.engines.matching import Built, built
 from draftconv.engines.modules import Module
 

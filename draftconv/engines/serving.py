@@ -1,7 +1,7 @@
 """How a server is started with a drafter: the command, the files it reads, and the traps.
 
 Commands are argument lists; `ServeCommand.shell` quotes them for a person. Servers bind to
-loopback. Every engine module has one function from `Start` to `ServeCommand`.
+loopback. Every engine has one function from `Start` to `ServeCommand`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ServeCommand:
 
 
 def located(argv: Sequence[str], python: Path | None) -> tuple[str, ...]:
-    """A command with its program taken from beside a Python, or that Python itself."""
+    """A command with its program taken from beside a Python, or that Python itself; None leaves it to the PATH."""
     if python is None:
         return tuple(argv)
     program = python if argv[0] == "python" else python.parent / argv[0]

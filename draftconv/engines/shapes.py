@@ -14,7 +14,8 @@ from typing import Literal
 from draftconv.drafter.facts import Facts, Gqa
 from draftconv.drafter.tensors import expected
 from draftconv.engines.base import EngineSpec, Evidence
-from draftconv.engines.kernels import AMD, CHIPS, FP8_TOKEN, NVIDIA, Chip, Deployment, hardware_of
+from draftconv.engines.hardware import AMD, CHIPS, NVIDIA, Chip
+from draftconv.engines.kernels import FP8_TOKEN, Deployment, hardware_of
 from draftconv.engines.modules import Module, modules
 from draftconv.quantization.recipes import FormatName
 
@@ -52,7 +53,7 @@ class Shape:
 _INT4: tuple[FormatName, ...] = ("compressed-pack", "gptq", "autoawq", "quark-int4")
 _VLLM = "vllm/model_executor/kernels/linear/mixed_precision, 0.33.0"
 _MARLIN = "sglang/srt/layers/quantization/marlin_utils.py, 0.5.23"
-_TRT = "tensorrt_llm/_torch/modules/linear.py, main 2026 H2"
+_TRT = "tensorrt_llm/_torch/modules/linear.py, 1.3.0rc at 00bbf71e"
 
 SHAPES: tuple[Shape, ...] = (
     Shape("vllm", _INT4, "inputs", None, "a group of scales cannot lie on two ranks", _VLLM),

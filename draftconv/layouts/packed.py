@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from draftconv.checkpoint import FLOATS, TensorRef
+from draftconv.checkpoint import FLOATS, QUANT_FILE, TensorRef
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import UNDECLARED
 from draftconv.layouts.base import Evidence
@@ -18,7 +18,7 @@ def quantization_name(
     section = evidence.config.section("quantization_config")
     if not section.data:
         section = evidence.config.section("compression_config")
-    sidecar = Config(evidence.checkpoint.sidecars.get("hf_quant_config.json", {}), "hf_quant_config.json")
+    sidecar = Config(evidence.checkpoint.sidecars.get(QUANT_FILE, {}), QUANT_FILE)
     if not companions and not section.data and not sidecar.data and not packed:
         return None
     legacy = sidecar.section("quantization")

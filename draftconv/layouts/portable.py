@@ -174,7 +174,7 @@ LAYOUTS = (
             TRTLLM_LIMITS,
             serves=("trtllm",),
         ),
-        "TensorRT-LLM main, 2026 H2, _torch/models/modeling_speculative.py",
+        "TensorRT-LLM 1.3.0rc (00679c66), _torch/models/modeling_speculative.py",
         ids="trtllm",
     ),
     _engine(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
+from draftconv.engines.serving import located
 from draftconv.errors import EngineError
 from draftconv.live import accuracy, speed
 from draftconv.live.options import LiveOptions
-from draftconv.live.process import located
 from draftconv.live.speed import CONCURRENCY, Load
 from draftconv.live.tools import Tool, refuse_missing, run_tool
 from draftconv.report.model import Accuracy, Speed

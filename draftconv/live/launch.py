@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from draftconv.engines.serving import LOOPBACK, located
 from draftconv.errors import EngineError
-from draftconv.live.process import engine_process, located, tail
+from draftconv.live.process import engine_process, tail
 from draftconv.traces.http import Http
 
-LOOPBACK = "127.0.0.1"
 LOG = "server.log"
 _POLL = 0.5
 

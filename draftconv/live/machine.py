@@ -14,18 +14,11 @@ from pathlib import Path
 
 from draftconv.checkpoint import show, show_some
 from draftconv.checkpoint.text import parse_object
+from draftconv.engines.hardware import HARDWARE
 from draftconv.errors import BadCheckpoint, EngineError
 
-DEVICES: Mapping[str, tuple[str, ...]] = {
-    "h100": ("H100",),
-    "h200": ("H200",),
-    "b200": ("B200",),
-    "mi300x": ("MI300X",),
-    "mi325x": ("MI325X",),
-    "mi350": ("MI350X", "MI355X"),
-}
-"""Hardware by the name that a person gives it → a word of its device name, as drivers print it (`NVIDIA B200`, `AMD
-Instinct MI325X`). A GB200, GH200 or B300 is another machine, and so is a slice of one (`NVIDIA H200 MIG 1g.18gb`)."""
+DEVICES: Mapping[str, tuple[str, ...]] = {name: row.devices for name, row in HARDWARE.items() if row.devices}
+"""Hardware by the name that a person gives it → words of its device name."""
 
 SLICE = "MIG"
 """A word of the name of a device that is cut into instances."""

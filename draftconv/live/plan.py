@@ -8,12 +8,12 @@ from pathlib import Path
 
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec, parse_engine
+from draftconv.engines.serving import LOOPBACK, located
 from draftconv.errors import UsageError
-from draftconv.live import process
 from draftconv.live.beside import Beside
 from draftconv.live.commands import without_server
 from draftconv.live.interfaces import INTERFACES
-from draftconv.live.launch import LOOPBACK, Launch
+from draftconv.live.launch import Launch
 from draftconv.live.machine import DEVICES, PROBES
 from draftconv.live.offline import WORKER
 from draftconv.live.options import LiveOptions, check_options, in_full, way_of
@@ -110,7 +110,7 @@ def _served(title: str, launch: Launch, options: LiveOptions) -> Step:
 
 def _measured(beside: Beside, title: str, directory: Path) -> Iterator[Step]:
     for job in beside.jobs(f"http://{LOOPBACK}:{PORT}", directory):
-        yield Step(f"{job.name}: {title}, on the same server", (process.located(job.argv, beside.python),))
+        yield Step(f"{job.name}: {title}, on the same server", (located(job.argv, beside.python),))
 
 
 def _argv(launch: Launch) -> tuple[str, ...]:

@@ -64,14 +64,6 @@ def engine_process(
             _end(process)
 
 
-def located(argv: Sequence[str], python: Path | None) -> tuple[str, ...]:
-    """A command with its program taken from beside a Python, or that Python itself; None leaves it to the PATH."""
-    if python is None:
-        return tuple(argv)
-    program = python if argv[0] == "python" else python.parent / argv[0]
-    return (str(program), *argv[1:])
-
-
 def tail(log: Path) -> str:
     """The last line of a log that names a fault, else the last that says something, and where the rest is."""
     with log.open("rb") as file:

@@ -23,7 +23,7 @@ vLLM 0.33.0 keeps an embedding or head that differs from the target's: `_maybe_s
 SGLang 0.5.23 calls `set_embed` of `srt/models/{llama,kimi_k25}_eagle3.py` with the target's embedding.
 The head goes with it only where draft_vocab_size is null; draftconv never writes that, and
 `inspect --for sglang` reports it (rule sglang-head).
-TensorRT-LLM (main, 2026 H2) `_torch/models/modeling_speculative.py` builds no embedding of the
+TensorRT-LLM (1.3.0rc at 00679c66) `_torch/models/modeling_speculative.py` builds no embedding of the
 drafter's own, and has its own head wherever one is stored.
 """
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.quantize import QuantizeOptions, quantize
-from draftconv.checkpoint import open_checkpoint
+from draftconv.checkpoint import QUANT_FILE, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.shipped import recipes as shipped_directory
 from draftconv.drafter.targets import Target, find_target
@@ -34,7 +34,6 @@ from draftconv.layouts.reading import read_drafter
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
 IDS = "eagle_aux_hidden_state_layer_ids"
-QUANT_FILE = "hf_quant_config.json"
 LAYER = "midlayer."
 
 FIXTURES = tuple(sorted(path.name for path in (DATA / "drafters").iterdir()))

@@ -20,7 +20,8 @@ from draftconv.api.quantize import Quantization, prepare, quantize
 from draftconv.api.verify import verify
 from draftconv.checkpoint import open_checkpoint
 from draftconv.engines import ENGINES, parse_engine
-from draftconv.engines.kernels import CHIPS, KERNELS, hardware_of
+from draftconv.engines.hardware import CHIPS
+from draftconv.engines.kernels import KERNELS, hardware_of
 from draftconv.errors import BadCheckpoint, DraftconvError, Refused, Undecided, UsageError
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.grids import dequantize

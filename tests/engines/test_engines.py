@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
 from draftconv.engines.base import Rule
+from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.errors import UsageError
 from tests.engines.cases import judged
-from tests.engines.views import LLAMA, LLAMA_TARGET, written
+from tests.engines.views import LLAMA, LLAMA_TARGET, FakeView, written
 
 RULES = [(engine.name, rule) for engine in ENGINES.values() for rule in engine.rules]
 
@@ -78,6 +80,50 @@ def test_the_worst_effect_is_the_status() -> None:
     assert judged("vllm", view, LLAMA, LLAMA_TARGET).status == "mis-read"
     view = view.set(architectures=["Unknown"])
     assert judged("vllm", view, LLAMA, LLAMA_TARGET).status == "refused"
+
+
+def toy(*covers: str) -> Engine:
+    """An engine without a rule of its own that reads a directory as vLLM does."""
+    vllm = ENGINES["vllm"]
+    return Engine("toy", "Toy", 99, "1.0", "1.0", (), (), vllm.read, vllm.command, covers)
+
+
+def declared(method: str) -> FakeView:
+    """FP8 weights that a method is declared for."""
+    view = written(LLAMA, "vllm", LLAMA_TARGET).retype("F8_E4M3", "mlp.down_proj")
+    return view.set(quantization_config={"quant_method": method})
+
+
+@pytest.mark.parametrize(
+    ("covers", "stored", "status"),
+    [
+        ((), None, "undecided"),
+        ((UNQUANTIZED,), None, "loads"),
+        ((UNQUANTIZED,), "fp8", "undecided"),
+        (("fp8",), "fp8", "loads"),
+        (("fp8",), None, "undecided"),
+    ],
+)
+def test_what_an_engine_does_not_cover_is_undecided(covers: tuple[str, ...], stored: str | None, status: str) -> None:
+    view = declared(stored) if stored else written(LLAMA, "vllm", LLAMA_TARGET)
+    truth = replace(LLAMA, quantization=stored)
+    verdict = toy(*covers).check(view, truth, LLAMA_TARGET, EngineSpec("toy", "1.0"))
+    assert verdict.status == status
+    assert [line.rule.code for line in verdict.lines] == ["toy-uncovered"] * (status == "undecided")
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
+def test_a_method_without_rules_does_not_load(engine: Engine) -> None:
+    verdict = judged(engine.name, declared("bitsandbytes"), replace(LLAMA, quantization="bitsandbytes"), LLAMA_TARGET)
+    assert verdict.status != "loads"
+    assert UNQUANTIZED in engine.covers
+
+
+def test_what_is_refused_is_not_undecided_too() -> None:
+    view = declared("bitsandbytes").set(architectures=["Unknown"])
+    verdict = judged("vllm", view, replace(LLAMA, quantization="bitsandbytes"), LLAMA_TARGET)
+    assert verdict.status == "refused"
+    assert "vllm-uncovered" not in {line.rule.code for line in verdict.lines}
 
 
 def test_a_verdict_lists_the_rules_of_its_version_only() -> None:

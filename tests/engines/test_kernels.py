@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
+from draftconv.engines.hardware import CHIPS
 from draftconv.engines.kernels import (
-    CHIPS,
     GAPS,
     KERNELS,
     NEAREST,

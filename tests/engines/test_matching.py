@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from draftconv.drafter.facts import Facts, Gqa
-from draftconv.engines import parse_engine
-from draftconv.engines.matching import METHODS, built
+from draftconv.engines import ENGINES, parse_engine
+from draftconv.engines.matching import built
 from draftconv.engines.modules import modules
 from draftconv.errors import BadCheckpoint
 from tests.engines.cases import FC
@@ -208,7 +208,7 @@ def test_the_sidecar_wins_in_tensorrt_llm_only() -> None:
 
 
 def test_nothing_is_said_of_methods_without_a_rule() -> None:
-    for name in METHODS:
+    for name in ENGINES:
         assert built(parse_engine(name), {"quant_method": "bitsandbytes"}, {}, LLAMA, L) == {}
         assert built(parse_engine(name), {}, {}, LLAMA, L) == {}
     assert built(parse_engine("trtllm"), quark(FC), {}, LLAMA, L) == {}

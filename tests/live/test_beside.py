@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from draftconv.engines import parse_engine
+from draftconv.engines.serving import located
 from draftconv.errors import EngineError
 from draftconv.live import accuracy, speed
 from draftconv.live.beside import Beside
-from draftconv.live.process import located
 from draftconv.live.speed import CONCURRENCY, Load, bench, read_speed, result_name
 from draftconv.live.tools import Tool, refuse_missing, run_tool
 from draftconv.report.model import Accuracy, Speed

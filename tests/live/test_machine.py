@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.engines.kernels import CHIPS
+from draftconv.engines.hardware import CHIPS
 from draftconv.errors import EngineError
 from draftconv.live.chosen import LINES, chosen, chosen_in
 from draftconv.live.machine import DEVICES, PACKAGES, Machine, engine_build, look, refuse_other

@@ -52,7 +52,7 @@ class ModelOptAwq(ModelOpt):
     title = "ModelOpt AWQ"
     source = (
         "nvidia-modelopt 0.47 torch/export/quant_utils.py, run; "
-        "TensorRT-LLM _torch/modules/linear.py, main 2026 H2, read"
+        "TensorRT-LLM _torch/modules/linear.py, 1.3.0rc at 00bbf71e, read"
     )
     holds = frozenset({("int4", "group")})
     inputs = frozenset({None, FP8_STATIC})

@@ -2,7 +2,7 @@
 
 Source: nvidia-modelopt 0.47 `torch/export/{quant_utils,convert_hf_config}.py`, read, and its
 exports, run; for TensorRT-LLM `models/quant_config_utils.py`, `quantization/modelopt_config.py`
-and `_torch/models/modeling_speculative.py`, main 2026 H2, read.
+and `_torch/models/modeling_speculative.py`, 1.3.0rc at 00679c66, read.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar
 
-from draftconv.checkpoint import show, show_some
+from draftconv.checkpoint import QUANT_FILE, show, show_some
 from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.quantization.formats.base import Declaration, Declared, Format
 from draftconv.quantization.scheme import GridName, InputScheme, Per
 
-SIDECAR = "hf_quant_config.json"
 METHOD = "modelopt"
 PRODUCER = {"name": METHOD, "version": "0.47.0"}
 """By this name TensorRT-LLM knows the config; the version is that of the layout."""
@@ -133,14 +132,14 @@ def read_header(config: Mapping[str, object], sidecars: Mapping[str, Mapping[str
         BadCheckpoint: the two say different things, or a key has another JSON type.
         Refused: weights have zero points.
     """
-    entry, sidecar = Config(config, "quantization_config"), Config(sidecars.get(SIDECAR, {}), SIDECAR)
+    entry, sidecar = Config(config, "quantization_config"), Config(sidecars.get(QUANT_FILE, {}), QUANT_FILE)
     headers = [header for header in (_legacy(sidecar), _legacy(entry) or _flat(entry)) if header is not None]
     if not headers:
         return None
     first = headers[0]
     if any(_contradict(first, other) for other in headers[1:]):
         raise BadCheckpoint(
-            f"{SIDECAR} and quantization_config of config.json contradict each other: "
+            f"{QUANT_FILE} and quantization_config of config.json contradict each other: "
             f"{' against '.join(map(_summary, headers))}",
             why="TensorRT-LLM reads the one and vLLM the other",
             cure="correct the one that is wrong, or remove it",
@@ -236,7 +235,7 @@ def _plain(name: str, algorithm: Algorithm, group: int | None, ignore: tuple[str
     flat: dict[str, object] = {"config_groups": _groups_of(algorithm, group, ["Linear"])} if algorithm.told else {}
     flat |= {"ignore": list(ignore), **entry, "producer": PRODUCER, "quant_method": METHOD}
     nested = {"quant_algo": name, "kv_cache_quant_algo": None, **entry, "exclude_modules": list(ignore)}
-    return Declaration(flat, {SIDECAR: {"producer": PRODUCER, "quantization": nested}})
+    return Declaration(flat, {QUANT_FILE: {"producer": PRODUCER, "quantization": nested}})
 
 
 def _mixed(
@@ -261,7 +260,7 @@ def _mixed(
         "exclude_modules": excluded,
         "quantized_layers": layers,
     }
-    return Declaration(flat, {SIDECAR: {"producer": PRODUCER, "quantization": nested}})
+    return Declaration(flat, {QUANT_FILE: {"producer": PRODUCER, "quantization": nested}})
 
 
 def _excludes(entry: str, module: str) -> bool:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from draftconv.checkpoint import QUANT_FILE
 from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.quantization.formats.base import Declared, Weight
 from draftconv.quantization.formats.modelopt_awq import MODELOPT_AWQ, fp8_scale
-from draftconv.quantization.formats.modelopt_config import SIDECAR
 from draftconv.quantization.formats.modelopt_fp8 import MODELOPT_FP8
 from draftconv.quantization.formats.modelopt_nvfp4 import MODELOPT_NVFP4
 from draftconv.quantization.grids import Quantized, dequantize, quantize
@@ -32,7 +32,7 @@ Q = "model.midlayer.self_attn.q_proj"
 
 
 def sidecars(row: dict[str, Any]) -> dict[str, Any]:
-    return {SIDECAR: row["hf_quant_config"]}
+    return {QUANT_FILE: row["hf_quant_config"]}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_real_awq(name: str, inputs: InputScheme | None, smoothed: bool) -> None
         assert back["pre_quant_scale"].tolist() == [1.0] * 128
         del back["pre_quant_scale"]
     assert equal(back, stored)
-    assert MODELOPT_AWQ.declare(declared, ()).sidecars[SIDECAR] == row["hf_quant_config"]
+    assert MODELOPT_AWQ.declare(declared, ()).sidecars[QUANT_FILE] == row["hf_quant_config"]
 
 
 @pytest.mark.parametrize(("name", "inputs"), [("FP8_DEFAULT_CFG", STATIC), ("FP8_PER_CHANNEL_PER_TOKEN_CFG", TOKEN)])
@@ -83,7 +83,7 @@ def test_real_fp8(name: str, inputs: InputScheme) -> None:
     weight = MODELOPT_FP8.load(stored, declared, "BF16")
     assert weight.quantized.codes.float().tolist() == row["q"]
     assert equal(MODELOPT_FP8.store(weight), stored)
-    assert MODELOPT_FP8.declare(declared, ()).sidecars[SIDECAR] == row["hf_quant_config"]
+    assert MODELOPT_FP8.declare(declared, ()).sidecars[QUANT_FILE] == row["hf_quant_config"]
 
 
 def test_int8_is_nobody_s() -> None:
@@ -210,7 +210,7 @@ def test_tensorrt_llm_gets_every_module_by_name() -> None:
     declaration = MODELOPT_AWQ.declare(W4A8, [Q])
     entry = {"quant_algo": "W4A8_AWQ", "group_size": 128, "has_zero_point": False, "pre_quant_scale": True}
     excluded = ["lm_head", "model.fc", "*fc", "re:.*fc", "*embed_tokens*"]
-    assert declaration.sidecars[SIDECAR]["quantization"] == {
+    assert declaration.sidecars[QUANT_FILE]["quantization"] == {
         "quant_algo": "MIXED_PRECISION",
         "kv_cache_quant_algo": None,
         "exclude_modules": excluded,
@@ -247,7 +247,7 @@ def test_either_header_is_enough() -> None:
     both = MODELOPT_AWQ.read(config, files)
     assert both is not None
     assert MODELOPT_AWQ.read({}, files) == MODELOPT_AWQ.read(config, {}) == both
-    legacy: dict[str, Any] = files[SIDECAR]
+    legacy: dict[str, Any] = files[QUANT_FILE]
     assert MODELOPT_AWQ.read(legacy, {}) == both  # the legacy form inside config.json
     assert MODELOPT_AWQ.read({}, {}) is None
 
@@ -290,7 +290,7 @@ def test_headers_that_contradict_each_other(spoil: str) -> None:
 )
 def test_headers_that_are_not_taken(entry: dict[str, object], error: type[Exception], what: str) -> None:
     with pytest.raises(error, match=what):
-        MODELOPT_AWQ.read({}, {SIDECAR: {"producer": {"name": "modelopt"}, "quantization": entry}})
+        MODELOPT_AWQ.read({}, {QUANT_FILE: {"producer": {"name": "modelopt"}, "quantization": entry}})
 
 
 def test_groups_where_there_are_none() -> None:
@@ -302,5 +302,6 @@ def test_groups_where_there_are_none() -> None:
 
 def test_a_kv_cache_algorithm_alone_quantizes_no_weight() -> None:
     assert (
-        MODELOPT_FP8.read({}, {SIDECAR: {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}}) is None
+        MODELOPT_FP8.read({}, {QUANT_FILE: {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}})
+        is None
     )

@@ -1,0 +1,89 @@
+"""One server: what it loads and mis-reads, and how it is started. Every engine's package makes one `Engine`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from draftconv.drafter.facts import Facts
+from draftconv.drafter.targets import Target
+from draftconv.engines.base import EngineSpec, Line, Reading, Rule, Verdict, View
+from draftconv.engines.matching import Method, method_name, told
+from draftconv.engines.serving import ServeCommand, Start
+
+UNQUANTIZED = "16 bit"
+"""How a drafter is stored that no quantization method has touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One server: its rules, how it reads a directory, and how it is started.
+
+    Attributes:
+        order: engines are listed in this order.
+        version: the one that is meant when none is given. `oldest`: of the rules known; before it nothing
+            is known. `hardware`: what it may be asked about.
+        command: what starts it with a target and a drafter; raises Refused or Undecided when the
+            captured layers must be named and have no name there.
+        covers: how weights may be stored for the rules to speak of them: `UNQUANTIZED`, methods by quant_method.
+            What is stored otherwise is undecided.
+        methods: how it matches the lists of each quantization method, by quant_method.
+    """
+
+    name: str
+    title: str
+    order: int
+    version: str
+    oldest: str
+    hardware: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    read: Callable[[View, Facts, Target | None, EngineSpec], Reading]
+    command: Callable[[Start, EngineSpec], ServeCommand]
+    covers: tuple[str, ...] = ()
+    methods: Mapping[str, Method] = field(default_factory=dict)
+
+    def check(
+        self,
+        view: View,
+        truth: Facts,
+        target: Target | None,
+        spec: EngineSpec,
+        known: frozenset[str] = frozenset(),
+    ) -> Verdict:
+        """Judge a directory that is known to hold a drafter with the facts `truth`.
+
+        `known` are codes of problems already found in it, for what headers cannot show: an
+        embedding that differs from the target's.
+        """
+        reading = replace(self.read(view, truth, target, spec), known=known)
+        rules = tuple(rule for rule in self.rules if rule.applies(spec))
+        lines = tuple(Line(rule, detail) for rule in rules if (detail := rule.check(reading)))
+        return Verdict(spec, (*lines, *self._uncovered(reading, lines), *self._unread(spec)), rules)
+
+    def _uncovered(self, reading: Reading, lines: tuple[Line, ...]) -> tuple[Line, ...]:
+        """What no rule speaks of cannot be said to load; what is refused is not asked any further."""
+        stored = _stored(reading)
+        if stored in self.covers or any(line.rule.effect == "refused" for line in lines):
+            return ()
+        known = f"weights are known as {', '.join(self.covers)}" if self.covers else "nothing is known of what it loads"
+        return (self._own("uncovered", known, self.version, f"stored as {stored}"),)
+
+    def _unread(self, spec: EngineSpec) -> tuple[Line, ...]:
+        """A version older than any whose rules are known cannot be said to load anything."""
+        floor = EngineSpec(self.name, self.oldest).numbers
+        if spec.numbers >= floor[: len(spec.numbers)]:
+            return ()
+        says = f"nothing is known of versions before {self.oldest}"
+        return (self._own("version", says, self.oldest, f"{spec} was asked for"),)
+
+    def _own(self, code: str, says: str, version: str, detail: str) -> Line:
+        """Something that cannot be decided, whatever the rules say."""
+        source = f"{self.title} {version}"
+        return Line(Rule(f"{self.name}-{code}", "undecided", says, source, "inferred", lambda _: None), detail)
+
+
+def _stored(reading: Reading) -> str:
+    """How the weights are stored: by the method that the directory declares, as this engine reads it."""
+    section = reading.config.section("quantization_config").data
+    declared = method_name(reading.spec, told(reading.spec, section, reading.view.sidecars))
+    return declared or (reading.truth.quantization or UNQUANTIZED)

@@ -1,0 +1,31 @@
+"""SGLang: what it loads, mis-reads and refuses as an EAGLE-3 drafter.
+
+Read from sglang 0.5.23 (paths below `sglang/`); behaviour marked `run` was observed with
+SGLang's own loader classes on CPU. Its loaders check nothing: unknown tensors are dropped,
+missing ones stay uninitialised, only shapes are compared. So most rules say `mis-read`.
+"""
+
+from __future__ import annotations
+
+from draftconv.engines.engine import UNQUANTIZED, Engine
+from draftconv.engines.hardware import GPUS, named
+from draftconv.engines.sglang import misreadings, notes, refusals
+from draftconv.engines.sglang.loading import read
+from draftconv.engines.sglang.matching import METHODS
+from draftconv.engines.sglang.serving import command
+
+RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
+
+ENGINE = Engine(
+    "sglang",
+    "SGLang",
+    20,
+    "0.5.23",
+    "0.5.23",
+    named(*GPUS),
+    RULES,
+    read,
+    command,
+    (UNQUANTIZED, *METHODS),
+    METHODS,
+)

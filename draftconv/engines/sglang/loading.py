@@ -1,0 +1,126 @@
+"""How SGLang reads a directory: the class it builds, where each tensor goes, what context it derives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from draftconv.drafter.boundaries import IDS
+from draftconv.drafter.config import Config
+from draftconv.drafter.facts import Facts, Mla
+from draftconv.drafter.targets import Target
+from draftconv.drafter.tensors import expected
+from draftconv.engines import checks
+from draftconv.engines.base import EngineSpec, Reading, View
+from draftconv.engines.building import build, fusion
+from draftconv.engines.loading import Causes, Fate, fused_parts, sort_fates
+
+Kind = Literal["llama", "mla"]
+
+CLASSES: Mapping[str, Kind] = {"LlamaForCausalLMEagle3": "llama", "Eagle3DeepseekV2ForCausalLM": "mla"}
+"""The two EAGLE-3 draft classes, by exact architectures[0]."""
+
+LEGACY_NORMS = {"aux_norm_low.": "fc_norm.0.", "aux_norm_mid.": "fc_norm.1.", "aux_norm_high.": "fc_norm.2."}
+"""Names of the first EAGLE-3.1 files, which the Llama class still understands."""
+
+NAMES: Causes = (
+    ("sglang-prefix", r"^model\."),
+    ("sglang-later-norm", r"^layers\.[1-9]\d*\.input_layernorm\."),
+)
+
+MISNAMED: Causes = (*NAMES, ("sglang-dropped", r"(?<!\.weight_packed)(?<!\.qweight)$"))
+"""Why a name is not looked for although its module is built; packed weights have that of a plain module too."""
+
+SKIPPED: Causes = (
+    ("sglang-tied", r"^lm_head\."),
+    ("sglang-fusion", r"(^|\.)(fc_norm|input_norm)\."),
+    *NAMES,
+    ("sglang-qkv-bias", r"\.[qkv]_proj\.bias$"),
+    ("sglang-bias", r"(\.o_proj|^fc)\.bias$"),
+    ("sglang-mlp-bias", r"\.(gate|up|gate_up|down)_proj\.bias$"),
+    ("sglang-qk-norm", r"\.[qk]_norm\.weight$"),
+)
+
+
+def _load_llama(name: str, wanted: Collection[str]) -> tuple[str, ...]:
+    """Those of `wanted` that one name fills: `load_weights` of srt/models/llama_eagle3.py, 0.5.23."""
+    bare = name.replace("midlayer", "layers.0")
+    if "d2t" in bare:
+        return ("d2t",)
+    if "t2d" in bare:
+        return ()
+    if bare.startswith("model.") and not bare.startswith("model.lm_head."):
+        bare = bare.removeprefix("model.")
+    for legacy, new in LEGACY_NORMS.items():
+        bare = bare.replace(legacy, new)
+    if later := re.fullmatch(r"(layers\.[1-9]\d*)\.(hidden_norm|input_layernorm)\.weight", bare):
+        # Layers after the first own a hidden_norm and no input_layernorm.
+        return (f"{later[1]}.input_layernorm.weight",) if later[2] == "hidden_norm" else ()
+    return tuple(part for part in fused_parts(bare) if part in wanted)
+
+
+def _load_mla(name: str, wanted: Collection[str]) -> tuple[str, ...]:
+    """The same of srt/models/kimi_k25_eagle3.py, 0.5.23: `model.` is put before everything but lm_head."""
+    if name == "t2d" or name.endswith(".t2d"):
+        return ()
+    if name == "d2t" or name.endswith(".d2t"):
+        return ("d2t",)
+    bare = re.sub(r"^midlayer\.", "layers.0.", name)
+    return tuple(part for part in fused_parts(bare) if part in wanted)
+
+
+def read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> Reading:
+    config = Config(view.config)
+    eagle = config.section("eagle_config")
+    mla = isinstance(truth.attention, Mla)
+    tied = bool(config.flag("tie_word_embeddings"))
+    built = build(config, mla=mla, o_bias=bool(config.flag("attention_bias") or config.flag("bias")))
+    if config.text("model_type") == "llama4_text":
+        built = replace(built, intermediate=config.size("intermediate_size_mlp") or built.intermediate)
+    built = replace(
+        built,
+        aux=_aux(config, eagle, mla=mla),
+        fusion=fusion(config, per_state=bool(config.flag("fc_norm") or config.flag("use_aux_norm")), whole=not mla),
+        feedback="post-norm" if config.flag("norm_output") else "pre-norm",
+        fc_bias=bool(config.flag("bias")),
+        own_head=not tied,
+    )
+
+    wanted = expected(built)
+
+    def load(name: str) -> Fate:
+        return (_load_mla if mla else _load_llama)(name, wanted) or "dropped"
+
+    # fc is a plain nn.Linear in the Llama class, and the embedding never asks the quantizer.
+    plain = ("embed_tokens.weight",) if mla else ("embed_tokens.weight", "fc.weight")
+    lent = set()
+    if built.target_hidden == built.hidden:
+        lent.add("embed_tokens.weight")
+    if target_head(config):
+        lent.add("lm_head.weight")
+    return Reading(
+        view, config, spec, sort_fates(view.tensors, load, dict.fromkeys(plain, "dropped")), built, truth, target,
+        frozenset(lent), MISNAMED,
+    )  # fmt: skip
+
+
+def _aux(config: Config, eagle: Config, *, mla: bool) -> int:
+    """Width of fc in states; num_aux_hidden_states counts in the Llama class only."""
+    ids = eagle.integers(IDS)
+    if mla:
+        ids = ids or config.integers(IDS)
+        return len(ids) if ids else 3
+    return config.size("num_aux_hidden_states") or (len(ids) if ids else 3)
+
+
+def target_head(config: Config) -> bool:
+    """The target's head is shared: draft_vocab_size is null (in the MLA class also when absent)."""
+    return config.size("draft_vocab_size") is None
+
+
+def derived_context(reading: Reading) -> tuple[int, str]:
+    limit, absent = checks.positions(reading)
+    factor = reading.built.rope.scaling.get("factor", 1)
+    return (int(limit * factor) if isinstance(factor, int | float) else limit), absent

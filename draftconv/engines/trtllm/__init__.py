@@ -1,0 +1,33 @@
+"""TensorRT-LLM (PyTorch backend): what it loads, mis-reads and refuses as an EAGLE-3 drafter.
+
+Nothing here was run: its wheels could not be imported. `1.3` stands for the main line of
+2026 H2, the 1.3.0 release candidates, `1.2` for what was before 2026-01-28; `sources` has the commits. One class
+serves every drafter (one-model mode); `kv_lora_rank` alone decides between MLA and GQA.
+Fused projections assert that their parts exist, plain modules without tensors are skipped
+silently, and captured layers come from the serve file, never from the checkpoint.
+"""
+
+from __future__ import annotations
+
+from draftconv.engines.engine import UNQUANTIZED, Engine
+from draftconv.engines.hardware import NVIDIA, named
+from draftconv.engines.trtllm import misreadings, notes, refusals
+from draftconv.engines.trtllm.loading import read
+from draftconv.engines.trtllm.matching import METHODS
+from draftconv.engines.trtllm.serving import command
+
+RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
+
+ENGINE = Engine(
+    "trtllm",
+    "TensorRT-LLM",
+    30,
+    "1.3",
+    "1.2",
+    named(*NVIDIA),
+    RULES,
+    read,
+    command,
+    (UNQUANTIZED, *METHODS),
+    METHODS,
+)

@@ -1,0 +1,82 @@
+"""What loads in TensorRT-LLM and computes something else than was trained."""
+
+from __future__ import annotations
+
+from draftconv.engines import checks, declared
+from draftconv.engines.base import Reading, Rules
+from draftconv.engines.checks import compare, listed, skipped
+from draftconv.engines.loading import cause
+from draftconv.engines.quantized import clash
+from draftconv.engines.trtllm.loading import PARTS, SKIPPED, unfilled
+from draftconv.engines.trtllm.sources import LINEAR, MAIN, MAPPER, QUANT, ROPE
+
+RULES = Rules()
+
+
+RULES.row("trtllm-scales-missing", "mis-read", "scales and zero points that are not found stay as they were made",
+          LINEAR, "inferred", declared.unscaled)  # fmt: skip
+
+
+@RULES.add("trtllm-missing-tensor", "mis-read", "a plain module without tensors is skipped silently and stays as it "
+           "was made", MAPPER, "read")  # fmt: skip
+def _missing(reading: Reading) -> str | None:
+    if reading.mla:
+        return None
+    return listed([reading.gap(name) for name in unfilled(reading) if not PARTS.search(name)])
+
+
+@RULES.add("trtllm-dropped", "mis-read", "a tensor whose name is not looked for is ignored silently", MAPPER, "read")
+def _dropped(reading: Reading) -> str | None:
+    """Needed tensors for which nothing is built, those of other rules aside."""
+    return listed([
+        name for part, name in reading.lost.items()
+        if part not in reading.wanted and cause(name, SKIPPED) is None
+    ])  # fmt: skip
+
+
+RULES.row("trtllm-later-norm", "mis-read", "layers after the first call their norm hidden_norm; input_layernorm is "
+          "ignored", MAIN, "read", skipped("trtllm-later-norm", SKIPPED))  # fmt: skip
+RULES.row("trtllm-attention-bias", "mis-read", "q, k, v and o have biases iff attention_bias is true; else they are "
+          "ignored", MAIN, "read", skipped("trtllm-attention-bias", SKIPPED))  # fmt: skip
+RULES.row("trtllm-bias-half", "mis-read", "attention_bias builds q, k, v and o biases; missing ones stay uninitialised",
+          MAIN, "inferred", checks.half_biased)  # fmt: skip
+RULES.row("trtllm-mlp-bias", "mis-read", "the MLP has biases iff mlp_bias is true; else they are ignored",
+          MAIN, "read", skipped("trtllm-mlp-bias", SKIPPED))  # fmt: skip
+RULES.row("trtllm-fc-bias", "mis-read", "fc has a bias iff bias is true; else it is ignored",
+          MAIN, "read", skipped("trtllm-fc-bias", SKIPPED))  # fmt: skip
+RULES.row("trtllm-qk-norm", "mis-read", "there is no q_norm and k_norm",
+          MAIN, "read", skipped("trtllm-qk-norm", SKIPPED))  # fmt: skip
+
+
+@RULES.add("trtllm-tied", "mis-read", "tie_word_embeddings keeps the mapper from loading lm_head, which stays "
+           "uninitialised", MAPPER, "read")  # fmt: skip
+def _tied(reading: Reading) -> str | None:
+    return checks.tied(reading) if reading.truth.own_head else None
+
+
+RULES.row("trtllm-embedding-lost", "mis-read", "the target's embedding is always used instead of one of equal width",
+          MAIN, "read", checks.embedding_lost)  # fmt: skip
+RULES.row("trtllm-norm-output", "mis-read", "the state fed back is post-norm with "
+          "eagle_config.return_hidden_post_norm, since 1.3 also with norm_output (PR 14988)",
+          MAIN, "read", compare("feedback", "feedback"))  # fmt: skip
+RULES.row("trtllm-fusion", "mis-read", "since 1.3: fc_norm at the top level, which wins over "
+          "eagle_config.norm_before_fc; norm_before_fc at the top level is never read",
+          MAIN, "read", compare("fusion", "norm before fc"))  # fmt: skip
+RULES.row("trtllm-residual", "mis-read", "norm_before_residual is never read; the raw state is added",
+          MAIN, "read", compare("norm_before_residual", "norm_before_residual"))  # fmt: skip
+RULES.row("trtllm-rope", "mis-read", "the rotary embedding follows rope_theta and rope_scaling only; MLA always "
+          "interleaves",
+          ROPE, "read", checks.rope_differs)  # fmt: skip
+RULES.row("trtllm-eps", "mis-read", "rms_norm_eps comes from config.json", MAIN, "read", compare("eps", "eps"))
+RULES.row("trtllm-window", "mis-read", "no sliding window is read from config.json",
+          MAIN, "inferred", compare("window", "sliding window"))  # fmt: skip
+RULES.row("trtllm-activation", "mis-read", "the MLP is silu(gate) * up; hidden_act is not read",
+          MAIN, "inferred", checks.other_activation)  # fmt: skip
+RULES.row("trtllm-vocab", "mis-read", "vocab_size must be the target's: its embedding is used",
+          MAIN, "inferred", checks.wrong_vocab)  # fmt: skip
+RULES.row("trtllm-joined-smoothing", "mis-read", "joined weights take the pre_quant_scale of the first, and with "
+          "W4A16_AWQ none: their inputs are not multiplied by what the weights were divided by",
+          LINEAR, "read", checks.joined("joined-smoothing", "U8", "I8"))  # fmt: skip
+RULES.row("trtllm-excluded-fp8", "mis-read", "a pattern excludes the drafter's own FP8 projections (ModelOpt writes "
+          "model*), or quantized_layers does not list them: their bytes are cast without scales",
+          QUANT, "read", clash("excluded", "bytes"))  # fmt: skip

@@ -1,0 +1,258 @@
+"""What stops TensorRT-LLM: rules in the order in which the first broken one is the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from draftconv.checkpoint import QUANT_FILE
+from draftconv.drafter.boundaries import trtllm_ids
+from draftconv.drafter.facts import Taps
+from draftconv.drafter.tensors import HEAD
+from draftconv.engines import checks
+from draftconv.engines.base import Reading, Rules
+from draftconv.engines.checks import listed
+from draftconv.engines.loading import cause
+from draftconv.engines.matching import told
+from draftconv.engines.quantized import clash
+from draftconv.engines.trtllm.loading import MISNAMED, PARTS, own_head, unfilled
+from draftconv.engines.trtllm.sources import (
+    CAPTURE,
+    COMPRESSED,
+    CONFIG,
+    LINEAR,
+    LOADER,
+    MAIN,
+    MLA,
+    MODEL_CONFIG,
+    OLD,
+    QUANT,
+)
+from draftconv.errors import Refused
+
+RULES = Rules()
+
+
+@RULES.add("trtllm-safetensors", "refused", "only *.safetensors files are read", LOADER, "inferred")
+def _not_safetensors(reading: Reading) -> str | None:
+    used = [file.name for file in reading.view.files if not file.unused]
+    if any(name.endswith(".safetensors") for name in used):
+        return None
+    return listed([name for name in used if name.endswith((".bin", ".pt", ".pth"))])
+
+
+@RULES.add("trtllm-architectures", "refused", "architectures must be a list with an entry; which one does not matter",
+           MAIN, "read")  # fmt: skip
+def _no_architecture(reading: Reading) -> str | None:
+    return None if reading.architecture else f"architectures: {reading.config.raw('architectures')}"
+
+
+RULES.row("trtllm-model-type", "refused", "model_type must be one that transformers or TensorRT-LLM knows; "
+          "speculators configs have none", CONFIG, "read", checks.unresolved_type)  # fmt: skip
+RULES.row("trtllm-null", "refused", "only the presence of these keys is tested, so a null breaks the arithmetic",
+          MAIN, "read", checks.null_keys("target_hidden_size", "eagle_config"))  # fmt: skip
+
+
+@RULES.add("trtllm-dtype", "refused", "torch_dtype decides the model's dtype and has no default",
+           MODEL_CONFIG, "inferred")  # fmt: skip
+def _no_dtype(reading: Reading) -> str | None:
+    written = reading.config.text("torch_dtype") or reading.config.text("dtype")
+    return None if written else "neither torch_dtype nor dtype"
+
+
+@RULES.add("trtllm-draft-vocab", "refused", "draft_vocab_size must be there; 1.3 takes vocab_size when it is not",
+           OLD, "read", until=(1, 3))  # fmt: skip
+def _draft_vocab_absent(reading: Reading) -> str | None:
+    return None if reading.config.has("draft_vocab_size") else "draft_vocab_size is absent"
+
+
+@RULES.add("trtllm-class", "refused", "kv_lora_rank alone decides between MLA and Llama-style attention", MAIN, "read")
+def _wrong_class(reading: Reading) -> str | None:
+    latent = bool(reading.config.raw("kv_lora_rank"))
+    if latent == reading.mla:
+        return None
+    return f"kv_lora_rank: {reading.config.raw('kv_lora_rank')}" if latent else "an MLA drafter without kv_lora_rank"
+
+
+@RULES.add("trtllm-prefix", "refused", "`model.` is put before every name, so names that have it are not found",
+           MAIN, "read")  # fmt: skip
+def _prefixed(reading: Reading) -> str | None:
+    return listed([name for name in reading.fates.dropped if name.startswith("model.")])
+
+
+@RULES.add("trtllm-old-names", "refused", "only midlayer.* is looked for; layers.N is renamed since 1.3 (PR 11010)",
+           OLD, "read", until=(1, 3))  # fmt: skip
+def _old_layers(reading: Reading) -> str | None:
+    return listed([name for name in reading.fates.dropped if name.startswith("layers.")])
+
+
+@RULES.add("trtllm-layer-names", "refused", "a drafter of one layer says midlayer.X, one of several midlayer.N.X",
+           MAIN, "read")  # fmt: skip
+def _layer_names(reading: Reading) -> str | None:
+    """Layer tensors spelled for another number of layers than num_hidden_layers says."""
+    return listed([
+        name for part, name in reading.unplaced.items()
+        if part in reading.wanted and name in reading.fates.dropped and cause(name, MISNAMED) == "trtllm-layer-names"
+        and not (name.startswith("layers.") and reading.spec.before(1, 3))
+    ])  # fmt: skip
+
+
+@RULES.add("trtllm-fused", "refused", "q, k, v and gate, up must be stored apart: they are fused while loading",
+           MAIN, "read")  # fmt: skip
+def _fused(reading: Reading) -> str | None:
+    return listed(reading.fates.fatal)
+
+
+@RULES.add("trtllm-missing-part", "refused", "a fused projection asserts that all its parts exist", LINEAR, "read")
+def _missing_parts(reading: Reading) -> str | None:
+    return None if reading.mla else listed([reading.gap(name) for name in reading.missing if PARTS.search(name)])
+
+
+@RULES.add("trtllm-missing-mla", "refused", "the DeepSeek weight loader raises KeyError for a missing tensor",
+           MLA, "read")  # fmt: skip
+def _missing_mla(reading: Reading) -> str | None:
+    if not reading.mla:
+        return None
+    return listed([reading.gap(name) for name in unfilled(reading)])
+
+
+RULES.row("trtllm-d2t-missing", "refused", "a reduced vocabulary without d2t stops with an assertion",
+          MAIN, "read", checks.d2t_missing)  # fmt: skip
+
+
+@RULES.add("trtllm-head-missing", "refused", "without lm_head the target's is shared, so the vocabulary must be whole",
+           MAIN, "read")  # fmt: skip
+def _head_missing(reading: Reading) -> str | None:
+    absent = HEAD in reading.missing and not own_head(reading.view)
+    return f"no lm_head, draft_vocab_size {reading.built.draft_vocab}" if absent else None
+
+
+RULES.row("trtllm-shape", "refused", "modules are built from config.json; a tensor of another shape stops the load",
+          MAIN, "read", checks.misfits)  # fmt: skip
+RULES.row("trtllm-target-width", "refused", "fc must fit the target's hidden states",
+          MAIN, "inferred", checks.wrong_width)  # fmt: skip
+RULES.row("trtllm-plain-query", "refused", "the fused projection is sized with q_lora_rank",
+          MAIN, "inferred", checks.plain_query)  # fmt: skip
+
+
+@RULES.add("trtllm-reduced-mla", "refused", "the DeepSeek weight loader walks into d2t and stops with a KeyError",
+           MLA, "read")  # fmt: skip
+def _reduced_mla(reading: Reading) -> str | None:
+    reduced = reading.mla and reading.built.draft_vocab != reading.built.vocab
+    return f"draft_vocab_size {reading.built.draft_vocab} of {reading.built.vocab}" if reduced else None
+
+
+@RULES.add("trtllm-next-layer", "refused", "next_layer_regular: false gives later layers an input of twice the width",
+           MAIN, "read")  # fmt: skip
+def _irregular_layers(reading: Reading) -> str | None:
+    irregular = reading.truth.layers > 1 and reading.eagle.flag("next_layer_regular") is False
+    return "eagle_config.next_layer_regular: false" if irregular else None
+
+
+@RULES.add("trtllm-zero-boundary", "refused", "eagle3_layers_to_capture names outputs of layers; boundary 0 is none",
+           CAPTURE, "read")  # fmt: skip
+def _zero_boundary(reading: Reading) -> str | None:
+    trained = reading.trained
+    if isinstance(trained, Taps):
+        return None
+    try:
+        trtllm_ids(trained)
+    except Refused:
+        return f"trained on {list(trained)}"
+    return None
+
+
+QUANT_METHODS = frozenset({"fp8", "mxfp4", "mxfp8", "nvfp4", "compressed-tensors", "modelopt", "modelopt_fp4"})
+
+
+@RULES.add("trtllm-quant-method", "refused", "this quant_method has no branch (Quark, AWQ, GPTQ): packed weights are "
+           "taken for plain ones and do not fit", MODEL_CONFIG, "read")  # fmt: skip
+def _unknown_method(reading: Reading) -> str | None:
+    method = checks.quant_method(reading)
+    if not method or reading.view.sidecars.get(QUANT_FILE) or method in QUANT_METHODS:
+        return None
+    return f"quant_method: {method}"
+
+
+@RULES.add("trtllm-compressed-integers", "refused", "of compressed-tensors only float schemes are translated",
+           COMPRESSED, "read")  # fmt: skip
+def _compressed_integers(reading: Reading) -> str | None:
+    if reading.view.sidecars.get(QUANT_FILE):
+        return None
+    return listed([
+        f"{weights.integer('num_bits')}-bit integers"
+        for weights, _ in checks.compressed_groups(reading)
+        if weights.text("type") == "int"
+    ])  # fmt: skip
+
+
+ALGORITHMS = frozenset({
+    "FP8", "FP8_BLOCK_SCALES", "FP8_PER_CHANNEL_PER_TOKEN", "MIXED_PRECISION", "NVFP4", "W4A16", "W4A16_AWQ",
+    "W4A8_AWQ", "W4A8_NVFP4_FP8", "W8A16",
+})  # fmt: skip
+"""quant_algo values that a drafter's linears can have (quantization/modelopt_config.py, _torch/modules/linear.py)."""
+
+RULES.row("trtllm-algorithm", "refused", "this quant_algo has no linear method",
+          LINEAR, "read", checks.unknown_algorithm(ALGORITHMS))  # fmt: skip
+
+
+AWQ: Mapping[str, tuple[str, ...]] = {
+    "W4A16_AWQ": ("weight_scale",),
+    "W4A8_AWQ": ("weight_scale", "weight_scale_2", "input_scale"),
+}
+"""Algorithm → what every INT4 weight needs beside it (_torch/modules/linear.py)."""
+
+SMOOTHED = (".o_proj.weight", ".down_proj.weight")
+"""Weights that need pre_quant_scale too; those that are joined do without."""
+
+
+@RULES.add("trtllm-awq-parts", "refused", "INT4 weights need their scales (W4A8: weight_scale_2 and input_scale too), "
+           "o_proj and down_proj pre_quant_scale, ones if nothing was smoothed; a missing one is a KeyError",
+           LINEAR, "read")  # fmt: skip
+def _awq_parts(reading: Reading) -> str | None:
+    section = told(reading.spec, reading.config.section("quantization_config").data, reading.view.sidecars)
+    found = section.modelopt(sidecar_wins=True)
+    layers = found.section("quantized_layers")
+    names = (found.text("quant_algo"), *(layers.section(layer).text("quant_algo") for layer in layers.data))
+    parts = next((AWQ[name] for name in names if name and name in AWQ), None)
+    if parts is None:
+        return None
+    packed = [part for part, name in reading.fates.loaded.items() if reading.view.tensors[name].dtype in ("U8", "I8")]
+    wanted = ((part, (*parts, *(("pre_quant_scale",) if part.endswith(SMOOTHED) else ()))) for part in packed)
+    return listed([
+        reading.gap(f"{part.removesuffix('.weight')}.{suffix}")
+        for part, suffixes in wanted for suffix in suffixes
+        if suffix not in reading.fates.beside.get(part, ())
+    ])  # fmt: skip
+
+
+RULES.row("trtllm-excluded", "refused", "packed projections do not fit a linear that a pattern excludes (ModelOpt "
+          "writes model*), or that quantized_layers does not list",
+          QUANT, "read", clash("excluded", "words", "packed"))  # fmt: skip
+RULES.row("trtllm-not-excluded", "refused", "a linear that no pattern excludes by its module name is built quantized, "
+          "and a plain tensor has no scales for it", QUANT, "inferred", clash("not excluded"))  # fmt: skip
+RULES.row("trtllm-torn", "refused", "projections that are joined into one linear are quantized together or not at all",
+          LINEAR, "read", clash("torn"))  # fmt: skip
+
+
+@RULES.add("trtllm-joined-scales", "refused", "joined NVFP4 and W4A8_AWQ weights must have one weight_scale_2 and one "
+           "input_scale: an assertion", LINEAR, "read")  # fmt: skip
+def _joined_scales(reading: Reading) -> str | None:
+    codes = ("joined-weight-scales", "joined-input-scales")
+    return listed([told for code in codes if (told := checks.joined(code, "U8", "I8")(reading))])
+
+
+LATENT = ("q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj")
+"""MLA projections that the DeepSeek loader copies by hand."""
+
+
+@RULES.add("trtllm-latent-quantized", "refused", "q_a, kv_a and kv_b are copied by hand and must be unquantized",
+           MLA, "read")  # fmt: skip
+def _latent_quantized(reading: Reading) -> str | None:
+    if not reading.mla or not reading.truth.quantization or checks.modelopt_algorithm(reading) == "FP8_BLOCK_SCALES":
+        return None
+    names = {name: f"layers.0.self_attn.{name}.weight" for name in LATENT}
+    return listed([name for name, canonical in names.items() if not reading.stored_plain(canonical)])
+
+
+RULES.row("trtllm-packed-undeclared", "refused", "packed weights need hf_quant_config.json or quantization_config",
+          MODEL_CONFIG, "read", checks.undeclared_packed)  # fmt: skip

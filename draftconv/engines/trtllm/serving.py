@@ -1,0 +1,77 @@
+"""The command and the file that serve a drafter with TensorRT-LLM."""
+
+from __future__ import annotations
+
+from draftconv.drafter.facts import Gqa, Taps
+from draftconv.engines.base import EngineSpec
+from draftconv.engines.serving import (
+    LOOPBACK,
+    ServeCommand,
+    Start,
+    Yaml,
+    layers_to_capture,
+    remote_code_note,
+    yaml_text,
+)
+from draftconv.errors import UsageError
+
+SERVE_FILE = "serve.yaml"
+INT4_TARGETS = frozenset({"moonshotai/Kimi-K2.5", "moonshotai/Kimi-K2.6"})
+"""Targets whose weights are INT4 of compressed-tensors, which _torch/model_config.py (008e0af8) raises for."""
+
+
+def command(start: Start, spec: EngineSpec) -> ServeCommand:
+    _refuse_revisions(start)
+    old = spec.before(1, 3)
+    settings: dict[str, Yaml] = {
+        **({} if start.alone else {"speculative_config": _speculative(start, old)}),
+        "enable_iter_perf_stats": True,  # acceptance statistics on /metrics
+    }
+    argv = ["trtllm-serve", start.model, "--host", LOOPBACK, "--backend", "pytorch"]
+    argv += ["--tp_size", str(start.tensor_parallel)]
+    if start.target.remote_code:
+        argv.append("--trust_remote_code")
+    argv += ["--extra_llm_api_options" if old else "--config", SERVE_FILE]
+    return ServeCommand(tuple(argv), {SERVE_FILE: yaml_text(settings)}, tuple(_notes(start, spec)))
+
+
+def _refuse_revisions(start: Start) -> None:
+    """Raises UsageError for a revision on the Hub: speculative_config has no key for one."""
+    drafter = None if start.alone else start.revision
+    for repository, revision in ((start.model, start.model_revision), (start.directory, drafter)):
+        if revision is not None:
+            raise UsageError(
+                f"TensorRT-LLM cannot be told revision {revision} of {repository}",
+                why="it would take what is newest on the Hub",
+                cure=f"name the directory that this writes: hf download {repository} --revision {revision} "
+                "--local-dir DIR",
+            )
+
+
+def _speculative(start: Start, old: bool) -> dict[str, Yaml]:
+    speculative: dict[str, Yaml] = {
+        "decoding_type": "Eagle" if old else "Eagle3",
+        "max_draft_len": start.drafts,
+        "speculative_model_dir": start.directory,
+    }
+    layers = layers_to_capture(start)
+    if layers is not None:
+        speculative["eagle3_layers_to_capture"] = layers
+    return speculative
+
+
+def _notes(start: Start, spec: EngineSpec) -> list[str]:
+    facts, target = start.facts, start.target
+    notes = list(remote_code_note(target, "--trust_remote_code"))
+    if start.model in INT4_TARGETS:
+        notes.append(f"TensorRT-LLM does not read the INT4 weights of {start.model}: give --target a model in NVFP4 or "
+                     "FP8, such as kimi-k2.6-nvfp4")  # fmt: skip
+    if facts.eagle == "3.1":
+        notes.append("EAGLE-3.1 needs a TensorRT-LLM of 2026-06 or later, the 1.3 line (PR 14988)")
+    if isinstance(facts.attention, Gqa) and target.family == "deepseek":
+        notes.append("a Llama-style drafter beside an MLA target is not proven here: an MLA drafter is the safe pair")
+    if facts.boundaries is Taps.DEFAULT:
+        notes.append("no eagle3_layers_to_capture: the drafter was trained on the default triple")
+    if spec.before(1, 3):
+        notes.append("names must be midlayer.*: `draftconv convert --to trtllm` writes them")
+    return notes

