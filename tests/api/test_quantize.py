@@ -119,14 +119,19 @@ def test_every_cell_is_written_and_read_rightly_or_refused(
             assert refusal.why, spec
             assert "--recipe " in refusal.cure, spec
             continue
-        form = (parse_engine(spec).name, found.deployment.format, found.deployment.style, found.deployment.scheme)
+        form = (
+            parse_engine(spec).name,
+            found.decided.deployment.format,
+            found.decided.deployment.style,
+            found.decided.deployment.scheme,
+        )
         if form not in outputs:
             outputs[form] = tmp_path / f"out-{len(outputs)}"
             found.write(outputs[form])
             assert verify(outputs[form], quantized.source(name), target=target).passed
-            assert found.deviations.keys() == set(found.selection.quantized)
+            assert found.decided.deviations.keys() == set(found.decided.selection.quantized)
             if spec.startswith("trtllm"):
-                names_every_module(outputs[form], len(found.selection.quantized))
+                names_every_module(outputs[form], len(found.decided.selection.quantized))
         seen = inspect(outputs[form], [spec], target=target)
         assert [verdict.status for verdict in seen.verdicts] == ["loads"], spec
         assert not [problem for problem in seen.problems if problem.severity == "error"], spec
@@ -171,7 +176,7 @@ def test_every_format_that_a_recipe_may_name_is_written_and_read_rightly_or_refu
         except Refused as refusal:
             assert "has no form on" in str(refusal), spec
             continue
-        assert found.deployment.format == form
+        assert found.decided.deployment.format == form
         out = tmp_path / (spec or "wide").replace(":", "-")
         found.write(out)
         assert verify(out, quantized.source(name), target=target).passed
@@ -190,13 +195,13 @@ def test_every_recipe_is_written_for_nobody_in_particular(
     """With one record, every tensor that is kept has the bits of its source, and every other one is its codes."""
     out = tmp_path / "out"
     done = quantized.write(out, name, recipe, trace=recorded(quantized.family(name), count=2, length=8))
-    assert not done.deployments
+    assert not done.decided.deployments
     source, found = quantized.read(quantized.source(name), name), quantized.read(out, name)
     stored = find_stored(found)
-    assert stored.format.id == done.deployment.format
-    assert {f"{module}{WEIGHT}" for module in stored.modules} == set(done.selection.quantized)
+    assert stored.format.id == done.decided.deployment.format
+    assert {f"{module}{WEIGHT}" for module in stored.modules} == set(done.decided.selection.quantized)
     for tensor, ref in source.tensors.items():
-        if tensor not in done.selection.quantized:
+        if tensor not in done.decided.selection.quantized:
             assert (found.tensors[tensor].dtype, found.tensors[tensor].read()) == (ref.dtype, ref.read()), tensor
     scheme = find_recipe(recipe).scheme.weights
     if not scheme.whole:
@@ -205,8 +210,8 @@ def test_every_recipe_is_written_for_nobody_in_particular(
             held = stored.load(module).quantized
             assert torch.equal(held.codes.view(torch.uint8), wanted.codes.view(torch.uint8)), module
             assert torch.equal(held.scale.float(), wanted.scale.float()), module
-    assert set(done.deviations) == set(done.selection.quantized)
-    assert 0 < max(deviation.relative for deviation in done.deviations.values()) < 0.2
+    assert set(done.decided.deviations) == set(done.decided.selection.quantized)
+    assert 0 < max(deviation.relative for deviation in done.decided.deviations.values()) < 0.2
 
 
 @pytest.mark.parametrize("recipe", ["quark-w4a8", "w4a8", "fp8", "w4a16-awq"])
@@ -226,7 +231,7 @@ def test_a_dry_look_reads_no_trace_and_writes_nothing(tmp_path: Path) -> None:
     found = prepare(quantized.source(REDUCED), quantized.options(REDUCED, "w4a16", "vllm:b200"))
     assert isinstance(found, Quantization)
     assert found.conversion.plan.total_bytes < 3_000_000
-    assert found.deployments["vllm@0.33.0:b200"].executed.startswith("4-bit storage")
+    assert found.decided.deployments["vllm@0.33.0:b200"].executed.startswith("4-bit storage")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -253,8 +258,8 @@ def test_the_nearest_recipe_is_named() -> None:
 def test_16_bit_activations_have_to_be_allowed() -> None:
     assert "--allow-a16" in refused(LLAMA, "w4a8", "sglang:b200").cure
     found = prepare(quantized.source(LLAMA), quantized.options(LLAMA, "w4a8", "sglang:b200", allow_a16=True))
-    assert found.deployment.scheme.inputs is None
-    assert "activations stay in 16 bits" in " ".join(found.deployment.notes)
+    assert found.decided.deployment.scheme.inputs is None
+    assert "activations stay in 16 bits" in " ".join(found.decided.deployment.notes)
 
 
 @pytest.mark.parametrize("engine", ["vllm:b200", "sglang:h200"])
@@ -319,8 +324,8 @@ def test_sizes_without_a_kernel_are_refused_per_rank(engine: str, recipe: str, t
 
 def test_sizes_with_another_kernel_are_told() -> None:
     found = prepare(quantized.source(LLAMA), quantized.options(LLAMA, "w4a16", "vllm:h200", tp=4))
-    assert any("Marlin is used instead" in fault for fault in found.faults)
-    assert prepare(quantized.source(LLAMA), quantized.options(LLAMA, "w4a16", "vllm:b200")).faults == ()
+    assert any("Marlin is used instead" in fault for fault in found.decided.faults)
+    assert prepare(quantized.source(LLAMA), quantized.options(LLAMA, "w4a16", "vllm:b200")).decided.faults == ()
 
 
 # ── static scales ──────────────────────────────────────────────────────────────────
@@ -615,8 +620,8 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(text.replace("exclude: [", 'exclude: ["*.o_proj", '))
     done = quantize(quantized.source(LLAMA), tmp_path / "out", quantized.options(LLAMA, str(mine), "vllm:b200"))
-    assert done.recipe.name == "mine"
-    assert done.selection.kept["layers.0.self_attn.o_proj.weight"] == "*.o_proj"
+    assert done.decided.recipe.name == "mine"
+    assert done.decided.selection.kept["layers.0.self_attn.o_proj.weight"] == "*.o_proj"
     stored = find_stored(quantized.read(tmp_path / "out", LLAMA))
     assert "layers.0.self_attn.o_proj" not in stored.modules
     assert any("o_proj" in entry for entry in stored.declared.ignore)
