@@ -29,9 +29,9 @@ from draftconv.conversion.passes import run_passes
 from draftconv.conversion.passes.base import Context
 from draftconv.conversion.planned import judge, named_quantization, spell_config
 from draftconv.conversion.provenance import FILE, OURS, read_provenance
-from draftconv.conversion.quantized import Told, told_of
 from draftconv.conversion.record import completed, make_record, sealed
 from draftconv.conversion.request import Request
+from draftconv.conversion.told import Told, told_of
 from draftconv.conversion.weights import decide_weights
 from draftconv.conversion.work import Change, Work, start
 from draftconv.drafter.checks import VALUES, Findings

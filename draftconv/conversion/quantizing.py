@@ -14,7 +14,7 @@ from draftconv.conversion.calibration import Calibration, calibrate
 from draftconv.conversion.form import Form, spelled
 from draftconv.conversion.options import QuantizeOptions
 from draftconv.conversion.request import Request
-from draftconv.conversion.rounding import Rounding, decide
+from draftconv.conversion.rounding import Rounding, decide_rounding
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec, parse_engine
@@ -119,7 +119,7 @@ def decide_quantizing(drafter: Drafter, target: Target | None, asked: Asked) -> 
     refuse_heads(recipe, selection)
     faults = tuple(_slower(specs, deployment, drafter, selection, options.tp))
     _refuse_uncalibrated(deployment, options)
-    rounding = decide(options.backend, recipe, deployment, options.calibrate, options.device)
+    rounding = decide_rounding(options.backend, recipe, deployment, options.calibrate, options.device)
     deployment = replace(deployment, scheme=rounding.scheme)
     form = _form(deployment, drafter, selection, specs, target)
     calibration = calibrate(drafter, stored, selection, rounding, options.calibrate)
@@ -193,23 +193,13 @@ def _one(deployments: Mapping[str, Deployment]) -> Deployment:
 
 
 def _form(
-    deployment: Deployment,
-    drafter: Drafter,
-    selection: Selection,
-    specs: Sequence[EngineSpec],
-    target: Target | None,
+    deployment: Deployment, drafter: Drafter, selection: Selection, specs: Sequence[EngineSpec], target: Target | None
 ) -> Form:
     from draftconv.quantization.formats import formats
 
     facts, kept, quantized = drafter.facts, selection.kept, selection.quantized
     ignore, listed = spelled(deployment.format, facts, kept, quantized, specs, target)
-    return Form(
-        formats()[deployment.format],
-        deployment.style,
-        deployment.scheme,
-        ignore,
-        listed,
-    )
+    return Form(formats()[deployment.format], deployment.style, deployment.scheme, ignore, listed)
 
 
 def _refuse_uncalibrated(deployment: Deployment, options: QuantizeOptions) -> None:

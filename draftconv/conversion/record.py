@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 def make_record(
-    conversion: Conversion,
-    options: ConvertOptions,
-    target: Target | None,
-    provenance: Provenance | None,
+    conversion: Conversion, options: ConvertOptions, target: Target | None, provenance: Provenance | None
 ) -> dict[str, object]:
     """The record of a conversion: no times, hosts or absolute paths, so equal inputs give equal bytes.
 

@@ -22,16 +22,16 @@ from draftconv.conversion.passes.base import Context, Pass
 from draftconv.conversion.work import Work
 
 PASSES = (
-    Pass("dequantize", dequantize.run),  # a repair finds floats where they are wanted
+    Pass("dequantize", dequantize.run),  # first, so that every other pass sees floats
     Pass("repair", repair.run),
-    Pass("limits", limits.run),
+    Pass("limits", limits.run),  # after repairs, which may mend what a layout cannot express
     Pass("embedding", embedding.run),
     Pass("vocabulary", vocabulary.run),
     Pass("biases", biases.run),
     Pass("dtype", dtype.run),
     Pass("positions", positions.run),
-    Pass("repack", repack.run),
-    Pass("quantize", quantize.run),  # weights that are computed can be neither cast nor permuted
+    Pass("repack", repack.run),  # last: parts of quantized weights can be neither cast nor permuted
+    Pass("quantize", quantize.run),
 )
 
 
