@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+import torch
 
 from draftconv.api.convert import ConvertOptions
 from draftconv.api.quantize import Quantization, QuantizeOptions, quantize
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target, find_target
+from draftconv.quantization.grids import dequantize
+from draftconv.quantization.reading import find_stored
 from tests import opening
 from tests.reference.test_fixtures import DATA
 
@@ -41,3 +48,37 @@ def write(out: Path, name: str, recipe: str, *engines: str, trace: Path | None =
 
 def read(path: Path, name: str) -> Drafter:
     return opening.read(path, target=target(name))
+
+
+def names_every_module(out: Path, quantized: int) -> None:
+    """TensorRT-LLM takes what is listed for quantized, in both of the files that its releases read, and never fc."""
+    legacy = json.loads((out / "hf_quant_config.json").read_text())["quantization"]
+    entry = json.loads((out / "config.json").read_text())["quantization_config"]
+    for section, exclusions in ((legacy, "exclude_modules"), (entry, "ignore")):
+        assert section["quant_algo"] == "MIXED_PRECISION"
+        assert len(section["quantized_layers"]) == quantized
+        assert all(module.startswith("model.midlayer.") for module in section["quantized_layers"])
+        assert {"model.fc", "lm_head"} <= set(section[exclusions])
+
+
+def floats_of(path: Path, name: str) -> dict[str, torch.Tensor]:
+    """Every quantized weight as the floats that it stands for, by module."""
+    stored = find_stored(read(path, name))
+    return {module: dequantize(stored.load(module).quantized) for module in stored.modules}
+
+
+Written = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """`written(name, recipe, *engines)`: a quantized fixture, written once and never changed."""
+    root = tmp_path_factory.mktemp("quantized")
+
+    def once(name: str, recipe: str, *engines: str) -> Path:
+        out = root / "-".join((name, recipe, *engines)).replace(":", "-")
+        if not out.exists():
+            write(out, name, recipe, *engines)
+        return out
+
+    return once

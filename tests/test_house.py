@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "engines": {*BASE, "quantization"},
     "traces": {*BASE, "reference"},
     "report": {*BASE, "layouts", "reference", "quantization"},
-    "conversion": {*BASE, "layouts", "engines", "reference", "quantization", "traces"},
+    "conversion": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay"},
     "replay": {*BASE, "layouts", "reference", "quantization", "traces", "report"},
     "live": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
 }

@@ -130,18 +130,18 @@ def remedy(found: Inspection) -> ConvertOptions | None:
     that an engine does not read are offered in another format first, and as floats where none will do.
     """
     from draftconv.conversion.options import ConvertOptions
-    from draftconv.conversion.plan import UNDECLARED_INTEGERS, plan_drafter
-    from draftconv.conversion.repairs import REPAIRS, WITH_PATH
+    from draftconv.conversion.passes.repair import errors, mendable
+    from draftconv.conversion.plan import plan_drafter
+    from draftconv.conversion.request import Request
 
     if found.drafter.readings:
         return None  # a person has to say first which of them is right
     quantized = found.drafter.facts.quantization is not None
-    settled = {UNDECLARED_INTEGERS} if quantized else set()
-    broken = [p.code for p in found.problems if p.severity == "error" and p.code not in settled]
+    broken = [problem.code for problem in errors(found.problems, quantized=quantized)]
     failing = [
         verdict.spec.name for verdict in found.verdicts if verdict.status != "loads" or broken or found.misdeclared
     ]
-    if not failing or not set(broken) <= REPAIRS.keys() - WITH_PATH:
+    if not failing or not mendable(broken):
         return None
     if quantized and (found.weights is None or found.weights.format is None or found.drafter.checkpoint.path is None):
         return None  # a plan reads the weights, which on the Hub would be fetched first
@@ -151,7 +151,7 @@ def remedy(found: Inspection) -> ConvertOptions | None:
         for rest in _ways(found) if quantized else [ConvertOptions()]:
             options = replace(rest, to=to, repairs=tuple(dict.fromkeys(broken)), card=False)
             try:
-                plan_drafter(found.drafter, findings, found.target, options, engines=engines)
+                plan_drafter(found.drafter, findings, found.target, Request(options, engines))
             except DraftconvError:
                 continue
             return options

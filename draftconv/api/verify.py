@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
-from draftconv.conversion.packing import ACTIVATIONS, DEQUANTIZED
 from draftconv.conversion.provenance import FILE, Provenance, Way, read_provenance
-from draftconv.conversion.quantized import recorded_weights
-from draftconv.conversion.work import MAPS, content_hash, copy_of, output_blocks
+from draftconv.conversion.told import recorded_weights
+from draftconv.conversion.work import ACTIVATIONS, DEQUANTIZED, MAPS, content_hash, copy_of, output_blocks
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import Facts, Taps
 from draftconv.drafter.joined import joined_values

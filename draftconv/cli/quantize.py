@@ -14,6 +14,7 @@ from draftconv.cli.options import accept_option, command_line, format_option, re
 from draftconv.quantization.oracles import BACKENDS, BackendName
 
 if TYPE_CHECKING:
+    from draftconv.conversion.quantizing import Quantizing
     from draftconv.conversion.rounding import Rounding
     from draftconv.quantization.deviation import Deviation
 
@@ -124,10 +125,10 @@ def _show(found: Quantization, out: Path, *, written: bool) -> None:
     from draftconv.cli import output
 
     screen = output.console()
-    screen.print(output.card(f"Recipe {found.recipe.name}", _card(found)))
+    screen.print(output.card(f"Recipe {found.decided.recipe.name}", _card(found.decided)))
     if written:
         screen.print(_table(found))
-    for line in (*found.faults, *_warnings(found), *(_outliers(found.deviations) if written else ())):
+    for line in (*found.decided.faults, *_warnings(found), *(_outliers(found.decided.deviations) if written else ())):
         screen.print(output.text(f"Warning: {line}", "yellow"))
     before, after = _sizes(found)
     verb = f"Wrote {out}" if written else "Nothing written: would write"
@@ -139,20 +140,21 @@ def _warnings(found: Quantization) -> list[str]:
     return [f"{p.code}: {p.detail}" for p in found.conversion.warnings if not p.kind.reading]
 
 
-def _card(found: Quantization) -> list[tuple[str, object]]:
+def _card(decided: Quantizing) -> list[tuple[str, object]]:
+    quantized, kept = decided.selection.quantized, decided.selection.kept
     rows: list[tuple[str, object]] = [
-        ("scheme", found.deployment.scheme),
-        ("format", _format(found)),
-        *_rounding(found.rounding),
-        *_again(found),
-        ("quantized", f"{len(found.selection.quantized)} weights: {', '.join(map(_short, found.selection.quantized))}"),
-        ("kept", ", ".join(f"{_short(name)} ({why})" for name, why in found.selection.kept.items())),
+        ("scheme", decided.deployment.scheme),
+        ("format", _format(decided)),
+        *_rounding(decided.rounding),
+        *_again(decided),
+        ("quantized", f"{len(quantized)} weights: {', '.join(map(_short, quantized))}"),
+        ("kept", ", ".join(f"{_short(name)} ({why})" for name, why in kept.items())),
     ]
-    for name, deployment in found.deployments.items():
+    for name, deployment in decided.deployments.items():
         rows.append((name, f"runs as {deployment.executed} [{deployment.evidence}: {deployment.source}]"))
         rows += [("", note) for note in deployment.notes]
-    if not found.deployments:
-        rows += [("", note) for note in found.deployment.notes]
+    if not decided.deployments:
+        rows += [("", note) for note in decided.deployment.notes]
     return rows
 
 
@@ -161,22 +163,22 @@ def _rounding(rounding: Rounding) -> list[tuple[str, object]]:
     return [*told, *(("", note) for note in rounding.notes)]
 
 
-def _again(found: Quantization) -> list[tuple[str, object]]:
+def _again(decided: Quantizing) -> list[tuple[str, object]]:
     """What a person has to know of a source that was quantized already."""
-    if found.stored is None:
+    if decided.stored is None:
         return []
     told: list[tuple[str, object]] = [
-        ("source", f"quantized already, as {found.stored.title}"),
+        ("source", f"quantized already, as {decided.stored.title}"),
         ("", "errors of both roundings add up: those below are of the second, against what the source held"),
     ]
-    if found.unpacked:
-        told.append(("floats again", f"{', '.join(map(_short, found.unpacked))} (in {found.stored.dtype})"))
-    return told + [("", finding) for finding in found.conversion.findings]
+    if decided.unpacked:
+        told.append(("floats again", f"{', '.join(map(_short, decided.unpacked))} (in {decided.stored.dtype})"))
+    return told + [("", finding) for finding in decided.stored.findings]
 
 
-def _format(found: Quantization) -> str:
-    style = f", style {found.deployment.style}" if found.deployment.style else ""
-    return f"{found.deployment.format}{style}"
+def _format(decided: Quantizing) -> str:
+    style = f", style {decided.deployment.style}" if decided.deployment.style else ""
+    return f"{decided.deployment.format}{style}"
 
 
 def _short(name: str) -> str:
@@ -187,12 +189,13 @@ def _table(found: Quantization) -> object:
     from draftconv.cli import output
     from draftconv.quantization.deviation import total
 
-    bytes_of, scheme = _bytes(found), found.deployment.scheme.weights.title
+    decided = found.decided
+    bytes_of, scheme = _bytes(found), decided.deployment.scheme.weights.title
     rows = [
         (_short(name), scheme, each.relative, f"{each.row}: {_percent(each.worst)}", each.largest, *bytes_of[name])
-        for name, each in ((name, found.deviations[name]) for name in found.selection.quantized)
+        for name, each in ((name, decided.deviations[name]) for name in decided.selection.quantized)
     ]
-    whole, (before, after) = total(found.deviations), _summed(bytes_of)
+    whole, (before, after) = total(decided.deviations), _summed(bytes_of)
     rows.append(("total", "", whole.relative, _percent(whole.worst), whole.largest, before, after))
     columns = ("weight", "scheme", "relative error", "worst row", "largest error", "before", "after")
     cells = (
@@ -220,10 +223,11 @@ def _bytes(found: Quantization) -> dict[str, tuple[int, int]]:
     for name, tensor in found.conversion.work.tensors.items():
         module = name.rpartition(".")[0]
         after[module] = after.get(module, 0) + tensor.nbytes
-    source, stored = found.conversion.drafter.tensors, found.stored.modules if found.stored else {}
+    decided, source = found.decided, found.conversion.drafter.tensors
+    stored = decided.stored.modules if decided.stored else {}
     found_in = {
         name: stored[_short(name)].values() if _short(name) in stored else (source[name],)
-        for name in found.selection.quantized
+        for name in decided.selection.quantized
     }
     return {name: (sum(ref.nbytes for ref in refs), after[_short(name)]) for name, refs in found_in.items()}
 
@@ -248,25 +252,26 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
     from draftconv.layouts.readings import reading_json
     from draftconv.quantization.deviation import total
 
+    decided = found.decided
     before, after = _sizes(found)
-    bytes_of, scheme = _bytes(found), str(found.deployment.scheme.weights)
-    deviations = found.deviations if written else {}
+    bytes_of, scheme = _bytes(found), str(decided.deployment.scheme.weights)
+    deviations = decided.deviations if written else {}
     weights_before, weights_after = _summed(bytes_of)
     return {
         "written": written,
-        "recipe": found.recipe.name,
-        "scheme": str(found.deployment.scheme),
-        "format": found.deployment.format,
-        "style": found.deployment.style,
+        "recipe": decided.recipe.name,
+        "scheme": str(decided.deployment.scheme),
+        "format": decided.deployment.format,
+        "style": decided.deployment.style,
         "backend": {
-            "name": found.rounding.backend,
-            "package": found.rounding.package,
-            "notes": list(found.rounding.notes),
+            "name": decided.rounding.backend,
+            "package": decided.rounding.package,
+            "notes": list(decided.rounding.notes),
         },
-        "source": {"quantized": found.stored.title, "findings": list(found.conversion.findings)}
-        if found.stored
+        "source": {"quantized": decided.stored.title, "findings": list(found.conversion.findings)}
+        if decided.stored
         else None,
-        "floats_again": list(found.unpacked),
+        "floats_again": list(decided.unpacked),
         "engines": [
             {
                 "engine": name,
@@ -275,19 +280,19 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
                 "source": deployment.source,
                 "notes": list(deployment.notes),
             }
-            for name, deployment in found.deployments.items()
+            for name, deployment in decided.deployments.items()
         ],
         "reading": reading_json(found.conversion.drafter),
-        "warnings": [*found.faults, *_warnings(found), *_outliers(deviations)],
+        "warnings": [*decided.faults, *_warnings(found), *_outliers(deviations)],
         "verdicts": [verdict_json(verdict) for verdict in found.conversion.verdicts],
         "quantized": [
             {"name": name, "scheme": scheme, "bytes_before": bytes_of[name][0], "bytes_after": bytes_of[name][1]}
             | (asdict(deviations[name]) if name in deviations else {})
-            for name in found.selection.quantized
+            for name in decided.selection.quantized
         ],
         "total": {"bytes_before": weights_before, "bytes_after": weights_after}
         | (asdict(total(deviations)) if deviations else {}),
-        "kept": dict(found.selection.kept),
+        "kept": dict(decided.selection.kept),
         "bytes_before": before,
         "bytes_after": after,
         "peak_memory": found.conversion.plan.peak_memory,

@@ -17,7 +17,7 @@ from draftconv.layouts import layouts
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from draftconv.conversion.quantized import Told
+    from draftconv.conversion.told import Told
     from draftconv.quantization.deviation import Total
 
 

@@ -1,11 +1,19 @@
-"""Everything that a person may say of a conversion."""
+"""Everything that a person may say of a conversion, and of a quantization."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
-from draftconv.conversion import passes
+from draftconv.errors import UsageError
 from draftconv.layouts.readings import Said
+from draftconv.quantization.oracles import BackendName
+
+Embed = Literal["keep", "drop", "from-target"]
+DTYPES: Mapping[str, str] = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
+"""`--dtype` → as safetensors spells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class ConvertOptions:
     target_layers: int | None = None
     aux_convention: str | None = None
     accept_detected: bool = False
-    embed: passes.Embed = "keep"
+    embed: Embed = "keep"
     force: bool = False
     dtype: str | None = None
     max_positions: int | None = None
@@ -57,3 +65,40 @@ class ConvertOptions:
     def said(self) -> Said:
         """How the source is to be read."""
         return Said(self.source, self.aux_convention, self.accept_detected)
+
+    @property
+    def float_dtype(self) -> str | None:
+        """`dtype`, as safetensors spells it.
+
+        Raises:
+            UsageError: unknown dtype.
+        """
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise UsageError(f"--dtype {self.dtype}: unknown", why=f"known: {', '.join(DTYPES)}")
+        return None if self.dtype is None else DTYPES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeOptions:
+    """Everything that decides a quantized output.
+
+    Attributes:
+        recipe: a shipped one by name, or the path of a YAML file.
+        engines: as `ENGINE[@VERSION][:HARDWARE]`; none writes the form that most engines read.
+        allow_a16: leave activations in 16 bits where an engine has no form of the recipe otherwise.
+        tp: ranks of tensor parallelism, for the sizes that the engines' kernels take.
+        calibrate: a trace, for recipes with static activation scales.
+        backend: who rounds the weights. `device`: where torch rounds them.
+        requantize: take a source that is quantized already.
+        convert: how everything else is converted; its `to` follows from `engines`.
+    """
+
+    recipe: str
+    engines: tuple[str, ...] = ()
+    allow_a16: bool = False
+    tp: int = 1
+    calibrate: Path | None = None
+    backend: BackendName = "native"
+    device: str = "cpu"
+    requantize: bool = False
+    convert: ConvertOptions = field(default_factory=ConvertOptions)

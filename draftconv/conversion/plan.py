@@ -1,6 +1,6 @@
 """A conversion on its way from a drafter to a plan that can be shown or written.
 
-    read → repairs → passes → spell → check as the engine would → plan → (execute)
+    read → what becomes of quantized weights → passes → spell → check as the engine would → plan → (execute)
 
 Everything before `execute` touches headers, config.json and the small vocabulary maps
 only (and tables that an option compares or takes from elsewhere), so a dry run shows the
@@ -9,10 +9,9 @@ whole result, and a refused conversion has written nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from draftconv.checkpoint import (
     FLOATS,
@@ -25,29 +24,26 @@ from draftconv.checkpoint import (
     local_path,
 )
 from draftconv.checkpoint.staging import refuse_occupied, refuse_same
-from draftconv.conversion import packing, passes
 from draftconv.conversion.options import ConvertOptions
+from draftconv.conversion.passes import run_passes
+from draftconv.conversion.passes.base import Context
 from draftconv.conversion.planned import judge, named_quantization, spell_config
-from draftconv.conversion.provenance import FILE, OURS, Way, read_provenance
+from draftconv.conversion.provenance import FILE, OURS, read_provenance
 from draftconv.conversion.record import completed, make_record, sealed
-from draftconv.conversion.repairs import repair
+from draftconv.conversion.request import Request
+from draftconv.conversion.told import Told, told_of
+from draftconv.conversion.weights import decide_weights
 from draftconv.conversion.work import Change, Work, start
 from draftconv.drafter.checks import VALUES, Findings
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.joined import CODES, joined_values
+from draftconv.drafter.joined import CODES
 from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target
-from draftconv.drafter.tensors import expected
-from draftconv.engines import ENGINES, EngineSpec, Verdict, parse_engine
-from draftconv.engines.kernels import usual_style
-from draftconv.errors import Refused, UsageError
+from draftconv.engines import Verdict, parse_engine
+from draftconv.errors import UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, Writer
 from draftconv.layouts.spelling import spell
-
-if TYPE_CHECKING:
-    from draftconv.conversion.quantized import Told
-    from draftconv.quantization.reading import Stored
 
 Progress = Callable[[int], None]
 
@@ -72,6 +68,8 @@ class Conversion:
     """Whether the output can be read in several ways too: a producer's own config.json that came back."""
     findings: tuple[str, ...] = ()
     """What of the source's quantized weights is not as its config.json says."""
+    told: Told | None = None
+    """What the record and the card tell of a quantization."""
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -103,64 +101,30 @@ def refuse_place(source: str | Path, out: str | Path, *, overwrite: bool = False
     refuse_occupied(Path(out), overwrite=overwrite, mark=OURS)
 
 
-def plan_drafter(
-    drafter: Drafter,
-    findings: Findings,
-    target: Target | None,
-    options: ConvertOptions,
-    *,
-    packer: Callable[[Work], Work] | None = None,
-    engines: Sequence[EngineSpec] = (),
-    told: Told | None = None,
-    again: tuple[Stored, Collection[str]] | None = None,
-) -> Conversion:
-    """As `plan_conversion`, for a drafter that has been read and checked already.
+def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, request: Request) -> Conversion:
+    """Decide and check the conversion of a drafter that has been read and checked.
 
-    Args:
-        packer: the last pass, which may quantize weights.
-        engines: who has to read quantized weights; floats are for those that the layout is for.
-        told: what the record and the card tell of a quantization.
-        again: the quantized weights of the source, and the names of those that `packer` quantizes again.
+    Raises:
+        Refused: the drafter has problems that nobody asked to repair, the layout or its engines
+            cannot express it, or nobody said what to do with its quantized weights.
+        UsageError: an option is missing or wrong. BadCheckpoint: quantized weights cannot be read.
     """
-    checkpoint = drafter.checkpoint
+    checkpoint, options = drafter.checkpoint, request.options
     found = layout(options.to)
     writer = writer_of(found, options.to)
-    codes = frozenset(problem.code for problem in findings.problems)
-    work = start(drafter)
-    joined = frozenset[str]()
-    if again is not None:
-        stored: Stored | None = again[0]
-        work = packing.taken_apart(work, *again)
-    elif (stored := _stored(drafter, options)) is not None:
-        if options.dequantize:
-            work = packing.dequantize(work, stored, passes.float_dtype(options.dtype))
-            work = work.with_facts("its weights were dequantized", quantization=None)
-        else:
-            floats, packed = packing.apart(stored, options.unpack)
-            packing.refuse_heads(packed)
-            work = packing.dequantize(work, floats, passes.float_dtype(options.dtype))
-            work = packing.without_quantized(work, packed)
-            joined = _joined(drafter, packed)
-            packer, engines = _repacking(packed, found, options, target, engines)
-    work, repaired = repair(work, options.repairs, codes)
-    # That undeclared integers are no floats is settled once they have been recognised.
-    settled = repaired | {UNDECLARED_INTEGERS} if stored is not None else repaired
-    _refuse_broken(findings.problems, settled, source=checkpoint.name)
-    _refuse_limits(work, writer)
+    weights = decide_weights(drafter, found, request)
     provenance = read_provenance(checkpoint)
     twins = (name for name, other in layouts().items() if other.twin == found.id)
     returning = provenance.since_layout(found.id, *twins) if provenance else None
-    work = _pass(work, writer, options, target, returning)
-    if packer is not None:
-        work = packer(work)
+    work = run_passes(start(drafter), Context(target, writer, options, findings, weights, returning))
 
     names = {name: spell(name, writer.spelling, work.facts.layers) for name in work.tensors}
     spelled = spell_config(work, found, writer, target, names, returning)
     config, metadata = spelled.config, spelled.metadata
     if work.packed is not None:
         work = named_quantization(work, spelled, names, target)
-    readers = engines if packer is not None else [parse_engine(name) for name in writer.serves]
-    verdicts = judge(work, readers, names, spelled, target, joined)
+    readers = weights.making.specs if weights.making else [parse_engine(name) for name in writer.serves]
+    verdicts = judge(work, readers, names, spelled, target, weights.joined)
     work = _declare_config(work, checkpoint.config, config)
     tensors = tuple(
         PlannedTensor(names[name], t.dtype, t.shape, t.operation) for name, t in sorted(work.tensors.items())
@@ -173,17 +137,18 @@ def plan_drafter(
         config=config,
         names=names,
         verdicts=verdicts,
-        warnings=_warnings(findings, spelled.left | STILL_THERE | joined),
+        warnings=_warnings(findings, spelled.left | STILL_THERE | weights.joined),
         not_made=findings.not_made if options.deep else _not_made(findings, tensors),
         reads=_reads(checkpoint, target, options),
         ambiguous="reading-doubtful" in spelled.left,
-        findings=stored.findings if stored else (),
+        findings=weights.stored.findings if weights.stored else (),
+        told=told_of(request.quantizing) if request.quantizing else None,
     )
-    record = make_record(conversion, options, target, provenance, told)
+    record = make_record(conversion, options, target, provenance)
 
     def last_files(hashes: Hashes) -> dict[str, Document]:
         whole = completed(record, planned, hashes)
-        card = {"README.md": _card(whole, work, target, told)} if options.card else {}
+        card = {"README.md": _card(whole, planned, target)} if options.card else {}
         return {FILE: sealed(whole, planned, card), **card}
 
     sidecars = work.packed.sidecars if work.packed else {}
@@ -192,10 +157,10 @@ def plan_drafter(
     return planned
 
 
-def _card(record: Mapping[str, object], work: Work, target: Target | None, told: Told | None) -> str:
+def _card(record: Mapping[str, object], conversion: Conversion, target: Target | None) -> str:
     from draftconv.conversion.card import model_card
 
-    return model_card(record, work.facts, target, told)
+    return model_card(record, conversion.work.facts, target, conversion.told)
 
 
 def writer_of(found: Layout, name: str) -> Writer:
@@ -227,101 +192,6 @@ def _reads(checkpoint: Checkpoint, target: Target | None, options: ConvertOption
     given = [path for _, _, path in (request.partition("=") for request in options.repairs) if path]
     found = [checkpoint.path, target.path if target else None, *map(local_path, given)]
     return tuple(path for path in found if path is not None)
-
-
-# ── refusals ───────────────────────────────────────────────────────────────────────
-
-
-def _stored(drafter: Drafter, options: ConvertOptions) -> Stored | None:
-    """The quantized weights of the source; None for one that has none.
-
-    Raises:
-        Refused: they are there and nobody said what to do with them, or no format that is known.
-        UsageError: an option is about quantized weights and there are none, or two contradict each other.
-    """
-    asked = [f"--{name}" for name in ("dequantize", "pack") if getattr(options, name)]
-    if options.unpack and not options.pack:
-        raise UsageError("--unpack belongs to --pack", cure="use --dequantize to write floats only")
-    if drafter.facts.quantization is None:
-        if asked:
-            raise UsageError(f"{asked[0]} is about quantized drafters, this one is not quantized")
-        if options.from_format:
-            raise UsageError("--from-format is about quantized drafters, this one is not quantized")
-        return None
-    if not asked:
-        raise Refused(
-            f"this drafter is quantized: {drafter.facts.quantization}",
-            why="its integers are packed for one engine's loader, and renaming them would not make another load them",
-            cure="add --pack compressed-pack to write the same integers for vLLM, or --dequantize to write floats",
-        )
-    if len(asked) > 1:
-        raise UsageError("--dequantize and --pack contradict each other", cure="give one of the two")
-    from draftconv.quantization.reading import find_stored
-
-    return find_stored(drafter, options.from_format)
-
-
-def _repacking(
-    stored: Stored, found: Layout, options: ConvertOptions, target: Target | None, engines: Sequence[EngineSpec]
-) -> tuple[Callable[[Work], Work], Sequence[EngineSpec]]:
-    """The last pass of a repack, and who has to read what comes of it.
-
-    Raises:
-        UsageError: no such format or style. Refused: it cannot hold the integers.
-    """
-    from draftconv.quantization.formats import find_format
-
-    form, style = find_format(str(options.pack))
-    specs = engines or ([parse_engine(found.id)] if found.id in ENGINES else [])
-    style = style or next((usual_style(spec.name, form.id) for spec in specs), None)
-    scheme, rounded = packing.same_integers(stored, form, lossy=options.allow_lossy)
-
-    def pack(work: Work) -> Work:
-        quantized = [f"{module}.weight" for module in stored.modules]
-        kept = [name for name in expected(work.facts) if name.endswith(".weight") and name not in quantized]
-        ignore, listed = packing.spelled(form.id, work.facts, kept, quantized, specs, target)
-        return packing.repack(work, stored, packing.Form(form, style, scheme, ignore, listed, rounded))
-
-    return pack, specs
-
-
-def _joined(drafter: Drafter, packed: Stored) -> frozenset[str]:
-    """Problems of the values beside joined weights that stay when these are repacked."""
-    kept = {name: ref for name, ref in drafter.companions.items() if name.rpartition(".")[0] in packed.modules}
-    return frozenset(problem.code for problem in joined_values(replace(drafter, companions=kept)))
-
-
-UNDECLARED_INTEGERS = "tensor-dtype"
-"""The problem that integers without a quantization_config are."""
-
-
-def _refuse_broken(problems: tuple[Problem, ...], repaired: frozenset[str], *, source: str) -> None:
-    broken = [problem for problem in problems if problem.severity == "error" and problem.code not in repaired]
-    if not broken:
-        return
-    first = broken[0]
-    others = f" (and {len(broken) - 1} more: {', '.join(sorted({p.code for p in broken[1:]}))})" if broken[1:] else ""
-    raise Refused(
-        f"{source}: {first.kind.title} [{first.code}]: {first.detail}{others}", why=first.kind.why, cure=first.kind.cure
-    )
-
-
-def _refuse_limits(work: Work, writer: Writer) -> None:
-    for limit in writer.refuses:
-        if limit.holds(work.facts):
-            raise Refused(limit.what, why=limit.why, cure=limit.cure)
-
-
-# ── passes ─────────────────────────────────────────────────────────────────────────
-
-
-def _pass(work: Work, writer: Writer, options: ConvertOptions, target: Target | None, returning: Way | None) -> Work:
-    work = passes.embedding(work, writer.spelling, options.embed, target, force=options.force)
-    work = passes.leave_embedding(work, writer.spelling, options.embed, target, force=options.force)
-    work = passes.vocabulary(work, writer.spelling, returning.order if returning else None)
-    work = passes.o_bias(work, writer.spelling)
-    work = passes.dtype(work, options.dtype)
-    return passes.positions(work, options.max_positions, target)
 
 
 def _declare_config(work: Work, source: Mapping[str, object], config: Mapping[str, object], path: str = "") -> Work:

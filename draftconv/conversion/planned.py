@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from draftconv.checkpoint import Checkpoint, Copy, Literal, MemoryFile, PlannedTensor, TensorRef
-from draftconv.conversion import passes
 from draftconv.conversion.provenance import Way
-from draftconv.conversion.work import MAPS, Work
+from draftconv.conversion.work import MAPS, Work, main_dtype
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import Target
@@ -54,7 +53,7 @@ def spell_config(
         boundaries=None if isinstance(boundaries, Taps) else boundaries,
         target=target,
         kept={key: work.drafter.config[key] for key in NEUTRAL_KEYS if _is_plain(work.drafter.config.get(key))},
-        dtype=TORCH_DTYPES[passes.main_dtype(work)],
+        dtype=TORCH_DTYPES[main_dtype(work)],
     )
     config = writer.config(writing) | {MARK: found.id}
     if work.packed is not None:

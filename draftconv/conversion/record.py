@@ -20,15 +20,10 @@ from draftconv.layouts.readings import readings_json
 if TYPE_CHECKING:
     from draftconv.conversion.options import ConvertOptions
     from draftconv.conversion.plan import Conversion
-    from draftconv.conversion.quantized import Told
 
 
 def make_record(
-    conversion: Conversion,
-    options: ConvertOptions,
-    target: Target | None,
-    provenance: Provenance | None,
-    told: Told | None,
+    conversion: Conversion, options: ConvertOptions, target: Target | None, provenance: Provenance | None
 ) -> dict[str, object]:
     """The record of a conversion: no times, hosts or absolute paths, so equal inputs give equal bytes.
 
@@ -40,7 +35,7 @@ def make_record(
     renamed: dict[str, list[str]] = {}
     for name in sorted(drafter.names.keys() & conversion.names.keys()):
         renamed.setdefault(drafter.names[name], []).append(conversion.names[name])
-    quantization = {"quantization": told.record} if told else {}
+    quantization = {"quantization": conversion.told.record} if conversion.told else {}
     return {
         "draftconv": draftconv.__version__,
         "format": FORMAT,

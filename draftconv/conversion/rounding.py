@@ -46,7 +46,7 @@ class Rounding:
     notes: tuple[str, ...] = ()
 
 
-def decide(name: str, recipe: Recipe, deployment: Deployment, trace: Path | None, device: str) -> Rounding:
+def decide_rounding(name: str, recipe: Recipe, deployment: Deployment, trace: Path | None, device: str) -> Rounding:
     """The rounding by one backend, its package imported.
 
     Args:

@@ -12,7 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal as OneOf
 
-from draftconv.checkpoint import Cast, Computed, Copy, Literal, PlannedTensor, Rows, TensorRef, nbytes, row_blocks
+from draftconv.checkpoint import (
+    FLOATS,
+    Cast,
+    Computed,
+    Copy,
+    Literal,
+    PlannedTensor,
+    Rows,
+    TensorRef,
+    nbytes,
+    row_blocks,
+)
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.vocabulary import VocabMap
@@ -22,6 +33,12 @@ BLOCK = 8 * 1024 * 1024
 """Source bytes held at a time."""
 
 MAPS = ("d2t", "t2d")
+ACTIVATIONS = "activations"
+"""What a record calls the rounding of inputs, which no fact of the drafter holds."""
+
+DEQUANTIZED = "dequantized from "
+"""How a record begins to tell of a weight that became floats again."""
+
 ChangeKind = OneOf["dropped", "added", "replaced", "requantized", "cast", "permuted", "repaired", "fact"]
 
 
@@ -103,6 +120,15 @@ def literal(name: str, dtype: str, shape: tuple[int, ...], data: bytes) -> Plann
 
 def zeros(name: str, dtype: str, shape: tuple[int, ...]) -> PlannedTensor:
     return literal(name, dtype, shape, bytes(nbytes(dtype, shape)))
+
+
+def main_dtype(work: Work) -> str:
+    """The dtype that holds most float bytes."""
+    sizes: dict[str, int] = {}
+    for tensor in work.tensors.values():
+        if tensor.dtype in FLOATS:
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.nbytes
+    return max(sizes, key=sizes.__getitem__)
 
 
 def cast_tensor(tensor: PlannedTensor, dtype: str) -> PlannedTensor:

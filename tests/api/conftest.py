@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny
+from tests.quantized import written as written
 from tests.traces.recorded import recorded as recorded
 
 Source = Callable[..., Path]

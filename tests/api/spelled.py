@@ -127,6 +127,11 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
 """`--to` → variant → words of the one reason for which it is refused, whoever trained it."""
 
 
+def start_for(to: str) -> str:
+    """ModelOpt takes only what it trained itself."""
+    return "modelopt-layers" if to == "modelopt" else "torchspec-native"
+
+
 def refusal(to: str, variant: str, facts: Facts) -> str | None:
     """Words of the reason for which a drafter of this variant is refused without a target; None when it converts."""
     if variant in REFUSED[to]:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftconv.api import quantize as quantizing
 from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.inspect import inspect
 from draftconv.api.quantize import prepare, quantize
+from draftconv.conversion import quantizing
 from draftconv.drafter.shipped import recipes as shipped
 from draftconv.engines import ENGINES
 from draftconv.engines.kernels import hardware_of
@@ -80,7 +80,7 @@ def test_a_drafter_without_a_head_has_none_to_keep(tmp_path: Path) -> None:
     save_file({k: v for k, v in load_file(plain).items() if k != HEAD}, plain, metadata={"format": "pt"})
     (tmp_path / "in" / "draftconv.json").unlink()
     options = quantized.options(LLAMA31, without("fp8", "lm_head", tmp_path), "vllm")
-    assert HEAD not in prepare(tmp_path / "in", options).selection.quantized
+    assert HEAD not in prepare(tmp_path / "in", options).decided.selection.quantized
 
 
 @pytest.mark.parametrize("name", [REDUCED, MLA31])
@@ -100,7 +100,7 @@ def test_a_quantized_head_is_not_packed_again_but_brought_back(
     floats = convert(source, tmp_path / "floats", ConvertOptions(to="vllm", dequantize=True, target=target))
     assert HEAD in floats.names
     options = quantized.options(name, "fp8", "vllm", requantize=True)
-    assert prepare(source, options).unpacked == (HEAD,)
+    assert prepare(source, options).decided.unpacked == (HEAD,)
     options = quantized.options(name, without("fp8", "lm_head", tmp_path), requantize=True)
     with pytest.raises(Refused, match="would quantize lm_head"):
         prepare(source, options)

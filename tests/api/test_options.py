@@ -1,4 +1,4 @@
-"""What `convert` is told: determinism, shards, casts, embeddings, positions, repairs, and what it refuses."""
+"""What `convert` is told: determinism, shards, the record, and what it refuses; passes have their own tests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from draftconv.api.convert import ConvertOptions, convert, plan_conversion, prep
 from draftconv.api.inspect import inspect
 from draftconv.api.verify import verify
 from draftconv.checkpoint import open_checkpoint
-from draftconv.errors import DraftconvError, NotADrafter, Refused, UsageError, WriteError
+from draftconv.errors import NotADrafter, Refused, UsageError, WriteError
 from tests import tiny
 from tests.api.conftest import Source
-from tests.api.spelled import WRITABLE, document, on_disk, refusal, rows, stored
+from tests.api.spelled import WRITABLE, document, on_disk, refusal, rows, start_for, stored
 from tests.tiny import Tensor
 
 
@@ -30,11 +30,6 @@ def contents(path: Path) -> dict[str, bytes]:
 
 def left_behind(path: Path) -> list[str]:
     return sorted(item.name for item in path.iterdir())
-
-
-def start_for(to: str) -> str:
-    """ModelOpt takes only what it trained itself."""
-    return "modelopt-layers" if to == "modelopt" else "torchspec-native"
 
 
 # ── the same input and options give the same bytes ─────────────────────────────────
@@ -92,132 +87,6 @@ def test_a_sharded_source_gives_the_same_weights(shards: int, source: Source, tm
     convert(source("torchspec-native", "reduced"), tmp_path / "one", ConvertOptions(to="sglang"))
     convert(source("torchspec-native", "reduced", shards=shards), tmp_path / "many", ConvertOptions(to="sglang"))
     assert on_disk(tmp_path / "one") == on_disk(tmp_path / "many")
-
-
-# ── casts ──────────────────────────────────────────────────────────────────────────
-
-NAMES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
-
-
-@pytest.mark.parametrize("variant", ["reduced", "mixed", "f16", "f32"])
-@pytest.mark.parametrize("dtype", NAMES)
-def test_floats_are_rounded_and_integers_are_not_touched(variant: str, dtype: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    calm = replace(tiny.VARIANTS[variant], awkward=False)
-    spelled = tiny.spell(calm, "torchspec-native")
-    path = spelled.write(tmp_path / "source")
-    convert(path, tmp_path / "out", ConvertOptions(to="torchspec", dtype=dtype))
-    found = on_disk(tmp_path / "out")
-    for name, tensor in spelled.tensors.items():
-        if tensor.dtype in ("I64", "BOOL"):
-            assert found[name] == tensor, name
-        else:
-            wanted = tiny.to_torch(tensor).to(tiny.TORCH[NAMES[dtype]])
-            assert found[name].dtype == NAMES[dtype]
-            assert found[name].data == wanted.contiguous().view(torch.uint8).numpy().tobytes(), name
-    config = document(tmp_path / "out", "config.json")
-    assert config["torch_dtype"] == tiny.NAMES[NAMES[dtype]]
-    assert verify(tmp_path / "out", path).passed
-
-
-def test_a_value_too_large_for_the_dtype_is_refused(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="F16 cannot hold"):
-        convert(source("torchspec-native", "llama"), tmp_path / "out", ConvertOptions(to="vllm", dtype="f16"))
-    assert left_behind(tmp_path) == []
-
-
-def test_int32_offsets_become_int64_and_say_so(tmp_path: Path) -> None:
-    spelled = tiny.spell("reduced", "torchspec-native")
-    spelled.put("d2t", tiny.integers(spelled.tensors["d2t"].numpy(), "I32"))
-    conversion = convert(spelled.write(tmp_path / "source"), tmp_path / "out", ConvertOptions(to="vllm"))
-    assert on_disk(tmp_path / "out")["d2t"] == tiny.build(tiny.VARIANTS["reduced"])["d2t"]
-    assert ("cast", "d2t") in {(change.kind, change.what) for change in conversion.changes}
-    assert verify(tmp_path / "out", tmp_path / "source").passed
-
-
-# ── embedding ──────────────────────────────────────────────────────────────────────
-
-
-def test_drop_needs_proof(source: Source, tmp_path: Path) -> None:
-    path = source("torchspec-native", "llama")
-    with pytest.raises(UsageError, match="needs the target's weights"):
-        convert(path, tmp_path / "out", ConvertOptions(to="vllm", embed="drop"))
-    other = tiny.floats("model.embed_tokens.weight", (tiny.VOCAB, 64), "BF16", seed=5)
-    strange = tiny.write_target(tmp_path / "strange", tables={"model.embed_tokens.weight": other})
-    with pytest.raises(Refused, match="is not the target's") as caught:
-        convert(path, tmp_path / "out", ConvertOptions(to="vllm", embed="drop", target=str(strange)))
-    assert "first in row 0" in caught.value.why
-    assert left_behind(tmp_path) == ["strange"]
-
-
-@pytest.mark.parametrize("force", [False, True])
-def test_drop_leaves_the_table_to_the_target(force: bool, source: Source, tmp_path: Path) -> None:
-    path = source("torchspec-native", "llama")
-    target = None if force else str(tiny.write_target(tmp_path / "target"))
-    conversion = convert(path, tmp_path / "out", ConvertOptions(to="vllm", embed="drop", force=force, target=target))
-    wanted = stored(tiny.spell("llama", "torchspec-native"), "vllm")
-    del wanted["embed_tokens.weight"]
-    assert on_disk(tmp_path / "out") == wanted
-    why = {change.what: change.why for change in conversion.changes}["embed_tokens.weight"]
-    assert why == ("dropped without proof (--force)" if force else "bit-equal to the table of target")
-    assert verify(tmp_path / "out", path).passed
-
-
-def test_the_targets_table_is_attached(source: Source, tmp_path: Path) -> None:
-    path = source("modelopt-layers", "llama")
-    target = tiny.write_target(tmp_path / "target")
-    options = ConvertOptions(to="vllm", embed="from-target", target=str(target))
-    conversion = convert(path, tmp_path / "out", options)
-    table = tiny.build(tiny.VARIANTS["llama"])["embed_tokens.weight"]
-    assert on_disk(tmp_path / "out")["embed_tokens.weight"] == table
-    assert conversion.drafter.facts.own_embedding is False
-    assert verify(tmp_path / "out", path).passed
-    made = document(tmp_path / "out", "draftconv.json")["made"]
-    assert made == {"embed_tokens.weight": hashlib.sha256(table.data).hexdigest()}
-
-
-@pytest.mark.parametrize(
-    ("to", "variant", "options", "reason"),
-    [
-        ("vllm", "llama", {}, "needs --target"),
-        ("vllm", "wide-target", {"target": "TARGET"}, "no embed_tokens of 160 x 64"),
-        ("modelopt", "llama", {"target": "TARGET"}, "never stores embed_tokens"),
-    ],
-)
-def test_a_table_that_cannot_be_attached_is_refused(
-    to: str, variant: str, options: dict[str, Any], reason: str, source: Source, tmp_path: Path
-) -> None:
-    target = tiny.write_target(tmp_path / "target", tiny.VARIANTS[variant])
-    chosen: dict[str, Any] = {key: str(target) for key in options}
-    with pytest.raises(DraftconvError, match=reason):
-        options_ = ConvertOptions(to=to, embed="from-target", **chosen)
-        convert(source(start_for(to), variant), tmp_path / "out", options_)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_wide_targets_table_is_not_dropped(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="not as wide"):
-        convert(source("torchspec-native", "wide-target"), tmp_path / "out",
-                ConvertOptions(to="vllm", embed="drop", force=True))  # fmt: skip
-
-
-# ── positions ──────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("asked", "target", "wanted"), [(None, None, 32768), (65536, None, 65536), (None, 262144, 262144),
-                                    (4096, 262144, 4096), (None, 8192, 32768)]
-)  # fmt: skip
-def test_positions(asked: int | None, target: int | None, wanted: int, source: Source, tmp_path: Path) -> None:
-    spec = str(tiny.write_target(tmp_path / "target", max_position_embeddings=target)) if target else None
-    path = source("torchspec-native", "llama")
-    options = ConvertOptions(to="torchspec", max_positions=asked, target=spec)
-    if asked and target and asked < target:
-        convert(path, tmp_path / "out", options)
-    else:
-        convert(path, tmp_path / "out", replace(options, to="vllm"))
-    assert document(tmp_path / "out", "config.json")["max_position_embeddings"] == wanted
-    assert verify(tmp_path / "out", path).passed
 
 
 # ── everything dropped is listed ───────────────────────────────────────────────────
@@ -457,155 +326,6 @@ def test_a_bad_value_that_is_copied_is_left_to_inspect(tmp_path: Path) -> None:
     assert on_disk(tmp_path / "out")["norm.weight"] == spelled.tensors["norm.weight"]
 
 
-# ── repairs ────────────────────────────────────────────────────────────────────────
-
-
-def repaired(spelled: tiny.Spelled, tmp_path: Path, *codes: str, to: str = "vllm") -> dict[str, Tensor]:
-    """Refused without the repair, healthy with it, declared, and verified."""
-    path = spelled.write(tmp_path / "source")
-    bare = [code.partition("=")[0] for code in codes]
-    problems = {problem.code: problem.severity for problem in inspect(path).problems}
-    assert set(bare) <= problems.keys()
-    if any(problems[code] == "error" for code in bare):
-        with pytest.raises(Refused):
-            convert(path, tmp_path / "out", ConvertOptions(to=to))
-        assert not (tmp_path / "out").exists()
-    convert(path, tmp_path / "out", ConvertOptions(to=to, repairs=codes))
-    after = {problem.code for problem in inspect(tmp_path / "out", deep=True).problems}
-    assert not after & set(bare)
-    assert not [p for p in inspect(tmp_path / "out", deep=True).problems if p.severity == "error"]
-    found = verify(tmp_path / "out", path)
-    assert found.passed, found
-    return on_disk(tmp_path / "out")
-
-
-@pytest.mark.parametrize("to", ["vllm", "torchspec"])
-def test_repair_absolute_d2t(to: str, tmp_path: Path) -> None:
-    spelled = tiny.spell("reduced", "torchspec-native")
-    healthy = dict(spelled.tensors)
-    spelled.put("d2t", tiny.integers(tiny.ASCENDING))
-    found = repaired(spelled, tmp_path, "d2t-absolute", to=to)
-    assert found["d2t"] == healthy["d2t"]
-    assert found["lm_head.weight"] == healthy["lm_head.weight"]
-    assert found.get("t2d", healthy["t2d"]) == healthy["t2d"]
-
-
-def test_repair_absolute_d2t_in_frequency_order(tmp_path: Path) -> None:
-    spelled = tiny.spell("frequency", "modelopt-layers")
-    healthy = dict(spelled.tensors)
-    spelled.put("d2t", tiny.integers(tiny.FREQUENCY))
-    assert repaired(spelled, tmp_path, "d2t-absolute") == {
-        name.replace("layers.0.", "midlayer."): tensor for name, tensor in healthy.items()
-    }
-
-
-def test_repair_t2d(tmp_path: Path) -> None:
-    spelled = tiny.spell("reduced", "torchspec-native")
-    healthy = spelled.tensors["t2d"]
-    mask = bytearray(healthy.data)
-    mask[3] = 1
-    spelled.put("t2d", Tensor("BOOL", healthy.shape, bytes(mask)))
-    assert repaired(spelled, tmp_path, "d2t-t2d-mismatch", to="torchspec")["t2d"] == healthy
-
-
-@pytest.mark.parametrize("dtype", ["F32", "BF16"])
-def test_repair_float_d2t(dtype: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    spelled = tiny.spell("reduced", "torchspec-native")
-    healthy = spelled.tensors["d2t"]
-    floats = torch.tensor(healthy.numpy()).to(tiny.TORCH[dtype])
-    spelled.put("d2t", Tensor(dtype, healthy.shape, floats.view(torch.uint8).numpy().tobytes()))
-    assert repaired(spelled, tmp_path, "d2t-dtype")["d2t"] == healthy
-
-
-def test_rounded_offsets_are_not_repaired(tmp_path: Path) -> None:
-    """Offsets above 256 in BF16, no t2d to confirm them: whole numbers, but nobody knows whether the right ones."""
-    torch = pytest.importorskip("torch")
-    ids = (0, 1, 600, 601, 602)
-    base = tiny.VARIANTS["llama"]
-    facts = replace(base.facts, vocab=700, draft_vocab=len(ids), vocab_order="ascending")
-    spelled = tiny.spell(replace(base, facts=facts, ids=ids), "modelopt-layers")
-    floats = torch.tensor(spelled.tensors["d2t"].numpy()).to(torch.bfloat16)
-    spelled.put("d2t", Tensor("BF16", (len(ids),), floats.view(torch.uint8).numpy().tobytes()))
-    with pytest.raises(Refused):
-        convert(spelled.write(tmp_path / "source"), tmp_path / "out",
-                ConvertOptions(to="vllm", repairs=("d2t-dtype",)))  # fmt: skip
-
-
-def pruned_by_offset() -> tuple[tiny.Spelled, tiny.Spelled]:
-    """TorchSpec's bug: rows of the full head taken at d2t instead of arange + d2t."""
-    full, pruned = tiny.spell("llama", "torchspec-native"), tiny.spell("reduced", "torchspec-native")
-    offsets = [int(offset) for offset in pruned.tensors["d2t"].numpy()]
-    head = full.tensors["lm_head.weight"]
-    size = len(head.data) // head.shape[0]
-    data = b"".join(head.data[o * size : (o + 1) * size] for o in offsets)
-    pruned.put("lm_head.weight", Tensor(head.dtype, (len(offsets), head.shape[1]), data))
-    return full, pruned
-
-
-def test_repair_a_head_pruned_by_offset(tmp_path: Path) -> None:
-    full, pruned = pruned_by_offset()
-    whole = full.write(tmp_path / "unpruned")
-    found = repaired(pruned, tmp_path, f"head-pruned-by-offset={whole}")
-    head = full.tensors["lm_head.weight"]
-    size = len(head.data) // head.shape[0]
-    assert found["lm_head.weight"].data == b"".join(head.data[i * size : (i + 1) * size] for i in tiny.ASCENDING)
-    assert str(tmp_path) not in (tmp_path / "out" / "draftconv.json").read_text()
-
-
-def test_a_head_is_not_rebuilt_from_another_drafter(tmp_path: Path) -> None:
-    _, pruned = pruned_by_offset()
-    path = pruned.write(tmp_path / "source")
-    other = tiny.spell(replace(tiny.VARIANTS["llama"], seed=9), "torchspec-native").write(tmp_path / "other")
-    for spec, error in (("", UsageError), (f"={other}", Refused), (f"={path}", Refused)):
-        with pytest.raises(error):
-            convert(path, tmp_path / "out",
-                    ConvertOptions(to="vllm", repairs=(f"head-pruned-by-offset{spec}",)))  # fmt: skip
-
-
-@pytest.mark.parametrize(("variant", "flag"), [("fc-norm", "fc_norm"), ("norm-before-fc", "norm_before_fc")])
-def test_repair_a_missing_norm_flag(variant: str, flag: str, tmp_path: Path) -> None:
-    spelled = tiny.spell(variant, "speculators")
-    spelled.config[flag] = False
-    repaired(spelled, tmp_path, "norm-without-flag")
-    assert document(tmp_path / "out", "config.json")[flag] is True
-
-
-def test_repair_unexpected_tensors(tmp_path: Path) -> None:
-    spelled = tiny.spell("llama", "torchspec-native")
-    wanted = stored(spelled, "vllm")
-    spelled.tensors["midlayer.surprise.weight"] = tiny.floats("surprise", (4,), "BF16")
-    assert repaired(spelled, tmp_path, "tensor-unexpected") == wanted
-    dropped = {row["what"] for row in document(tmp_path / "out", "draftconv.json")["changes"]}
-    assert "midlayer.surprise.weight" in dropped
-
-
-def test_repair_an_injected_rope(tmp_path: Path) -> None:
-    spelled = tiny.spell("plain-rope", "modelopt-midlayer")
-    spelled.config["rope_scaling"] = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 2048}
-    repaired(spelled, tmp_path, "rope-injected")
-    assert "rope_scaling" not in document(tmp_path / "out", "config.json")
-
-
-@pytest.mark.parametrize("to", ["vllm", "torchspec"])
-def test_repair_a_double_norm(to: str, tmp_path: Path) -> None:
-    spelled = tiny.spell("llama", "modelopt-layers")
-    found = repaired(spelled, tmp_path, "double-norm", to=to)
-    prefix = "midlayer."
-    outer = spelled.tensors["layers.0.input_layernorm.weight"].numpy().astype(np.float64)
-    inner = spelled.tensors["layers.0.hidden_norm.weight"].numpy().astype(np.float64)
-    folded = outer * inner / np.sqrt((outer**2).mean())
-    got = found[f"{prefix}hidden_norm.weight"].numpy()
-    assert np.abs(got - folded).max() <= np.abs(folded).max() * 2**-8
-    assert found[f"{prefix}input_layernorm.weight"] == spelled.tensors["layers.0.input_layernorm.weight"]
-
-
-def test_two_repairs_at_once(tmp_path: Path) -> None:
-    spelled = tiny.spell("frequency", "modelopt-layers")
-    spelled.put("d2t", tiny.integers(tiny.FREQUENCY))
-    repaired(spelled, tmp_path, "d2t-absolute", "double-norm", to="torchspec")
-
-
 # ── options are one object ─────────────────────────────────────────────────────────
 
 
@@ -642,34 +362,3 @@ def test_deep_reads_what_would_be_copied(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not-finite"):
         convert(broken, tmp_path / "out", ConvertOptions(to="vllm", deep=True))
     assert not (tmp_path / "out").exists()
-
-
-def with_a_table(tmp_path: Path, target: str) -> Path:
-    """A drafter of ModelOpt's that went to TorchSpec and got the target's table there."""
-    path = tiny.spell("llama", "modelopt-layers").write(tmp_path / "trained")
-    convert(path, tmp_path / "source", ConvertOptions(to="torchspec", embed="from-target", target=target))
-    return tmp_path / "source"
-
-
-def test_modelopt_does_not_drop_a_table_that_differs(tmp_path: Path) -> None:
-    same = str(tiny.write_target(tmp_path / "same"))
-    source = with_a_table(tmp_path, same)
-    proven = convert(source, tmp_path / "proven", ConvertOptions(to="modelopt", target=same))
-    assert any("bit-equal" in change.why for change in proven.changes)
-    stored = on_disk(source)["embed_tokens.weight"]
-    other = {"model.embed_tokens.weight": tiny.floats("other", stored.shape, stored.dtype)}
-    target = str(tiny.write_target(tmp_path / "target", tables=other))
-    with pytest.raises(Refused, match="not the target's"):
-        convert(source, tmp_path / "out", ConvertOptions(to="modelopt", target=target))
-    convert(source, tmp_path / "forced", ConvertOptions(to="modelopt", target=target, force=True))
-    convert(source, str(tmp_path / "unknown"), ConvertOptions(to="modelopt"))
-
-
-def test_a_targets_config_is_enough_where_no_table_is_compared(tmp_path: Path) -> None:
-    target = tiny.write_target(tmp_path / "target")
-    source = with_a_table(tmp_path, str(target))
-    (target / "model.safetensors").unlink()
-    found = convert(source, tmp_path / "out", ConvertOptions(to="modelopt", target=str(target)))
-    assert any("not compared" in change.why for change in found.changes)
-    with pytest.raises(UsageError, match="needs the target's weights"):
-        convert(source, tmp_path / "other", ConvertOptions(to="vllm", embed="drop", target=str(target)))

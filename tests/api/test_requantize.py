@@ -76,8 +76,8 @@ def test_the_error_is_that_of_the_second_rounding(tmp_path: Path) -> None:
     twin = floats(held).bfloat16().float()
     mine = dequantize(find_stored(quantized.read(tmp_path / "out", REDUCED)).load(DOWN).quantized)
     wanted = float((mine - twin).norm() / twin.norm())
-    assert done.deviations[f"{DOWN}.weight"].relative == pytest.approx(wanted, rel=1e-4)
-    assert done.stored is not None
+    assert done.decided.deviations[f"{DOWN}.weight"].relative == pytest.approx(wanted, rel=1e-4)
+    assert done.decided.stored is not None
 
 
 def test_the_record_says_so_and_is_needed(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_the_seed_with_its_fc_packed(recipe: str, tmp_path: Path) -> None:
     path = seed(tmp_path, fc=True)
     options = QuantizeOptions(recipe, requantize=True)
     done = quantize(path, tmp_path / "out", options)
-    assert done.unpacked == ("fc.weight",)
+    assert done.decided.unpacked == ("fc.weight",)
     fc = open_checkpoint(tmp_path / "out").tensors["fc.weight"]
     assert fc.dtype == stored(path).dtype == "F16"
     made = torch.frombuffer(bytearray(fc.read()), dtype=torch.float16).reshape(fc.shape)

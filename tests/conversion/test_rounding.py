@@ -8,7 +8,7 @@ import pytest
 
 from draftconv.api.quantize import prepare
 from draftconv.conversion import rounding
-from draftconv.conversion.rounding import decide
+from draftconv.conversion.rounding import decide_rounding
 from draftconv.engines.kernels import widest
 from draftconv.errors import DraftconvError, Refused, UsageError
 from draftconv.quantization import grids
@@ -34,7 +34,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def decided(recipe: str, name: str, trace: Path | None = None) -> rounding.Rounding:
     found = find_recipe(recipe)
-    return decide(name, found, widest(found), trace, "cpu")
+    return decide_rounding(name, found, widest(found), trace, "cpu")
 
 
 def test_native_changes_nothing() -> None:
@@ -101,10 +101,10 @@ def test_only_awq_is_smoothed() -> None:
 def test_the_packages_round_on_a_cpu_only() -> None:
     recipe = find_recipe("quark-w4a8")
     with pytest.raises(UsageError, match="--backend quark on cuda"):
-        decide("quark", recipe, widest(recipe), None, "cuda")
+        decide_rounding("quark", recipe, widest(recipe), None, "cuda")
 
 
 def test_a_device_that_is_not_there_is_told_before_any_work() -> None:
     recipe = find_recipe("w4a16")
     with pytest.raises(UsageError, match="--device nowhere"):
-        decide("native", recipe, widest(recipe), None, "nowhere")
+        decide_rounding("native", recipe, widest(recipe), None, "nowhere")

@@ -191,7 +191,7 @@ def written(facts: Facts, name: str, target: Target | None = None) -> FakeView:
     wanted = {part: row.shape for part, row in expected(facts).items() if part not in OPTIONAL}
     attention = facts.attention
     if writer.spelling.o_bias and isinstance(attention, Gqa) and attention.qkv_bias:
-        # api/passes.py adds zeros where one flag builds all four biases.
+        # conversion/passes/biases.py adds zeros where one flag builds all four biases.
         wanted |= {f"layers.{i}.self_attn.o_proj.bias": (facts.hidden,) for i in range(facts.layers)}
     tensors = {
         spell(part, writer.spelling, facts.layers): Header("I64" if part == "d2t" else "BF16", shape)

@@ -57,7 +57,7 @@ def test_every_weight_is_found_and_is_the_source_quantized(recipe: str, tmp_path
     done = quantized.write(tmp_path / "out", NAME, recipe)
     found = find_stored(quantized.read(tmp_path / "out", NAME))
     assert (found.format.id, found.dtype) == (FORMATS[recipe], "BF16")
-    assert {f"{module}{WEIGHT}" for module in found.modules} == set(done.selection.quantized)
+    assert {f"{module}{WEIGHT}" for module in found.modules} == set(done.decided.selection.quantized)
     scheme, source = find_recipe(recipe).scheme, quantized.read(quantized.source(NAME), NAME)
     assert (found.declared.grid, found.declared.inputs) == (scheme.weights.grid, scheme.inputs)
     for module in found.modules:

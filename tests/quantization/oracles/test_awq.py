@@ -115,7 +115,7 @@ def test_smoothed_weights_err_less_on_real_inputs(
     larger = [module for module in smoothed if recipe == "w4a8-awq" or module not in joined]
     for module in larger:  # the inputs of o_proj are as they were
         assert smoothed[module] < 0.9 * plain[module] or module.endswith("o_proj"), module
-    told = " ".join(done.rounding.notes)
+    told = " ".join(done.decided.rounding.notes)
     assert "max/7 in place of mse" in told
     assert ("not smoothed: " in told) == (recipe == "w4a16-awq")
     factors = {module: stored(tmp_path / "smoothed").load(module).pre_quant_scale for module in smoothed}

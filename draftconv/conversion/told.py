@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.conversion.rounding import Rounding
 from draftconv.drafter.config import Config
-from draftconv.engines.kernels import Deployment
 from draftconv.errors import BadCheckpoint, UsageError
-from draftconv.quantization.exclusions import Selection
-from draftconv.quantization.recipes import Recipe
 from draftconv.quantization.scheme import GRIDS, RULES, InputScheme, Scheme, WeightScheme
 
 if TYPE_CHECKING:
+    from draftconv.conversion.quantizing import Quantizing
     from draftconv.quantization.deviation import Deviation
 
 
@@ -33,23 +30,19 @@ class Told:
     deviations: Mapping[str, Deviation]
 
 
-def quantization_record(
-    recipe: Recipe,
-    deployment: Deployment,
-    selection: Selection,
-    rounding: Rounding,
-    *,
-    engines: Sequence[str],
-    allow_a16: bool,
-    tp: int,
-    calibrate: Path | None,
-) -> dict[str, object]:
+def told_of(decided: Quantizing) -> Told:
+    """What is told of this quantization."""
+    return Told(_record(decided), str(decided.deployment.scheme), decided.deviations)
+
+
+def _record(decided: Quantizing) -> dict[str, object]:
     """The recipe as its file holds it, what became of it here, and what static scales were measured on.
 
-    Args:
-        engines: as they were resolved, such as `vllm@0.33.0:b200`. `calibrate`: the trace of a recipe with
-            static scales; it is told by what it holds, not by where it lies.
+    Engines are told as they were resolved, such as `vllm@0.33.0:b200`; a trace by what it holds, not by where it lies.
     """
+    recipe, deployment, selection, rounding = decided.recipe, decided.deployment, decided.selection, decided.rounding
+    options = decided.asked.options
+    calibrate = options.calibrate
     inputs = deployment.scheme.inputs
     static = inputs is not None and not inputs.dynamic
     return {
@@ -59,9 +52,9 @@ def quantization_record(
         "scheme": _numbers(deployment.scheme),
         "format": deployment.format,
         "style": deployment.style,
-        "engines": list(engines),
-        "allow_a16": allow_a16,
-        "tp": tp,
+        "engines": list(decided.deployments),
+        "allow_a16": options.allow_a16,
+        "tp": options.tp,
         "backend": {"name": rounding.backend, "package": rounding.package, "smooths": rounding.smooths},
         "calibration": _calibration(calibrate) if (static or rounding.smooths) and calibrate is not None else None,
         "quantized": list(selection.quantized),

@@ -1,18 +1,20 @@
-"""Opt-in repairs: `convert --repair CODE[=PATH]`, one function per problem code.
+"""Mends what it was asked to, `convert --repair CODE[=PATH]`, and refuses what is broken still.
 
-A repair is never made silently: each declares what it changed, and `verify` lists it.
+One function per problem code. A repair is never made silently: each declares what it changed, and `verify` lists it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from draftconv.checkpoint import PlannedTensor, Rows, TensorRef, as_float32, open_checkpoint
+from draftconv.conversion.passes.base import Context
 from draftconv.conversion.work import Work, cast_tensor, literal, map_tensors
 from draftconv.drafter.facts import Rope
 from draftconv.drafter.names import sort_names
+from draftconv.drafter.problems import Problem
 from draftconv.drafter.tensors import expected
 from draftconv.drafter.vocabulary import VocabMap
 from draftconv.errors import Refused, UsageError
@@ -20,17 +22,17 @@ from draftconv.errors import Refused, UsageError
 Repair = Callable[[Work, str | None], Work]
 
 
-def repair(work: Work, requests: tuple[str, ...], found: frozenset[str]) -> tuple[Work, frozenset[str]]:
-    """Make the repairs asked for as `CODE` or `CODE=PATH`; return the codes that were mended.
-
-    `found` are the codes of all problems of this drafter.
+def run(work: Work, context: Context) -> Work:
+    """Make the repairs asked for.
 
     Raises:
         UsageError: unknown code, a missing or superfluous path, or a problem that is not there.
-        Refused: the repair is not possible on this drafter.
+        Refused: the repair is not possible on this drafter, or it has errors that nobody asked to mend.
     """
+    problems = context.findings.problems
+    found = frozenset(problem.code for problem in problems)
     made: set[str] = set()
-    for request in requests:
+    for request in context.options.repairs:
         code, _, path = request.partition("=")
         if code not in REPAIRS:
             raise UsageError(
@@ -46,7 +48,33 @@ def repair(work: Work, requests: tuple[str, ...], found: frozenset[str]) -> tupl
             )
         work = REPAIRS[code](work, path or None)
         made.add(code)
-    return work, frozenset(made)
+    _refuse(errors(problems, made, quantized=context.weights.stored is not None), work.drafter.checkpoint.name)
+    return work
+
+
+def errors(problems: Iterable[Problem], made: Collection[str] = (), *, quantized: bool) -> list[Problem]:
+    """The problems that keep a drafter from being converted.
+
+    Args:
+        made: codes that were mended. `quantized`: whether undeclared integers were recognised as weights.
+    """
+    settled = {*made, UNDECLARED_INTEGERS} if quantized else made
+    return [problem for problem in problems if problem.severity == "error" and problem.code not in settled]
+
+
+def mendable(codes: Iterable[str]) -> bool:
+    """Whether these problems can be mended without another file."""
+    return set(codes) <= REPAIRS.keys() - WITH_PATH
+
+
+def _refuse(broken: list[Problem], source: str) -> None:
+    if not broken:
+        return
+    first = broken[0]
+    others = f" (and {len(broken) - 1} more: {', '.join(sorted({p.code for p in broken[1:]}))})" if broken[1:] else ""
+    raise Refused(
+        f"{source}: {first.kind.title} [{first.code}]: {first.detail}{others}", why=first.kind.why, cure=first.kind.cure
+    )
 
 
 def _absolute_d2t(work: Work, _: str | None) -> Work:
@@ -164,6 +192,9 @@ def _fold_norm(work: Work, _: str | None) -> Work:
     work = work.put(tensor).declare("repaired", names[1], "input_layernorm folded in, an approximation")
     return work.with_facts("the first normalisation is folded into hidden_norm", double_norm=False)
 
+
+UNDECLARED_INTEGERS = "tensor-dtype"
+"""The problem that integers without a quantization_config are."""
 
 SAMPLED_ROWS = 256
 EXACT = {"BF16": 1 << 8, "F16": 1 << 11, "F32": 1 << 24, "F64": 1 << 53}

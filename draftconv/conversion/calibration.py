@@ -1,0 +1,108 @@
+"""What a recipe needs that is measured: the drafter is fed a trace, and what reaches its weights is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftconv.conversion.rounding import Rounding
+from draftconv.drafter.drafter import Drafter
+from draftconv.quantization.exclusions import WEIGHT, Selection, fused_with
+
+if TYPE_CHECKING:
+    from draftconv.quantization.grids import InputScales
+    from draftconv.quantization.reading import Stored
+    from draftconv.quantization.scheme import InputScheme, Scheme
+    from draftconv.quantization.weights import Smoothing
+    from draftconv.replay.replay import Arm
+    from draftconv.traces.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was measured on a trace.
+
+    Attributes:
+        scales: of static activations, by module. `smoothings`: of inputs, by weight.
+        notes: what is to be said of it.
+    """
+
+    scales: InputScales = field(default_factory=dict)
+    smoothings: Mapping[str, Smoothing] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def calibrate(
+    drafter: Drafter, stored: Stored | None, selection: Selection, rounding: Rounding, trace: Path | None
+) -> Calibration:
+    """Measure what this rounding needs; nothing where it needs nothing.
+
+    Args:
+        stored: quantized weights of the source.
+
+    Raises:
+        BadCheckpoint, Refused: the trace cannot be read, or the drafter cannot be fed it.
+    """
+    inputs = rounding.scheme.inputs
+    if trace is None:
+        return Calibration()
+    if rounding.smooths:
+        return _smoothed(drafter, stored, rounding.scheme, selection.quantized, trace)
+    if inputs is None or inputs.dynamic:
+        return Calibration()
+    return Calibration(_input_scales(drafter, inputs, selection.quantized, trace))
+
+
+def _input_scales(drafter: Drafter, inputs: InputScheme, quantized: Sequence[str], trace: Path) -> InputScales:
+    """Scales of static activations."""
+    from draftconv.quantization.grids import input_scale
+    from draftconv.replay.calibration import input_peaks
+
+    arm, requests = _fed(drafter, trace)
+    modules = [name.removesuffix(WEIGHT) for name in quantized]
+    peaks = input_peaks(arm, requests, arm.boundaries, modules)
+    return {module: input_scale(peak, inputs) for module, peak in peaks.items()}
+
+
+def _smoothed(
+    drafter: Drafter, stored: Stored | None, scheme: Scheme, quantized: Sequence[str], trace: Path
+) -> Calibration:
+    """What AWQ smooths the inputs of weights by, found when they are written; and what to say of it.
+
+    Source of what is left out: TensorRT-LLM `_torch/modules/linear.py`, 1.3.0rc at 00bbf71e; read.
+    """
+    from draftconv.quantization.oracles.modelopt import smoothing
+    from draftconv.quantization.weights import Again, Smoothing
+    from draftconv.replay.calibration import sampled_inputs
+
+    groups = dict.fromkeys(fused_with(name, quantized) for name in quantized)
+    joined = [name for group in groups if len(group) > 1 and scheme.inputs is None for name in group]
+    smooth = [group for group in groups if group[0] not in joined]
+    arm, requests = _fed(drafter, trace)
+    sampled = sampled_inputs(arm, requests, arm.boundaries, [group[0].removesuffix(WEIGHT) for group in smooth])
+    found: dict[str, Smoothing] = {}
+    for group in smooth:
+        inputs = sampled[group[0].removesuffix(WEIGHT)]
+        again = group[0].removesuffix(WEIGHT) in stored.modules if stored else False
+        refs = {name: Again(name, stored) if stored and again else drafter.tensors[name] for name in group}
+        found |= dict.fromkeys(group, Smoothing(refs, scheme, inputs.rows_NI, inputs.peak_I, smoothing))
+    notes = []
+    if sampled:
+        rows = max(len(inputs.rows_NI) for inputs in sampled.values())
+        notes += [f"inputs are smoothed by AWQ, found on {rows} rows of each that are spread over the trace"]
+    if joined:
+        modules = ", ".join(name.removesuffix(WEIGHT) for name in joined)
+        notes += [f"not smoothed: {modules}: beside 16-bit activations TensorRT-LLM drops the factors of what it joins"]
+    return Calibration(smoothings=found, notes=tuple(notes))
+
+
+def _fed(drafter: Drafter, directory: Path) -> tuple[Arm, Iterator[Request]]:
+    """The drafter and the requests of a trace, to be replayed for what its weights are fed."""
+    from draftconv.replay.arms import Loading, load_arm
+    from draftconv.traces.trace import open_trace
+
+    trace = open_trace(directory)
+    arm = load_arm(drafter.checkpoint.name, drafter, Loading(trace.table))
+    return arm, (trace.read(entry, arm.boundaries) for entry in trace.entries)

@@ -1,0 +1,46 @@
+"""From drafter to drafter: every pass, in the one order in which they are made.
+
+A pass is a module with `run`, told its `Context` and nothing else. It declares what it changed, reads no weights,
+and refuses what it cannot do; one that has nothing to do returns the work as it is.
+"""
+
+from __future__ import annotations
+
+from draftconv.conversion.passes import (
+    biases,
+    dequantize,
+    dtype,
+    embedding,
+    limits,
+    positions,
+    quantize,
+    repack,
+    repair,
+    vocabulary,
+)
+from draftconv.conversion.passes.base import Context, Pass
+from draftconv.conversion.work import Work
+
+PASSES = (
+    Pass("dequantize", dequantize.run),  # first, so that every other pass sees floats
+    Pass("repair", repair.run),
+    Pass("limits", limits.run),  # after repairs, which may mend what a layout cannot express
+    Pass("embedding", embedding.run),
+    Pass("vocabulary", vocabulary.run),
+    Pass("biases", biases.run),
+    Pass("dtype", dtype.run),
+    Pass("positions", positions.run),
+    Pass("repack", repack.run),  # last: parts of quantized weights can be neither cast nor permuted
+    Pass("quantize", quantize.run),
+)
+
+
+def run_passes(work: Work, context: Context) -> Work:
+    """The work after every pass.
+
+    Raises:
+        Refused, UsageError, BadCheckpoint: see the passes.
+    """
+    for each in PASSES:
+        work = each.run(work, context)
+    return work

@@ -1,0 +1,23 @@
+"""Casts float tensors."""
+
+from __future__ import annotations
+
+from draftconv.checkpoint import FLOATS
+from draftconv.conversion.passes.base import Context
+from draftconv.conversion.work import Work, cast_tensor
+
+
+def run(work: Work, context: Context) -> Work:
+    """Cast every float tensor; integers and masks never change.
+
+    Raises:
+        UsageError: unknown dtype.
+    """
+    wanted = context.options.float_dtype
+    if wanted is None:
+        return work
+    for tensor in list(work.tensors.values()):
+        if tensor.dtype in FLOATS and tensor.dtype != wanted:
+            work = work.put(cast_tensor(tensor, wanted))
+            work = work.declare("cast", tensor.name, f"{tensor.dtype} → {wanted}, rounded to nearest even")
+    return work

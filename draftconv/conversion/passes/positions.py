@@ -1,0 +1,16 @@
+"""Sets max_position_embeddings."""
+
+from __future__ import annotations
+
+from draftconv.conversion.passes.base import Context
+from draftconv.conversion.work import Work
+
+
+def run(work: Work, context: Context) -> Work:
+    """As asked, or raised to the target's."""
+    have, asked, target = work.facts.max_positions, context.options.max_positions, context.target
+    if asked is not None:
+        return work.with_facts("--max-positions", max_positions=asked)
+    if target and target.max_positions and (have is None or have < target.max_positions):
+        return work.with_facts(f"raised to that of {target.name}", max_positions=target.max_positions)
+    return work

@@ -1,0 +1,81 @@
+"""Rounds the weights that a recipe quantizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from draftconv.checkpoint import Copy
+from draftconv.conversion.form import declare_activations, put_computed
+from draftconv.conversion.passes.base import Context
+from draftconv.conversion.quantizing import Quantizing
+from draftconv.conversion.work import ChangeKind, Work
+from draftconv.errors import Refused
+from draftconv.quantization.exclusions import WEIGHT, fused_with
+
+if TYPE_CHECKING:
+    from draftconv.quantization.reading import Stored
+    from draftconv.quantization.weights import Floats
+
+
+def run(work: Work, context: Context) -> Work:
+    """Quantize what was decided on.
+
+    Raises:
+        Refused: a weight was changed by an earlier pass, or the format cannot hold one of this shape.
+    """
+    match context.weights.making:
+        case Quantizing() as decided:
+            return _quantized(work, decided)
+        case _:
+            return work
+
+
+def _quantized(work: Work, decided: Quantizing) -> Work:
+    from draftconv.quantization.weights import Again, Found, Quantize
+
+    form, rounding, calibration, stored = decided.form, decided.rounding, decided.calibration, decided.stored
+    sources = {name: _float_source(work, name, stored) for name in decided.selection.quantized}
+    found = Found()
+    for name, ref in sources.items():
+        module = name.removesuffix(WEIGHT)
+        computation = Quantize(
+            name,
+            ref,
+            form.scheme,
+            form.format,
+            form.style,
+            tuple(sources[other] for other in fused_with(name, sources)),
+            decided.deviations,
+            calibration.scales.get(module),
+            rounding.rounds,
+            rounding.block,
+            rounding.device,
+            calibration.smoothings.get(name),
+            found,
+        )
+        outputs, inputs = ref.shape
+        parts = form.format.parts((outputs, inputs), form.scheme, ref.dtype)
+        work = put_computed(work.without(name), module, parts, computation)
+        kind: ChangeKind = "requantized" if isinstance(ref, Again) else "replaced"
+        why = f"{decided.why}; inputs smoothed by AWQ" if name in calibration.smoothings else decided.why
+        work = work.declare(kind, name, why)
+    if stored is not None:
+        work = declare_activations(work, stored.declared.inputs, form)
+    return replace(work, packed=form.packed())
+
+
+def _float_source(work: Work, name: str, stored: Stored | None) -> Floats:
+    if stored is not None and name.removesuffix(WEIGHT) in stored.modules:
+        from draftconv.quantization.weights import Again
+
+        return Again(name, stored)
+    match work.tensors[name].operation:
+        case Copy(ref):
+            return ref
+        case _:
+            raise Refused(
+                f"{name} is changed before it is quantized",
+                why="its values would be rounded twice without a word",
+                cure="convert first, then quantize what came of it",
+            )

@@ -1,0 +1,50 @@
+"""Brings quantized weights into another format: the same integers and scales."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from draftconv.conversion.form import Form, declare_activations, put_computed, spelled
+from draftconv.conversion.passes.base import Context
+from draftconv.conversion.repacking import Repacking
+from draftconv.conversion.work import Work
+from draftconv.drafter.tensors import expected
+from draftconv.quantization.exclusions import WEIGHT
+
+
+def run(work: Work, context: Context) -> Work:
+    """Repack what was decided on. Scales are read, to know that they fit; codes are not.
+
+    Raises:
+        Refused: the format cannot hold them.
+        BadCheckpoint: the tensors of a weight do not fit each other.
+    """
+    match context.weights.making:
+        case Repacking() as decided:
+            kept = [name for name in expected(work.facts) if name.endswith(WEIGHT) and name not in decided.quantized]
+            ignore, listed = spelled(
+                decided.format.id, work.facts, kept, decided.quantized, decided.specs, context.target
+            )
+            form = Form(decided.format, decided.style, decided.scheme, ignore, listed)
+            return _repacked(work, decided, form)
+        case _:
+            return work
+
+
+def _repacked(work: Work, decided: Repacking, form: Form) -> Work:
+    from draftconv.quantization.repack import rounding
+    from draftconv.quantization.weights import Repack
+
+    stored = decided.stored
+    for module, parts in stored.modules.items():
+        group, weight_only = form.scheme.weights.group, form.scheme.inputs is None
+        computation = Repack(module, parts, stored, form.format, form.style, group, decided.rounded, weight_only)
+        weight = computation.outline()
+        foretold = form.format.parts(stored.shapes[module], form.scheme, weight.dtype)
+        work = put_computed(work, module, foretold, computation)
+        why = f"the same integers and scales as {form.format.title}"
+        if decided.rounded:
+            why += f", scales rounded to {weight.dtype}: values change by up to {rounding(weight.dtype):.2%}"
+        work = work.declare("replaced", f"{module}{WEIGHT}", why)
+    work = declare_activations(work, stored.declared.inputs, form, f": {form.format.title} cannot declare them")
+    return replace(work, packed=form.packed())

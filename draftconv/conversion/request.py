@@ -1,0 +1,27 @@
+"""What is asked of a conversion, whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from draftconv.conversion.options import ConvertOptions
+from draftconv.engines import EngineSpec
+
+if TYPE_CHECKING:
+    from draftconv.conversion.quantizing import Quantizing
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Options, and what they do not tell.
+
+    Attributes:
+        engines: who has to read quantized weights; floats are for those that the layout is for.
+        quantizing: a quantization that is decided; None rounds nothing.
+    """
+
+    options: ConvertOptions
+    engines: Sequence[EngineSpec] = ()
+    quantizing: Quantizing | None = None

@@ -1,0 +1,105 @@
+"""What becomes of quantized weights: those of the source, and those that a recipe makes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from draftconv.conversion.options import ConvertOptions
+from draftconv.conversion.quantizing import Quantizing
+from draftconv.conversion.repacking import Repacking, apart, decide_repacking, joined_faults, refuse_heads
+from draftconv.conversion.request import Request
+from draftconv.drafter.drafter import Drafter
+from draftconv.errors import Refused, UsageError
+from draftconv.layouts.base import Layout
+from draftconv.quantization.exclusions import WEIGHT
+
+if TYPE_CHECKING:
+    from draftconv.quantization.reading import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What is decided of quantized weights.
+
+    Attributes:
+        stored: all those of the source; None where it has none.
+        floats: those of them that become floats, of `dtype`; None is that of the drafter's other weights.
+        anew: those of them whose parts are taken away, because they are repacked or quantized again.
+        making: how quantized weights are made; None when the output has none.
+        joined: problems of the values beside joined weights that the output will have.
+    """
+
+    stored: Stored | None = None
+    floats: Stored | None = None
+    dtype: str | None = None
+    anew: Stored | None = None
+    making: Repacking | Quantizing | None = None
+    joined: frozenset[str] = frozenset()
+
+
+def decide_weights(drafter: Drafter, layout: Layout, request: Request) -> Weights:
+    """Decide what becomes of quantized weights, before anything is changed.
+
+    Raises:
+        Refused: they are there and nobody said what to do with them, no format is known or the one asked for
+            cannot hold them, or the head is among them.
+        UsageError: an option is about quantized weights and there are none, two contradict each other,
+            or no such format or weight.
+    """
+    options, quantizing = request.options, request.quantizing
+    if quantizing is not None and (stored := quantizing.stored) is not None:
+        floats, anew = _torn(stored, quantizing.selection.quantized)
+        return Weights(stored, floats, anew=anew, making=quantizing)
+    stored = _stored(drafter, options)
+    if stored is None:
+        return Weights(making=quantizing)
+    if options.dequantize:
+        return Weights(stored, stored, options.float_dtype)
+    floats, packed = apart(stored, options.unpack)
+    refuse_heads(packed)
+    return Weights(
+        stored,
+        floats,
+        dtype=options.float_dtype,
+        anew=packed,
+        joined=joined_faults(drafter, packed),
+        making=decide_repacking(packed, layout, options, request.engines),
+    )
+
+
+def _torn(stored: Stored, again: Collection[str]) -> tuple[Stored, Stored]:
+    """The weights that are not quantized again, and those that are."""
+    anew = {module: parts for module, parts in stored.modules.items() if f"{module}{WEIGHT}" in again}
+    rest = {module: parts for module, parts in stored.modules.items() if module not in anew}
+    return replace(stored, modules=rest), replace(stored, modules=anew)
+
+
+def _stored(drafter: Drafter, options: ConvertOptions) -> Stored | None:
+    """The quantized weights of the source; None for one that has none.
+
+    Raises:
+        Refused: they are there and nobody said what to do with them, or no format that is known.
+        UsageError: an option is about quantized weights and there are none, or two contradict each other.
+    """
+    asked = [f"--{name}" for name in ("dequantize", "pack") if getattr(options, name)]
+    if options.unpack and not options.pack:
+        raise UsageError("--unpack belongs to --pack", cure="use --dequantize to write floats only")
+    if drafter.facts.quantization is None:
+        if asked:
+            raise UsageError(f"{asked[0]} is about quantized drafters, this one is not quantized")
+        if options.from_format:
+            raise UsageError("--from-format is about quantized drafters, this one is not quantized")
+        return None
+    if not asked:
+        raise Refused(
+            f"this drafter is quantized: {drafter.facts.quantization}",
+            why="its integers are packed for one engine's loader, and renaming them would not make another load them",
+            cure="add --pack compressed-pack to write the same integers for vLLM, or --dequantize to write floats",
+        )
+    if len(asked) > 1:
+        raise UsageError("--dequantize and --pack contradict each other", cure="give one of the two")
+    from draftconv.quantization.reading import find_stored
+
+    return find_stored(drafter, options.from_format)
