@@ -75,13 +75,16 @@ def held_at_a_time() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def shrink(monkeypatch: pytest.MonkeyPatch) -> Shrink:
-    """`shrink(size)`: blocks of that many bytes everywhere, and a count of those that were gone through since."""
+    """`shrink(size)`: blocks of that many bytes everywhere, and a count of those that were gone through since.
+
+    A chunk that is copied at once has four of them.
+    """
 
     def blocks_of(size: int) -> Crossed:
         crossed: Crossed = Counter()
         for name, constant in held_at_a_time():
             module = import_module(name)
-            monkeypatch.setattr(module, constant, size if constant != "ROWS" else 3)
+            monkeypatch.setattr(module, constant, {"ROWS": 3, "COPY_CHUNK": 4 * size}.get(constant, size))
             if hasattr(module, "row_blocks"):
                 monkeypatch.setattr(module, "row_blocks", counting(name, size, crossed))
         monkeypatch.setitem(BLOCKS, "native", size)
