@@ -87,6 +87,10 @@ class EngineError(DraftconvError):
     """An engine that is not installed, does not answer, or refuses what it is asked."""
 
 
+class BadPlugin(DraftconvError):
+    """An installed package brings a layout or a format that cannot be used."""
+
+
 class NotReached(EngineError):
     """An engine that did not answer this time: nobody listens, the connection broke, it is late or overloaded."""
 

@@ -18,11 +18,12 @@ ROOT = Path(draftconv.__file__).parent
 BASE = {"errors", "checkpoint", "drafter"}
 MAY_IMPORT = {
     "errors": set[str](),
+    "plugins": {"errors"},
     "checkpoint": {"errors"},
     "drafter": {"errors", "checkpoint"},
-    "layouts": BASE,
+    "layouts": {*BASE, "plugins"},
     "reference": BASE,
-    "quantization": {*BASE, "reference"},
+    "quantization": {*BASE, "plugins", "reference"},
     "engines": {*BASE, "quantization"},
     "traces": {*BASE, "reference"},
     "report": {*BASE, "layouts", "reference", "quantization"},

@@ -9,8 +9,7 @@ no crash, a lower accept length (SGLang PR 25454: -0.10; vLLM PR 50170: 58.9 % â
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
 
 from draftconv.drafter.targets import Family
@@ -21,35 +20,6 @@ Reader = Literal["vllm", "sglang", "trtllm"]
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 """config.json's key for captured layers, at the top level or in `eagle_config`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIds:
-    """What one producer means by a layer id, and by writing none at all."""
-
-    convention: Convention | None
-    implied: bool
-    """No ids in the file mean the default triple (2, L//2, L-3)."""
-    source: str
-
-
-PRODUCERS: Mapping[str, ProducerIds] = {
-    "safeailab": ProducerIds("before", True, "SafeAILab/EAGLE traineagle3: before layers 2, L//2, L-3"),
-    "specforge": ProducerIds("after", True, "SpecForge 2026-08: hook on the output of layer n"),
-    "torchspec": ProducerIds("after", True, "TorchSpec 2026-04â€¦08: hook on the output of layer n"),
-    "torchspec-vllm": ProducerIds("before", True, "TorchSpec export for vLLM adds one for kimi_k2"),
-    "torchspec-vllm-unshifted": ProducerIds("after", True, "TorchSpec's vLLM export shifts kimi_k2 only"),
-    "modelopt": ProducerIds("after", True, "ModelOpt 0.29-0.47: hook on the output of layer n"),
-    "modelopt-megatron": ProducerIds("after", True, "ModelOpt Megatron: output of layer n"),
-    "speculators": ProducerIds("before", True, "speculators 0.9: Hugging Face hidden_states index"),
-    "angelslim": ProducerIds("after", True, "AngelSlim 2026-08: hook on the output of layer n"),
-    "automodel": ProducerIds("after", True, "Automodel 2026-08: default 1, L//2-1, L-4 after the layer"),
-    "quark": ProducerIds("after", False, "amd-quark 0.13: hidden_states[n + 1]; another default"),
-    "vllm": ProducerIds("before", True, "vLLM 0.33.0: ids are used as they are"),
-    "sglang": ProducerIds(None, True, "SGLang 0.5.23: depends on the target family"),
-    "trtllm": ProducerIds(None, True, "TensorRT-LLM keeps the ids in the serve YAML"),
-    "generic": ProducerIds(None, True, "no known producer's fingerprint, so `before` or `after` is unknown"),
-}  # fmt: skip
 
 
 def default_triple(layers: int, family: Family | None = None, reader: Reader | None = None) -> tuple[int, ...]:

@@ -393,7 +393,9 @@ def widest(recipe: Recipe) -> Deployment:
     for kernel in served:
         count[kernel.format, kernel.style] += sum(chip in kernel.chips for chip in CHIPS.values())
     unserved = recipe.format or DEFAULTS[recipe.scheme.weights.grid]
-    form, style = max(count, key=lambda key: count[key], default=(unserved, next(iter(FORMATS[unserved]), None)))
+    form, style = max(
+        count, key=lambda key: count[key], default=(unserved, next(iter(FORMATS.get(unserved, ())), None))
+    )
     chosen = [kernel for kernel in served if (kernel.format, kernel.style) == (form, style)]
     return Deployment(
         form,

@@ -1,4 +1,7 @@
-"""Layouts: one module per producer or engine spelling, found by being in this package."""
+"""Layouts: one module per producer or engine spelling, found by being in this package.
+
+Those of other packages come by the entry point `draftconv.layouts`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pkgutil
 
 from draftconv.errors import UsageError, did_you_mean
 from draftconv.layouts.base import Layout
+from draftconv.plugins import outside
 
 MARK = "_draftconv_layout"
 """config.json key that names the layout draftconv wrote; engines and trainers ignore it."""
@@ -15,10 +19,19 @@ MARK = "_draftconv_layout"
 
 @functools.cache
 def layouts() -> dict[str, Layout]:
-    """Every layout by id, in the order in which detection asks them."""
+    """Every layout by id, in the order in which detection asks them.
+
+    Raises:
+        BadPlugin: one of another package cannot be used.
+    """
     modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
     found: list[Layout] = [layout for module in modules for layout in getattr(module, "LAYOUTS", ())]
+    found += outside("draftconv.layouts", Layout, {name: layout for layout in found for name in _names(layout)}, _names)
     return {layout.id: layout for layout in sorted(found, key=lambda layout: layout.order)}
+
+
+def _names(layout: Layout) -> tuple[str, ...]:
+    return (layout.id, layout.alias) if layout.alias else (layout.id,)
 
 
 def layout(name: str) -> Layout:

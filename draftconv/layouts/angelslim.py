@@ -1,8 +1,10 @@
 """Tencent AngelSlim: `midlayer.`, both maps always, often the target's whole config copied."""
 
-from draftconv.layouts.base import Clue, Layout
+from draftconv.layouts.base import Clue, Layout, ProducerIds
 
 _NAMES = ("Eagle3LlamaForCausalLM", "CosyVoice3Eagle3LlamaForCausalLM")
+
+_IDS = ProducerIds("angelslim", "after", True, "AngelSlim 2026-08: hook on the output of layer n")
 
 LAYOUTS = (
     Layout(
@@ -19,7 +21,7 @@ LAYOUTS = (
                 ),
             ),
         ),
-        "angelslim",
+        _IDS,
         "Tencent/AngelSlim 2026-08-07",
     ),
 )

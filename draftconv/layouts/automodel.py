@@ -1,6 +1,8 @@
 """NVIDIA NeMo Automodel: everything but lm_head, d2t and t2d under `model.`."""
 
-from draftconv.layouts.base import Clue, Layout
+from draftconv.layouts.base import Clue, Layout, ProducerIds
+
+_IDS = ProducerIds("automodel", "after", True, "Automodel 2026-08: default 1, L//2-1, L-4 after the layer")
 
 LAYOUTS = (
     Layout(
@@ -20,7 +22,7 @@ LAYOUTS = (
                 ),
             ),
         ),
-        "automodel",
+        _IDS,
         "NVIDIA-NeMo/Automodel 2026-08-22",
         captures="either",
     ),

@@ -145,6 +145,31 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerIds:
+    """What one producer means by a layer id, and by writing none at all.
+
+    Attributes:
+        convention: None where its ids alone do not tell.
+        implied: no ids in the file mean the default triple (2, L//2, L-3).
+        served: SGLang's rule for the target's family says what they mean.
+    """
+
+    producer: str
+    convention: Convention | None
+    implied: bool
+    source: str
+    served: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IdChoice:
+    """Several meanings that ids of one layout have, of which a file shows which."""
+
+    rows: tuple[ProducerIds, ...]
+    choose: Callable[[Evidence], ProducerIds]
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """One spelling of a drafter on disk.
 
@@ -154,7 +179,7 @@ class Layout:
         alias: the short name that `--to` accepts.
         twin: the layout that writes this one's names, for a drafter that returns to it.
         norm_output: `final-norm` where the key means "apply the final norm" (SpecForge).
-        ids: row of `boundaries.PRODUCERS`, or a function choosing one from the evidence.
+        ids: what its layer ids mean.
         ids_at: where its ids stand, when config.json has others elsewhere and a person named the layout.
         captures: who collected the states: SGLang numbers the ids of DeepSeek/Kimi targets by its
             own rule, and trainers that may capture through it inherit that.
@@ -169,7 +194,7 @@ class Layout:
     order: int
     confidence: Confidence
     clues: tuple[Clue, ...] | None
-    ids: str | Callable[[Evidence], str]
+    ids: ProducerIds | IdChoice
     source: str
     norm_output: Literal["feedback", "final-norm"] = "feedback"
     double_norm: Callable[[Evidence], bool] = lambda _: False
@@ -181,6 +206,11 @@ class Layout:
     captures: Literal["itself", "sglang", "either"] = "itself"
     unmarked: tuple[Clue, ...] | None = None
 
-    def id_rule(self, evidence: Evidence) -> str:
-        """The row of `boundaries.PRODUCERS` that this file's ids follow."""
-        return self.ids if isinstance(self.ids, str) else self.ids(evidence)
+    @property
+    def id_rules(self) -> tuple[ProducerIds, ...]:
+        """Everything that its ids may mean."""
+        return self.ids.rows if isinstance(self.ids, IdChoice) else (self.ids,)
+
+    def id_rule(self, evidence: Evidence) -> ProducerIds:
+        """What the ids of this file mean."""
+        return self.ids.choose(evidence) if isinstance(self.ids, IdChoice) else self.ids

@@ -12,12 +12,14 @@ import re
 
 from draftconv.drafter.facts import Mla
 from draftconv.layouts import MARK
-from draftconv.layouts.base import Clue, Evidence, Layout, Refusal, Spelling, Writer, Writing
+from draftconv.layouts.base import Clue, Evidence, Layout, ProducerIds, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0, MIDLAYER, NO_EMBEDDING, NO_T2D, eagle_key
 from draftconv.layouts.emit import SWITCHES, after_ids, double_norm_mark, explicit_config, without
 from draftconv.layouts.limits import lacks
 
 _SOURCE = "NVIDIA/Model-Optimizer tags 0.35.0-0.46.0rc2 and HEAD 2026-08-21; 0.47.0 run"
+_IDS = ProducerIds("modelopt", "after", True, "ModelOpt 0.29-0.47: hook on the output of layer n")
+_MEGATRON_IDS = ProducerIds("modelopt-megatron", "after", True, "ModelOpt Megatron: output of layer n")
 _CURE = "convert to vllm or speculators"
 _UNWRITTEN = (
     "norm_before_fc", "norm_before_residual", "fc_norm", "norm_output", "rope_parameters", "rope_interleave",
@@ -72,18 +74,18 @@ LAYOUTS = (
         31,
         "likely",
         (_WRAPPED,),
-        "modelopt",
+        _IDS,
         _SOURCE,
         double_norm=_double_norm,
     ),
-    Layout("modelopt-megatron", "ModelOpt Megatron", 40, "likely", (_MEGATRON,), "modelopt-megatron", _SOURCE),
+    Layout("modelopt-megatron", "ModelOpt Megatron", 40, "likely", (_MEGATRON,), _MEGATRON_IDS, _SOURCE),
     Layout(
         "modelopt-layers",
         "ModelOpt 0.43 and later",
         60,
         "likely",
         (eagle_key("use_last_layernorm"), NO_EMBEDDING, NO_T2D, LAYERS_0),
-        "modelopt",
+        _IDS,
         _SOURCE,
         double_norm=_double_norm,
         alias="modelopt",
@@ -133,7 +135,7 @@ LAYOUTS = (
         61,
         "likely",
         (eagle_key("use_last_layernorm"), NO_EMBEDDING, NO_T2D, MIDLAYER),
-        "modelopt",
+        _IDS,
         _SOURCE,
         double_norm=_double_norm,
     ),

@@ -7,13 +7,17 @@ from typing import Literal
 from draftconv.drafter.boundaries import IDS, trtllm_ids, vllm_ids
 from draftconv.drafter.facts import Gqa
 from draftconv.layouts import MARK
-from draftconv.layouts.base import Clue, Layout, Refusal, Spelling, Writer, Writing
+from draftconv.layouts.base import Clue, IdChoice, Layout, ProducerIds, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.clues import BARE
 from draftconv.layouts.emit import eagle_section, explicit_config, nested_ids, nested_ids_if_any, top_ids
 from draftconv.layouts.limits import lacks
 
 _VLLM = "serve this drafter with vLLM"
 _VLLM_OR_TRT = "serve this drafter with vLLM or TensorRT-LLM"
+
+VLLM_IDS = ProducerIds("vllm", "before", True, "vLLM 0.33.0: ids are used as they are")
+SGLANG_IDS = ProducerIds("sglang", None, True, "SGLang 0.5.23: depends on the target family", served=True)
+TRTLLM_IDS = ProducerIds("trtllm", None, True, "TensorRT-LLM keeps the ids in the serve YAML")
 
 VLLM_LIMITS: tuple[Refusal, ...] = (
     *lacks(
@@ -97,7 +101,7 @@ def _engine(
     writer: Writer,
     source: str,
     *,
-    ids: str = "vllm",
+    ids: ProducerIds = VLLM_IDS,
     ids_at: Literal["top", "nested"] = "top",
     unmarked: tuple[Clue, ...] | None = None,
 ) -> Layout:
@@ -111,7 +115,10 @@ def _engine(
         0,
         "certain",
         None,
-        lambda e: "vllm" if e.config.has(MARK if ids_at == "nested" else IDS) else ids,
+        IdChoice(
+            tuple(dict.fromkeys((VLLM_IDS, ids))),
+            lambda e: VLLM_IDS if e.config.has(MARK if ids_at == "nested" else IDS) else ids,
+        ),
         source,
         writer=writer,
         ids_at=ids_at,
@@ -156,7 +163,7 @@ LAYOUTS = (
         "SGLang",
         Writer(Spelling(later_norm="hidden_norm"), _sglang_config, SGLANG_LIMITS, serves=("sglang",)),
         "SGLang 0.5.23 srt/models/{llama_eagle3,kimi_k25_eagle3}.py",
-        ids="sglang",
+        ids=SGLANG_IDS,
         ids_at="nested",
     ),
     _engine(
@@ -175,7 +182,7 @@ LAYOUTS = (
             serves=("trtllm",),
         ),
         "TensorRT-LLM 1.3.0rc (00679c66), _torch/models/modeling_speculative.py",
-        ids="trtllm",
+        ids=TRTLLM_IDS,
     ),
     _engine(
         "portable",
@@ -187,6 +194,6 @@ LAYOUTS = (
             serves=("vllm", "sglang", "trtllm"),
         ),
         "the one spelling that vLLM, SGLang and TensorRT-LLM read alike",
-        ids="sglang",
+        ids=SGLANG_IDS,
     ),
 )

@@ -6,8 +6,10 @@ norm; engines deliver the pre-norm stream.
 """
 
 from draftconv.drafter.boundaries import IDS
-from draftconv.layouts.base import Layout
+from draftconv.layouts.base import Layout, ProducerIds
 from draftconv.layouts.clues import LAYERS_0, key, no_key
+
+_IDS = ProducerIds("quark", "after", False, "amd-quark 0.13: hidden_states[n + 1]; another default")
 
 LAYOUTS = (
     Layout(
@@ -23,7 +25,7 @@ LAYOUTS = (
             no_key("eagle_config"),
             LAYERS_0,
         ),
-        "quark",
+        _IDS,
         "amd-quark 0.13 experimental/speculative_decoding",
         ids_at="top",
     ),

@@ -7,12 +7,13 @@ state fed back is always pre-norm; every engine reads the key the other way.
 from __future__ import annotations
 
 from draftconv.drafter.boundaries import IDS
-from draftconv.layouts.base import Clue, Layout, Spelling, Writer, Writing
+from draftconv.layouts.base import Clue, Layout, ProducerIds, Spelling, Writer, Writing
 from draftconv.layouts.clues import BOTH_MAPS, EMBEDDING, MIDLAYER, NO_EMBEDDING, architecture
 from draftconv.layouts.emit import after_ids, double_norm_mark, explicit_config, without
 from draftconv.layouts.limits import lacks
 
 _SOURCE = "sgl-project/SpecForge 2026-08-08 (run)"
+_IDS = ProducerIds("specforge", "after", True, "SpecForge 2026-08: hook on the output of layer n")
 _CURE = "convert to vllm or speculators"
 _NAMED = architecture("LlamaForCausalLMEagle3")
 _CLUES = (_NAMED, MIDLAYER, BOTH_MAPS)
@@ -38,7 +39,7 @@ LAYOUTS = (
         100,
         "likely",
         (*_CLUES, EMBEDDING),
-        "specforge",
+        _IDS,
         _SOURCE,
         norm_output="final-norm",
         captures="sglang",
@@ -63,7 +64,7 @@ LAYOUTS = (
         101,
         "likely",
         (*_CLUES, NO_EMBEDDING),
-        "specforge",
+        _IDS,
         _SOURCE,
         norm_output="final-norm",
         captures="sglang",

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Gqa
-from draftconv.layouts.base import Clue, Layout, Refusal, Spelling, Writer, Writing
+from draftconv.layouts.base import Clue, Layout, ProducerIds, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.emit import attention_keys, double_norm_mark, explicit_config, top_ids
 from draftconv.layouts.limits import lacks
 
@@ -76,6 +76,8 @@ def _config(writing: Writing) -> dict[str, object]:
     return config
 
 
+_IDS = ProducerIds("speculators", "before", True, "speculators 0.9: Hugging Face hidden_states index")
+
 LAYOUTS = (
     Layout(
         "speculators",
@@ -88,7 +90,7 @@ LAYOUTS = (
                 lambda e: e.config.text("speculators_model_type") == "eagle3",
             ),
         ),
-        "speculators",
+        _IDS,
         "vllm-project/speculators 0.9.0 (run)",
         flatten=_flatten,
         ids_at="top",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from draftconv.drafter.boundaries import IDS, PRODUCERS, Convention, default_triple, from_ids, sglang_convention
+from draftconv.drafter.boundaries import IDS, Convention, default_triple, from_ids, sglang_convention
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import FAMILIES, Family
@@ -56,7 +56,7 @@ class TapReader:
         return target.layers if target else self.config.size("target_num_hidden_layers")
 
     def _implied(self, aux: int) -> tuple[int, ...] | Taps:
-        rule = PRODUCERS[self.layout.id_rule(self.evidence)]
+        rule = self.layout.id_rule(self.evidence)
         target = self.hints.target
         if not rule.implied and not self.hints.aux_convention:
             self.notes.reasons["boundaries"] = f"no ids; {rule.source}"
@@ -101,10 +101,9 @@ class TapReader:
         """What the producer's ids mean, and why; None when only a person can tell."""
         if self.hints.aux_convention:
             return self.hints.aux_convention, f"--aux-convention {self.hints.aux_convention}"
-        name = self.layout.id_rule(self.evidence)
-        rule = PRODUCERS[name]
+        rule = self.layout.id_rule(self.evidence)
         ours = self.config.has(MARK)  # then the ids were written by this layout's own rule
-        if name == "sglang" or (self.layout.captures != "itself" and not ours):
+        if rule.served or (self.layout.captures != "itself" and not ours):
             served = sglang_convention(ids, self._family(), self._target_layers())
             if served is None:
                 return (

@@ -6,12 +6,15 @@ other model_type the ids stay in the native numbering (tools/convert_to_hf, 2026
 
 from __future__ import annotations
 
-from draftconv.layouts.base import Clue, Evidence, Layout, Spelling, Writer, Writing
+from draftconv.layouts.base import Clue, Evidence, IdChoice, Layout, ProducerIds, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0, MIDLAYER
 from draftconv.layouts.emit import SWITCHES, after_ids, double_norm_mark, explicit_config, without
 from draftconv.layouts.limits import lacks
 
 _SOURCE = "lightseekorg/TorchSpec 2026-04-28, later states through 2026-08-16 (run)"
+_IDS = ProducerIds("torchspec", "after", True, "TorchSpec 2026-04…08: hook on the output of layer n")
+_SHIFTED = ProducerIds("torchspec-vllm", "before", True, "TorchSpec export for vLLM adds one for kimi_k2")
+_UNSHIFTED = ProducerIds("torchspec-vllm-unshifted", "after", True, "TorchSpec's vLLM export shifts kimi_k2 only")
 _CURE = "convert to vllm or speculators"
 _UNWRITTEN = ("norm_before_fc", "norm_before_residual", "mlp_bias", "rope_parameters", "rope_interleave")
 _VERSION = Clue(
@@ -24,9 +27,8 @@ _WRAPPED = Clue(
 )
 
 
-def _exported_ids(evidence: Evidence) -> str:
-    kimi = evidence.config.text("model_type") == "kimi_k2"
-    return "torchspec-vllm" if kimi else "torchspec-vllm-unshifted"
+def _exported_ids(evidence: Evidence) -> ProducerIds:
+    return _SHIFTED if evidence.config.text("model_type") == "kimi_k2" else _UNSHIFTED
 
 
 def _config(writing: Writing) -> dict[str, object]:
@@ -41,7 +43,7 @@ LAYOUTS = (
         30,
         "likely",
         (_WRAPPED,),
-        "torchspec",
+        _IDS,
         _SOURCE,
         captures="either",
     ),
@@ -51,7 +53,7 @@ LAYOUTS = (
         50,
         "certain",
         (_VERSION, LAYERS_0),
-        _exported_ids,
+        IdChoice((_SHIFTED, _UNSHIFTED), _exported_ids),
         _SOURCE,
         unmarked=(LAYERS_0,),
     ),
@@ -61,7 +63,7 @@ LAYOUTS = (
         51,
         "certain",
         (_VERSION,),
-        "torchspec",
+        _IDS,
         _SOURCE,
         captures="either",
         unmarked=(MIDLAYER,),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from draftconv.drafter.yaml_file import Part, read_yaml
 from draftconv.errors import UsageError, did_you_mean
 from draftconv.quantization.exclusions import ROLES, is_pattern
-from draftconv.quantization.recipes import FormatName, Recipe
+from draftconv.quantization.recipes import Recipe, format_names
 from draftconv.quantization.scheme import (
     GridName,
     InputGrid,
@@ -24,6 +24,10 @@ from draftconv.quantization.scheme import (
 )
 
 Text = Annotated[str, Field(min_length=1)]
+if TYPE_CHECKING:
+    Known = str
+else:
+    Known = Literal[format_names()]
 
 
 class Weights(Part):
@@ -50,7 +54,7 @@ class File(Part):
     about: Text
     weights: Weights
     activations: Activations | None = None
-    format: FormatName | None = None
+    format: Known | None = None
     exclude: list[Text]
 
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TypeAlias
 
 from draftconv.drafter.shipped import find_written
 from draftconv.drafter.shipped import recipes as shipped_directory
+from draftconv.plugins import names
 from draftconv.quantization.scheme import Scheme
 
 NO_RECIPES = frozenset({"targets.yaml"})
 """Files beside the recipes that hold something else."""
 
-FormatName = Literal[
-    "compressed-pack", "compressed-int", "compressed-float", "gptq", "autoawq", "quark-int4", "quark-mxfp4",
-    "modelopt-awq", "modelopt-fp8", "modelopt-nvfp4",
-]  # fmt: skip
+FormatName: TypeAlias = str
+"""The id of a format: a key of `FORMATS`, or one that another package brings."""
 
 FORMATS: Mapping[FormatName, tuple[str, ...]] = {
     "compressed-pack": (),
@@ -35,8 +34,8 @@ FORMATS: Mapping[FormatName, tuple[str, ...]] = {
     "modelopt-fp8": ("plain", "trtllm"),
     "modelopt-nvfp4": ("plain", "trtllm"),
 }
-"""Formats that a recipe may name, with their styles, the usual one first: those of `draftconv.quantization.formats`,
-which imports torch."""
+"""Draftconv's own formats, with their styles, the usual one first: those of `draftconv.quantization.formats`, which
+imports torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,11 @@ class Recipe:
     scheme: Scheme
     exclude: tuple[str, ...]
     format: FormatName | None = None
+
+
+def format_names() -> tuple[FormatName, ...]:
+    """The formats that a recipe may name; no package is imported for those that come from outside."""
+    return (*FORMATS, *names("draftconv.formats"))
 
 
 def recipe_names() -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from draftconv.engines import ENGINES
 from draftconv.errors import DraftconvError
 from draftconv.quantization.recipes import recipe_names
 from tests import quantized, tiny
-from tests.api.spelled import WRITABLE
+from tests.layouts.spelled import WRITABLE
 from tests.traces.recorded import Recorded
 from tests.traces.recorded import recorded as recorded
 

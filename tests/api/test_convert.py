@@ -10,24 +10,11 @@ import pytest
 
 from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.verify import verify
-from draftconv.drafter.facts import Facts, Gqa, Mla, Taps
+from draftconv.drafter.facts import Gqa, Mla
 from draftconv.errors import Refused, UsageError
 from tests import tiny
 from tests.api.conftest import Source
-from tests.api.spelled import (
-    ENGINE_LAYOUTS,
-    IDS,
-    WRITABLE,
-    document,
-    keys,
-    nulls,
-    on_disk,
-    refusal,
-    stored,
-)
-
-KEY = "eagle_aux_hidden_state_layer_ids"
-FLAGS = ("fc_norm", "norm_before_fc", "norm_output", "norm_before_residual")
+from tests.layouts.spelled import IDS, KEY, WRITABLE, check_config, document, nulls, on_disk, refusal, stored
 
 
 def variants_of(producer: str) -> list[str]:
@@ -51,73 +38,14 @@ def test_every_variant_is_written_to_the_bit_or_refused(to: str, producer: str, 
             continue
         convert(path, out, options)
         assert on_disk(out) == stored(spelled, to), variant
-        check_config(document(out, "config.json"), spelled.facts, to)
+        config = document(out, "config.json")
+        assert config["_draftconv_layout"] == IDS.get(to, to)
+        check_config(config, spelled.facts, to)
         assert verify(out, path).passed, variant
         assert sorted(file.name for file in out.iterdir()) == [
             "README.md", "config.json", "draftconv.json", "model.safetensors"
         ]  # fmt: skip
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
-
-
-def check_config(config: dict[str, Any], facts: Facts, to: str) -> None:
-    """The emission rules, from the facts alone."""
-    assert nulls(config) == []
-    assert "auto_map" not in keys(config)
-    assert config["_draftconv_layout"] == IDS.get(to, to)
-    flat = config | config.get("transformer_layer_config", {})
-    sizes = {"hidden_size": facts.hidden, "intermediate_size": facts.intermediate, "num_hidden_layers": facts.layers,
-             "vocab_size": facts.vocab, "draft_vocab_size": facts.draft_vocab, "rms_norm_eps": facts.eps,
-             "rope_theta": facts.rope.theta, "tie_word_embeddings": False}  # fmt: skip
-    assert {key: flat.get(key) for key in sizes} == sizes
-    assert flat.get("max_position_embeddings") == facts.max_positions
-    assert config.get("target_hidden_size") == (None if facts.target_hidden == facts.hidden else facts.target_hidden)
-    match facts.attention:
-        case Gqa(heads, kv_heads, head_dim, qkv_bias, o_bias, qk_norm):
-            wanted = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
-                      "attention_bias": qkv_bias or o_bias, "model_type": "qwen3" if qk_norm else "llama"}  # fmt: skip
-            architecture = "Eagle3Qwen3ForCausalLM" if qk_norm else "LlamaForCausalLMEagle3"
-        case Mla(heads, q_lora, kv_lora, nope, rope, v):
-            wanted = {"num_attention_heads": heads, "kv_lora_rank": kv_lora, "qk_nope_head_dim": nope,
-                      "qk_rope_head_dim": rope, "v_head_dim": v, "model_type": "kimi_k2"}  # fmt: skip
-            wanted |= {} if q_lora is None else {"q_lora_rank": q_lora}
-            architecture = "Eagle3DeepseekV2ForCausalLM"
-    assert {key: flat.get(key) for key in wanted} == wanted
-    assert config["architectures"] == ["Eagle3DraftModel" if to == "speculators" else architecture]
-    if facts.rope.kind != "default":
-        scaling = {"type": facts.rope.kind, "rope_type": facts.rope.kind, **facts.rope.scaling}
-        assert flat["rope_scaling"] == scaling
-    else:
-        assert "rope_scaling" not in flat
-    if to in (*ENGINE_LAYOUTS, "specforge", "speculators"):
-        modern = {"rope_type": facts.rope.kind, "rope_theta": facts.rope.theta, **facts.rope.scaling}
-        assert flat["rope_parameters"] == modern
-    if to in (*ENGINE_LAYOUTS, "speculators"):
-        flags = {
-            "fc_norm": facts.fusion == "fc_norm",
-            "norm_before_fc": facts.fusion == "norm_before_fc",
-            "norm_output": facts.feedback == "post-norm",
-            "norm_before_residual": facts.norm_before_residual,
-        }
-        assert {key: config[key] for key in FLAGS} == flags
-    if to in ENGINE_LAYOUTS:
-        assert config["num_aux_hidden_states"] == facts.aux
-        assert config["eagle_config"]["norm_before_fc"] is (facts.fusion == "norm_before_fc")
-        assert config["eagle_config"]["return_hidden_post_norm"] is (facts.feedback == "post-norm")
-    if to == "specforge":
-        assert config["norm_output"] is True  # its own sense: the final norm is applied
-    check_ids(config, facts, to)
-
-
-def check_ids(config: dict[str, Any], facts: Facts, to: str) -> None:
-    """Without a target: the numbers every family reads alike, or none for the default triple."""
-    top, nested = config.get(KEY), config.get("eagle_config", {}).get(KEY)
-    if facts.boundaries is Taps.DEFAULT:
-        assert (top, nested) == (None, None)
-        return
-    assert isinstance(facts.boundaries, tuple)
-    before, after = list(facts.boundaries), [b - 1 for b in facts.boundaries]
-    wanted = (before, after) if to in ENGINE_LAYOUTS else (before, None) if to == "speculators" else (None, after)
-    assert (top, nested) == wanted
 
 
 # ── what a trainer's own class would compute ───────────────────────────────────────

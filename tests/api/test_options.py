@@ -20,7 +20,7 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.errors import NotADrafter, Refused, UsageError, WriteError
 from tests import tiny
 from tests.api.conftest import Source
-from tests.api.spelled import WRITABLE, document, on_disk, refusal, rows, start_for, stored
+from tests.layouts.spelled import WRITABLE, document, on_disk, refusal, rows, start_for, stored
 from tests.tiny import Tensor
 
 

@@ -19,7 +19,7 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.conversion.provenance import output_digest
 from draftconv.errors import UsageError, WriteError
 from tests.api.conftest import Source
-from tests.api.spelled import document
+from tests.layouts.spelled import document
 
 VLLM = ConvertOptions(to="vllm")
 TRAINED = Path(__file__).parents[1] / "data/drafters/llama-eagle3"

@@ -14,7 +14,7 @@ from draftconv.drafter.facts import Facts
 from draftconv.layouts.reading import read_drafter
 from tests import tiny
 from tests.api.conftest import Source
-from tests.api.spelled import IDS, WRITABLE, document, on_disk, refusal
+from tests.layouts.spelled import IDS, WRITABLE, document, on_disk, refusal
 from tests.tiny import Tensor
 
 BEST = ("torchspec-native", "automodel", "speculators", "specforge-hf")

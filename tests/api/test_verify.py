@@ -21,7 +21,7 @@ from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.api.verify import Verification, verify
 from tests import tiny
 from tests.api.conftest import Source
-from tests.api.spelled import document, on_disk
+from tests.layouts.spelled import document, on_disk
 from tests.tiny import Tensor
 
 KEY = "eagle_aux_hidden_state_layer_ids"

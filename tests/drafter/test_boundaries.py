@@ -1,4 +1,4 @@
-"""Layer ids: every producer's row, every engine's reading, and what neither can say."""
+"""Layer ids: every engine's reading, and what neither can say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftconv.drafter.boundaries import (
-    PRODUCERS,
     default_triple,
     from_ids,
     sglang_captures,
@@ -20,35 +19,6 @@ from draftconv.drafter.targets import FAMILIES, Family
 from draftconv.errors import Refused, UsageError
 
 FAMILY_NAMES: tuple[Family, ...] = ("llama", "deepseek", "gpt-oss", "minimax-m3-vl")
-
-# producer → (ids for boundaries 2, 30, 58 of a 61-layer target, whether no ids mean that triple)
-ROWS = {
-    "safeailab": ([2, 30, 58], True),
-    "specforge": ([1, 29, 57], True),
-    "torchspec": ([1, 29, 57], True),
-    "torchspec-vllm": ([2, 30, 58], True),
-    "torchspec-vllm-unshifted": ([1, 29, 57], True),
-    "modelopt": ([1, 29, 57], True),
-    "modelopt-megatron": ([1, 29, 57], True),
-    "speculators": ([2, 30, 58], True),
-    "angelslim": ([1, 29, 57], True),
-    "automodel": ([1, 29, 57], True),
-    "quark": ([1, 29, 57], False),
-    "vllm": ([2, 30, 58], True),
-    "sglang": (None, True),
-    "trtllm": (None, True),
-    "generic": (None, True),
-}
-
-
-def test_every_producer_has_its_row_and_source() -> None:
-    assert set(ROWS) == set(PRODUCERS)
-    for name, (ids, implied) in ROWS.items():
-        rule = PRODUCERS[name]
-        assert (rule.convention is None, rule.implied) == (ids is None, implied), name
-        assert len(rule.source) > 10
-        if ids is not None and rule.convention is not None:
-            assert from_ids(ids, rule.convention, 61) == default_triple(61) == (2, 30, 58)
 
 
 @given(st.integers(6, 200))

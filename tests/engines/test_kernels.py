@@ -253,7 +253,7 @@ def own(grid: str, per: str, inputs: str | None = None, of: str = "token", *, gr
         rule: str = "mse", form: str | None = None) -> Recipe:  # fmt: skip
     weights = WeightScheme(grid, per, rule, "weight", group)  # type: ignore[arg-type]
     activations = InputScheme(inputs, of, of == "token") if inputs else None  # type: ignore[arg-type]
-    return Recipe("mine", "", Scheme(weights, activations), (), form)  # type: ignore[arg-type]
+    return Recipe("mine", "", Scheme(weights, activations), (), form)
 
 
 @pytest.mark.parametrize(

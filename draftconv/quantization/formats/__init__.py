@@ -1,6 +1,7 @@
 """Formats: how quantized weights lie on disk, one module each, read and written.
 
-`formats` finds one instance of each by looking through the package.
+`formats` finds one instance of each by looking through the package; those of other packages come by the entry
+point `draftconv.formats`, which is called as the format is.
 """
 
 from __future__ import annotations
@@ -12,17 +13,24 @@ from functools import cache
 from types import MappingProxyType
 
 from draftconv.errors import UsageError, did_you_mean
+from draftconv.plugins import outside
 from draftconv.quantization.formats.base import Format
 
 
 @cache
 def formats() -> Mapping[str, Format]:
-    """Every format by id, in alphabetical order of modules."""
+    """Every format by id, in alphabetical order of modules; those of other packages come last.
+
+    Raises:
+        BadPlugin: one of them cannot be used.
+    """
     found: dict[str, Format] = {}
     for module in pkgutil.iter_modules(__path__):
         if module.name != "base":
             members = vars(importlib.import_module(f"{__name__}.{module.name}")).values()
             found |= {item.id: item for item in members if isinstance(item, Format)}
+    others = outside("draftconv.formats", Format, found, lambda item: (item.id,))  # type: ignore[type-abstract]
+    found |= {item.id: item for item in others}
     return MappingProxyType(found)
 
 

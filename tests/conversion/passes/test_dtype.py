@@ -12,7 +12,7 @@ from draftconv.api.verify import verify
 from draftconv.errors import Refused
 from tests import tiny
 from tests.api.conftest import Source
-from tests.api.spelled import document, on_disk
+from tests.layouts.spelled import document, on_disk
 
 NAMES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 

@@ -13,7 +13,7 @@ from draftconv.api.verify import verify
 from draftconv.errors import DraftconvError, Refused, UsageError
 from tests import tiny
 from tests.api.conftest import Source
-from tests.api.spelled import document, on_disk, start_for, stored
+from tests.layouts.spelled import document, on_disk, start_for, stored
 
 
 def test_drop_needs_proof(source: Source, tmp_path: Path) -> None:

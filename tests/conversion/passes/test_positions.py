@@ -11,7 +11,7 @@ from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.verify import verify
 from tests import tiny
 from tests.api.conftest import Source
-from tests.api.spelled import document
+from tests.layouts.spelled import document
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from draftconv.api.inspect import inspect
 from draftconv.api.verify import verify
 from draftconv.errors import Refused, UsageError
 from tests import tiny
-from tests.api.spelled import document, on_disk, stored
+from tests.layouts.spelled import document, on_disk, stored
 from tests.tiny import Tensor
 
 

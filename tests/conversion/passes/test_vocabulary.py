@@ -7,7 +7,7 @@ from pathlib import Path
 from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.verify import verify
 from tests import tiny
-from tests.api.spelled import on_disk
+from tests.layouts.spelled import on_disk
 
 
 def test_int32_offsets_become_int64_and_say_so(tmp_path: Path) -> None:

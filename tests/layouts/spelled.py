@@ -1,19 +1,27 @@
-"""What each writable layout must look like on disk, as literals: nothing here comes from draftconv's writers."""
+"""What each writable layout must look like on disk, as literals: no expectation here comes from draftconv's writers."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors import safe_open
 
-from draftconv.drafter.facts import Facts, Gqa
+from draftconv.drafter.facts import Facts, Gqa, Mla, Taps
+from draftconv.layouts import writable
+from draftconv.layouts.base import Writer
 from tests import tiny
 from tests.tiny import Tensor
 
-WRITABLE = ("vllm", "sglang", "trtllm", "portable", "torchspec", "specforge", "modelopt", "speculators")
+WRITABLE = tuple(writable())
+"""By the name that `--to` takes; what a layout looks like that is not in these tables, `spelled_here` asks for."""
+
+KEY = "eagle_aux_hidden_state_layer_ids"
+FLAGS = ("fc_norm", "norm_before_fc", "norm_output", "norm_before_residual")
 ENGINE_LAYOUTS = ("vllm", "sglang", "trtllm", "portable")
 IDS = {
     "torchspec": "torchspec-native",
@@ -132,19 +140,107 @@ def start_for(to: str) -> str:
     return "modelopt-layers" if to == "modelopt" else "torchspec-native"
 
 
+NO_TABLE = "must store embed_tokens"
+
+
+def spelled_here(to: str) -> None:
+    """Fail where nobody wrote down what a layout looks like: a round trip alone passes for any consistent mistake."""
+    if to not in REFUSED:
+        pytest.fail(f"{to} is writable, and nothing in tests/layouts/spelled.py says what it must look like on disk")
+
+
 def refusal(to: str, variant: str, facts: Facts) -> str | None:
-    """Words of the reason for which a drafter of this variant is refused without a target; None when it converts."""
+    """Words of the reason for which a drafter of this variant is refused without a target; None when it converts.
+
+    Of a layout that is not in `REFUSED`, its own word is taken, so that it is sent there and back in any case.
+    """
+    if to not in REFUSED:
+        limits = writer_of(to).refuses
+        return next((re.escape(limit.what) for limit in limits if limit.holds(facts)), None)
     if variant in REFUSED[to]:
         return REFUSED[to][variant]
     if to == "modelopt" and not facts.double_norm:
         return "normalise the state twice"
     if to == "speculators" and not facts.own_embedding:
-        return "must store embed_tokens"
+        return NO_TABLE
     return None
+
+
+def writer_of(to: str) -> Writer:
+    writer = writable()[to].writer
+    assert writer is not None
+    return writer
+
+
+def check_config(config: dict[str, Any], facts: Facts, to: str) -> None:
+    """The emission rules, from the facts alone."""
+    spelled_here(to)
+    assert nulls(config) == []
+    assert "auto_map" not in keys(config)
+    flat = config | config.get("transformer_layer_config", {})
+    sizes = {"hidden_size": facts.hidden, "intermediate_size": facts.intermediate, "num_hidden_layers": facts.layers,
+             "vocab_size": facts.vocab, "draft_vocab_size": facts.draft_vocab, "rms_norm_eps": facts.eps,
+             "rope_theta": facts.rope.theta, "tie_word_embeddings": False}  # fmt: skip
+    assert {key: flat.get(key) for key in sizes} == sizes
+    assert flat.get("max_position_embeddings") == facts.max_positions
+    assert config.get("target_hidden_size") == (None if facts.target_hidden == facts.hidden else facts.target_hidden)
+    match facts.attention:
+        case Gqa(heads, kv_heads, head_dim, qkv_bias, o_bias, qk_norm):
+            wanted = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
+                      "attention_bias": qkv_bias or o_bias, "model_type": "qwen3" if qk_norm else "llama"}  # fmt: skip
+            architecture = "Eagle3Qwen3ForCausalLM" if qk_norm else "LlamaForCausalLMEagle3"
+        case Mla(heads, q_lora, kv_lora, nope, rope, v):
+            wanted = {"num_attention_heads": heads, "kv_lora_rank": kv_lora, "qk_nope_head_dim": nope,
+                      "qk_rope_head_dim": rope, "v_head_dim": v, "model_type": "kimi_k2"}  # fmt: skip
+            wanted |= {} if q_lora is None else {"q_lora_rank": q_lora}
+            architecture = "Eagle3DeepseekV2ForCausalLM"
+    assert {key: flat.get(key) for key in wanted} == wanted
+    assert config["architectures"] == ["Eagle3DraftModel" if to == "speculators" else architecture]
+    if facts.rope.kind != "default":
+        scaling = {"type": facts.rope.kind, "rope_type": facts.rope.kind, **facts.rope.scaling}
+        assert flat["rope_scaling"] == scaling
+    else:
+        assert "rope_scaling" not in flat
+    if to in (*ENGINE_LAYOUTS, "specforge", "speculators"):
+        modern = {"rope_type": facts.rope.kind, "rope_theta": facts.rope.theta, **facts.rope.scaling}
+        assert flat["rope_parameters"] == modern
+    if to in (*ENGINE_LAYOUTS, "speculators"):
+        flags = {
+            "fc_norm": facts.fusion == "fc_norm",
+            "norm_before_fc": facts.fusion == "norm_before_fc",
+            "norm_output": facts.feedback == "post-norm",
+            "norm_before_residual": facts.norm_before_residual,
+        }
+        assert {key: config[key] for key in FLAGS} == flags
+    if to in ENGINE_LAYOUTS:
+        assert config["num_aux_hidden_states"] == facts.aux
+        assert config["eagle_config"]["norm_before_fc"] is (facts.fusion == "norm_before_fc")
+        assert config["eagle_config"]["return_hidden_post_norm"] is (facts.feedback == "post-norm")
+    match to:
+        case "specforge":
+            assert config["norm_output"] is True  # its own sense: the final norm is applied
+        case "torchspec":
+            assert config["norm_output"] is (facts.feedback == "post-norm")
+        case "modelopt":
+            assert "norm_output" not in config
+    check_ids(config, facts, to)
+
+
+def check_ids(config: dict[str, Any], facts: Facts, to: str) -> None:
+    """Without a target: the numbers every family reads alike, or none for the default triple."""
+    top, nested = config.get(KEY), config.get("eagle_config", {}).get(KEY)
+    if facts.boundaries is Taps.DEFAULT:
+        assert (top, nested) == (None, None)
+        return
+    assert isinstance(facts.boundaries, tuple)
+    before, after = list(facts.boundaries), [b - 1 for b in facts.boundaries]
+    wanted = (before, after) if to in ENGINE_LAYOUTS else (before, None) if to == "speculators" else (None, after)
+    assert (top, nested) == wanted
 
 
 def file_name(canonical: str, to: str, layers: int) -> str:
     """How a canonical tensor is called in this layout."""
+    spelled_here(to)
     if not canonical.startswith("layers."):
         return canonical
     _, number, rest = canonical.split(".", 2)
