@@ -8,7 +8,7 @@ from typing import Literal
 
 from draftconv.drafter.shipped import SUFFIXES
 from draftconv.engines import ENGINES, parse_engine
-from draftconv.engines.kernels import hardware_of, resolve
+from draftconv.engines.kernels import resolve
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.live.profiles import Profile, find_profile, profile_names
 from draftconv.quantization.recipes import Recipe, find_recipe, recipe_names
@@ -37,7 +37,9 @@ def listed() -> tuple[Recipe, ...]:
 
 def forms(recipe: Recipe) -> dict[str, dict[str, str]]:
     """Engine → hardware → the format that serves a recipe there; empty where it has no form."""
-    return {engine: {hw: _served(recipe, f"{engine}:{hw}").format for hw in hardware_of(engine)} for engine in ENGINES}
+    return {
+        engine: {hw: _served(recipe, f"{engine}:{hw}").format for hw in ENGINES[engine].hardware} for engine in ENGINES
+    }
 
 
 def listed_profiles() -> tuple[Profile, ...]:
@@ -87,7 +89,7 @@ def served(name: str) -> tuple[Recipe, tuple[Served, ...]]:
         UsageError: there is no such recipe, or its file is not one.
     """
     recipe = find_recipe(name)
-    specs = [f"{engine}:{hardware}" for engine in ENGINES for hardware in hardware_of(engine)]
+    specs = [f"{name}:{hardware}" for name, engine in ENGINES.items() for hardware in engine.hardware]
     return recipe, tuple(_served(recipe, spec) for spec in specs)
 
 

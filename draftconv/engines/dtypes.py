@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from draftconv.engines.base import EngineSpec, Evidence
 from draftconv.engines.hardware import CHIPS, Chip
+from draftconv.engines.registry import ENGINES
 from draftconv.quantization.recipes import FormatName
 
 DTYPE = "--dtype"
@@ -23,7 +24,6 @@ FLOAT32 = frozenset({"float32", "float"})
 class Stop:
     """What stops an engine that is told to compute in float32; without `chips` it does so everywhere."""
 
-    engine: str
     formats: tuple[FormatName, ...]
     says: str
     source: str
@@ -33,24 +33,12 @@ class Stop:
     def holds(self, spec: EngineSpec, form: FormatName) -> bool:
         """True when it speaks of weights in this format, on the hardware named."""
         there = not self.chips or (spec.hardware is not None and CHIPS[spec.hardware] in self.chips)
-        return self.engine == spec.name and form in self.formats and there
-
-
-_METHODS = "the method computes in bfloat16 and float16, and the start is refused"
-
-STOPS: tuple[Stop, ...] = (
-    Stop("vllm", ("gptq", "autoawq", "quark-int4", "modelopt-fp8"), _METHODS,
-         "vllm/config/vllm.py, get_supported_act_dtypes of the methods, 0.32.0", "run"),
-    Stop("vllm", ("quark-mxfp4", "modelopt-nvfp4"), _METHODS,
-         "vllm/config/vllm.py, get_supported_act_dtypes of the methods, 0.32.0", "read"),
-    Stop("vllm", ("compressed-pack",), "CPUWNA16 has no float32: the server starts, and dies at the first request",
-         "vllm/model_executor/kernels/linear/mixed_precision/cpu.py, 0.32.0", "run", chips=("cpu",)),
-)  # fmt: skip
+        return form in self.formats and there
 
 
 def float32_stop(spec: EngineSpec, form: FormatName) -> Stop | None:
     """What stops an engine in float32 beside weights in this format; None where nothing is known to."""
-    return next((stop for stop in STOPS if stop.holds(spec, form)), None)
+    return next((stop for stop in ENGINES[spec.name].float32 if stop.holds(spec, form)), None)
 
 
 def asks_float32(arguments: Sequence[str]) -> bool:

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field, replace
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines.base import EngineSpec, Line, Reading, Rule, Verdict, View
+from draftconv.engines.dtypes import Stop
 from draftconv.engines.matching import Method, method_name, told
+from draftconv.engines.modules import Names
 from draftconv.engines.serving import ServeCommand, Start
+from draftconv.engines.shapes import Shapes
 
 UNQUANTIZED = "16 bit"
 """How a drafter is stored that no quantization method has touched."""
@@ -25,9 +28,11 @@ class Engine:
             is known. `hardware`: what it may be asked about.
         command: what starts it with a target and a drafter; raises Refused or Undecided when the
             captured layers must be named and have no name there.
+        names: what its classes call a drafter's linear layers.
         covers: how weights may be stored for the rules to speak of them: `UNQUANTIZED`, methods by quant_method.
             What is stored otherwise is undecided.
         methods: how it matches the lists of each quantization method, by quant_method.
+        shapes: sizes that its kernels ask for. `float32`: quantized weights beside which it cannot compute so.
     """
 
     name: str
@@ -39,8 +44,11 @@ class Engine:
     rules: tuple[Rule, ...]
     read: Callable[[View, Facts, Target | None, EngineSpec], Reading]
     command: Callable[[Start, EngineSpec], ServeCommand]
+    names: Names
     covers: tuple[str, ...] = ()
     methods: Mapping[str, Method] = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=Shapes)
+    float32: tuple[Stop, ...] = ()
 
     def check(
         self,

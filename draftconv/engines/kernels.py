@@ -15,13 +15,10 @@ from dataclasses import dataclass, replace
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.engines.base import EngineSpec, Evidence
 from draftconv.engines.hardware import AMD, CHIPS, GPUS, NVIDIA, Chip, named
+from draftconv.engines.registry import ENGINES
 from draftconv.errors import Refused, Undecided
 from draftconv.quantization.recipes import FORMATS, FormatName, Recipe, find_recipe
 from draftconv.quantization.scheme import GridName, InputScheme, Per, ScaleDtype, Scheme
-
-TITLES: Mapping[str, str] = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
-VERSIONS: Mapping[str, str] = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3"}
-"""The releases that the table speaks of; for any other, a deployment says so."""
 
 INT8_TOKEN = InputScheme("int8", "token", True)
 FP8_TOKEN = InputScheme("fp8", "token", True)
@@ -331,12 +328,6 @@ class Deployment:
     notes: tuple[str, ...] = ()
 
 
-def hardware_of(engine: str) -> tuple[str, ...]:
-    """Hardware that an engine has any kernel on, by the names that a person gives it."""
-    chips = {chip for kernel in KERNELS if kernel.engine == engine for chip in kernel.chips}
-    return named(*chips)
-
-
 def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts: Facts | None = None) -> Deployment:
     """The form in which an engine runs a recipe, decided before any work.
 
@@ -359,9 +350,9 @@ def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts:
 
 
 def _other_release(spec: EngineSpec) -> Iterator[str]:
-    known = VERSIONS[spec.name]
+    known = ENGINES[spec.name].version
     if not all(a == b for a, b in zip(spec.numbers, EngineSpec(spec.name, known).numbers, strict=False)):
-        yield f"kernels are those of {TITLES[spec.name]} {known}; {spec.version} was not looked at"
+        yield f"kernels are those of {ENGINES[spec.name].title} {known}; {spec.version} was not looked at"
 
 
 def usual_style(engine: str, form: FormatName) -> str | None:
@@ -381,7 +372,7 @@ def stored_kernel(spec: EngineSpec, form: FormatName, style: str | None, scheme:
             return kernel
     why, source = _gap(Recipe("", "", scheme, (), form), spec.name, CHIPS[hardware], mla=mla)
     raise Refused(
-        f"{TITLES[spec.name]} on {hardware} has no kernel for these weights",
+        f"{ENGINES[spec.name].title} on {hardware} has no kernel for these weights",
         why=f"they are {form}, {scheme.weights.title}, activations {scheme.inputs or '16 bit'}: {why} ({source})",
     )
 
@@ -404,7 +395,7 @@ def widest(recipe: Recipe) -> Deployment:
         "not decided: no engine was named",
         "; ".join(dict.fromkeys(kernel.source for kernel in chosen)) or "no engine has a kernel for it",
         _weakest(kernel.evidence for kernel in chosen),
-        tuple(f"{TITLES[kernel.engine]} on {_names(kernel)}: {kernel.executed}" for kernel in chosen),
+        tuple(f"{ENGINES[kernel.engine].title} on {_names(kernel)}: {kernel.executed}" for kernel in chosen),
     )
 
 
@@ -419,7 +410,7 @@ def _on(recipe: Recipe, engine: str, hardware: str, *, allow_a16: bool, mla: boo
         return replace(deployment(stripped, weight_only), notes=(*stripped.notes, note))
     why, source = _gap(recipe, engine, CHIPS[hardware], mla=mla)
     raise Refused(
-        f"recipe {recipe.name} has no form on {TITLES[engine]} on {hardware}",
+        f"recipe {recipe.name} has no form on {ENGINES[engine].title} on {hardware}",
         why=f"{why} ({source})",
         cure=_cure(recipe, engine, hardware, stripped if recipe.scheme.inputs else None, mla=mla),
     )
@@ -427,7 +418,7 @@ def _on(recipe: Recipe, engine: str, hardware: str, *, allow_a16: bool, mla: boo
 
 def _everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bool) -> Deployment:
     """One form for all hardware, or the hardware to choose from."""
-    names = hardware_of(engine)
+    names = ENGINES[engine].hardware
     forms = dict.fromkeys(
         (kernel.format, kernel.style)
         for name in names
@@ -454,7 +445,8 @@ def _everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bool) -> D
         return replace(first, executed=_per_hardware({name: outcome.executed for name, outcome in found.items()}))
     if found:
         raise Undecided(
-            f"{TITLES[engine]} runs recipe {recipe.name} differently, or not at all, from one hardware to another",
+            f"{ENGINES[engine].title} runs recipe {recipe.name} differently, or not at all, "
+            "from one hardware to another",
             why="; ".join(
                 f"{name}: {outcome.format}, {outcome.executed}" if isinstance(outcome, Deployment) else f"{name}: none"
                 for name, outcome in outcomes.items()
@@ -463,7 +455,7 @@ def _everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bool) -> D
         )
     refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
     raise Refused(
-        f"recipe {recipe.name} has no form on {TITLES[engine]}",
+        f"recipe {recipe.name} has no form on {ENGINES[engine].title}",
         why=_per_hardware({name: refusal.why for name, refusal in refused.items()}),
         cure=_per_hardware({name: refusal.cure for name, refusal in refused.items()}),
     )

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from draftconv.drafter.facts import Facts, Gqa, Mla
 from draftconv.drafter.tensors import expected
 from draftconv.engines.base import EngineSpec
+from draftconv.engines.registry import ENGINES
 
 HEAD_CLASS = "ParallelLMHead"
 UNKNOWN_TARGET = 100_000
@@ -42,54 +44,43 @@ class Module:
 
 
 Row = tuple[str, str, tuple[str, ...]]
+"""Name, class, canonical weights."""
+Variant = Literal["llama", "qwen3", "mla"]
 
-_QKV = ("q_proj", "k_proj", "v_proj")
-_ROW, _COLUMN, _REPLICATED = "RowParallelLinear", "ColumnParallelLinear", "ReplicatedLinear"
-_MERGED, _QKV_CLASS = "MergedColumnParallelLinear", "QKVParallelLinear"
+ROW, COLUMN, REPLICATED = "RowParallelLinear", "ColumnParallelLinear", "ReplicatedLinear"
+MERGED, QKV = "MergedColumnParallelLinear", "QKVParallelLinear"
 
-_ATTENTION = tuple(f"self_attn.{part}" for part in _QKV)
-_A_PROJECTIONS = ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa")
-_GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+A_PROJECTIONS = ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa")
+GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 
-_MLP: tuple[Row, ...] = (
-    ("mlp.gate_up_proj", _MERGED, _GATE_UP),
-    ("mlp.down_proj", _ROW, ("mlp.down_proj",)),
+O_PROJ: Row = ("self_attn.o_proj", ROW, ("self_attn.o_proj",))
+DOWN_PROJ: Row = ("mlp.down_proj", ROW, ("mlp.down_proj",))
+MLP: tuple[Row, ...] = (("mlp.gate_up_proj", MERGED, GATE_UP), DOWN_PROJ)
+B_PROJECTIONS: tuple[Row, ...] = (
+    ("self_attn.q_b_proj", COLUMN, ("self_attn.q_b_proj",)),
+    ("self_attn.kv_b_proj", COLUMN, ("self_attn.kv_b_proj",)),
 )
-_O: Row = ("self_attn.o_proj", _ROW, ("self_attn.o_proj",))
-_LATENT: tuple[Row, ...] = (
-    ("self_attn.q_b_proj", _COLUMN, ("self_attn.q_b_proj",)),
-    ("self_attn.kv_b_proj", _COLUMN, ("self_attn.kv_b_proj",)),
-)
+LM_HEAD: Row = ("lm_head", HEAD_CLASS, ("lm_head",))
+"""Rows that engines share."""
 
-LAYER: Mapping[str, tuple[Row, ...]] = {
-    # model_executor/models/{llama,qwen3,deepseek}_eagle3.py, vLLM 0.33.0
-    "vllm": (("self_attn.qkv_proj", _QKV_CLASS, _ATTENTION), _O, *_MLP),
-    "vllm qwen3": (("qkv_proj", _QKV_CLASS, _ATTENTION), _O, *_MLP),
-    "vllm mla": (
-        ("self_attn.fused_qkv_a_proj", "DeepSeekV2FusedQkvAProjLinear", _A_PROJECTIONS), *_LATENT, _O, *_MLP,
-    ),
-    # srt/models/{llama,kimi_k25}_eagle3.py, SGLang 0.5.23
-    "sglang": (
-        ("qkv_proj", _QKV_CLASS, _ATTENTION), _O,
-        ("gate_up_proj", _MERGED, _GATE_UP), ("down_proj", _ROW, ("mlp.down_proj",)),
-    ),
-    "sglang mla": (
-        ("self_attn.fused_qkv_a_proj_with_mqa", _REPLICATED, _A_PROJECTIONS), *_LATENT, _O, *_MLP,
-    ),
-    # _torch/models/modeling_{speculative,deepseekv3}.py, TensorRT-LLM 1.3.0rc at 00679c66 and 1.2
-    "trtllm": (("self_attn.qkv_proj", "Linear", _ATTENTION), _O, *_MLP),
-    "trtllm mla": (("self_attn.kv_a_proj_with_mqa", "Linear", _A_PROJECTIONS), *_LATENT, _O, *_MLP),
-}  # fmt: skip
-"""Linear layers of one decoder layer: name, class, canonical weights."""
 
-ONCE: Mapping[str, tuple[Row, ...]] = {
-    "vllm": (("model.fc", _REPLICATED, ("fc",)), ("lm_head", HEAD_CLASS, ("lm_head",))),
-    "vllm mla": (("model.fc", _REPLICATED, ("fc",)),),
-    "sglang": (("lm_head", HEAD_CLASS, ("lm_head",)),),
-    "sglang mla": (("model.fc", _REPLICATED, ("fc",)), ("lm_head", HEAD_CLASS, ("lm_head",))),
-    "trtllm": (("model.fc", "Linear", ("fc",)), ("lm_head", HEAD_CLASS, ("lm_head",))),
-}
-"""Modules outside the layers."""
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What one engine's classes call a drafter's linear layers.
+
+    Attributes:
+        prefix: of a decoder layer, whose number goes into the braces. `only`: that of an only layer, where it differs.
+        counted_on: whether layers are numbered on from the target's.
+        layer: linear layers of one decoder layer, by the class that is built. `once`: those outside the layers.
+            A class without a row is named as Llama's.
+    """
+
+    prefix: str
+    layer: Mapping[Variant, tuple[Row, ...]]
+    once: Mapping[Variant, tuple[Row, ...]]
+    only: str | None = None
+    counted_on: bool = False
 
 
 def modules(spec: EngineSpec, facts: Facts, layers: int | None) -> tuple[Module, ...]:
@@ -101,10 +92,11 @@ def modules(spec: EngineSpec, facts: Facts, layers: int | None) -> tuple[Module,
         layers: of the target; None when it is not known.
     """
     found: dict[str, Module] = {}
-    rows = [(name, kind, parts) for name, kind, parts in ONCE[_variant(spec.name, facts, ONCE)]]
+    names, variant = ENGINES[spec.name].names, _variant(facts)
+    rows = list(names.once.get(variant, names.once["llama"]))
     for layer in range(facts.layers):
-        prefix = _prefix(spec, facts, layer, UNKNOWN_TARGET if layers is None else layers)
-        for name, kind, parts in LAYER[_variant(spec.name, facts, LAYER)]:
+        prefix = _prefix(names, layer, facts.layers, UNKNOWN_TARGET if layers is None else layers)
+        for name, kind, parts in names.layer.get(variant, names.layer["llama"]):
             rows.append((f"{prefix}.{name}", kind, tuple(f"layers.{layer}.{part}" for part in parts)))
     built = expected(facts)
     for name, kind, parts in rows:
@@ -115,23 +107,18 @@ def modules(spec: EngineSpec, facts: Facts, layers: int | None) -> tuple[Module,
     return tuple(found.values())
 
 
-def _variant(engine: str, facts: Facts, table: Mapping[str, object]) -> str:
-    """The row of a table: the engine's own, or that of a class with other names."""
+def _variant(facts: Facts) -> Variant:
+    """The class that engines build, where they have one of its own."""
     match facts.attention:
         case Mla():
-            special = f"{engine} mla"
+            return "mla"
         case Gqa(qk_norm=True):
-            special = f"{engine} qwen3"
+            return "qwen3"
         case _:
-            special = engine
-    return special if special in table else engine
+            return "llama"
 
 
-def _prefix(spec: EngineSpec, facts: Facts, layer: int, target_layers: int) -> str:
-    match spec.name:
-        case "vllm":
-            return f"model.layers.{target_layers + layer}"
-        case "trtllm":
-            return "model.midlayer" if facts.layers == 1 else f"model.midlayer.{layer}"
-        case _:
-            return "model"
+def _prefix(names: Names, layer: int, layers: int, target_layers: int) -> str:
+    if names.only and layers == 1:
+        return names.only
+    return names.prefix.format(target_layers + layer if names.counted_on else layer)

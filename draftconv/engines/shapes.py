@@ -1,22 +1,23 @@
 """Sizes that kernels ask for, per tensor-parallel rank.
 
 A weight of [outputs, inputs] is cut along its outputs (q, k, v, gate, up and MLA's b
-projections) or along its inputs (o, down); others are whole on every rank. `SHAPES` holds
-what must divide what is left.
+projections) or along its inputs (o, down); others are whole on every rank. `shapes` of an
+engine's package holds what must divide what is left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from draftconv.drafter.facts import Facts, Gqa
 from draftconv.drafter.tensors import expected
 from draftconv.engines.base import EngineSpec, Evidence
-from draftconv.engines.hardware import AMD, CHIPS, NVIDIA, Chip
-from draftconv.engines.kernels import FP8_TOKEN, Deployment, hardware_of
+from draftconv.engines.hardware import CHIPS, Chip
+from draftconv.engines.kernels import FP8_TOKEN, Deployment
 from draftconv.engines.modules import Module, modules
+from draftconv.engines.registry import ENGINES
 from draftconv.quantization.recipes import FormatName
 
 Along = Literal["outputs", "inputs"]
@@ -24,6 +25,9 @@ Along = Literal["outputs", "inputs"]
 BY_OUTPUT = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "q_b_proj", "kv_b_proj")
 BY_INPUT = ("o_proj", "down_proj")
 """Projections by how tensor parallelism cuts them."""
+
+
+INT4: tuple[FormatName, ...] = ("compressed-pack", "gptq", "autoawq", "quark-int4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,6 @@ class Shape:
         refused: whether the engine stops; otherwise it takes another kernel.
     """
 
-    engine: str
     formats: tuple[FormatName, ...]
     along: Along
     multiple: int | None
@@ -50,39 +53,17 @@ class Shape:
     refused: bool = True
 
 
-_INT4: tuple[FormatName, ...] = ("compressed-pack", "gptq", "autoawq", "quark-int4")
-_VLLM = "vllm/model_executor/kernels/linear/mixed_precision, 0.33.0"
-_MARLIN = "sglang/srt/layers/quantization/marlin_utils.py, 0.5.23"
-_TRT = "tensorrt_llm/_torch/modules/linear.py, 1.3.0rc at 00bbf71e"
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What the kernels of one engine demand of sizes.
 
-SHAPES: tuple[Shape, ...] = (
-    Shape("vllm", _INT4, "inputs", None, "a group of scales cannot lie on two ranks", _VLLM),
-    Shape("vllm", ("compressed-pack", "gptq"), "inputs", 8, "8 inputs share a word", _VLLM),
-    Shape("vllm", ("autoawq", "quark-int4"), "outputs", 8, "8 outputs share a word", _VLLM, joined=False),
-    Shape("vllm", _INT4, "outputs", 8, "TritonW4A16 takes outputs by 8", _VLLM, chips=AMD),
-    Shape("vllm", _INT4, "inputs", 32, "CPUWNA16 takes inputs by 32", _VLLM, "run", chips=("cpu",)),
-    Shape("vllm", _INT4, "outputs", 32, "CPUWNA16 takes outputs by 32", _VLLM, "run", chips=("cpu",)),
-    Shape("vllm", ("compressed-pack",), "inputs", 128, "CUTLASS W4A8 takes inputs by 128", _VLLM, chips=("sm90",),
-          fp8=True),
-    Shape("vllm", ("compressed-pack",), "outputs", 128, "CUTLASS W4A8 takes outputs by 128", _VLLM, chips=("sm90",),
-          fp8=True),
-    Shape("vllm", _INT4, "outputs", 128, "Machete takes outputs by 128; Marlin is used instead", _VLLM,
-          chips=("sm90",), fp8=False, refused=False),
-    Shape("vllm", _INT4, "inputs", 64, "Machete takes inputs by 64; Marlin is used instead", _VLLM,
-          chips=("sm90",), fp8=False, refused=False),
-    Shape("vllm", ("modelopt-nvfp4",), "inputs", 16, "16 inputs share a scale", _VLLM),
-    Shape("vllm", ("quark-mxfp4",), "inputs", 32, "32 inputs share a scale", _VLLM),
-    Shape("sglang", _INT4, "inputs", None, "a group of scales cannot lie on two ranks", _MARLIN),
-    Shape("sglang", _INT4, "outputs", 64, "Marlin takes outputs by 64, and nothing is padded", _MARLIN, chips=NVIDIA),
-    Shape("sglang", _INT4, "inputs", 128, "Marlin takes inputs by 128, and nothing is padded", _MARLIN, chips=NVIDIA),
-    Shape("sglang", ("autoawq",), "outputs", 8, "8 outputs share a word", "sglang/srt/layers/quantization/awq, 0.5.23",
-          joined=False),
-    Shape("sglang", ("modelopt-nvfp4",), "inputs", 16, "16 inputs share a scale",
-          "sglang/srt/layers/quantization/modelopt_quant.py, 0.5.23"),
-    Shape("trtllm", ("modelopt-awq",), "inputs", None, "a group of scales cannot lie on two ranks", _TRT),
-    Shape("trtllm", ("modelopt-awq",), "outputs", 2, "2 outputs share a byte", _TRT, joined=False),
-    Shape("trtllm", ("modelopt-nvfp4",), "inputs", 16, "16 inputs share a scale", _TRT),
-)  # fmt: skip
+    Attributes:
+        uncopied: formats whose scales do not go along where key heads are copied to several ranks, and why that is
+            known.
+    """
+
+    rows: tuple[Shape, ...] = ()
+    uncopied: Mapping[FormatName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +97,21 @@ def shape_faults(
     weights = {name.removesuffix(".weight") for name in quantized}
     if unshared := (*uneven(spec, facts, tp), *_uncopied(spec, facts, deployment, tp)):
         return unshared
-    hardware = (spec.hardware,) if spec.hardware else hardware_of(spec.name)
+    hardware = (spec.hardware,) if spec.hardware else ENGINES[spec.name].hardware
     chips = {CHIPS[name] for name in hardware}
     found: dict[tuple[str, str], Fault] = {}
     for module in modules(spec, facts, 0):
         if weights.issuperset(module.parts):
-            for shape in SHAPES:
-                if _asks(shape, spec, deployment, chips):
+            for shape in ENGINES[spec.name].shapes.rows:
+                if _asks(shape, deployment, chips):
                     for fault in _misfits(shape, module, facts, deployment, tp):
                         found.setdefault((fault.module, fault.says), fault)
     return tuple(found.values())
 
 
-def _asks(shape: Shape, spec: EngineSpec, deployment: Deployment, chips: set[Chip]) -> bool:
+def _asks(shape: Shape, deployment: Deployment, chips: set[Chip]) -> bool:
     return (
-        shape.engine == spec.name
-        and deployment.format in shape.formats
+        deployment.format in shape.formats
         and (not shape.chips or not chips.isdisjoint(shape.chips))
         and shape.fp8 in (None, deployment.scheme.inputs == FP8_TOKEN)
     )
@@ -152,10 +132,10 @@ def _uncopied(spec: EngineSpec, facts: Facts, deployment: Deployment, tp: int) -
     """Key heads that are copied to several ranks, where their scales are not."""
     if not isinstance(facts.attention, Gqa):
         return
-    few = facts.attention.kv_heads
-    if tp > few and tp % few == 0 and spec.name == "trtllm" and deployment.format == "modelopt-awq":
+    few, source = facts.attention.kv_heads, ENGINES[spec.name].shapes.uncopied.get(deployment.format)
+    if tp > few and tp % few == 0 and source:
         yield Fault(
-            "drafter", f"{few} key heads are copied to {tp} ranks, but not the scales of INT4 weights", _TRT, "read"
+            "drafter", f"{few} key heads are copied to {tp} ranks, but not the scales of INT4 weights", source, "read"
         )
 
 

@@ -14,7 +14,6 @@ from draftconv.api.quantize import prepare, quantize
 from draftconv.conversion import quantizing
 from draftconv.drafter.shipped import recipes as shipped
 from draftconv.engines import ENGINES
-from draftconv.engines.kernels import hardware_of
 from draftconv.errors import DraftconvError, Refused
 from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.quantization.simulate import simulate
@@ -22,7 +21,7 @@ from draftconv.reference.load import load_drafter
 from tests import quantized
 
 REDUCED, LLAMA31, MLA31 = "llama-eagle3-reduced", "llama-eagle3.1", "mla-eagle3.1"
-SPECS = ("", *ENGINES, *(f"{engine}:{hardware}" for engine in ENGINES for hardware in hardware_of(engine)))
+SPECS = ("", *ENGINES, *(f"{engine}:{hardware}" for engine in ENGINES for hardware in ENGINES[engine].hardware))
 HEAD = "lm_head.weight"
 
 

@@ -18,7 +18,7 @@ from draftconv.api.quantize import Quantization, prepare, quantize
 from draftconv.api.verify import verify
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.hardware import CHIPS
-from draftconv.engines.kernels import KERNELS, hardware_of
+from draftconv.engines.kernels import KERNELS
 from draftconv.errors import DraftconvError, Refused, Undecided, UsageError
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.grids import quantize as rounded
@@ -38,7 +38,7 @@ from tests.traces.recorded import Recorded
 LLAMA, REDUCED, LLAMA31, MLA, MLA31 = (
     "llama-eagle3", "llama-eagle3-reduced", "llama-eagle3.1", "mla-eagle3", "mla-eagle3.1",
 )  # fmt: skip
-ENGINE_SPECS = [f"{engine}:{hardware}" for engine in ENGINES for hardware in hardware_of(engine)]
+ENGINE_SPECS = [f"{engine}:{hardware}" for engine in ENGINES for hardware in ENGINES[engine].hardware]
 DOWN = "layers.0.mlp.down_proj"
 
 

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from draftconv.cli.quantize import OUTLIER
 from draftconv.engines import ENGINES
-from draftconv.engines.kernels import hardware_of
 from tests.cli.conftest import Program, Run
 from tests.quantization.test_sniffing import seed
 from tests.reference.test_fixtures import DATA
@@ -181,7 +180,7 @@ def test_what_cannot_be_done(run: Run, words: tuple[str, ...], said: str) -> Non
     assert not Path("out").exists()
 
 
-SERVERS = [f"{engine}:{hardware}" for engine in ENGINES for hardware in hardware_of(engine)]
+SERVERS = [f"{engine}:{hardware}" for engine in ENGINES for hardware in ENGINES[engine].hardware]
 
 
 @pytest.mark.parametrize("engine", SERVERS)

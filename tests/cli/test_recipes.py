@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from draftconv.engines import ENGINES
-from draftconv.engines.kernels import hardware_of
 from draftconv.live.profiles import profile_names
 from draftconv.quantization.recipes import recipe_names
 from draftconv.traces.suites import suites
 from tests.cli.conftest import Run
 
-CELLS = [f"{engine}:{hardware}" for engine in ENGINES for hardware in hardware_of(engine)]
+CELLS = [f"{engine}:{hardware}" for engine in ENGINES for hardware in ENGINES[engine].hardware]
 
 
 def flat(text: str) -> str:
@@ -62,7 +61,7 @@ def test_the_list_says_what_is_written_for_every_engine_and_hardware(run: Run) -
         one = json.loads(run("recipes", name, "--format", "json").stdout)
         assert [row["format"] for row in one["engines"]] == [form for row in formats.values() for form in row.values()]
     assert told["w4a8"]["vllm"]["cpu"] == "compressed-int"
-    assert told["w4a8"]["sglang"] == dict.fromkeys(hardware_of("sglang"), "")
+    assert told["w4a8"]["sglang"] == dict.fromkeys(ENGINES["sglang"].hardware, "")
     said = flat(run("recipes").stdout)
     assert "What is written for whom" in said
     assert said.count("no form") >= len(recipe_names())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from draftconv.engines import parse_engine
-from draftconv.engines.dtypes import STOPS, asks_float32, float32_stop
+from draftconv.engines import ENGINES, parse_engine
+from draftconv.engines.dtypes import asks_float32, float32_stop
 from draftconv.quantization.recipes import FormatName
 
 
@@ -48,4 +48,6 @@ def test_how_a_server_is_told(arguments: tuple[str, ...], asked: bool) -> None:
 
 
 def test_every_row_says_where_it_was_seen() -> None:
-    assert all("0.32.0" in stop.source and stop.evidence in ("run", "read") for stop in STOPS)
+    stops = [stop for engine in ENGINES.values() for stop in engine.float32]
+    assert stops
+    assert all("0.32.0" in stop.source and stop.evidence in ("run", "read") for stop in stops)

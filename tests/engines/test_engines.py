@@ -85,7 +85,7 @@ def test_the_worst_effect_is_the_status() -> None:
 def toy(*covers: str) -> Engine:
     """An engine without a rule of its own that reads a directory as vLLM does."""
     vllm = ENGINES["vllm"]
-    return Engine("toy", "Toy", 99, "1.0", "1.0", (), (), vllm.read, vllm.command, covers)
+    return Engine("toy", "Toy", 99, "1.0", "1.0", (), (), vllm.read, vllm.command, vllm.names, covers)
 
 
 def declared(method: str) -> FakeView:

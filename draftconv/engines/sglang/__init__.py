@@ -12,7 +12,9 @@ from draftconv.engines.hardware import GPUS, named
 from draftconv.engines.sglang import misreadings, notes, refusals
 from draftconv.engines.sglang.loading import read
 from draftconv.engines.sglang.matching import METHODS
+from draftconv.engines.sglang.modules import NAMES
 from draftconv.engines.sglang.serving import command
+from draftconv.engines.sglang.shapes import SHAPES
 
 RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
 
@@ -26,6 +28,8 @@ ENGINE = Engine(
     RULES,
     read,
     command,
+    NAMES,
     (UNQUANTIZED, *METHODS),
     METHODS,
+    SHAPES,
 )

@@ -14,7 +14,9 @@ from draftconv.engines.hardware import NVIDIA, named
 from draftconv.engines.trtllm import misreadings, notes, refusals
 from draftconv.engines.trtllm.loading import read
 from draftconv.engines.trtllm.matching import METHODS
+from draftconv.engines.trtllm.modules import NAMES
 from draftconv.engines.trtllm.serving import command
+from draftconv.engines.trtllm.shapes import SHAPES
 
 RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
 
@@ -28,6 +30,8 @@ ENGINE = Engine(
     RULES,
     read,
     command,
+    NAMES,
     (UNQUANTIZED, *METHODS),
     METHODS,
+    SHAPES,
 )

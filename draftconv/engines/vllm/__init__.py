@@ -10,9 +10,12 @@ from __future__ import annotations
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import HARDWARE
 from draftconv.engines.vllm import misreadings, notes, refusals
+from draftconv.engines.vllm.dtypes import FLOAT32
 from draftconv.engines.vllm.loading import read
 from draftconv.engines.vllm.matching import METHODS
+from draftconv.engines.vllm.modules import NAMES
 from draftconv.engines.vllm.serving import command
+from draftconv.engines.vllm.shapes import SHAPES
 
 RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
 
@@ -26,6 +29,9 @@ ENGINE = Engine(
     RULES,
     read,
     command,
+    NAMES,
     (UNQUANTIZED, *METHODS),
     METHODS,
+    SHAPES,
+    FLOAT32,
 )
