@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.hashing import sha256
 from draftconv.checkpoint.kernel import exchange
 from draftconv.checkpoint.text import show, show_some
 from draftconv.errors import BadCheckpoint, UsageError, WriteError
@@ -219,7 +220,7 @@ def _is_as_written(path: Path, told: Written) -> bool:
         with LocalFile(path) as file:
             if told.size not in (None, file.size):
                 return False
-            return told.sha256 is None or hashlib.sha256(file.read(0, file.size)).hexdigest() == told.sha256
+            return told.sha256 is None or sha256(file) == told.sha256
     except BadCheckpoint:
         return False
 
