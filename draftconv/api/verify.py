@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
+from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.conversion.provenance import FILE, Provenance, Way, read_provenance
 from draftconv.conversion.told import recorded_weights
-from draftconv.conversion.work import ACTIVATIONS, DEQUANTIZED, MAPS, content_hash, copy_of, output_blocks
+from draftconv.conversion.work import ACTIVATIONS, DEQUANTIZED, MAPS, copy_of, output_blocks
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import Facts, Taps
 from draftconv.drafter.joined import joined_values
@@ -151,7 +152,7 @@ class _Declared:
     def changed(self, name: str, ref: TensorRef) -> bool:
         """Whether a tensor has other bytes than those that the record holds a hash of."""
         made = self.made(name)
-        return made is not None and content_hash(copy_of(name, ref)) != made
+        return made is not None and tensor_hash(ref) != made
 
     def dequantized(self, name: str) -> bool:
         """Whether a weight was floats in the source, was quantized on the way, and is floats again."""
@@ -336,7 +337,7 @@ def _made(name: str, mine: TensorRef, declared: _Declared, kind: str) -> Compari
     why = declared.find(kind, name)
     if why is None:
         return None
-    if content_hash(copy_of(name, mine)) == declared.made(name):
+    if tensor_hash(mine) == declared.made(name):
         return Comparison(name, "declared", f"{kind}: {why}")
     return Comparison(name, "different", f"{kind} ({why}), but not the bytes that draftconv.json was written for")
 
