@@ -14,7 +14,7 @@ from draftconv.errors import BadPlugin
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-Group = Literal["draftconv.layouts", "draftconv.formats"]
+Group = Literal["draftconv.engines", "draftconv.layouts", "draftconv.formats"]
 T = TypeVar("T")
 
 

@@ -24,11 +24,11 @@ MAY_IMPORT = {
     "layouts": {*BASE, "plugins"},
     "reference": BASE,
     "quantization": {*BASE, "plugins", "reference"},
-    "engines": {*BASE, "quantization"},
+    "engines": {*BASE, "plugins", "quantization"},
     "traces": {*BASE, "reference"},
     "report": {*BASE, "layouts", "reference", "quantization"},
     "conversion": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay"},
-    "replay": {*BASE, "layouts", "reference", "quantization", "traces", "report"},
+    "replay": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
     "live": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
 }
 MAY_IMPORT["api"] = {*MAY_IMPORT}

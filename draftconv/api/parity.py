@@ -18,7 +18,7 @@ from draftconv.errors import UsageError
 from draftconv.reference.counts import Counts
 from draftconv.replay.lineup import Lineup, Side, line_up
 from draftconv.replay.options import ParityOptions
-from draftconv.replay.semantics import SEMANTICS
+from draftconv.replay.semantics import semantics
 from draftconv.report import read_report
 from draftconv.report.extended import extended, refuse_unextendable
 from draftconv.report.model import About, Attribution, Comparison, Control, Report
@@ -94,7 +94,7 @@ def _check(options: ParityOptions) -> None:
     for name, number in (("depth", options.depth), ("limit", options.limit)):
         if number is not None and number < 1:
             raise UsageError(f"--{name} {number}: too small", cure="give a number from 1")
-    for name, value, known in (("dtype", options.dtype, DTYPES), ("semantics", options.semantics, SEMANTICS)):
+    for name, value, known in (("dtype", options.dtype, DTYPES), ("semantics", options.semantics, tuple(semantics()))):
         if value not in known:
             raise UsageError(f"--{name} {show(value)}: unknown", cure=f"one of {', '.join(known)}")
 

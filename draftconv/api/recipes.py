@@ -8,7 +8,7 @@ from typing import Literal
 
 from draftconv.drafter.shipped import SUFFIXES
 from draftconv.engines import ENGINES, parse_engine
-from draftconv.engines.kernels import resolve
+from draftconv.engines.deployment import resolve
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.live.profiles import Profile, find_profile, profile_names
 from draftconv.quantization.recipes import Recipe, find_recipe, recipe_names

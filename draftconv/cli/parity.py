@@ -13,9 +13,12 @@ import click
 
 from draftconv.checkpoint.text import safe
 from draftconv.cli.options import command_line, format_option, reading_options_of_each
+from draftconv.drafter.tensors import EMBEDDING
+from draftconv.engines import ENGINES
+from draftconv.engines.registry import DEFAULT
 from draftconv.errors import UsageError, WriteError
 from draftconv.live.accuracy import TASKS
-from draftconv.replay.semantics import SEMANTICS
+from draftconv.replay.semantics import semantics
 from draftconv.traces.prompts import DEFAULT_SUITE
 from draftconv.traces.trace import DTYPES
 
@@ -32,6 +35,8 @@ Examples:
   draftconv parity drafter out --profile b200-trtllm --launch --run run --dry-run
   draftconv parity drafter out --for sglang --target target --run run --url-ref http://a:30000 --url-cand http://b:30000
 """
+
+TAKERS = " and ".join(ENGINES[name].title for name, tables in semantics().items() if EMBEDDING in tables)
 
 STAGES = {"reading": "bytes", "replaying": "tokens"}
 
@@ -55,9 +60,9 @@ REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype",
 @click.option("--depth", type=click.IntRange(1), default=3, show_default=True, metavar="K",
               help="Drafted tokens per step.")  # fmt: skip
 @click.option(
-    "--semantics", type=click.Choice(SEMANTICS), default="vllm", show_default=True,
-    help="Whose rule decides between the drafter's embedding and the target's; SGLang and TensorRT-LLM take the "
-    "target's.",
+    "--semantics", type=click.Choice(list(semantics())), default=DEFAULT, show_default=True,
+    help="Whose rule decides between the drafter's embedding and the target's: "
+    f"{TAKERS} take the target's.",
 )  # fmt: skip
 @click.option("--fake-quant", multiple=True, metavar="RECIPE",
               help="Add a candidate: REFERENCE as this recipe would leave it. May be repeated.")  # fmt: skip

@@ -9,6 +9,7 @@ import click
 
 from draftconv.api.verify import Comparison, Verification, verify
 from draftconv.cli.options import format_option, reading_options_of_each, target_options
+from draftconv.layouts import layout as find_layout
 from draftconv.layouts.readings import reading_json
 
 EPILOG = """\b
@@ -57,10 +58,9 @@ def command(
             output.print_json(_json(found))
         case "human":
             _show(found)
-            layout_of_out = found.output.detection.layout
-            if found.passed and target and layout_of_out in ("vllm", "sglang", "trtllm", "portable"):
-                engine = "vllm" if layout_of_out == "portable" else layout_of_out
-                output.print_next(["draftconv", "serve", out, "--for", engine, "--target", target])
+            writer = find_layout(found.output.detection.layout).writer
+            if found.passed and target and writer and writer.serves:
+                output.print_next(["draftconv", "serve", out, "--for", writer.serves[0], "--target", target])
     sys.exit(0 if found.passed else 1)
 
 

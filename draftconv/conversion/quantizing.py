@@ -18,7 +18,7 @@ from draftconv.conversion.rounding import Rounding, decide_rounding
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec, parse_engine
-from draftconv.engines.kernels import Deployment, resolve, widest
+from draftconv.engines.deployment import Deployment, resolve, widest
 from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
 from draftconv.quantization.exclusions import WEIGHT, Selection, refuse_heads, select

@@ -12,7 +12,7 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.joined import joined_values
 from draftconv.drafter.tensors import HEAD
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
-from draftconv.engines.kernels import usual_style
+from draftconv.engines.deployment import usual_style
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.layouts.base import Layout
 from draftconv.quantization.exclusions import NO_HEADS, WEIGHT, fused_with

@@ -1,17 +1,13 @@
 """Engines: what each server loads, mis-reads and refuses, one package per engine.
 
-An engine is a package here that defines `ENGINE`; nothing else names it. Inside, `loading` is how it reads a
-directory, `refusals`, `misreadings` and `notes` hold its rules next to their checks, `matching` is how it reads
-the lists of quantized files, `modules` what its classes call linear layers, `shapes` and `dtypes` what its kernels
-ask for, `serving` is the command.
+An engine is a package here that defines `ENGINE`, or one that another package brings (docs/add-an-engine.md); nothing
+else names it. Inside, `loading` is how it reads a directory, `refusals`, `misreadings` and `notes` hold its rules next
+to their checks, `matching` is how it reads the lists of quantized files and `modules` what its classes call linear
+layers, `kernels` holds what it can multiply, `shapes` and `dtypes` what its kernels ask for, `serving` is the command.
 What engines share stands beside the packages.
 """
 
 from __future__ import annotations
-
-import importlib
-import pkgutil
-from collections.abc import Mapping
 
 from draftconv.engines.base import EngineSpec, Verdict
 from draftconv.engines.engine import Engine
@@ -20,15 +16,6 @@ from draftconv.engines.serving import ServeCommand, Start
 from draftconv.errors import UsageError, did_you_mean
 
 __all__ = ["ENGINES", "Engine", "EngineSpec", "ServeCommand", "Start", "Verdict", "parse_engine"]
-
-
-def _discover() -> Mapping[str, Engine]:
-    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
-    found: list[Engine] = [module.ENGINE for module in modules if hasattr(module, "ENGINE")]
-    return {engine.name: engine for engine in sorted(found, key=lambda engine: engine.order)}
-
-
-ENGINES.update(_discover())
 
 
 def parse_engine(text: str) -> EngineSpec:

@@ -94,7 +94,8 @@ class Reading:
         fates: where each tensor of the file goes.
         built: the facts the engine builds from config.json alone.
         truth: what the drafter really is.
-        lent: canonical tensors that the target's stand in for when the file has none.
+        lent: canonical tensors that the target's stand in for when the file has none. `replaced`: those among them
+            that the target's replace even where the file has them.
         misnamed: why a name is not looked for although its module is built, where a rule of its own says so.
         known: codes of problems (`drafter.problems`) that were found in the drafter.
     """
@@ -107,6 +108,7 @@ class Reading:
     truth: Facts
     target: Target | None
     lent: frozenset[str] = frozenset()
+    replaced: frozenset[str] = field(default=frozenset(), kw_only=True)
     misnamed: Causes = ()
     known: frozenset[str] = frozenset()
 

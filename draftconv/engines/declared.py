@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from draftconv.checkpoint.dtypes import FLOATS
 from draftconv.drafter.tensors import expected
@@ -83,7 +83,15 @@ def _group(reading: Reading, method: str) -> int | None:
 
 def unscaled(reading: Reading) -> str | None:
     """Scales and zero points of quantized weights that the engine gets from nowhere."""
-    suffixes = _beside(reading)
+    return _unscaled(reading, _beside(reading))
+
+
+def unscaled_weights(reading: Reading) -> str | None:
+    """The same where inputs without a scale are taken as they come."""
+    return _unscaled(reading, tuple(suffix for suffix in _beside(reading) if suffix != "input_scale"))
+
+
+def _unscaled(reading: Reading, suffixes: Sequence[str]) -> str | None:
     stops = {part for part, name in reading.unplaced.items() if name in reading.fates.fatal}
     found = []
     for canonical in _quantized(reading):
@@ -104,8 +112,6 @@ def _beside(reading: Reading) -> tuple[str, ...]:
     """What the declaration asks for beside every weight; nothing where it is silent, or of no known kind."""
     method = told(reading.spec, reading.config.section("quantization_config").data, reading.view.sidecars).method
     suffixes = BESIDE.get((modelopt_algorithm(reading) or "") if method == "modelopt" else method, ())
-    if reading.spec.name == "trtllm":  # without it, activations are scaled as they come
-        return tuple(suffix for suffix in suffixes if suffix != "input_scale")
     return (*suffixes, *(("input_scale",) if method == "compressed-tensors" and _static_inputs(reading) else ()))
 
 

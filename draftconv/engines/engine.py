@@ -9,10 +9,13 @@ from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines.base import EngineSpec, Line, Reading, Rule, Verdict, View
 from draftconv.engines.dtypes import Stop
+from draftconv.engines.kernels import Gap, Kernel
 from draftconv.engines.matching import Method, method_name, told
 from draftconv.engines.modules import Names
+from draftconv.engines.naming import Lists
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.engines.shapes import Shapes
+from draftconv.quantization.recipes import FormatName
 
 UNQUANTIZED = "16 bit"
 """How a drafter is stored that no quantization method has touched."""
@@ -31,8 +34,13 @@ class Engine:
         names: what its classes call a drafter's linear layers.
         covers: how weights may be stored for the rules to speak of them: `UNQUANTIZED`, methods by quant_method.
             What is stored otherwise is undecided.
-        methods: how it matches the lists of each quantization method, by quant_method.
+        methods: how it matches the lists of each quantization method, by quant_method. `sidecar_wins`: whether it
+            goes by hf_quant_config.json where there is one, whatever config.json says.
+        lists: how lists of modules are spelled for it, by format, where that is not the usual spelling.
+        kernels: the stored forms that it can multiply, preferred ones first. `gaps`: why there is none for others.
         shapes: sizes that its kernels ask for. `float32`: quantized weights beside which it cannot compute so.
+        replaces: tables of the drafter that the target's replace, if both are equally wide (what the drafter lacks
+            is always the target's); None where nobody knows, and then no replay follows its rule.
     """
 
     name: str
@@ -47,8 +55,13 @@ class Engine:
     names: Names
     covers: tuple[str, ...] = ()
     methods: Mapping[str, Method] = field(default_factory=dict)
+    lists: Mapping[FormatName, Lists] = field(default_factory=dict)
+    kernels: tuple[Kernel, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     shapes: Shapes = field(default_factory=Shapes)
     float32: tuple[Stop, ...] = ()
+    replaces: frozenset[str] | None = None
+    sidecar_wins: bool = False
 
     def check(
         self,
@@ -70,11 +83,17 @@ class Engine:
 
     def _uncovered(self, reading: Reading, lines: tuple[Line, ...]) -> tuple[Line, ...]:
         """What no rule speaks of cannot be said to load; what is refused is not asked any further."""
-        stored = _stored(reading)
+        stored = self._stored(reading)
         if stored in self.covers or any(line.rule.effect == "refused" for line in lines):
             return ()
         known = f"weights are known as {', '.join(self.covers)}" if self.covers else "nothing is known of what it loads"
         return (self._own("uncovered", known, self.version, f"stored as {stored}"),)
+
+    def _stored(self, reading: Reading) -> str:
+        """How the weights are stored: by the method that the directory declares, as this engine reads it."""
+        section = reading.config.section("quantization_config").data
+        words = told(reading.spec, section, reading.view.sidecars)
+        return method_name(words, sidecar_wins=self.sidecar_wins) or reading.truth.quantization or UNQUANTIZED
 
     def _unread(self, spec: EngineSpec) -> tuple[Line, ...]:
         """A version older than any whose rules are known cannot be said to load anything."""
@@ -88,10 +107,3 @@ class Engine:
         """Something that cannot be decided, whatever the rules say."""
         source = f"{self.title} {version}"
         return Line(Rule(f"{self.name}-{code}", "undecided", says, source, "inferred", lambda _: None), detail)
-
-
-def _stored(reading: Reading) -> str:
-    """How the weights are stored: by the method that the directory declares, as this engine reads it."""
-    section = reading.config.section("quantization_config").data
-    declared = method_name(reading.spec, told(reading.spec, section, reading.view.sidecars))
-    return declared or (reading.truth.quantization or UNQUANTIZED)

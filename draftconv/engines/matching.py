@@ -38,18 +38,17 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a directory says about its quantization.
+    """What a directory says to an engine about its quantization.
 
     Attributes:
         config: quantization_config of config.json. `legacy`: `quantization` of hf_quant_config.json.
         tensors: by file name, for methods that read lists off them.
-        old: the copy of TensorRT-LLM before 2026-01-28.
     """
 
+    spec: EngineSpec
     config: Config
     legacy: Config
     tensors: Mapping[str, Described] = field(default_factory=dict)
-    old: bool = False
 
     @property
     def method(self) -> str:
@@ -217,17 +216,19 @@ def told(
     """
     legacy = Config(sidecars.get(QUANT_FILE, {}), QUANT_FILE).section("quantization")
     said = Config(config, "config.json: quantization_config")
-    return Told(said, legacy, tensors or {}, old=spec.name == "trtllm" and spec.before(1, 3))
+    return Told(spec, said, legacy, tensors or {})
 
 
-def method_name(spec: EngineSpec, words: Told) -> str:
-    """The quantization method that the engine goes by; "" when nothing is said."""
-    return "modelopt" if spec.name == "trtllm" and words.legacy.data else words.method
+def method_name(words: Told, *, sidecar_wins: bool) -> str:
+    """The quantization method that an engine goes by, which is asked for hf_quant_config.json first where that wins;
+    "" when nothing is said."""
+    return "modelopt" if sidecar_wins and words.legacy.data else words.method
 
 
-def method(spec: EngineSpec, words: Told) -> Method | None:
+def method(words: Told) -> Method | None:
     """How the engine will match the lists; None for a method that it has no rule for."""
-    return ENGINES[spec.name].methods.get(method_name(spec, words))
+    engine = ENGINES[words.spec.name]
+    return engine.methods.get(method_name(words, sidecar_wins=engine.sidecar_wins))
 
 
 def built(
@@ -249,7 +250,7 @@ def built(
         BadCheckpoint: a list holds something else than texts.
     """
     words = told(spec, config, sidecars, tensors)
-    rule = method(spec, words)
+    rule = method(words)
     return {module: _try(rule, words, module) for module in modules(spec, facts, layers)} if rule else {}
 
 

@@ -73,7 +73,8 @@ class Names:
         prefix: of a decoder layer, whose number goes into the braces. `only`: that of an only layer, where it differs.
         counted_on: whether layers are numbered on from the target's.
         layer: linear layers of one decoder layer, by the class that is built. `once`: those outside the layers.
-            A class without a row is named as Llama's.
+            A class without a row is named as Llama's. `apart`: canonical weights that may be built plain and that
+            rules of their own speak of.
     """
 
     prefix: str
@@ -81,6 +82,7 @@ class Names:
     once: Mapping[Variant, tuple[Row, ...]]
     only: str | None = None
     counted_on: bool = False
+    apart: frozenset[str] = frozenset()
 
 
 def modules(spec: EngineSpec, facts: Facts, layers: int | None) -> tuple[Module, ...]:

@@ -2,28 +2,45 @@
 
 The inverse of `draftconv.engines.matching`: what is written here, read there, gives back
 exactly the modules that are kept. Lists never hold the names of the checkpoint itself
-(`midlayer.*`, `layers.0.*`), which no matcher but TensorRT-LLM's would find.
+(`midlayer.*`, `layers.0.*`), which hardly any matcher would find.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines.base import EngineSpec
-from draftconv.engines.kernels import KERNELS
 from draftconv.engines.modules import Module, modules
+from draftconv.engines.registry import ENGINES
 from draftconv.errors import Refused, Undecided
 from draftconv.quantization.recipes import FormatName
 
-Spelling = Literal["regex", "part", "name", "key", "rule", "none"]
+Spelling = Literal["regex", "part", "name", "key", "rule", "projection", "none"]
+"""A regular expression with `re:` (compressed-tensors, Quark), part of the name (AWQ), glob or name (ModelOpt), a key
+of `extra_config` (auto-round), a rule of `dynamic` (GPTQ), one name per stored projection under the module that it is
+joined into, or no list at all."""
 
-_REGEX_FORMATS = frozenset({
-    "compressed-pack", "compressed-int", "compressed-float", "quark-int4", "quark-mxfp4",
-})  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """How lists of modules in one format are spelled: what stays as it is, and what is quantized."""
+
+    kept: Spelling = "name"
+    quantized: Spelling = "none"
+
+
+USUAL: Mapping[FormatName, Lists] = {
+    **dict.fromkeys(("compressed-pack", "compressed-int", "compressed-float"), Lists("regex")),
+    **dict.fromkeys(("quark-int4", "quark-mxfp4"), Lists("regex")),
+    "autoawq": Lists("part"),
+    "gptq": Lists("none"),
+}
+"""How engines that have no spelling of their own are told; what has no row is told by name."""
 
 
 def ignore_names(
@@ -31,23 +48,17 @@ def ignore_names(
 ) -> tuple[str, ...]:
     """What stays unquantized, as this engine matches it in this format.
 
-    Spelled as a regular expression with `re:` (compressed-tensors, Quark), a glob or name
-    (ModelOpt), a part of the name (AWQ), a key of `extra_config` (auto-round, on SGLang) or
-    a rule of `dynamic` (GPTQ on SGLang). Empty for GPTQ on vLLM, which lists what is quantized.
+    Empty where the format lists what is quantized instead.
 
     Args:
         kept: canonical weights that stay as they are, with or without `.weight`; others are ignored.
-        target: whose layers vLLM counts on from.
+        target: whose layers some engines count on from.
 
     Raises:
         Refused: the engine has one name for modules that differ, or joins kept and quantized weights.
         Undecided: layers differ, and their names depend on a target that is not given.
     """
-    chosen, others = _sorted_out(spec, facts, kept, target)
-    spelling = _spelling(spec, form)
-    if spelling == "none":
-        return ()
-    return tuple(dict.fromkeys(_spell(module, others, spelling, target) for module in chosen))
+    return _list(spec, _lists(spec, form).kept, facts, kept, target)
 
 
 def wide_names(form: FormatName, facts: Facts, kept: Collection[str], target: Target | None = None) -> tuple[str, ...]:
@@ -67,16 +78,14 @@ def wide_modules(
 
 
 def _readers(form: FormatName) -> tuple[EngineSpec, ...]:
-    return tuple(EngineSpec(name, "0") for name in dict.fromkeys(k.engine for k in KERNELS if k.format == form))
+    engines = (name for name, engine in ENGINES.items() if any(kernel.format == form for kernel in engine.kernels))
+    return tuple(EngineSpec(name, "0") for name in engines)
 
 
 def module_names(
     spec: EngineSpec, form: FormatName, facts: Facts, quantized: Collection[str], target: Target | None = None
 ) -> tuple[str, ...]:
-    """Quantized modules, for formats that list them; empty for the others.
-
-    GPTQ (modules_in_block_to_quantize): parts of vLLM's fused names. ModelOpt on TensorRT-LLM
-    (quantized_layers): one name per stored projection, under the module that it is joined into.
+    """Quantized modules, for engines that this format lists them for; empty for the others.
 
     Args:
         quantized: canonical weights, with or without `.weight`.
@@ -84,31 +93,26 @@ def module_names(
     Raises:
         Refused, Undecided: as `ignore_names`.
     """
-    if form == "gptq" and spec.name == "vllm":
-        chosen, others = _sorted_out(spec, facts, quantized, target)
-        return tuple(dict.fromkeys(_spell(module, others, "part", target) for module in chosen))
-    if form.startswith("modelopt") and spec.name == "trtllm":
-        chosen, _ = _sorted_out(spec, facts, quantized, target)
-        return tuple(
-            f"{module.name.rpartition('.')[0]}.{part.rpartition('.')[2]}" for module in chosen for part in module.parts
-        )
-    return ()
+    spelling = _lists(spec, form).quantized
+    return () if spelling == "none" else _list(spec, spelling, facts, quantized, target)
 
 
-def _spelling(spec: EngineSpec, form: FormatName) -> Spelling:
-    match form, spec.name:
-        case "gptq", "sglang":
-            return "rule"
-        case "gptq", _:
-            return "none"
-        case "autoawq", "sglang":
-            return "key"
-        case "autoawq", _:
-            return "part"
-        case _ if form in _REGEX_FORMATS:
-            return "regex"
+def _lists(spec: EngineSpec, form: FormatName) -> Lists:
+    return ENGINES[spec.name].lists.get(form, USUAL.get(form, Lists()))
+
+
+def _list(
+    spec: EngineSpec, spelling: Spelling, facts: Facts, names: Collection[str], target: Target | None
+) -> tuple[str, ...]:
+    """Modules that are made of these weights, in one spelling, each once."""
+    chosen, others = _sorted_out(spec, facts, names, target)
+    match spelling:
+        case "none":
+            return ()
+        case "projection":
+            return tuple(f"{m.name.rpartition('.')[0]}.{part.rpartition('.')[2]}" for m in chosen for part in m.parts)
         case _:
-            return "name"
+            return tuple(dict.fromkeys(_spell(module, others, spelling, target) for module in chosen))
 
 
 def _sorted_out(
@@ -138,7 +142,7 @@ def _spell(module: Module, others: Iterable[Module], spelling: Spelling, target:
         if target is None and ".layers." in module.name:
             raise Undecided(
                 f"{tail} is quantized in some layers and kept in others",
-                why="vLLM numbers a drafter's layers on from the target's",
+                why="the engine numbers a drafter's layers on from the target's",
                 cure="give --target or --target-layers",
             )
         tail = module.name

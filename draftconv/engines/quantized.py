@@ -17,6 +17,7 @@ from draftconv.engines.base import Check, Reading
 from draftconv.engines.checks import listed
 from draftconv.engines.matching import Built, built
 from draftconv.engines.modules import Module
+from draftconv.engines.registry import ENGINES
 
 Storage = Literal["plain", "bytes", "words", "packed"]
 """How a weight lies in the file: floats; 8-bit codes in the shape of the floats; codes of another shape under
@@ -52,7 +53,7 @@ def clashes(reading: Reading) -> tuple[Clash, ...]:
 
     None where those names depend on a target that is not given (`numbered_names`).
     """
-    if reading.spec.name == "vllm" and numbered_names(reading):
+    if ENGINES[reading.spec.name].names.counted_on and numbered_names(reading):
         return ()
     layers = reading.target.layers if reading.target else None
     section = reading.config.section("quantization_config").data
@@ -68,10 +69,9 @@ def clashes(reading: Reading) -> tuple[Clash, ...]:
 def _unasked(reading: Reading, asked: Collection[Module]) -> Iterator[Module]:
     """Modules that are built plain whatever a list says: tables, norms, the head of vLLM's MLA class."""
     parts = {part for module in asked for part in module.parts}
-    told = {"fc"} if reading.spec.name == "sglang" else set()  # by a rule of its own, or as missing
+    told = ENGINES[reading.spec.name].names.apart
     for name in (name.removesuffix(".weight") for name in reading.wanted if name.endswith(".weight")):
-        given = reading.spec.name != "vllm" and f"{name}.weight" in reading.lent  # the target's, whatever is stored
-        if name not in parts and name not in told and not given:
+        if name not in parts and name not in told and f"{name}.weight" not in reading.replaced:
             yield Module(name, "", (name,))
 
 
@@ -124,7 +124,7 @@ def clash(kind: Kind, *storages: Storage) -> Check:
 
 
 def numbered_names(reading: Reading) -> str | None:
-    """Lists that number layers, where the names depend on a target that is not given (vLLM)."""
+    """Lists that number layers, where the names depend on a target that is not given (`Names.counted_on`)."""
     if reading.target is not None:
         return None
     section = reading.config.section("quantization_config").data

@@ -14,8 +14,9 @@ from typing import Literal
 from draftconv.drafter.facts import Facts, Gqa
 from draftconv.drafter.tensors import expected
 from draftconv.engines.base import EngineSpec, Evidence
+from draftconv.engines.deployment import Deployment
 from draftconv.engines.hardware import CHIPS, Chip
-from draftconv.engines.kernels import FP8_TOKEN, Deployment
+from draftconv.engines.kernels import FP8_TOKEN
 from draftconv.engines.modules import Module, modules
 from draftconv.engines.registry import ENGINES
 from draftconv.quantization.recipes import FormatName

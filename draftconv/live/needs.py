@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Mla
 from draftconv.engines import ENGINES, EngineSpec
+from draftconv.engines.deployment import deployment, stored_kernel
 from draftconv.engines.dtypes import asks_float32, float32_stop
-from draftconv.engines.kernels import Kernel, deployment, stored_kernel
+from draftconv.engines.kernels import Kernel
 from draftconv.engines.shapes import Fault, shape_faults, uneven
 from draftconv.errors import CheckFailed, Refused, UsageError
 from draftconv.quantization.scheme import GRIDS, Scheme, WeightScheme

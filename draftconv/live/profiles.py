@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from draftconv.drafter.shipped import Written, find_written, recipes
 from draftconv.engines import EngineSpec, parse_engine
-from draftconv.engines.kernels import Deployment, resolve
+from draftconv.engines.deployment import Deployment, resolve
 from draftconv.errors import DraftconvError, UsageError
 from draftconv.quantization.recipes import find_recipe
 

@@ -21,6 +21,7 @@ from draftconv.errors import BadCheckpoint, Refused, Undecided
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats import find_format, formats
 from draftconv.quantization.formats.base import Declared, Format, Weight
+from draftconv.quantization.recipes import PER_MODULE
 from draftconv.quantization.scheme import GRIDS
 from draftconv.quantization.sniffing import Fit, fits_one, fitting, headers
 from draftconv.reference.load import to_torch
@@ -277,7 +278,7 @@ def _lacking(chosen: Fit, modules: Mapping[str, Parts]) -> list[str]:
     return [text for suffix, text in chosen.format.may_lack.items() if suffix not in parts]
 
 
-NAMING = frozenset({"trtllm"})
+NAMING = frozenset({PER_MODULE})
 """Styles that name every quantized module: one that is not named never is."""
 
 PLAIN = ("fc", "self_attn.", "mlp.")

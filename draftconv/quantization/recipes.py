@@ -22,6 +22,10 @@ NO_RECIPES = frozenset({"targets.yaml"})
 FormatName: TypeAlias = str
 """The id of a format: a key of `FORMATS`, or one that another package brings."""
 
+PER_MODULE = "trtllm"
+"""The style of ModelOpt's formats that names every quantized module: one that is not named never is. Published records
+call it after the engine that it was made for."""
+
 FORMATS: Mapping[FormatName, tuple[str, ...]] = {
     "compressed-pack": (),
     "compressed-int": (),
@@ -30,9 +34,9 @@ FORMATS: Mapping[FormatName, tuple[str, ...]] = {
     "autoawq": ("awq", "auto-round"),
     "quark-int4": ("reorder", "order"),
     "quark-mxfp4": ("reorder",),
-    "modelopt-awq": ("trtllm", "plain"),
-    "modelopt-fp8": ("plain", "trtllm"),
-    "modelopt-nvfp4": ("plain", "trtllm"),
+    "modelopt-awq": (PER_MODULE, "plain"),
+    "modelopt-fp8": ("plain", PER_MODULE),
+    "modelopt-nvfp4": ("plain", PER_MODULE),
 }
 """Draftconv's own formats, with their styles, the usual one first: those of `draftconv.quantization.formats`, which
 imports torch."""

@@ -11,13 +11,14 @@ from draftconv.checkpoint import TensorRef
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.tensors import HEAD
+from draftconv.engines.registry import DEFAULT
 from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
 from draftconv.quantization.running import load_quantized
 from draftconv.reference.devices import find_device
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter
 from draftconv.replay.replay import Arm
-from draftconv.replay.semantics import REPLACED, Semantics, from_target
+from draftconv.replay.semantics import from_target, semantics
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Loading:
     """
 
     lend: Callable[[str], TensorRef | None]
-    semantics: Semantics = "vllm"
+    semantics: str = DEFAULT
     dtype: str = "float32"
     device: str = "cpu"
 
@@ -116,7 +117,7 @@ def _lent(name: str, table: str, how: Loading) -> TensorRef:
     short = table.removesuffix(".weight")
     found = how.lend(short)
     if found is None:
-        replaced = table in REPLACED[how.semantics]
+        replaced = table in semantics()[how.semantics]
         raise UsageError(
             f"{name} needs the target's {short}, and the trace does not hold it",
             why=f"{how.semantics} replaces the drafter's own" if replaced else f"the drafter stores no {short}",

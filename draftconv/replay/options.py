@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftconv.replay.semantics import Semantics
+from draftconv.engines.registry import DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ParityOptions:
 
     margin: float | None = None
     depth: int = 3
-    semantics: Semantics = "vllm"
+    semantics: str = DEFAULT
     dtype: str = "float32"
     device: str = "cpu"
     fake_quant: tuple[str, ...] = ()

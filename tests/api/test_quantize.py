@@ -18,7 +18,6 @@ from draftconv.api.quantize import Quantization, prepare, quantize
 from draftconv.api.verify import verify
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.hardware import CHIPS
-from draftconv.engines.kernels import KERNELS
 from draftconv.errors import DraftconvError, Refused, Undecided, UsageError
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.grids import quantize as rounded
@@ -150,7 +149,10 @@ def test_every_format_that_a_recipe_may_name_is_written_and_read_rightly_or_refu
         if spec:
             assert [verdict.status for verdict in inspect(out, [spec], target=target).verdicts] == ["loads"], spec
             served.add(spec)
-    wanted = {f"{k.engine}:{hw}" for k in KERNELS if k.format == form for hw, chip in CHIPS.items() if chip in k.chips}
+    wanted = {
+        f"{name}:{hw}" for name, engine in ENGINES.items() for k in engine.kernels if k.format == form
+        for hw, chip in CHIPS.items() if chip in k.chips
+    }  # fmt: skip
     assert served == wanted
 
 

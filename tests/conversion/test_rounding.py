@@ -9,7 +9,7 @@ import pytest
 from draftconv.api.quantize import prepare
 from draftconv.conversion import rounding
 from draftconv.conversion.rounding import decide_rounding
-from draftconv.engines.kernels import widest
+from draftconv.engines.deployment import widest
 from draftconv.errors import DraftconvError, Refused, UsageError
 from draftconv.quantization import grids
 from draftconv.quantization.oracles import modelopt, package, quark

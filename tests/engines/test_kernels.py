@@ -7,16 +7,9 @@ from dataclasses import replace
 import pytest
 
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
+from draftconv.engines.deployment import NEAREST, Deployment, nearest, resolve, widest
 from draftconv.engines.hardware import CHIPS, named
-from draftconv.engines.kernels import (
-    GAPS,
-    KERNELS,
-    NEAREST,
-    Deployment,
-    nearest,
-    resolve,
-    widest,
-)
+from draftconv.engines.kernels import Gap
 from draftconv.errors import Refused, Undecided
 from draftconv.quantization.recipes import FORMATS, Recipe, find_recipe, recipe_names
 from draftconv.quantization.scheme import InputScheme, Scheme, WeightScheme
@@ -57,28 +50,32 @@ def test_every_cell_is_served_or_leads_to_one_that_is(recipe: str, engine: str, 
 
 
 def test_hardware_is_what_the_engines_say() -> None:
-    for name, engine in ENGINES.items():
-        chips = {chip for kernel in KERNELS if kernel.engine == name for chip in kernel.chips}
+    for engine in ENGINES.values():
+        chips = {chip for kernel in engine.kernels for chip in kernel.chips}
         assert engine.hardware == named(*chips)
 
 
 def test_every_row_is_reached() -> None:
     """A kernel behind another of the same form, or a gap behind a kernel, would be dead."""
-    forms = [(kernel.engine, chip, kernel.format, kernel.style, held, kernel.inputs)
-             for kernel in KERNELS for chip in kernel.chips for held in kernel.holds]  # fmt: skip
+    forms = [(engine.name, chip, kernel.format, kernel.style, held, kernel.inputs)
+             for engine in ENGINES.values() for kernel in engine.kernels
+             for chip in kernel.chips for held in kernel.holds]  # fmt: skip
     assert len(forms) == len(set(forms))
     names = {name for names in NEAREST.values() for name in names}
     assert names <= set(recipe_names())
 
 
-@pytest.mark.parametrize("gap", GAPS, ids=lambda gap: f"{gap.engine}-{gap.why[:30]}")
-def test_gaps_speak_of_their_own_engine(gap: object) -> None:
+@pytest.mark.parametrize(
+    "gap",
+    [pytest.param(gap, id=f"{name}-{gap.why[:30]}") for name, engine in ENGINES.items() for gap in engine.gaps],
+)
+def test_gaps_speak_of_schemes_that_there_are(gap: Gap) -> None:
     schemes = [find_recipe(name) for name in recipe_names()]
     schemes.append(own("int8", "group", group=32, rule="mse"))
     schemes.append(own("int4", "channel", "fp8", "tensor"))
     hit = [
         recipe.name for recipe in schemes for chip in set(CHIPS.values()) for mla in (False, True)
-        if gap.holds(recipe.scheme, recipe.format, chip, mla=mla)  # type: ignore[attr-defined]
+        if gap.holds(recipe.scheme, recipe.format, chip, mla=mla)
     ]  # fmt: skip
     assert hit
 
@@ -190,14 +187,14 @@ def test_kernels_of_another_release_are_not_claimed(spec: str, told: str | None)
 
 
 def test_what_was_run_is_not_cited_from_a_release_that_was_not() -> None:
-    ran = [kernel.source for kernel in KERNELS if kernel.evidence == "run"]
+    ran = [kernel.source for engine in ENGINES.values() for kernel in engine.kernels if kernel.evidence == "run"]
     assert ran
     assert all(source.endswith(", 0.32.0") for source in ran)
 
 
 def test_tensorrt_llm_is_given_a_list_of_modules_in_every_format() -> None:
     """A style of one algorithm leaves fc quantized in some of its releases, whatever excludes it."""
-    assert {kernel.style for kernel in KERNELS if kernel.engine == "trtllm"} == {"trtllm"}
+    assert {kernel.style for kernel in ENGINES["trtllm"].kernels} == {"trtllm"}
 
 
 class TestWithoutHardware:

@@ -10,9 +10,8 @@ import pytest
 from draftconv.drafter.facts import Facts, Gqa
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import expected
-from draftconv.engines import parse_engine
+from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.base import EngineSpec
-from draftconv.engines.kernels import KERNELS
 from draftconv.engines.matching import built
 from draftconv.engines.naming import ignore_names, module_names, wide_modules, wide_names
 from draftconv.errors import Refused, Undecided
@@ -27,7 +26,9 @@ VARIANTS = {
     "two layers": FACTS["llama, two layers"],
     "mla": MLA,
 }
-PAIRS: list[tuple[str, FormatName]] = list(dict.fromkeys((kernel.engine, kernel.format) for kernel in KERNELS))
+PAIRS: list[tuple[str, FormatName]] = list(
+    dict.fromkeys((name, kernel.format) for name, engine in ENGINES.items() for kernel in engine.kernels)
+)
 
 
 def declared(

@@ -9,7 +9,7 @@ import pytest
 
 from draftconv.drafter.targets import known_targets
 from draftconv.engines import parse_engine
-from draftconv.engines.kernels import resolve
+from draftconv.engines.deployment import resolve
 from draftconv.errors import UsageError
 from draftconv.live.profiles import find_profile, profile_names
 from draftconv.quantization.recipes import find_recipe

@@ -14,7 +14,7 @@ from draftconv.drafter.facts import Facts, Taps
 from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
 from draftconv.replay.arms import Loading, fed_by, load_arm, replaced_one_by_one
-from draftconv.replay.semantics import SEMANTICS, Semantics, from_target
+from draftconv.replay.semantics import from_target, semantics
 from tests.reference.variants import LLAMA, random_tensors
 from tests.replay.scripted import random_arm
 
@@ -51,31 +51,31 @@ def lent(tables: Mapping[str, TensorRef] = TABLES, **how: object) -> Loading:
 
 
 @pytest.mark.parametrize(
-    ("semantics", "replaced"), [("vllm", set[str]()), ("sglang", {EMBEDDING}), ("trtllm", {EMBEDDING})]
+    ("engine", "replaced"), [("vllm", set[str]()), ("sglang", {EMBEDDING}), ("trtllm", {EMBEDDING})]
 )
-def test_the_embedding_is_the_engines_choice_and_the_head_is_kept(semantics: Semantics, replaced: set[str]) -> None:
+def test_the_embedding_is_the_engines_choice_and_the_head_is_kept(engine: str, replaced: set[str]) -> None:
     own = random_tensors(LLAMA, 0)
-    arm = load_arm("d", drafter(LLAMA), lent(semantics=semantics))
+    arm = load_arm("d", drafter(LLAMA), lent(semantics=engine))
     held = dict(arm.model.named_parameters())
     for name, short in ((EMBEDDING, "embed_tokens"), (HEAD, "lm_head")):
         given = torch.full_like(held[name], 0.25 if short == "embed_tokens" else 0.5)
         assert torch.equal(held[name], given if name in replaced else own[name].float()), name
-    assert from_target(LLAMA, semantics) == replaced
+    assert from_target(LLAMA, engine) == replaced
 
 
-@pytest.mark.parametrize("semantics", SEMANTICS)
-def test_what_the_drafter_lacks_is_the_targets(semantics: Semantics) -> None:
-    arm = load_arm("d", drafter(BARE), lent(semantics=semantics))
+@pytest.mark.parametrize("engine", list(semantics()))
+def test_what_the_drafter_lacks_is_the_targets(engine: str) -> None:
+    arm = load_arm("d", drafter(BARE), lent(semantics=engine))
     assert bool((arm.model.embed_tokens.weight == 0.25).all())
     assert bool((arm.model.lm_head.weight == 0.5).all())
-    assert from_target(BARE, semantics) == {EMBEDDING, HEAD}
+    assert from_target(BARE, engine) == {EMBEDDING, HEAD}
 
 
-@pytest.mark.parametrize("semantics", SEMANTICS)
-def test_a_drafter_of_another_width_keeps_its_own(semantics: Semantics) -> None:
-    arm = load_arm("d", drafter(NARROW), lent({}, semantics=semantics))
+@pytest.mark.parametrize("engine", list(semantics()))
+def test_a_drafter_of_another_width_keeps_its_own(engine: str) -> None:
+    arm = load_arm("d", drafter(NARROW), lent({}, semantics=engine))
     assert torch.equal(arm.model.embed_tokens.weight, random_tensors(NARROW, 0)[EMBEDDING].float())
-    assert from_target(NARROW, semantics) == set()
+    assert from_target(NARROW, engine) == set()
 
 
 def test_a_table_as_wide_as_the_target_does_not_fit_a_drafter_of_another_width() -> None:
@@ -84,7 +84,7 @@ def test_a_table_as_wide_as_the_target_does_not_fit_a_drafter_of_another_width()
 
 
 @pytest.mark.parametrize(
-    ("facts", "semantics", "missing", "why", "cure"),
+    ("facts", "engine", "missing", "why", "cure"),
     [
         (BARE, "vllm", "embed_tokens", "the drafter stores no embed_tokens", "draftconv trace"),
         (LLAMA, "sglang", "embed_tokens", "sglang replaces the drafter's own", "draftconv trace"),
@@ -92,12 +92,10 @@ def test_a_table_as_wide_as_the_target_does_not_fit_a_drafter_of_another_width()
         (BARE, "vllm", "lm_head", "the drafter stores no lm_head", "--lm-head"),
     ],
 )
-def test_a_table_that_nobody_lends_is_named(
-    facts: Facts, semantics: Semantics, missing: str, why: str, cure: str
-) -> None:
+def test_a_table_that_nobody_lends_is_named(facts: Facts, engine: str, missing: str, why: str, cure: str) -> None:
     tables = {name: table for name, table in TABLES.items() if name != missing}
     with pytest.raises(UsageError, match=f"needs the target's {missing}, and the trace does not hold it") as error:
-        load_arm("mine", drafter(facts), lent(tables, semantics=semantics))
+        load_arm("mine", drafter(facts), lent(tables, semantics=engine))
     assert error.value.what.startswith("mine needs")
     assert error.value.why == why
     assert cure in error.value.cure

@@ -7,11 +7,13 @@ missing ones stay uninitialised, only shapes are compared. So most rules say `mi
 
 from __future__ import annotations
 
+from draftconv.drafter.tensors import EMBEDDING
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import GPUS, named
 from draftconv.engines.sglang import misreadings, notes, refusals
+from draftconv.engines.sglang.kernels import GAPS, KERNELS
 from draftconv.engines.sglang.loading import read
-from draftconv.engines.sglang.matching import METHODS
+from draftconv.engines.sglang.matching import LISTS, METHODS
 from draftconv.engines.sglang.modules import NAMES
 from draftconv.engines.sglang.serving import command
 from draftconv.engines.sglang.shapes import SHAPES
@@ -31,5 +33,11 @@ ENGINE = Engine(
     names=NAMES,
     covers=(UNQUANTIZED, *METHODS),
     methods=METHODS,
+    lists=LISTS,
+    kernels=KERNELS,
+    gaps=GAPS,
     shapes=SHAPES,
+    # `set_embed` of srt/models/{llama,kimi_k25}_eagle3.py is called with the target's embedding. The head goes with
+    # it only where draft_vocab_size is null; draftconv never writes that, and rule sglang-head reports it.
+    replaces=frozenset({EMBEDDING}),
 )

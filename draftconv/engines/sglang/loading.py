@@ -102,7 +102,7 @@ def read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> R
         lent.add("lm_head.weight")
     return Reading(
         view, config, spec, sort_fates(view.tensors, load, dict.fromkeys(plain, "dropped")), built, truth, target,
-        frozenset(lent), MISNAMED,
+        frozenset(lent), MISNAMED, replaced=frozenset(lent),
     )  # fmt: skip
 
 

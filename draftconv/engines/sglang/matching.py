@@ -26,6 +26,8 @@ from draftconv.engines.matching import (
     targets_of,
 )
 from draftconv.engines.modules import Module
+from draftconv.engines.naming import Lists
+from draftconv.quantization.recipes import FormatName
 
 
 def _compressed(told: Told, module: Module) -> Built:
@@ -145,3 +147,6 @@ METHODS: Mapping[str, Method] = {
         _gptq, "all linears but those of `dynamic`; the head with lm_head: true",
         f"{_QUANT}/utils.py, 0.5.23", "read"),
 }  # fmt: skip
+
+LISTS: Mapping[FormatName, Lists] = {"gptq": Lists("rule"), "autoawq": Lists("key")}
+"""What is kept stands in `dynamic` (GPTQ) and in `extra_config` (auto-round)."""

@@ -34,4 +34,5 @@ NAMES = Names(
         ),
     },
     once={"llama": (LM_HEAD,), "mla": (("model.fc", REPLICATED, ("fc",)), LM_HEAD)},
+    apart=frozenset({"fc"}),
 )

@@ -9,11 +9,13 @@ silently, and captured layers come from the serve file, never from the checkpoin
 
 from __future__ import annotations
 
+from draftconv.drafter.tensors import EMBEDDING
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import NVIDIA, named
 from draftconv.engines.trtllm import misreadings, notes, refusals
+from draftconv.engines.trtllm.kernels import GAPS, KERNELS
 from draftconv.engines.trtllm.loading import read
-from draftconv.engines.trtllm.matching import METHODS
+from draftconv.engines.trtllm.matching import LISTS, METHODS
 from draftconv.engines.trtllm.modules import NAMES
 from draftconv.engines.trtllm.serving import command
 from draftconv.engines.trtllm.shapes import SHAPES
@@ -33,5 +35,12 @@ ENGINE = Engine(
     names=NAMES,
     covers=(UNQUANTIZED, *METHODS),
     methods=METHODS,
+    lists=LISTS,
+    kernels=KERNELS,
+    gaps=GAPS,
+    sidecar_wins=True,
     shapes=SHAPES,
+    # _torch/models/modeling_speculative.py (1.3.0rc at 00679c66) builds no embedding of the drafter's own, and has
+    # its own head wherever one is stored.
+    replaces=frozenset({EMBEDDING}),
 )

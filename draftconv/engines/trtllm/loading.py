@@ -88,7 +88,7 @@ def read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> R
         lent.add(HEAD)
     wanted = expected(built)
     fates = sort_fates(view.tensors, lambda name: _load(name, built, wanted, spec))
-    return Reading(view, config, spec, fates, built, truth, target, frozenset(lent), MISNAMED)
+    return Reading(view, config, spec, fates, built, truth, target, frozenset(lent), MISNAMED, replaced=frozenset(lent))
 
 
 def own_head(view: View) -> bool:

@@ -17,16 +17,19 @@ from draftconv.engines.matching import (
     shards_of,
 )
 from draftconv.engines.modules import Module
+from draftconv.engines.naming import Lists
+from draftconv.quantization.recipes import FormatName
 
 
 def _modelopt(told: Told, module: Module) -> Built:
     section = told.modelopt(sidecar_wins=True)
-    if told.old and module.parts == ("fc",):
+    old = told.spec.before(1, 3)  # another copy of the rule, until 2026-01-28
+    if old and module.parts == ("fc",):
         return Built("plain", "fc takes no quantization before 1.3")
     fused = shards_of(module, "qkv_proj", "gate_up_proj", "kv_a_proj_with_mqa")
     entries = section.texts("exclude_modules") or section.texts("ignore")
     for name in (module.name, *fused):
-        if entry := globbed(name, entries) if told.old else _ancestor(name, entries):
+        if entry := globbed(name, entries) if old else _ancestor(name, entries):
             return left_plain("exclude_modules", entry)
     if section.text("quant_algo") != "MIXED_PRECISION":
         return NOTHING_EXCLUDES
@@ -70,3 +73,8 @@ METHODS: Mapping[str, Method] = {
         _compressed, "ignore becomes exclude_modules; targets are not matched",
         "tensorrt_llm/_torch/models/checkpoints/hf/compressed_tensors.py, 1.3.0rc", "inferred"),
 }  # fmt: skip
+
+LISTS: Mapping[FormatName, Lists] = dict.fromkeys(
+    ("modelopt-awq", "modelopt-fp8", "modelopt-nvfp4"), Lists("name", "projection")
+)
+"""ModelOpt: quantized_layers names every stored projection."""

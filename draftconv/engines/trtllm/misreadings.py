@@ -14,7 +14,7 @@ RULES = Rules()
 
 
 RULES.row("trtllm-scales-missing", "mis-read", "scales and zero points that are not found stay as they were made",
-          LINEAR, "inferred", declared.unscaled)  # fmt: skip
+          LINEAR, "inferred", declared.unscaled_weights)  # fmt: skip
 
 
 @RULES.add("trtllm-missing-tensor", "mis-read", "a plain module without tensors is skipped silently and stays as it "

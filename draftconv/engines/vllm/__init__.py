@@ -11,8 +11,9 @@ from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import HARDWARE
 from draftconv.engines.vllm import misreadings, notes, refusals
 from draftconv.engines.vllm.dtypes import FLOAT32
+from draftconv.engines.vllm.kernels import GAPS, KERNELS
 from draftconv.engines.vllm.loading import read
-from draftconv.engines.vllm.matching import METHODS
+from draftconv.engines.vllm.matching import LISTS, METHODS
 from draftconv.engines.vllm.modules import NAMES
 from draftconv.engines.vllm.serving import command
 from draftconv.engines.vllm.shapes import SHAPES
@@ -32,6 +33,12 @@ ENGINE = Engine(
     names=NAMES,
     covers=(UNQUANTIZED, *METHODS),
     methods=METHODS,
+    lists=LISTS,
+    kernels=KERNELS,
+    gaps=GAPS,
     shapes=SHAPES,
+    # It keeps an embedding or head that differs from the target's: `_maybe_share_embeddings` and
+    # `_maybe_share_lm_head` of v1/spec_decode/llm_base_proposer.py, v1/worker/gpu/spec_decode/eagle/utils.py.
+    replaces=frozenset(),
     float32=FLOAT32,
 )

@@ -25,6 +25,8 @@ from draftconv.engines.matching import (
     targets_of,
 )
 from draftconv.engines.modules import Module
+from draftconv.engines.naming import Lists
+from draftconv.quantization.recipes import FormatName
 
 
 def _compressed(told: Told, module: Module) -> Built:
@@ -110,3 +112,6 @@ METHODS: Mapping[str, Method] = {
         _awq, "modules_to_not_convert: part of the name; without it, the file's plain modules",
         f"{_QUANT}/auto_awq.py, 0.33.0", "run"),
 }  # fmt: skip
+
+LISTS: Mapping[FormatName, Lists] = {"gptq": Lists("none", "part")}
+"""GPTQ: modules_in_block_to_quantize holds parts of the fused names."""

@@ -143,7 +143,7 @@ def _weights(section: Config) -> tuple[GridName, Per | None, int | None]:
     if section.raw("actorder") not in (None, False, "weight", "static"):
         raise Refused(
             f"actorder {show(section.raw('actorder'))} permutes the inputs of a weight",
-            why="vLLM refuses it, and so does draftconv",
+            why="engines refuse it, and so does draftconv",
             cure="quantize again without it",
         )
     kind, bits = (section.text("type") or "int").lower(), section.integer("num_bits")

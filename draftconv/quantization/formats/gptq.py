@@ -40,7 +40,7 @@ ZERO = 8 - 1
 METHOD = "gptq"
 LEFT_OUT = "-:"
 """How a rule of `dynamic` begins that leaves modules out; others give them a scheme of their own."""
-IN_ORDER = "draftconv knows weights whose scales follow the inputs, and vLLM no others"
+IN_ORDER = "draftconv knows weights whose scales follow the inputs, and engines hardly any others"
 
 
 class Gptq(Format):
@@ -85,8 +85,8 @@ class Gptq(Format):
         if not modules and not declared.ignore:
             raise UsageError(
                 f"{self.title} names what is quantized or what is not, and neither is given",
-                why="without a list vLLM takes names from the file, which no module of a drafter has, "
-                "and SGLang takes every module for quantized",
+                why="without a list some engines take names from the file, which no module of a drafter has, "
+                "and others take every module for quantized",
             )
         lists: dict[str, object] = {}
         if modules:

@@ -15,6 +15,7 @@ from draftconv.quantization.formats.base import Declared, Part, Weight
 from draftconv.quantization.formats.modelopt_config import FP8_STATIC, Algorithm, ModelOpt
 from draftconv.quantization.formats.tensors import FLOAT, SPELLED, TORCH, Tensors
 from draftconv.quantization.grids import Quantized
+from draftconv.quantization.recipes import PER_MODULE
 from draftconv.quantization.scales import FP8_MAX
 from draftconv.quantization.scheme import Scheme
 
@@ -56,7 +57,7 @@ class ModelOptAwq(ModelOpt):
     )
     holds = frozenset({("int4", "group")})
     inputs = frozenset({None, FP8_STATIC})
-    styles = ("trtllm", "plain")  # no other engine reads it
+    styles = (PER_MODULE, "plain")  # no other engine reads it
     algorithms = ALGORITHMS
 
     def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:

@@ -17,6 +17,7 @@ from draftconv.checkpoint import QUANT_FILE, show, show_some
 from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.quantization.formats.base import Declaration, Declared, Format
+from draftconv.quantization.recipes import PER_MODULE
 from draftconv.quantization.scheme import GridName, InputScheme, Per
 
 METHOD = "modelopt"
@@ -58,7 +59,7 @@ class Algorithm:
 class ModelOpt(Format):
     """A format whose word is ModelOpt's header.
 
-    Styles: `plain` is one algorithm for all modules, as ModelOpt exports it. `trtllm` names every
+    Styles: `plain` is one algorithm for all modules, as ModelOpt exports it. `PER_MODULE` names every
     quantized module under MIXED_PRECISION, because in some releases of TensorRT-LLM an excluded
     `fc` of a drafter is built quantized all the same; a module that is not named never is.
 
@@ -67,7 +68,7 @@ class ModelOpt(Format):
     """
 
     algorithms: ClassVar[Mapping[str, Algorithm]]
-    styles = ("plain", "trtllm")
+    styles = ("plain", PER_MODULE)
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         style = self.written(declared.style)
@@ -106,7 +107,7 @@ class ModelOpt(Format):
             _group(found, group, header.where),
             found.inputs,
             header.ignore,
-            "trtllm" if header.layers else "plain",
+            PER_MODULE if header.layers else "plain",
         )
 
 
@@ -141,7 +142,7 @@ def read_header(config: Mapping[str, object], sidecars: Mapping[str, Mapping[str
         raise BadCheckpoint(
             f"{QUANT_FILE} and quantization_config of config.json contradict each other: "
             f"{' against '.join(map(_summary, headers))}",
-            why="TensorRT-LLM reads the one and vLLM the other",
+            why="some engines read the one and some the other",
             cure="correct the one that is wrong, or remove it",
         )
     return first

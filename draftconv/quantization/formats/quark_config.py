@@ -152,7 +152,7 @@ def pack_method(config: Mapping[str, object]) -> str:
     if method is None:
         raise BadCheckpoint(
             f"{export.where} has no pack_method",
-            why="nothing else tells the order of the codes, and vLLM stops without it",
+            why="nothing else tells the order of the codes, and engines stop without it",
             cure="add pack_method as the drafter was exported, reorder or order",
         )
     return method

@@ -1,0 +1,288 @@
+"""Which format serves a scheme on an engine and its hardware, and what is multiplied there.
+
+The engines' own tables (`Engine.kernels`, `Engine.gaps`) decide; `NEAREST` says which shipped recipes come closest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from draftconv.drafter.facts import Facts, Mla
+from draftconv.engines.base import EngineSpec, Evidence
+from draftconv.engines.hardware import CHIPS, Chip, named
+from draftconv.engines.kernels import FP8_TENSOR, FP8_TOKEN, INT8_TOKEN, NVFP4_BLOCK, Kernel
+from draftconv.engines.registry import ENGINES
+from draftconv.errors import Refused, Undecided
+from draftconv.quantization.recipes import FORMATS, FormatName, Recipe, find_recipe
+from draftconv.quantization.scheme import GridName, InputScheme, Per, Scheme
+
+NEAREST: Mapping[tuple[GridName, Per, InputScheme | None], tuple[str, ...]] = {
+    ("int4", "channel", None): ("w4a16", "w4a16-awq"),
+    ("int4", "group", None): ("w4a16-g128", "w4a16-awq"),
+    ("int4", "channel", INT8_TOKEN): ("w4a8", "w4a8-awq", "w4a16"),
+    ("int4", "group", INT8_TOKEN): ("w4a8", "w4a8-awq", "w4a16-g128"),
+    ("int4", "channel", FP8_TOKEN): ("w4a8-fp8", "w4a8-awq", "w4a16"),
+    ("int4", "group", FP8_TOKEN): ("w4a8-fp8", "w4a8-awq", "w4a16-g128"),
+    ("int4", "group", FP8_TENSOR): ("w4a8-awq", "w4a8-fp8", "w4a16-g128"),
+    ("nvfp4", "group", NVFP4_BLOCK): ("mxfp4", "w4a8-awq", "w4a16-g128"),
+    ("mxfp4", "group", FP8_TENSOR): ("w4a8-fp8", "nvfp4", "w4a8-awq", "w4a16-g128"),
+}
+"""Shipped recipes to fall back to, by what the scheme is; the first that has a form there is named."""
+
+LAST_RESORT = ("fp8", "fp8-tensor")
+"""Nearest of all, for every engine has one of them on every GPU."""
+
+DEFAULTS: Mapping[GridName, FormatName] = {
+    "int4": "compressed-pack",
+    "int8": "compressed-int",
+    "fp8": "compressed-float",
+    "nvfp4": "modelopt-nvfp4",
+    "mxfp4": "quark-mxfp4",
+}
+"""What holds a scheme that no engine has a kernel for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What is written for an engine, and what it will do with it.
+
+    Attributes:
+        format, style: as `draftconv.quantization.formats` spells them.
+        scheme: what the file declares: the recipe's, without activations where `--allow-a16` dropped them.
+        executed: the arithmetic in words.
+        notes: conditions, and what was changed.
+    """
+
+    format: FormatName
+    style: str | None
+    scheme: Scheme
+    executed: str
+    source: str
+    evidence: Evidence
+    notes: tuple[str, ...] = ()
+
+
+def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts: Facts | None = None) -> Deployment:
+    """The form in which an engine runs a recipe, decided before any work.
+
+    Without hardware in `spec`: the form that serves it on all of the engine's hardware.
+
+    Args:
+        allow_a16: write the scheme without its activations where only that has a form.
+        facts: of the drafter; latent attention is not served everywhere. None is Llama-style.
+
+    Raises:
+        Refused: there is none; names the nearest shipped recipe that has one.
+        Undecided: it depends on the hardware, which `spec` does not name.
+    """
+    mla = facts is not None and isinstance(facts.attention, Mla)
+    if spec.hardware is not None:
+        found = _on(recipe, spec.name, spec.hardware, allow_a16=allow_a16, mla=mla)
+    else:
+        found = _everywhere(recipe, spec.name, allow_a16=allow_a16, mla=mla)
+    return replace(found, notes=(*found.notes, *_other_release(spec)))
+
+
+def _other_release(spec: EngineSpec) -> Iterator[str]:
+    known = ENGINES[spec.name].version
+    if not all(a == b for a, b in zip(spec.numbers, EngineSpec(spec.name, known).numbers, strict=False)):
+        yield f"kernels are those of {ENGINES[spec.name].title} {known}; {spec.version} was not looked at"
+
+
+def usual_style(engine: str, form: FormatName) -> str | None:
+    """The style in which an engine's kernels take a format; None for that in which it is usually written."""
+    return next((kernel.style for kernel in ENGINES[engine].kernels if kernel.format == form), None)
+
+
+def stored_kernel(spec: EngineSpec, form: FormatName, style: str | None, scheme: Scheme, *, mla: bool) -> Kernel:
+    """What runs weights that are stored so, on the hardware that `spec` names.
+
+    Raises:
+        Refused: nothing does.
+    """
+    hardware = str(spec.hardware)
+    for kernel in _kernels(scheme, form, spec.name, hardware, mla=mla):
+        if form != "autoawq" or style == kernel.style:  # two methods read the same tensors
+            return kernel
+    why, source = _gap(Recipe("", "", scheme, (), form), spec.name, CHIPS[hardware], mla=mla)
+    raise Refused(
+        f"{ENGINES[spec.name].title} on {hardware} has no kernel for these weights",
+        why=f"they are {form}, {scheme.weights.title}, activations {scheme.inputs or '16 bit'}: {why} ({source})",
+    )
+
+
+def widest(recipe: Recipe) -> Deployment:
+    """The form that most engines and hardware serve; what is written when no engine is named."""
+    served = [
+        (engine, kernel)
+        for engine in ENGINES.values()
+        for kernel in engine.kernels
+        if kernel.serves(recipe.scheme, recipe.format, mla=False)
+    ]
+    count = dict.fromkeys(((kernel.format, kernel.style) for _, kernel in served), 0)
+    for _, kernel in served:
+        count[kernel.format, kernel.style] += sum(chip in kernel.chips for chip in CHIPS.values())
+    unserved = recipe.format or DEFAULTS[recipe.scheme.weights.grid]
+    form, style = max(
+        count, key=lambda key: count[key], default=(unserved, next(iter(FORMATS.get(unserved, ())), None))
+    )
+    chosen = [(engine, kernel) for engine, kernel in served if (kernel.format, kernel.style) == (form, style)]
+    return Deployment(
+        form,
+        style,
+        recipe.scheme,
+        "not decided: no engine was named",
+        "; ".join(dict.fromkeys(kernel.source for _, kernel in chosen)) or "no engine has a kernel for it",
+        _weakest(kernel.evidence for _, kernel in chosen),
+        tuple(f"{engine.title} on {_names(kernel)}: {kernel.executed}" for engine, kernel in chosen),
+    )
+
+
+def _on(recipe: Recipe, engine: str, hardware: str, *, allow_a16: bool, mla: bool) -> Deployment:
+    kernels = _kernels(recipe.scheme, recipe.format, engine, hardware, mla=mla)
+    if found := next(kernels, None):
+        return deployment(found, recipe.scheme)
+    weight_only = replace(recipe.scheme, inputs=None)
+    stripped = next(_kernels(weight_only, recipe.format, engine, hardware, mla=mla), None)
+    if recipe.scheme.inputs is not None and stripped is not None and allow_a16:
+        note = f"activations stay in 16 bits: {recipe.scheme.inputs} was left out of the file"
+        return replace(deployment(stripped, weight_only), notes=(*stripped.notes, note))
+    why, source = _gap(recipe, engine, CHIPS[hardware], mla=mla)
+    raise Refused(
+        f"recipe {recipe.name} has no form on {ENGINES[engine].title} on {hardware}",
+        why=f"{why} ({source})",
+        cure=_cure(recipe, engine, hardware, stripped if recipe.scheme.inputs else None, mla=mla),
+    )
+
+
+def _everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bool) -> Deployment:
+    """One form for all hardware, or the hardware to choose from."""
+    names = ENGINES[engine].hardware
+    forms = dict.fromkeys(
+        (kernel.format, kernel.style)
+        for name in names
+        for kernel in _kernels(recipe.scheme, recipe.format, engine, name, mla=mla)
+    )
+    for form in forms:
+        rows = {
+            name: kernel
+            for name in names
+            for kernel in _kernels(recipe.scheme, recipe.format, engine, name, mla=mla)
+            if (kernel.format, kernel.style) == form
+        }
+        if len(rows) == len(names):
+            return _merged(rows, recipe.scheme)
+    outcomes: dict[str, Deployment | Refused] = {}
+    for name in names:
+        try:
+            outcomes[name] = _on(recipe, engine, name, allow_a16=allow_a16, mla=mla)
+        except Refused as refusal:
+            outcomes[name] = refusal
+    found = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Deployment)}
+    if len(found) == len(names) and len({(o.format, o.style, o.scheme) for o in found.values()}) == 1:
+        first = next(iter(found.values()))
+        return replace(first, executed=_per_hardware({name: outcome.executed for name, outcome in found.items()}))
+    if found:
+        raise Undecided(
+            f"{ENGINES[engine].title} runs recipe {recipe.name} differently, or not at all, "
+            "from one hardware to another",
+            why="; ".join(
+                f"{name}: {outcome.format}, {outcome.executed}" if isinstance(outcome, Deployment) else f"{name}: none"
+                for name, outcome in outcomes.items()
+            ),
+            cure=f"name the hardware: {', '.join(f'{engine}:{name}' for name in found)}",
+        )
+    refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
+    raise Refused(
+        f"recipe {recipe.name} has no form on {ENGINES[engine].title}",
+        why=_per_hardware({name: refusal.why for name, refusal in refused.items()}),
+        cure=_per_hardware({name: refusal.cure for name, refusal in refused.items()}),
+    )
+
+
+def _kernels(scheme: Scheme, form: FormatName | None, engine: str, hardware: str, *, mla: bool) -> Iterator[Kernel]:
+    chip = CHIPS[hardware]
+    for kernel in ENGINES[engine].kernels:
+        if chip in kernel.chips and kernel.serves(scheme, form, mla=mla):
+            yield kernel
+
+
+def deployment(kernel: Kernel, scheme: Scheme) -> Deployment:
+    """What a kernel makes of weights and activations that a file declares so."""
+    return Deployment(
+        kernel.format, kernel.style, scheme, kernel.executed, kernel.source, kernel.evidence, kernel.notes
+    )
+
+
+def _merged(rows: Mapping[str, Kernel], scheme: Scheme) -> Deployment:
+    first = next(iter(rows.values()))
+    return Deployment(
+        first.format,
+        first.style,
+        scheme,
+        _per_hardware({name: kernel.executed for name, kernel in rows.items()}),
+        "; ".join(dict.fromkeys(kernel.source for kernel in rows.values())),
+        _weakest(kernel.evidence for kernel in rows.values()),
+        tuple(dict.fromkeys(f"{_names(kernel)}: {note}" for kernel in rows.values() for note in kernel.notes)),
+    )
+
+
+def _per_hardware(executed: Mapping[str, str]) -> str:
+    """One text when it is the same everywhere, else one per hardware."""
+    names: dict[str, list[str]] = {}
+    for name, text in executed.items():
+        names.setdefault(text, []).append(name)
+    return next(iter(names)) if len(names) == 1 else "; ".join(f"{', '.join(n)}: {text}" for text, n in names.items())
+
+
+def _names(kernel: Kernel) -> str:
+    return ", ".join(named(*kernel.chips))
+
+
+def _weakest(evidence: Iterable[Evidence]) -> Evidence:
+    order: tuple[Evidence, ...] = ("inferred", "read", "run")
+    return min(evidence, key=order.index, default="inferred")
+
+
+def _gap(recipe: Recipe, engine: str, chip: Chip, *, mla: bool) -> tuple[str, str]:
+    for gap in ENGINES[engine].gaps:
+        if gap.holds(recipe.scheme, recipe.format, chip, mla=mla):
+            return gap.why, gap.source
+    form = f" as {recipe.format}" if recipe.format else ""
+    return f"no kernel takes {recipe.scheme}{form}", "the table of its kernels"
+
+
+def nearest(recipe: Recipe, engine: str, hardware: str, *, mla: bool = False) -> str | None:
+    """The shipped recipe that comes closest and has a form there; None when none has."""
+    scheme = recipe.scheme
+    kind = (scheme.weights.grid, scheme.weights.per, scheme.inputs)
+    for name in (*NEAREST.get(kind, ()), *LAST_RESORT):
+        other = find_recipe(name)
+        if next(_kernels(other.scheme, other.format, engine, hardware, mla=mla), None):
+            return name
+    return None
+
+
+def _cure(recipe: Recipe, engine: str, hardware: str, stripped: Kernel | None, *, mla: bool) -> str:
+    cures = []
+    if name := nearest(recipe, engine, hardware, mla=mla):
+        cures.append(f"--recipe {name} is the nearest that has one")
+    if stripped is not None:
+        cures.append("--allow-a16 writes this recipe with activations left in 16 bits")
+    if recipe.format:
+        form = _repacked(recipe, engine, hardware, mla=mla)
+        told, how = ("repack without loss", f"--pack {form}") if form else ("write 16 bits again", "--dequantize")
+        cures.append(f"or quantize without --for and {told}: draftconv convert OUT OUT2 --to {engine} {how}")
+    return "; ".join(cures)
+
+
+def _repacked(recipe: Recipe, engine: str, hardware: str, *, mla: bool) -> FormatName | None:
+    """Another format that holds the same integers there: with the same scales, or those of rows repeated per group."""
+    weights = recipe.scheme.weights
+    schemes = [recipe.scheme]
+    if weights.per == "channel" and weights.grid == "int4":
+        schemes.append(replace(recipe.scheme, weights=replace(weights, per="group", group=128)))
+    return next(
+        (kernel.format for scheme in schemes for kernel in _kernels(scheme, None, engine, hardware, mla=mla)), None
+    )
