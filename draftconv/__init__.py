@@ -3,7 +3,7 @@
 One function per command, with the command's name and arguments:
 
     >>> import draftconv
-    >>> draftconv.inspect("drafter").drafter.facts.eagle          # doctest: +SKIP
+    >>> draftconv.inspect("drafter").drafter.kind.title          # doctest: +SKIP
     '3.1'
     >>> draftconv.convert("drafter", Path("out"), draftconv.ConvertOptions(to="vllm"))  # doctest: +SKIP
 """

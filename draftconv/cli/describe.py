@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from draftconv.api.inspect import Inspection
 from draftconv.cli.output import size
 from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla, describe_boundaries
+from draftconv.drafter.kinds import kind_of
 from draftconv.drafter.words import facts_json
 from draftconv.engines import Verdict
 from draftconv.layouts.readings import readings_json
@@ -26,7 +27,7 @@ def identity(found: Inspection) -> Iterator[tuple[str, object]]:
     detection = drafter.detection
     count = sum(ref.nbytes for ref in drafter.checkpoint.tensors.values())
     yield "layout", f"{detection.layout} ({detection.confidence}: {'; '.join(detection.reasons)})"
-    yield "drafter", f"EAGLE-{facts.eagle}, {_attention(facts)}, {facts.layers} layer{'s' * (facts.layers > 1)}"
+    yield "drafter", f"{kind_of(facts).title}, {_attention(facts)}, {facts.layers} layer{'s' * (facts.layers > 1)}"
     yield "sizes", f"hidden {facts.hidden}, MLP {facts.intermediate}, {size(count)} in {_dtypes(found)}"
     yield "captured", f"{facts.aux} states of {facts.target_hidden}"
     yield "boundaries", f"{describe_boundaries(facts.boundaries)} ({reasons.get('boundaries', 'given')})"

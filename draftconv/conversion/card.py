@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from draftconv.checkpoint.text import code, plain
 from draftconv.drafter.facts import Facts, Gqa, describe_boundaries
+from draftconv.drafter.kinds import kind_of
 from draftconv.drafter.targets import Target
 from draftconv.layouts import layouts
 
@@ -34,6 +35,7 @@ def model_card(record: Mapping[str, object], facts: Facts, target: Target | None
         told=told,
         total=_total(told) if told and told.deviations else None,
         facts=facts,
+        kind=kind_of(facts),
         attention=describe_attention(facts),
         boundaries=describe_boundaries(facts.boundaries),
         base_model=hub if re.fullmatch(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", hub) else None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from draftconv.checkpoint import Checkpoint, TensorRef
 from draftconv.drafter.facts import Facts, Feedback, Taps, describe_boundaries
+from draftconv.drafter.kinds import DrafterKind, kind_of
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.vocabulary import MapReading
 
@@ -78,3 +79,8 @@ class Drafter:
     problems: tuple[Problem, ...] = ()
     maps: MapReading | None = None
     readings: tuple[Reading, ...] = ()
+
+    @property
+    def kind(self) -> DrafterKind:
+        """What kind of drafter it is, by its facts."""
+        return kind_of(self.facts)

@@ -132,11 +132,6 @@ class Facts:
     quantization: str | None = None
 
     @property
-    def eagle(self) -> Literal["3", "3.1"]:
-        """EAGLE-3.1 adds per-state norms before `fc` and post-norm feedback; either makes it 3.1."""
-        return "3.1" if self.fusion in ("fc_norm", "both") or self.feedback == "post-norm" else "3"
-
-    @property
     def reduced_vocab(self) -> bool:
         """True when the head predicts a subset of the target's tokens through `d2t`."""
         return self.vocab_order != "full"

@@ -8,6 +8,7 @@ from dataclasses import fields
 from enum import Enum
 
 from draftconv.drafter.facts import Facts, Gqa, Mla, Rope
+from draftconv.drafter.kinds import kind_of
 
 
 def word(value: object, *, none: str = "null") -> str:
@@ -33,7 +34,7 @@ def word(value: object, *, none: str = "null") -> str:
 
 def facts_json(facts: Facts) -> dict[str, object]:
     """Facts as plain JSON values, attention under its kind."""
-    found: dict[str, object] = {"eagle": facts.eagle}
+    found: dict[str, object] = {"eagle": kind_of(facts).name}
     for item in fields(facts):
         value = getattr(facts, item.name)
         match item.name:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from draftconv.drafter.facts import Facts
+from draftconv.drafter.kinds import DrafterKind, kind_of
 from draftconv.drafter.targets import Target
 from draftconv.engines.base import EngineSpec, Line, Reading, Rule, Verdict, View
 from draftconv.engines.dtypes import Stop
@@ -32,6 +33,7 @@ class Engine:
         command: what starts it with a target and a drafter; raises Refused or Undecided when the
             captured layers must be named and have no name there.
         names: what its classes call a drafter's linear layers.
+        kinds: the kinds of drafters that the rules speak of; others are undecided.
         covers: how weights may be stored for the rules to speak of them: `UNQUANTIZED`, methods by quant_method.
             What is stored otherwise is undecided.
         methods: how it matches the lists of each quantization method, by quant_method. `sidecar_wins`: whether it
@@ -53,6 +55,7 @@ class Engine:
     read: Callable[[View, Facts, Target | None, EngineSpec], Reading]
     command: Callable[[Start, EngineSpec], ServeCommand]
     names: Names
+    kinds: tuple[DrafterKind, ...] = ()
     covers: tuple[str, ...] = ()
     methods: Mapping[str, Method] = field(default_factory=dict)
     lists: Mapping[FormatName, Lists] = field(default_factory=dict)
@@ -83,11 +86,18 @@ class Engine:
 
     def _uncovered(self, reading: Reading, lines: tuple[Line, ...]) -> tuple[Line, ...]:
         """What no rule speaks of cannot be said to load; what is refused is not asked any further."""
-        stored = self._stored(reading)
-        if stored in self.covers or any(line.rule.effect == "refused" for line in lines):
+        if any(line.rule.effect == "refused" for line in lines):
             return ()
-        known = f"weights are known as {', '.join(self.covers)}" if self.covers else "nothing is known of what it loads"
-        return (self._own("uncovered", known, self.version, f"stored as {stored}"),)
+        stored, kind = self._stored(reading), kind_of(reading.truth)
+        nothing = "nothing is known of what it loads"
+        if kind not in self.kinds:
+            known = ", ".join(known.title for known in self.kinds)
+            says = f"drafters are known of the kinds {known}" if known else nothing
+            return (self._own("kind", says, self.version, f"of the kind {kind.title}"),)
+        if stored in self.covers:
+            return ()
+        says = f"weights are known as {', '.join(self.covers)}" if self.covers else nothing
+        return (self._own("uncovered", says, self.version, f"stored as {stored}"),)
 
     def _stored(self, reading: Reading) -> str:
         """How the weights are stored: by the method that the directory declares, as this engine reads it."""

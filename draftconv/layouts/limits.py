@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from draftconv.drafter.facts import Facts, Gqa, Mla
-from draftconv.drafter.tensors import When
+from draftconv.drafter.rows import When
 from draftconv.layouts.base import Refusal
 
 DROPPED = "the tensors would be dropped without a message"

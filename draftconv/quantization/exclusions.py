@@ -14,7 +14,8 @@ from fnmatch import fnmatchcase
 from draftconv.checkpoint import show_some
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.joined import GROUPS
-from draftconv.drafter.tensors import HEAD, Expected, Role, expected
+from draftconv.drafter.rows import Role
+from draftconv.drafter.tensors import HEAD, Expected, expected
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.quantization.recipes import Recipe
 

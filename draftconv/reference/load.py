@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from types import MappingProxyType
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from draftconv.checkpoint import TensorRef, show
 from draftconv.drafter.checks import target_table
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Facts
+from draftconv.drafter.kinds import kind_of
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import BadCheckpoint, Refused, UsageError
@@ -59,7 +62,13 @@ def load_drafter(
     tensors = {name: to_torch(ref) for name, ref in refs.items()} | dict(made)
     if facts.reduced_vocab:
         tensors["d2t"] = _offsets(drafter)
-    return DrafterModel.from_tensors(facts, tensors, dtype=dtype)
+    return forward_of(facts).from_tensors(facts, tensors, dtype=dtype)
+
+
+def forward_of(facts: Facts) -> type[DrafterModel]:
+    """The forward pass of a drafter's kind."""
+    found: type[DrafterModel] = resolve_name(kind_of(facts).forward)
+    return found
 
 
 def to_torch(ref: TensorRef) -> Tensor:

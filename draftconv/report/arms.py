@@ -15,10 +15,10 @@ from draftconv.report.model import Arm
 from draftconv.report.verdict import EXACT, GATES, Gate, How, Kind
 
 TOLD = (
-    "eagle", "attention", "layers", "hidden", "vocab",
+    "attention", "layers", "hidden", "vocab",
     "draft_vocab", "boundaries", "rope", "fusion", "feedback",
 )  # fmt: skip
-"""Facts that the report states of each arm."""
+"""Facts that the report states of each arm, after its kind."""
 
 
 class Names:
@@ -56,7 +56,7 @@ def about_arm(name: str, drafter: Drafter, tally: Tally | None = None) -> Arm:
         layout=drafter.detection.layout,
         quantization=facts.quantization or "none",
         content=content(drafter, tally),
-        facts={fact: word(getattr(facts, fact)) for fact in TOLD} | _read_as(drafter),
+        facts={"eagle": drafter.kind.name} | {fact: word(getattr(facts, fact)) for fact in TOLD} | _read_as(drafter),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from draftconv.drafter.kinds.eagle3 import KIND as EAGLE3
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
 from draftconv.engines.base import Rule
 from draftconv.engines.engine import UNQUANTIZED, Engine
@@ -85,7 +86,7 @@ def test_the_worst_effect_is_the_status() -> None:
 def toy(*covers: str) -> Engine:
     """An engine without a rule of its own that reads a directory as vLLM does."""
     vllm = ENGINES["vllm"]
-    return Engine("toy", "Toy", 99, "1.0", "1.0", (), (), vllm.read, vllm.command, vllm.names, covers)
+    return Engine("toy", "Toy", 99, "1.0", "1.0", (), (), vllm.read, vllm.command, vllm.names, (EAGLE3,), covers)
 
 
 def declared(method: str) -> FakeView:

@@ -7,6 +7,7 @@ missing ones stay uninitialised, only shapes are compared. So most rules say `mi
 
 from __future__ import annotations
 
+from draftconv.drafter.kinds import eagle3, eagle31
 from draftconv.drafter.tensors import EMBEDDING
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import GPUS, named
@@ -31,6 +32,7 @@ ENGINE = Engine(
     read=read,
     command=command,
     names=NAMES,
+    kinds=(eagle3.KIND, eagle31.KIND),
     covers=(UNQUANTIZED, *METHODS),
     methods=METHODS,
     lists=LISTS,

@@ -9,6 +9,7 @@ silently, and captured layers come from the serve file, never from the checkpoin
 
 from __future__ import annotations
 
+from draftconv.drafter.kinds import eagle3, eagle31
 from draftconv.drafter.tensors import EMBEDDING
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import NVIDIA, named
@@ -33,6 +34,7 @@ ENGINE = Engine(
     read=read,
     command=command,
     names=NAMES,
+    kinds=(eagle3.KIND, eagle31.KIND),
     covers=(UNQUANTIZED, *METHODS),
     methods=METHODS,
     lists=LISTS,

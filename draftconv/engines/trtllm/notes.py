@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from draftconv.drafter.boundaries import default_triple, trtllm_ids
 from draftconv.drafter.facts import Taps
+from draftconv.drafter.kinds import eagle31, kind_of
 from draftconv.engines import checks
 from draftconv.engines.base import Reading, Rules
 from draftconv.engines.checks import listed
@@ -76,7 +77,7 @@ def _gqa_on_mla(reading: Reading) -> str | None:
 @RULES.add("trtllm-mla-eagle31", "note", "EAGLE-3.1 with MLA was `not tested` when it was added (PR 14988)",
            MAIN, "read", since=(1, 3))  # fmt: skip
 def _mla_eagle31(reading: Reading) -> str | None:
-    return "EAGLE-3.1 with MLA" if reading.mla and reading.truth.eagle == "3.1" else None
+    return "EAGLE-3.1 with MLA" if reading.mla and kind_of(reading.truth) is eagle31.KIND else None
 
 
 @RULES.add("trtllm-auto-map", "note", "the draft config is read with trust_remote_code, so auto_map's code is imported",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from draftconv.drafter.facts import Gqa, Taps
+from draftconv.drafter.kinds import eagle31, kind_of
 from draftconv.engines.base import EngineSpec
 from draftconv.engines.serving import (
     LOOPBACK,
@@ -66,7 +67,7 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
     if start.model in INT4_TARGETS:
         notes.append(f"TensorRT-LLM does not read the INT4 weights of {start.model}: give --target a model in NVFP4 or "
                      "FP8, such as kimi-k2.6-nvfp4")  # fmt: skip
-    if facts.eagle == "3.1":
+    if kind_of(facts) is eagle31.KIND:
         notes.append("EAGLE-3.1 needs a TensorRT-LLM of 2026-06 or later, the 1.3 line (PR 14988)")
     if isinstance(facts.attention, Gqa) and target.family == "deepseek":
         notes.append("a Llama-style drafter beside an MLA target is not proven here: an MLA drafter is the safe pair")

@@ -7,6 +7,7 @@ reported by its loader, unknown ones are fatal: most rules follow from those two
 
 from __future__ import annotations
 
+from draftconv.drafter.kinds import eagle3, eagle31
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import HARDWARE
 from draftconv.engines.vllm import misreadings, notes, refusals
@@ -31,6 +32,7 @@ ENGINE = Engine(
     read=read,
     command=command,
     names=NAMES,
+    kinds=(eagle3.KIND, eagle31.KIND),
     covers=(UNQUANTIZED, *METHODS),
     methods=METHODS,
     lists=LISTS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from draftconv.drafter.facts import Mla
+from draftconv.drafter.kinds import eagle31, kind_of
 from draftconv.engines.base import EngineSpec
 from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
 from draftconv.engines.vllm.loading import UNCAPPED_ROPES
@@ -41,7 +42,7 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
     facts = start.facts
     mla = isinstance(facts.attention, Mla)
     notes = list(remote_code_note(start.target, "--trust-remote-code"))
-    if facts.eagle == "3.1":
+    if kind_of(facts) is eagle31.KIND:
         notes.append("EAGLE-3.1 needs vLLM 0.22 or later (PR 42764)" + (
             "; MLA drafters need PR 43482 as well, which applies fc_norm" if mla else ""))  # fmt: skip
     if spec.hardware == "cpu":
