@@ -12,22 +12,12 @@ from typing import TYPE_CHECKING
 
 from draftconv.checkpoint import TensorRef, as_float32
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.fused import GROUPS
 from draftconv.drafter.problems import Problem
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-GROUPS: tuple[tuple[str, ...], ...] = (
-    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"),
-    ("mlp.gate_proj", "mlp.up_proj"),
-)
-"""Weights that engines join into one before they look for scales: all of a group are quantized or none.
-
-vLLM 0.33.0 `model_executor/models/{llama,deepseek}_eagle3.py`, SGLang 0.5.23
-`srt/models/{llama,kimi_k25}_eagle3.py`; read.
-"""
 
 SCALES: Mapping[str, str] = {
     "weight_scale_2": "joined-weight-scales",

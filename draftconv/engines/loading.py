@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from draftconv.drafter.fused import FUSED, STORED_FUSED
 from draftconv.drafter.names import COMPANIONS
 
 Fate = tuple[str, ...] | Literal["dropped", "fatal"]
@@ -16,7 +17,6 @@ Fate = tuple[str, ...] | Literal["dropped", "fatal"]
 Causes = tuple[tuple[str, str], ...]
 """(rule code, pattern of file names): why a loader skips a tensor, first match first."""
 
-_FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 _PACKED = re.compile(r"\.(weight_packed|qweight)$")
 _OF_WEIGHTS = re.compile(r"\.(weight_\w+|input_(scale|zero_point|global_scale)|pre_quant_scale|qzeros|scales|g_idx)$")
 """Companions that belong to a weight; the others are of attention's cache, which engines keep elsewhere."""
@@ -34,15 +34,15 @@ def plain_name(name: str) -> str:
 
 def fused_parts(name: str) -> tuple[str, ...]:
     """The canonical tensors inside a pre-fused projection; the name itself for any other."""
-    for fused, parts in _FUSED.items():
+    for fused in STORED_FUSED:
         if f".{fused}." in name:
-            return tuple(name.replace(fused, part) for part in parts)
+            return tuple(name.replace(fused, part) for part in FUSED[fused])
     return (name,)
 
 
 def is_fused(name: str) -> bool:
     """True for a pre-fused projection."""
-    return any(f".{fused}." in name for fused in _FUSED)
+    return any(f".{fused}." in name for fused in STORED_FUSED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from draftconv.drafter.facts import Facts, Gqa, Mla
+from draftconv.drafter.fused import GATE_UP
 from draftconv.drafter.tensors import expected
 from draftconv.engines.base import EngineSpec
 from draftconv.engines.registry import ENGINES
@@ -49,10 +50,6 @@ Variant = Literal["llama", "qwen3", "mla"]
 
 ROW, COLUMN, REPLICATED = "RowParallelLinear", "ColumnParallelLinear", "ReplicatedLinear"
 MERGED, QKV = "MergedColumnParallelLinear", "QKVParallelLinear"
-
-ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-A_PROJECTIONS = ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa")
-GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 
 O_PROJ: Row = ("self_attn.o_proj", ROW, ("self_attn.o_proj",))
 DOWN_PROJ: Row = ("mlp.down_proj", ROW, ("mlp.down_proj",))

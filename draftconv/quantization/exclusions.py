@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from draftconv.checkpoint import show_some
 from draftconv.drafter.facts import Facts
-from draftconv.drafter.joined import GROUPS
+from draftconv.drafter.fused import GROUPS
 from draftconv.drafter.rows import Role
 from draftconv.drafter.tensors import HEAD, Expected, expected
 from draftconv.errors import Refused, UsageError, did_you_mean

@@ -16,6 +16,7 @@ from torch import Tensor
 from draftconv.checkpoint import FLOATS, TensorRef, show, show_some
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.fused import FUSED
 from draftconv.drafter.tensors import Expected, expected
 from draftconv.errors import BadCheckpoint, Refused, Undecided
 from draftconv.quantization.exclusions import WEIGHT
@@ -293,13 +294,8 @@ OUTER = re.compile(r"^(?:.*\.)?layers\.\d+\.|^model\.")
 the target's."""
 
 
-JOINED: Mapping[str, tuple[str, ...]] = {
-    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
-    "fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa"),
-    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
-    "gate_up_proj": ("gate_proj", "up_proj"),
-}
-"""What engines call weights that they join; see `drafter.joined.GROUPS`."""
+JOINED: Mapping[str, tuple[str, ...]] = {**FUSED, "fused_qkv_a_proj_with_mqa": FUSED["fused_qkv_a_proj"]}
+"""What lists may call weights that engines join."""
 
 
 def _excluded(drafter: Drafter, told: Fit) -> tuple[str, ...]:

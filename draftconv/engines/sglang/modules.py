@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from draftconv.drafter.fused import A_PROJECTIONS, ATTENTION, GATE_UP
 from draftconv.engines.modules import (
-    A_PROJECTIONS,
-    ATTENTION,
     B_PROJECTIONS,
-    GATE_UP,
     LM_HEAD,
     MERGED,
     MLP,

@@ -5,7 +5,8 @@ _torch/models/modeling_{speculative,deepseekv3}.py, 1.3.0rc at 00679c66 and 1.2.
 
 from __future__ import annotations
 
-from draftconv.engines.modules import A_PROJECTIONS, ATTENTION, B_PROJECTIONS, LM_HEAD, MLP, O_PROJ, Names
+from draftconv.drafter.fused import A_PROJECTIONS, ATTENTION
+from draftconv.engines.modules import B_PROJECTIONS, LM_HEAD, MLP, O_PROJ, Names
 
 NAMES = Names(
     "model.midlayer.{}",

@@ -5,9 +5,8 @@ model_executor/models/{llama,qwen3,deepseek}_eagle3.py, 0.33.0.
 
 from __future__ import annotations
 
+from draftconv.drafter.fused import A_PROJECTIONS, ATTENTION
 from draftconv.engines.modules import (
-    A_PROJECTIONS,
-    ATTENTION,
     B_PROJECTIONS,
     LM_HEAD,
     MLP,
