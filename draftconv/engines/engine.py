@@ -13,6 +13,7 @@ from draftconv.engines.matching import Method, method_name, told
 from draftconv.engines.modules import Names
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.engines.shapes import Shapes
+from draftconv.layouts.base import Layout
 
 UNQUANTIZED = "16 bit"
 """How a drafter is stored that no quantization method has touched."""
@@ -33,6 +34,7 @@ class Engine:
             What is stored otherwise is undecided.
         methods: how it matches the lists of each quantization method, by quant_method.
         shapes: sizes that its kernels ask for. `float32`: quantized weights beside which it cannot compute so.
+        layouts: how drafters are written for it. `portable`: whether `--to portable` has to suit it too.
     """
 
     name: str
@@ -49,6 +51,8 @@ class Engine:
     methods: Mapping[str, Method] = field(default_factory=dict)
     shapes: Shapes = field(default_factory=Shapes)
     float32: tuple[Stop, ...] = ()
+    layouts: tuple[Layout, ...] = ()
+    portable: bool = False
 
     def check(
         self,
