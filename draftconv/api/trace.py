@@ -155,7 +155,7 @@ def _boundaries(goal: Target, options: TraceOptions, drafters: Sequence[Drafter]
         found = {b for drafter in drafters for b in _boundaries_of(drafter)}
         reason = "as the drafter reads" if len(drafters) == 1 else "as the drafters read, together"
     else:
-        found, reason = set(default_triple(goal.layers, goal.family)), "the triple that every engine takes by default"
+        found, reason = set(default_triple(goal.layers)), "the triple that every engine takes by default"
     if min(found) < 0 or max(found) > goal.layers:
         raise UsageError(
             f"boundaries {', '.join(map(str, sorted(found)))}: {goal.name} has 0 to {goal.layers}",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from draftconv.checkpoint import Checkpoint, Copy, Literal, MemoryFile, PlannedTensor, TensorRef
+from draftconv.checkpoint import FLOATS, Checkpoint, Copy, Literal, MemoryFile, PlannedTensor, TensorRef
 from draftconv.conversion.provenance import Way
 from draftconv.conversion.work import MAPS, Work, main_dtype
 from draftconv.drafter.checks import check_drafter
@@ -21,6 +21,7 @@ from draftconv.engines.base import Line
 from draftconv.errors import Refused
 from draftconv.layouts import MARK
 from draftconv.layouts.base import Hints, Layout, Writer, Writing
+from draftconv.layouts.elsewhere import elsewhere
 from draftconv.layouts.emit import NEUTRAL_KEYS, TORCH_DTYPES
 from draftconv.layouts.reading import read_drafter
 
@@ -55,7 +56,7 @@ def spell_config(
         kept={key: work.drafter.config[key] for key in NEUTRAL_KEYS if _is_plain(work.drafter.config.get(key))},
         dtype=TORCH_DTYPES[main_dtype(work)],
     )
-    config = writer.config(writing) | {MARK: found.id}
+    config = _written(writer, writing) | {MARK: found.id}
     if work.packed is not None:
         config[QUANTIZATION] = dict(work.packed.config)
     left = _problems_left(work, names, config, writer.metadata, target)
@@ -66,6 +67,15 @@ def spell_config(
             cure="please report it with the output of `draftconv inspect --format json`",
         )
     return Spelled(config, writer.metadata, left)
+
+
+def _written(writer: Writer, writing: Writing) -> dict[str, object]:
+    """The layout's config.json; what it has no word for is refused with the layouts that have one."""
+    try:
+        return writer.config(writing)
+    except Refused as error:
+        cure = error.cure or elsewhere(writer, writing.facts, writing.target)
+        raise Refused(error.what, why=error.why, cure=cure) from error
 
 
 def _is_plain(value: object) -> bool:
@@ -158,23 +168,19 @@ def judge(
             raise Refused(
                 f"{engine.title} would not serve this drafter as it was trained ({verdict.status})",
                 why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
-                cure=_cure(verdict, line),
+                cure=_cure(work, verdict, line),
             )
         verdicts.append(verdict)
     return tuple(verdicts)
 
 
-UNPACK_FC = "add --unpack fc, which writes fc as floats"
-
-CURES: Mapping[tuple[str, str], str] = {
-    ("sglang-fc-quantized", "fc.weight"): UNPACK_FC,
-    ("sglang-missing-tensor", "fc.weight"): UNPACK_FC,  # packed, it has another name, which the Llama class drops
-}
-"""What to type for a rule that an option of `convert` satisfies: its code, and the tensor that broke it."""
+FC = "fc.weight"
 
 
-def _cure(verdict: Verdict, line: Line) -> str:
+def _cure(work: Work, verdict: Verdict, line: Line) -> str:
     if verdict.status == "undecided":
         return "give --target"
-    known = (cure for (code, tensor), cure in CURES.items() if code == line.rule.code and tensor in line.detail)
-    return next(known, f"see `draftconv inspect --for {verdict.spec}`")
+    packed = FC not in work.tensors or work.tensors[FC].dtype not in FLOATS
+    if packed and FC in line.detail:
+        return "add --unpack fc, which writes fc as floats"
+    return f"see `draftconv inspect --for {verdict.spec}`"

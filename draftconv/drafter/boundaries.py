@@ -2,9 +2,9 @@
 
 Boundary b (0…L) is the residual stream entering decoder layer b of the target; b = L is
 the stream after the last layer, before the final norm. A producer's id n means either
-"before layer n" (b = n) or "after layer n" (b = n + 1); an engine's id, per target
-family, whatever its code does with it. A wrong convention moves every state by one layer:
-no crash, a lower accept length (SGLang PR 25454: -0.10; vLLM PR 50170: 58.9 % → 1.2 %).
+"before layer n" (b = n) or "after layer n" (b = n + 1); some engines count one way or the
+other by the target's family. A wrong convention moves every state by one layer: no crash, a
+lower accept length (SGLang PR 25454: -0.10; vLLM PR 50170: 58.9 % → 1.2 %).
 """
 
 from __future__ import annotations
@@ -16,21 +16,16 @@ from draftconv.drafter.targets import Family
 from draftconv.errors import Refused, UsageError
 
 Convention = Literal["before", "after"]
-Reader = Literal["vllm", "sglang", "trtllm"]
+Numbering = Literal["before", "after", "by family"]
+"""How somebody counts captured layers; `by family` is `family_convention`."""
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 """config.json's key for captured layers, at the top level or in `eagle_config`."""
 
 
-def default_triple(layers: int, family: Family | None = None, reader: Reader | None = None) -> tuple[int, ...]:
-    """Boundaries that every engine captures when told nothing: (2, L//2, L-3).
-
-    SGLang 0.5.23 `minimax_m3_vl.py` adds one to its default triple, unlike every other target.
-    """
-    triple = (2, layers // 2, layers - 3)
-    if reader == "sglang" and family == "minimax-m3-vl":
-        return tuple(b + 1 for b in triple)
-    return triple
+def default_triple(layers: int) -> tuple[int, ...]:
+    """Boundaries that engines and trainers capture when told nothing: (2, L//2, L-3)."""
+    return (2, layers // 2, layers - 3)
 
 
 def from_ids(ids: Sequence[int], convention: Convention, layers: int | None) -> tuple[int, ...]:
@@ -49,10 +44,10 @@ def from_ids(ids: Sequence[int], convention: Convention, layers: int | None) -> 
     return tuple(i + 1 if convention == "after" else i for i in absolute)
 
 
-def sglang_convention(ids: Sequence[int], family: Family | None, layers: int | None) -> Convention | None:
-    """What SGLang 0.5.23 takes an id for; None when that depends on a target nobody named.
+def family_convention(ids: Sequence[int], family: Family | None, layers: int | None) -> Convention | None:
+    """What an id means by the target's family; None when that depends on a target nobody named.
 
-    `srt/models/deepseek_v2.py` adds one to all ids iff the first *listed* id is 1;
+    SGLang 0.5.23 counts so: `srt/models/deepseek_v2.py` adds one to all ids iff the first *listed* id is 1;
     `gpt_oss.py` takes ids as they are iff the largest equals the layer count; every other
     model adds one. An unnamed target with a first id of 1 can only be a gpt-oss one that is
     captured after its last layer, which no trainer's default does.
@@ -68,26 +63,26 @@ def sglang_convention(ids: Sequence[int], family: Family | None, layers: int | N
             return "after"
 
 
-def sglang_captures(ids: Sequence[int], family: Family, layers: int) -> tuple[int, ...]:
-    """Boundaries that SGLang 0.5.23 captures for the nested ids, ascending.
+def family_captures(ids: Sequence[int], family: Family, layers: int) -> tuple[int, ...]:
+    """Boundaries that are captured for ids counted by family, ascending.
 
-    Loops that end at layer L-1 never deliver boundary L; only gpt-oss goes further. An id of -1
-    is boundary 0 (not counted from the end), except to gpt-oss and DeepSeek.
+    Loops of SGLang 0.5.23 that end at layer L-1 never deliver boundary L; only gpt-oss goes further.
+    An id of -1 is boundary 0 (not counted from the end), except to gpt-oss and DeepSeek.
     """
-    found = [i + 1 for i in ids] if sglang_convention(ids, family, layers) == "after" else ids
+    found = [i + 1 for i in ids] if family_convention(ids, family, layers) == "after" else ids
     start = 1 if family == "deepseek" or (family == "gpt-oss" and layers not in found) else 0
     reach = layers if family == "gpt-oss" else layers - 1
     return tuple(sorted({b for b in found if start <= b <= reach}))
 
 
-def sglang_ids(boundaries: Sequence[int], family: Family | None, layers: int | None) -> tuple[int, ...]:
-    """Spell boundaries for `eagle_config` as SGLang reads them for this target family.
+def family_ids(boundaries: Sequence[int], family: Family | None, layers: int | None, reader: str) -> tuple[int, ...]:
+    """Spell boundaries for a reader, named in messages, that counts by the target's family.
 
     Without a family only a first boundary of 2 can be spelled: b - 1 then starts with 1, which
     every family's rule turns back into b.
 
     Raises:
-        Refused: SGLang has no spelling for these boundaries.
+        Refused: they have no such spelling; who else can capture them is for the caller to say.
         UsageError: the spelling depends on the family and no target was given.
     """
     shifted = tuple(b - 1 for b in boundaries)
@@ -95,65 +90,31 @@ def sglang_ids(boundaries: Sequence[int], family: Family | None, layers: int | N
         if boundaries[0] == 2 and layers not in boundaries:
             return shifted
         raise UsageError(
-            f"SGLang numbers boundaries {list(boundaries)} differently per target family",
+            f"{reader} numbers boundaries {list(boundaries)} differently per target family",
             why="DeepSeek/Kimi targets read an id as the layer entered, others as the layer left",
             cure="give --target (a name, a directory with a config.json, or a Hub id)",
         )
     if family == "deepseek":
         if boundaries[0] == 1:
             raise Refused(
-                "SGLang cannot capture boundary 1 first on a DeepSeek/Kimi target",
-                why="it reads a first id of 1 as `all ids are one lower` (0.5.23 srt/models/deepseek_v2.py)",
-                cure="serve this drafter with vLLM or TensorRT-LLM",
+                f"{reader} cannot capture boundary 1 first on a DeepSeek/Kimi target",
+                why="it reads a first id of 1 as `all ids are one lower`",
             )
         if boundaries[0] == 0:
             raise Refused(
-                "SGLang cannot capture boundary 0 on a DeepSeek/Kimi target",
+                f"{reader} cannot capture boundary 0 on a DeepSeek/Kimi target",
                 why="there is no residual stream before the first layer in its loop",
-                cure="retrain with other layers; no engine captures boundary 0 on this family",
             )
     if layers is not None and layers in boundaries:
         if family == "gpt-oss":
             return tuple(boundaries)
         raise Refused(
-            f"SGLang cannot capture boundary {layers}, the state after the last layer",
+            f"{reader} cannot capture boundary {layers}, the state after the last layer",
             why="its capture loop ends before the last layer's output for every family but gpt-oss",
-            cure="serve this drafter with vLLM or TensorRT-LLM",
         )
     if family == "gpt-oss" and boundaries[0] == 0:
         raise Refused(
-            "SGLang cannot capture boundary 0 on a gpt-oss target",
-            why="an id of -1 names no layer in its loop (0.5.23 srt/models/gpt_oss.py)",
-            cure="serve this drafter with vLLM",
+            f"{reader} cannot capture boundary 0 on a gpt-oss target",
+            why="an id of -1 names no layer in its loop",  # SGLang 0.5.23 srt/models/gpt_oss.py
         )
     return tuple(boundaries) if family == "deepseek" else shifted
-
-
-def vllm_ids(boundaries: Sequence[int], family: Family | None) -> tuple[int, ...]:
-    """Spell boundaries for vLLM: the numbers themselves.
-
-    Raises:
-        Refused: boundary 0 on a DeepSeek/Kimi target (`residual` is None there; run on 0.32.0).
-    """
-    if boundaries[0] == 0 and family == "deepseek":
-        raise Refused(
-            "vLLM crashes on boundary 0 with a DeepSeek/Kimi target",
-            why="deepseek_v2.py reads a residual that does not exist before the first layer",
-            cure="retrain with other layers",
-        )
-    return tuple(boundaries)
-
-
-def trtllm_ids(boundaries: Sequence[int]) -> tuple[int, ...]:
-    """Spell boundaries for TensorRT-LLM's `eagle3_layers_to_capture`: the layer just left.
-
-    Raises:
-        Refused: boundary 0 is the output of no layer.
-    """
-    if boundaries[0] == 0:
-        raise Refused(
-            "TensorRT-LLM cannot capture boundary 0",
-            why="eagle3_layers_to_capture names the outputs of layers, and boundary 0 enters the first",
-            cure="serve this drafter with vLLM on a Llama-class target",
-        )
-    return tuple(b - 1 for b in boundaries)

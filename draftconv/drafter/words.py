@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 
@@ -30,6 +30,12 @@ def word(value: object, *, none: str = "null") -> str:
             return json.dumps(dict(value), ensure_ascii=False)
         case _:
             return json.dumps(value, ensure_ascii=False)
+
+
+def listed(names: Sequence[str], word: str) -> str:
+    """`a, b and c`."""
+    *first, last = names
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def facts_json(facts: Facts) -> dict[str, object]:

@@ -16,6 +16,7 @@ from draftconv.engines.modules import Names
 from draftconv.engines.naming import Lists
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.engines.shapes import Shapes
+from draftconv.layouts.base import Layout
 from draftconv.quantization.recipes import FormatName
 
 UNQUANTIZED = "16 bit"
@@ -43,6 +44,7 @@ class Engine:
         shapes: sizes that its kernels ask for. `float32`: quantized weights beside which it cannot compute so.
         replaces: tables of the drafter that the target's replace, if both are equally wide (what the drafter lacks
             is always the target's); None where nobody knows, and then no replay follows its rule.
+        layouts: how drafters are written for it. `portable`: whether `--to portable` has to suit it too.
     """
 
     name: str
@@ -65,6 +67,8 @@ class Engine:
     float32: tuple[Stop, ...] = ()
     replaces: frozenset[str] | None = None
     sidecar_wins: bool = False
+    layouts: tuple[Layout, ...] = ()
+    portable: bool = False
 
     def check(
         self,

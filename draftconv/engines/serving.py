@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from draftconv.drafter.boundaries import default_triple, trtllm_ids
-from draftconv.drafter.facts import Facts, Taps
+from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
-from draftconv.errors import Undecided, UsageError
+from draftconv.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
 
@@ -127,27 +126,6 @@ def remote_code_note(target: Target, flag: str) -> tuple[str, ...]:
     if not target.remote_code:
         return ()
     return (f"{flag} lets {target.name} run Python code from its own repository: read it first",)
-
-
-def layers_to_capture(start: Start) -> tuple[int, ...] | None:
-    """TensorRT-LLM's `eagle3_layers_to_capture`; None when its default triple is what was trained.
-
-    Raises:
-        Undecided: the drafter's layers are unknown. Refused: TensorRT-LLM has no number for one.
-    """
-    match start.facts.boundaries:
-        case Taps.DEFAULT:
-            return None
-        case Taps.UNKNOWN:
-            raise Undecided(
-                "which layers this drafter was trained on is unknown",
-                why="TensorRT-LLM is told them in its serve file, and a wrong one costs accept length silently",
-                cure="give --aux-convention before|after, or --from LAYOUT",
-            )
-        case boundaries:
-            if boundaries == default_triple(start.target.layers):
-                return None
-            return trtllm_ids(boundaries)
 
 
 def yaml_text(data: Mapping[str, Yaml], indent: str = "") -> str:

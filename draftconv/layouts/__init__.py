@@ -1,6 +1,7 @@
-"""Layouts: one module per producer or engine spelling, found by being in this package.
+"""Layouts: one module per producer's spelling, found by being in this package.
 
-Those of other packages come by the entry point `draftconv.layouts`.
+What an engine reads is part of that engine (`Engine.layouts`); those of other packages come by the entry point
+`draftconv.layouts`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,22 @@ def layouts() -> dict[str, Layout]:
     """
     modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
     found: list[Layout] = [layout for module in modules for layout in getattr(module, "LAYOUTS", ())]
+    found += _of_engines()
     found += outside("draftconv.layouts", Layout, {name: layout for layout in found for name in _names(layout)}, _names)
     return {layout.id: layout for layout in sorted(found, key=lambda layout: layout.order)}
+
+
+def _of_engines() -> list[Layout]:
+    """What engines read, each by itself and in the one spelling that some of them share.
+
+    The one step upwards in the house: an engine is written on top of this room, and brings its layout with it.
+    """
+    from draftconv.engines import ENGINES
+    from draftconv.layouts.portable import portable_layout
+
+    found = [layout for engine in ENGINES.values() for layout in engine.layouts]
+    shared = [layout for engine in ENGINES.values() if engine.portable for layout in engine.layouts]
+    return [*found, portable_layout(shared)] if shared else found
 
 
 def _names(layout: Layout) -> tuple[str, ...]:

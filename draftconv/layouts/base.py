@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from draftconv.checkpoint import Checkpoint
-from draftconv.drafter.boundaries import Convention
+from draftconv.drafter.boundaries import Convention, Numbering
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.names import Names
@@ -85,12 +85,16 @@ class Clue:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something a reader of this layout cannot express."""
+    """Something a reader of this layout cannot express.
+
+    Attributes:
+        cure: what always helps; where nothing does, it is asked who else can hold the drafter (`elsewhere`).
+    """
 
     holds: Callable[[Facts], bool]
     what: str
     why: str
-    cure: str
+    cure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +155,13 @@ class ProducerIds:
     Attributes:
         convention: None where its ids alone do not tell.
         implied: no ids in the file mean the default triple (2, L//2, L-3).
-        served: SGLang's rule for the target's family says what they mean.
+        source: who and which version, then a colon and how it counts.
     """
 
     producer: str
-    convention: Convention | None
+    convention: Numbering | None
     implied: bool
     source: str
-    served: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +184,8 @@ class Layout:
         norm_output: `final-norm` where the key means "apply the final norm" (SpecForge).
         ids: what its layer ids mean.
         ids_at: where its ids stand, when config.json has others elsewhere and a person named the layout.
-        captures: who collected the states: SGLang numbers the ids of DeepSeek/Kimi targets by its
-            own rule, and trainers that may capture through it inherit that.
+        captures: who collected the states: the trainer itself, an engine that counts layers by the target's family,
+            whose ids the trainer inherits, or either of them.
         double_norm: whether the trainer normalises the state twice, from the evidence.
         flatten: turns a nested config into the flat one that all others use.
         unmarked: what a file still shows that is this layout's and has lost its marks, or never had any: then
@@ -203,7 +206,7 @@ class Layout:
     alias: str = ""
     twin: str = ""
     ids_at: Literal["top", "nested"] = "nested"
-    captures: Literal["itself", "sglang", "either"] = "itself"
+    captures: Literal["itself", "by family", "either"] = "itself"
     unmarked: tuple[Clue, ...] | None = None
 
     @property

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from draftconv.drafter.boundaries import IDS, sglang_ids
+from draftconv.drafter.boundaries import IDS, family_ids
 from draftconv.drafter.facts import Facts, Gqa, Mla
 from draftconv.drafter.rope import spell_rope
 from draftconv.errors import Refused, UsageError
@@ -151,29 +151,32 @@ def double_norm_mark(facts: Facts) -> dict[str, object]:
     return {"parallel_draft_step": 1} if facts.double_norm else {}
 
 
-def nested_ids(writing: Writing) -> dict[str, object]:
-    """Ids in SGLang's spelling for `eagle_config`; nothing for the default triple.
+def nested_ids(writing: Writing, reader: str) -> dict[str, object]:
+    """Ids for `eagle_config`, counted by the target's family; nothing for the default triple.
+
+    Args:
+        reader: who counts so, as it is called in messages.
 
     Raises:
-        Refused, UsageError: SGLang cannot capture these boundaries, or the target is needed.
+        Refused, UsageError: it cannot capture these boundaries, or the target is needed.
     """
     if writing.boundaries is None:
         return {}
     family = writing.target.family if writing.target else None
     layers = writing.target.layers if writing.target else None
-    return {IDS: list(sglang_ids(writing.boundaries, family, layers))}
+    return {IDS: list(family_ids(writing.boundaries, family, layers, reader))}
 
 
 def nested_ids_if_any(writing: Writing) -> dict[str, object]:
-    """As `nested_ids`, but for layouts whose own reader does not need SGLang's spelling."""
+    """As `nested_ids`, but for layouts whose own reader looks elsewhere."""
     try:
-        return nested_ids(writing)
+        return nested_ids(writing, "nobody")
     except (Refused, UsageError):
         return {}
 
 
 def top_ids(writing: Writing) -> dict[str, object]:
-    """Ids as boundaries at the top level, where vLLM reads them; nothing for the default triple."""
+    """Ids as boundaries at the top level; nothing for the default triple."""
     if writing.boundaries is None:
         return {}
     return {IDS: list(writing.boundaries)}
@@ -184,7 +187,7 @@ def after_ids(writing: Writing) -> dict[str, object]:
 
     Raises:
         Refused: boundary 0 is after no layer; or a first id other than 1 on a DeepSeek/Kimi
-            target, which trainers that capture through SGLang read one layer lower.
+            target, which trainers whose engine counts by family read one layer lower.
     """
     if writing.boundaries is None:
         return {}
@@ -193,12 +196,10 @@ def after_ids(writing: Writing) -> dict[str, object]:
         raise Refused(
             "boundary 0 has no number in the `after the layer` convention",
             why="trainers hook the outputs of layers, and boundary 0 enters the first one",
-            cure="convert to vllm or speculators",
         )
     if first != 2 and writing.target and writing.target.family == "deepseek":
         raise Refused(
             f"a trainer may mis-read boundaries {list(writing.boundaries)} of a DeepSeek/Kimi target",
-            why="captured through SGLang, ids that do not start with 1 mean one layer lower",
-            cure="convert to vllm, sglang or trtllm",
+            why="captured through an engine that counts by family, ids that do not start with 1 mean one layer lower",
         )
     return {IDS: [b - 1 for b in writing.boundaries]}

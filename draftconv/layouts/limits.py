@@ -24,7 +24,7 @@ YARN_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One row: when a drafter needs it, what to say of a reader without it, why, and the cure if always the same."""
+    """One row: when a drafter needs it, what to say of a reader without it, why, and a cure that always helps."""
 
     holds: When
     what: str
@@ -44,7 +44,7 @@ LIMITS: Mapping[str, Limit] = {
     "both-fusions": Limit(
         lambda f: f.fusion == "both",
         "fc_norm and norm_before_fc cannot be served together",
-        "vLLM and SGLang apply both in sequence, TensorRT-LLM only fc_norm",
+        "no trainer writes both, and of the engines some apply one after the other and some only fc_norm",
         "remove the one that was not trained"),
     "activation": Limit(
         lambda f: f.activation != "silu",
@@ -66,7 +66,7 @@ LIMITS: Mapping[str, Limit] = {
     "post-norm": Limit(
         lambda f: f.feedback == "post-norm",
         "{reader} always feeds back the pre-norm state",
-        "losing the post-norm feedback costs a third of the acceptance (measured on vLLM 0.32.0)"),
+        "losing the post-norm feedback costs a third of the acceptance"),  # measured on vLLM 0.32.0
     "qkv-bias": Limit(
         lambda f: bool((g := _gqa(f)) and g.qkv_bias),
         "{reader} has no q/k/v biases in its drafter",
@@ -78,8 +78,7 @@ LIMITS: Mapping[str, Limit] = {
     "lone-o-bias": Limit(
         lambda f: bool((g := _gqa(f)) and g.o_bias and not g.qkv_bias),
         "{reader} cannot have a bias on o_proj without biases on q, k and v",
-        "one flag, attention_bias, builds all four, and the missing three would be uninitialised",
-        "serve this drafter with SGLang, whose flag means o_proj alone"),
+        "one flag, attention_bias, builds all four, and the missing three would be uninitialised"),
     "qk-norm": Limit(
         lambda f: bool((g := _gqa(f)) and g.qk_norm),
         "{reader} has no q_norm and k_norm in its drafter",
@@ -95,8 +94,7 @@ LIMITS: Mapping[str, Limit] = {
     "lone-fc-bias": Limit(
         lambda f: bool((g := _gqa(f)) and f.fc_bias and not g.o_bias),
         "{reader} cannot have a bias on fc without one on o_proj in its Llama class",
-        "one flag, bias, builds both, and the missing one would be uninitialised",
-        "serve this drafter with TensorRT-LLM"),
+        "one flag, bias, builds both, and the missing one would be uninitialised"),
     "window": Limit(
         lambda f: f.window is not None,
         "{reader} has no sliding window in its drafter",
@@ -133,7 +131,7 @@ LIMITS: Mapping[str, Limit] = {
         lambda f: bool((m := _mla(f)) and m.q_lora is None),
         "{reader} cannot load an MLA drafter with an uncompressed query (q_lora_rank null)",
         "it fuses q_a_proj with kv_a_proj_with_mqa unconditionally",
-        "no engine loads it; retrain with q_lora_rank"),
+        "retrain with q_lora_rank"),
     "mla-norm_before_fc": Limit(
         lambda f: _mla(f) is not None and f.fusion == "norm_before_fc",
         "{reader}'s MLA drafter has no norm_before_fc",
@@ -146,12 +144,11 @@ LIMITS: Mapping[str, Limit] = {
     "mla-half-split": Limit(
         lambda f: _mla(f) is not None and f.rope.pairs == "halves",
         "{reader} rotates MLA in interleaved pairs only",
-        "rope_interleave: false is not read",
-        "serve this drafter with SGLang"),
+        "rope_interleave: false is not read"),
 }  # fmt: skip
 
 
-def lacks(reader: str, cure: str, *names: str) -> tuple[Refusal, ...]:
-    """The rows that a reader has; `cure` says what to do instead where the row itself does not."""
+def lacks(reader: str, *names: str) -> tuple[Refusal, ...]:
+    """The rows that a reader has."""
     rows = (LIMITS[name] for name in names)
-    return tuple(Refusal(row.holds, row.what.format(reader=reader), row.why, row.cure or cure) for row in rows)
+    return tuple(Refusal(row.holds, row.what.format(reader=reader), row.why, row.cure) for row in rows)

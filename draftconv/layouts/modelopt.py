@@ -20,7 +20,6 @@ from draftconv.layouts.limits import lacks
 _SOURCE = "NVIDIA/Model-Optimizer tags 0.35.0-0.46.0rc2 and HEAD 2026-08-21; 0.47.0 run"
 _IDS = ProducerIds("modelopt", "after", True, "ModelOpt 0.29-0.47: hook on the output of layer n")
 _MEGATRON_IDS = ProducerIds("modelopt-megatron", "after", True, "ModelOpt Megatron: output of layer n")
-_CURE = "convert to vllm or speculators"
 _UNWRITTEN = (
     "norm_before_fc", "norm_before_residual", "fc_norm", "norm_output", "rope_parameters", "rope_interleave",
     "num_aux_hidden_states",
@@ -95,7 +94,6 @@ LAYOUTS = (
             (
                 *lacks(
                     "ModelOpt",
-                    _CURE,
                     "both-fusions",
                     "norm_before_residual",
                     "norm_before_fc",
@@ -111,20 +109,17 @@ LAYOUTS = (
                     lambda f: isinstance(f.attention, Mla) and f.attention.q_lora is None,
                     "ModelOpt's Kimi drafter always compresses the query",
                     "its exporter asserts the key set with q_a_proj",
-                    "no engine loads an uncompressed query either",
                 ),
                 Refusal(
                     lambda f: f.own_embedding and f.target_hidden != f.hidden,
                     "ModelOpt stores no embedding, and this drafter's is not as wide as the target's",
                     "no engine could attach the target's table",
-                    _CURE,
                 ),
                 Refusal(
                     lambda f: not f.double_norm,
                     "ModelOpt would normalise the state twice, and this drafter was trained with one normalisation",
                     "its class computes hidden_norm(input_layernorm(s)) since 0.41, so the same weights give "
                     "other logits there (0.47.0 run)",
-                    "convert to torchspec, specforge or speculators to train on, or to an engine",
                 ),
             ),
         ),

@@ -1,199 +1,84 @@
-"""Spellings for engines, and the one that all of them read rightly."""
+"""The one spelling that several engines read rightly, made of what each of them asks for."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
 
-from draftconv.drafter.boundaries import IDS, trtllm_ids, vllm_ids
-from draftconv.drafter.facts import Gqa
-from draftconv.layouts import MARK
-from draftconv.layouts.base import Clue, IdChoice, Layout, ProducerIds, Refusal, Spelling, Writer, Writing
-from draftconv.layouts.clues import BARE
-from draftconv.layouts.emit import eagle_section, explicit_config, nested_ids, nested_ids_if_any, top_ids
-from draftconv.layouts.limits import lacks
+from draftconv.drafter.boundaries import IDS
+from draftconv.drafter.facts import Facts, Gqa
+from draftconv.drafter.tensors import expected
+from draftconv.drafter.words import listed
+from draftconv.layouts.base import IdChoice, Layout, Refusal, Spelling, Writer
+from draftconv.layouts.spelling import spell
 
-_VLLM = "serve this drafter with vLLM"
-_VLLM_OR_TRT = "serve this drafter with vLLM or TensorRT-LLM"
-
-VLLM_IDS = ProducerIds("vllm", "before", True, "vLLM 0.33.0: ids are used as they are")
-SGLANG_IDS = ProducerIds("sglang", None, True, "SGLang 0.5.23: depends on the target family", served=True)
-TRTLLM_IDS = ProducerIds("trtllm", None, True, "TensorRT-LLM keeps the ids in the serve YAML")
-
-VLLM_LIMITS: tuple[Refusal, ...] = (
-    *lacks(
-        "vLLM",
-        "serve this drafter with SGLang or TensorRT-LLM",
-        "both-fusions",
-        "activation",
-        "mla-plain-query",
-        "mla-half-split",
-        "mla-norm_before_fc",
-        "lone-o-bias",
-        "fc-bias",
-    ),
-    Refusal(
-        lambda f: f.window is not None and not (isinstance(f.attention, Gqa) and f.attention.qk_norm),
-        "vLLM has a sliding window only in its Qwen3 drafter",
-        "llama_eagle3.py and deepseek_eagle3.py attend to the whole context (0.33.0)",
-        "no engine serves it; retrain with full attention",
-    ),
-)
-SGLANG_LIMITS: tuple[Refusal, ...] = (
-    *lacks("SGLang", _VLLM, "both-fusions", "activation", "norm_before_residual", "lone-fc-bias", "qk-norm"),
-    *lacks("SGLang", _VLLM, "mla-plain-query", "mla-norm_before_fc", "mla-layers"),
-    *lacks("SGLang", _VLLM_OR_TRT, "qkv-bias", "mlp-bias"),
-    *lacks("SGLang", "serve a Qwen3-style drafter with vLLM", "window"),
-)
-TRTLLM_LIMITS: tuple[Refusal, ...] = (
-    *lacks(
-        "TensorRT-LLM",
-        _VLLM,
-        "both-fusions",
-        "activation",
-        "norm_before_residual",
-        "qk-norm",
-        "lone-o-bias",
-        "mla-plain-query",
-        "mla-half-split",
-        "mla-norm_before_fc",
-    ),
-    *lacks("TensorRT-LLM", "serve this drafter with vLLM or SGLang", "mla-reduced"),
-    *lacks("TensorRT-LLM", "serve a Qwen3-style drafter with vLLM", "window"),
+_LENT_HEAD = Refusal(
+    lambda f: isinstance(f.attention, Gqa) and not f.own_head,
+    "a Llama-style drafter without lm_head has no spelling that all engines read",
+    "a null draft_vocab_size shares the target's head in one engine, and others are not known to take it",
 )
 
 
-def _vllm_config(writing: Writing) -> dict[str, object]:
-    if writing.boundaries is not None:
-        vllm_ids(writing.boundaries, writing.target.family if writing.target else None)
-    nested = nested_ids_if_any(writing)
-    return explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle_section(writing.facts) | nested}
-
-
-def _sglang_config(writing: Writing) -> dict[str, object]:
-    nested = nested_ids(writing)
-    config = explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle_section(writing.facts) | nested}
-    # The one null that is written: it makes SGLang share the target's head (llama_eagle3.py, 0.5.23).
-    return config if writing.facts.own_head else config | {"draft_vocab_size": None}
-
-
-def _trtllm_config(writing: Writing) -> dict[str, object]:
-    if writing.boundaries is not None:
-        trtllm_ids(writing.boundaries)
-    nested = nested_ids_if_any(writing)
-    eagle = eagle_section(writing.facts) | nested
-    if writing.facts.layers > 1:
-        eagle["next_layer_regular"] = True
-    return explicit_config(writing) | top_ids(writing) | {"eagle_config": eagle}
-
-
-def _portable_config(writing: Writing) -> dict[str, object]:
-    _vllm_config(writing)
-    config = _trtllm_config(writing) | _sglang_config(writing)
-    if not writing.facts.own_head:
-        # Absent means the target's head to SGLang's MLA class, and vocab_size to the others.
-        del config["draft_vocab_size"]
-    return config
-
-
-def _engine(
-    name: str,
-    title: str,
-    writer: Writer,
-    source: str,
-    *,
-    ids: ProducerIds = VLLM_IDS,
-    ids_at: Literal["top", "nested"] = "top",
-    unmarked: tuple[Clue, ...] | None = None,
-) -> Layout:
-    """All four keep boundaries at the top level, so what draftconv wrote it can read alone.
-
-    Other ids are not draftconv's (`--from` named the layout): `ids` says by whose rule they count then.
-    """
+def portable_layout(readers: Sequence[Layout]) -> Layout:
+    """The layout whose directories all these engines read, as each reads its own."""
+    writers = [reader.writer for reader in readers if reader.writer]
+    rules = dict.fromkeys(rule for reader in readers for rule in reader.id_rules)
+    # boundaries are at the top level; ids elsewhere are not draftconv's, and mean what their reader takes them for
+    top = next(rule for rule in rules if rule.convention == "before")
+    nested = next((rule for rule in rules if rule.convention == "by family"), top)
     return Layout(
-        name,
-        title,
+        "portable",
+        "portable",
         0,
         "certain",
         None,
-        IdChoice(
-            tuple(dict.fromkeys((VLLM_IDS, ids))),
-            lambda e: VLLM_IDS if e.config.has(MARK if ids_at == "nested" else IDS) else ids,
+        IdChoice((top, nested), lambda e: top if e.config.has(IDS) else nested),
+        f"the one spelling that {listed([reader.title for reader in readers], 'and')} read alike",
+        writer=Writer(
+            writers[0].spelling,
+            lambda writing: _agreed([writer.config(writing) for writer in writers]),
+            _union((*_several({writer.spelling for writer in writers}), _LENT_HEAD), *(w.refuses for w in writers)),
+            serves=tuple(engine for writer in writers for engine in writer.serves),
         ),
-        source,
-        writer=writer,
-        ids_at=ids_at,
-        unmarked=unmarked,
+        ids_at="top",
     )
 
 
-_SEVERAL = Refusal(
-    lambda f: f.layers > 1,
-    "no one spelling of a drafter with several layers suits every engine",
-    "layers ≥ 1 call their norm input_layernorm for vLLM and hidden_norm for SGLang and TensorRT-LLM",
-    "convert to one engine",
-)
-_BIASED_O = Refusal(
-    lambda f: isinstance(f.attention, Gqa) and f.attention.o_bias,
-    "attention_bias means o_proj alone to SGLang and q, k, v and o to vLLM and TensorRT-LLM",
-    "one config.json cannot say both",
-    "convert to one engine",
-)
-_LENT_HEAD = Refusal(
-    lambda f: isinstance(f.attention, Gqa) and not f.own_head,
-    "SGLang shares the target's head when draft_vocab_size is null, which TensorRT-LLM is not known to take",
-    "a Llama-style drafter without lm_head has no spelling that all engines read",
-    "convert to one engine",
-)
+def _agreed(configs: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """The keys of all of them; one on which they disagree is left out, so that each reader has its own default."""
+    found: dict[str, object] = {}
+    for key in dict.fromkeys(key for config in configs for key in config):
+        values = [config[key] for config in configs if key in config]
+        sections = [value for value in values if isinstance(value, Mapping)]
+        if len(sections) == len(values):
+            found[key] = _agreed(sections)
+        elif all(value == values[0] for value in values):
+            found[key] = values[0]
+    return found
 
 
-def _union(*tables: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
+def _several(spellings: set[Spelling]) -> tuple[Refusal, ...]:
+    """Drafters that these spellings name differently, or give other biases."""
+    flags = {spelling.o_bias for spelling in spellings}
+
+    def named_apart(facts: Facts) -> bool:
+        return any(len({spell(name, s, facts.layers) for s in spellings}) > 1 for name in expected(facts))
+
+    def biased_apart(facts: Facts) -> bool:
+        return len(flags) > 1 and isinstance(facts.attention, Gqa) and facts.attention.o_bias
+
+    return (
+        Refusal(
+            named_apart,
+            "no one spelling of a drafter with several layers suits every engine",
+            "engines look for the tensors of later layers under different names",
+        ),
+        Refusal(
+            biased_apart,
+            "attention_bias means o_proj alone to one engine and q, k, v and o to another",
+            "one config.json cannot say both",
+        ),
+    )
+
+
+def _union(*tables: Iterable[Refusal]) -> tuple[Refusal, ...]:
     return tuple({refusal.what: refusal for table in tables for refusal in table}.values())
-
-
-LAYOUTS = (
-    _engine(
-        "vllm",
-        "vLLM",
-        Writer(Spelling(o_bias=True), _vllm_config, VLLM_LIMITS, serves=("vllm",)),
-        "vLLM 0.33.0 model_executor/models/{llama,qwen3,deepseek}_eagle3.py",
-        unmarked=(BARE,),  # many a config was corrected by hand until vLLM served it rightly
-    ),
-    _engine(
-        "sglang",
-        "SGLang",
-        Writer(Spelling(later_norm="hidden_norm"), _sglang_config, SGLANG_LIMITS, serves=("sglang",)),
-        "SGLang 0.5.23 srt/models/{llama_eagle3,kimi_k25_eagle3}.py",
-        ids=SGLANG_IDS,
-        ids_at="nested",
-    ),
-    _engine(
-        "trtllm",
-        "TensorRT-LLM",
-        Writer(
-            Spelling(
-                first="midlayer.{i}.",
-                later="midlayer.{i}.",
-                alone="midlayer.",
-                later_norm="hidden_norm",
-                o_bias=True,
-            ),
-            _trtllm_config,
-            TRTLLM_LIMITS,
-            serves=("trtllm",),
-        ),
-        "TensorRT-LLM 1.3.0rc (00679c66), _torch/models/modeling_speculative.py",
-        ids=TRTLLM_IDS,
-    ),
-    _engine(
-        "portable",
-        "portable",
-        Writer(
-            Spelling(),
-            _portable_config,
-            _union((_SEVERAL, _BIASED_O, _LENT_HEAD), VLLM_LIMITS, SGLANG_LIMITS, TRTLLM_LIMITS),
-            serves=("vllm", "sglang", "trtllm"),
-        ),
-        "the one spelling that vLLM, SGLang and TensorRT-LLM read alike",
-        ids=SGLANG_IDS,
-    ),
-)

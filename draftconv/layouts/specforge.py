@@ -14,7 +14,6 @@ from draftconv.layouts.limits import lacks
 
 _SOURCE = "sgl-project/SpecForge 2026-08-08 (run)"
 _IDS = ProducerIds("specforge", "after", True, "SpecForge 2026-08: hook on the output of layer n")
-_CURE = "convert to vllm or speculators"
 _NAMED = architecture("LlamaForCausalLMEagle3")
 _CLUES = (_NAMED, MIDLAYER, BOTH_MAPS)
 _NESTED = frozenset({IDS, "use_aux_hidden_state"})
@@ -42,19 +41,29 @@ LAYOUTS = (
         _IDS,
         _SOURCE,
         norm_output="final-norm",
-        captures="sglang",
+        captures="by family",
         unmarked=(_NAMED, MIDLAYER, _OWN_KEYS, EMBEDDING),
         alias="specforge",
         writer=Writer(
             Spelling(t2d=True, maps="always", order="ascending"),
             _config,
-            (
-                *lacks("SpecForge", "convert to torchspec", "both-fusions", "mla"),
-                *lacks("SpecForge", _CURE, "layers", "norm_before_residual", "norm_before_fc"),
-                *lacks("SpecForge", "convert to torchspec or speculators", "post-norm"),
-                *lacks("SpecForge", _CURE, "qkv-bias", "o-bias", "qk-norm", "mlp-bias", "fc-bias", "window"),
-                *lacks("SpecForge", _CURE, "three-states", "yarn-keys"),
-                *lacks("SpecForge", "convert to vllm or sglang", "lent-head"),
+            lacks(
+                "SpecForge",
+                "both-fusions",
+                "mla",
+                "layers",
+                "norm_before_residual",
+                "norm_before_fc",
+                "post-norm",
+                "qkv-bias",
+                "o-bias",
+                "qk-norm",
+                "mlp-bias",
+                "fc-bias",
+                "window",
+                "three-states",
+                "yarn-keys",
+                "lent-head",
             ),
         ),
     ),
@@ -67,7 +76,7 @@ LAYOUTS = (
         _IDS,
         _SOURCE,
         norm_output="final-norm",
-        captures="sglang",
+        captures="by family",
         unmarked=(_NAMED, MIDLAYER, _OWN_KEYS, NO_EMBEDDING),
         twin="specforge-hf",
     ),

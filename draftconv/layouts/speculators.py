@@ -17,7 +17,6 @@ from draftconv.layouts.base import Clue, Layout, ProducerIds, Refusal, Spelling,
 from draftconv.layouts.emit import attention_keys, double_norm_mark, explicit_config, top_ids
 from draftconv.layouts.limits import lacks
 
-_CURE = "convert to vllm"
 _INNER = (
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "hidden_act", "rms_norm_eps", "vocab_size",
     "rope_theta", "rope_scaling", "rope_parameters", "mlp_bias", "max_position_embeddings", "bos_token_id",
@@ -98,15 +97,11 @@ LAYOUTS = (
             Spelling(first="layers.{i}.", t2d=True, order="ascending", o_bias=True, embedding="always"),
             _config,
             (
-                *lacks("speculators", _CURE, "both-fusions", "mla", "lone-o-bias"),
-                *lacks("speculators", "convert to sglang or trtllm", "fc-bias"),
-                *lacks("speculators", "convert to vllm or torchspec", "wide-states"),
-                *lacks("speculators", "convert to vllm or sglang", "lent-head"),
+                *lacks("speculators", "both-fusions", "mla", "lone-o-bias", "fc-bias", "wide-states", "lent-head"),
                 Refusal(
                     lambda f: isinstance(f.attention, Gqa) and f.attention.qk_norm and f.mlp_bias,
                     "speculators' Qwen3 layer has no MLP biases",
                     "the tensors would be unexpected",
-                    _CURE,
                 ),
             ),
         ),

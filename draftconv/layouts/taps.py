@@ -1,19 +1,19 @@
 """Which layers a checkpoint says were captured, as boundaries, and by whose rule.
 
 Layer ids are the worst silent trap of these files, so their reading stands alone: the ids
-in one or both of their places, the producer's convention, SGLang's family rules where a
-trainer captured through it, and the default triple where there are none.
+in one or both of their places, the producer's convention, the family's where a trainer
+captured through an engine that counts so, and the default triple where there are none.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from draftconv.drafter.boundaries import IDS, Convention, default_triple, from_ids, sglang_convention
+from draftconv.drafter.boundaries import IDS, Convention, default_triple, family_convention, from_ids
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import FAMILIES, Family
-from draftconv.layouts import MARK
+from draftconv.layouts import MARK, layouts
 from draftconv.layouts.base import Evidence, Hints, Layout, Notes
 
 DEFAULT_COUNT = 3
@@ -75,11 +75,12 @@ class TapReader:
         return triple
 
     def _both(self, top: tuple[int, ...], nested: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Ids in both places: the same twice, vLLM's numbering on top of SGLang's, or one that a person has chosen."""
+        """Ids in both places: the same twice, boundaries above a count by family, or one that a person has chosen."""
         if nested == top:
             return self._translate(top)
         if nested == tuple(b - 1 for b in top):
-            self.notes.reasons["boundaries"] = "top-level ids are boundaries, eagle_config spells them for SGLang"
+            reader, _ = _counts_by_family()
+            self.notes.reasons["boundaries"] = f"top-level ids are boundaries, eagle_config spells them for {reader}"
             return top
         if self.hints.layout:
             return self._translate(top if self.layout.ids_at == "top" else nested)
@@ -103,17 +104,15 @@ class TapReader:
             return self.hints.aux_convention, f"--aux-convention {self.hints.aux_convention}"
         rule = self.layout.id_rule(self.evidence)
         ours = self.config.has(MARK)  # then the ids were written by this layout's own rule
-        if rule.served or (self.layout.captures != "itself" and not ours):
-            served = sglang_convention(ids, self._family(), self._target_layers())
-            if served is None:
-                return (
-                    None,
-                    "captured through SGLang they mean `before` on DeepSeek/Kimi targets, else `after`",
-                )
-            if self.layout.captures == "either" and served != rule.convention:
-                return None, f"`{served} the layer` if captured through SGLang, else `{rule.convention}`"
-            if served != rule.convention:
-                return served, f"{served} the layer, as SGLang 0.5.23 reads these ids for this target"
+        if rule.convention == "by family" or (self.layout.captures != "itself" and not ours):
+            told = family_convention(ids, self._family(), self._target_layers())
+            if told is None:
+                return None, "counted by the target's family they mean `before` on DeepSeek/Kimi targets, else `after`"
+            if self.layout.captures == "either" and told != rule.convention:
+                return None, f"`{told} the layer` if counted by the target's family, else `{rule.convention}`"
+            if told != rule.convention:
+                _, who = _counts_by_family()
+                return told, f"{told} the layer, as {who} reads these ids for this target"
         usual = self._usual_triples(ids)
         if rule.convention:
             other: Convention = "before" if rule.convention == "after" else "after"
@@ -140,3 +139,10 @@ class TapReader:
         layers = self._target_layers()
         before, after = (layers, layers) if layers else (ids[-1] + 3, ids[-1] + 4)
         return {"before": default_triple(before), "after": tuple(b - 1 for b in default_triple(after))}
+
+
+def _counts_by_family() -> tuple[str, str]:
+    """The first engine whose layout has ids by family in `eagle_config`: what it is called, and with its version."""
+    nested = (found for found in layouts().values() if found.ids_at == "nested")
+    rules = ((found.title, rule) for found in nested for rule in found.id_rules if rule.convention == "by family")
+    return next(((title, rule.source.partition(":")[0]) for title, rule in rules), ("an engine", "an engine"))

@@ -15,7 +15,6 @@ _SOURCE = "lightseekorg/TorchSpec 2026-04-28, later states through 2026-08-16 (r
 _IDS = ProducerIds("torchspec", "after", True, "TorchSpec 2026-04…08: hook on the output of layer n")
 _SHIFTED = ProducerIds("torchspec-vllm", "before", True, "TorchSpec export for vLLM adds one for kimi_k2")
 _UNSHIFTED = ProducerIds("torchspec-vllm-unshifted", "after", True, "TorchSpec's vLLM export shifts kimi_k2 only")
-_CURE = "convert to vllm or speculators"
 _UNWRITTEN = ("norm_before_fc", "norm_before_residual", "mlp_bias", "rope_parameters", "rope_interleave")
 _VERSION = Clue(
     "TorchSpec's version mark in config.json or the safetensors metadata",
@@ -71,24 +70,21 @@ LAYOUTS = (
         writer=Writer(
             Spelling(t2d=True, order="ascending"),
             _config,
-            (
-                *lacks(
-                    "TorchSpec",
-                    _CURE,
-                    "both-fusions",
-                    "layers",
-                    "norm_before_residual",
-                    "norm_before_fc",
-                    "qkv-bias",
-                    "o-bias",
-                    "qk-norm",
-                    "mlp-bias",
-                    "fc-bias",
-                    "mla-half-split",
-                    "window",
-                    "yarn-keys",
-                ),
-                *lacks("TorchSpec", "convert to vllm or sglang", "lent-head"),
+            lacks(
+                "TorchSpec",
+                "both-fusions",
+                "layers",
+                "norm_before_residual",
+                "norm_before_fc",
+                "qkv-bias",
+                "o-bias",
+                "qk-norm",
+                "mlp-bias",
+                "fc-bias",
+                "mla-half-split",
+                "window",
+                "yarn-keys",
+                "lent-head",
             ),
             {"torchspec_version": "0.1.0"},
         ),

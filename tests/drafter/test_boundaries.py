@@ -1,4 +1,4 @@
-"""Layer ids: every engine's reading, and what neither can say."""
+"""Layer ids: what each way of counting makes of them, and what it cannot say."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 
 from draftconv.drafter.boundaries import (
     default_triple,
+    family_captures,
+    family_convention,
+    family_ids,
     from_ids,
-    sglang_captures,
-    sglang_convention,
-    sglang_ids,
-    trtllm_ids,
-    vllm_ids,
 )
 from draftconv.drafter.targets import FAMILIES, Family
 from draftconv.errors import Refused, UsageError
@@ -26,10 +24,6 @@ def test_default_triples(layers: int) -> None:
     triple = default_triple(layers)
     assert triple == (2, layers // 2, layers - 3)
     assert tuple(b - 1 for b in triple) == (1, layers // 2 - 1, layers - 4)
-    for family in FAMILY_NAMES:
-        moved = 1 if family == "minimax-m3-vl" else 0
-        assert default_triple(layers, family, "sglang") == tuple(b + moved for b in triple)
-        assert default_triple(layers, family, "vllm") == triple
 
 
 @given(st.integers(1, 100), st.data())
@@ -49,13 +43,13 @@ def lists(layers: int) -> st.SearchStrategy[list[int]]:
 
 
 @given(st.integers(4, 80), st.sampled_from(FAMILY_NAMES), st.data())
-def test_sglang_ids_are_read_back_as_the_same_boundaries(layers: int, family: Family, data: st.DataObject) -> None:
+def test_ids_by_family_are_read_back_as_the_same_boundaries(layers: int, family: Family, data: st.DataObject) -> None:
     boundaries = data.draw(lists(layers))
     try:
-        ids = sglang_ids(boundaries, family, layers)
+        ids = family_ids(boundaries, family, layers, "an engine")
     except Refused as error:
+        assert error.what.startswith("an engine cannot capture")
         assert error.why
-        assert error.cure
         # what reference table 3 says it cannot express, and nothing else
         last, first = layers in boundaries, boundaries[0]
         match family:
@@ -66,64 +60,43 @@ def test_sglang_ids_are_read_back_as_the_same_boundaries(layers: int, family: Fa
             case _:
                 assert last
         return
-    assert sglang_captures(ids, family, layers) == tuple(boundaries)
+    assert family_captures(ids, family, layers) == tuple(boundaries)
 
 
 def test_sglang_by_example() -> None:
     """sglang.md, section 4: for a 61-layer Kimi target [1, 29, 57] and [2, 30, 58] are the same capture."""
-    assert sglang_captures([1, 29, 57], "deepseek", 61) == (2, 30, 58)
-    assert sglang_captures([2, 30, 58], "deepseek", 61) == (2, 30, 58)
-    assert sglang_captures([0, 29, 57], "deepseek", 61) == (29, 57)  # mis-read, and one state short
-    assert sglang_captures([57, 29, 1], "deepseek", 61) == (1, 29, 57)  # the first listed id counts, not the least
-    assert sglang_captures([1, 12, 24], "gpt-oss", 24) == (1, 12, 24)
-    assert sglang_captures([1, 11, 23], "gpt-oss", 24) == (2, 12, 24)
-    assert sglang_captures([1, 15, 31], "llama", 32) == (2, 16)  # boundary 32 is never delivered
-    assert sglang_captures([-1, 15], "llama", 32) == (0, 16)
-    assert sglang_captures([], "llama", 32) == ()
-    assert sglang_ids([2, 30, 58], "deepseek", 61) == (2, 30, 58)
-    assert sglang_ids([2, 16, 29], "llama", 32) == (1, 15, 28)
-    assert sglang_ids([2, 12, 24], "gpt-oss", 24) == (2, 12, 24)
-    assert sglang_ids([2, 12, 21], "gpt-oss", 24) == (1, 11, 20)
+    assert family_captures([1, 29, 57], "deepseek", 61) == (2, 30, 58)
+    assert family_captures([2, 30, 58], "deepseek", 61) == (2, 30, 58)
+    assert family_captures([0, 29, 57], "deepseek", 61) == (29, 57)  # mis-read, and one state short
+    assert family_captures([57, 29, 1], "deepseek", 61) == (1, 29, 57)  # the first listed id counts, not the least
+    assert family_captures([1, 12, 24], "gpt-oss", 24) == (1, 12, 24)
+    assert family_captures([1, 11, 23], "gpt-oss", 24) == (2, 12, 24)
+    assert family_captures([1, 15, 31], "llama", 32) == (2, 16)  # boundary 32 is never delivered
+    assert family_captures([-1, 15], "llama", 32) == (0, 16)
+    assert family_captures([], "llama", 32) == ()
+    assert family_ids([2, 30, 58], "deepseek", 61, "SGLang") == (2, 30, 58)
+    assert family_ids([2, 16, 29], "llama", 32, "SGLang") == (1, 15, 28)
+    assert family_ids([2, 12, 24], "gpt-oss", 24, "SGLang") == (2, 12, 24)
+    assert family_ids([2, 12, 21], "gpt-oss", 24, "SGLang") == (1, 11, 20)
 
 
 @given(st.integers(6, 80), st.data())
 def test_without_a_family_only_what_every_family_reads_alike(layers: int, data: st.DataObject) -> None:
     boundaries = data.draw(lists(layers))
     try:
-        ids = sglang_ids(boundaries, None, layers)
+        ids = family_ids(boundaries, None, layers, "an engine")
     except UsageError as error:
         assert boundaries[0] != 2 or layers in boundaries
         assert "--target" in error.cure
         return
-    assert {sglang_captures(ids, family, layers) for family in FAMILY_NAMES} == {tuple(boundaries)}
+    assert {family_captures(ids, family, layers) for family in FAMILY_NAMES} == {tuple(boundaries)}
 
 
 def test_the_convention_of_an_unnamed_target() -> None:
-    assert sglang_convention([1, 29, 57], None, None) == "after"
-    assert sglang_convention([2, 30, 58], None, None) is None
-    assert sglang_convention([2, 30, 58], "deepseek", 61) == "before"
-    assert sglang_convention([2, 30, 58], "llama", 61) == "after"
-
-
-@given(st.integers(4, 80), st.data())
-def test_vllm_takes_boundaries_as_they_are(layers: int, data: st.DataObject) -> None:
-    boundaries = data.draw(lists(layers))
-    for family in (*FAMILY_NAMES, None):
-        if boundaries[0] == 0 and family == "deepseek":
-            with pytest.raises(Refused, match="crashes on boundary 0"):
-                vllm_ids(boundaries, family)
-        else:
-            assert vllm_ids(boundaries, family) == tuple(boundaries)
-
-
-@given(st.integers(4, 80), st.data())
-def test_tensorrt_counts_the_layer_just_left(layers: int, data: st.DataObject) -> None:
-    boundaries = data.draw(lists(layers))
-    if boundaries[0] == 0:
-        with pytest.raises(Refused, match="boundary 0"):
-            trtllm_ids(boundaries)
-    else:
-        assert from_ids(trtllm_ids(boundaries), "after", layers) == tuple(boundaries)
+    assert family_convention([1, 29, 57], None, None) == "after"
+    assert family_convention([2, 30, 58], None, None) is None
+    assert family_convention([2, 30, 58], "deepseek", 61) == "before"
+    assert family_convention([2, 30, 58], "llama", 61) == "after"
 
 
 def test_families_by_model_type() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftconv.drafter.boundaries import sglang_captures
+from draftconv.drafter.boundaries import family_captures
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import Target
 from draftconv.errors import Refused, UsageError
@@ -88,13 +88,13 @@ def test_layer_ids_come_back_from_every_family(target: Target, boundaries: tuple
     assert target.family is not None
     writing = Writing(vary(LLAMA, boundaries=boundaries), boundaries, target, {}, "bfloat16")
     try:
-        ids = nested_ids(writing)[IDS]
+        ids = nested_ids(writing, "SGLang")[IDS]
     except Refused:
         last = target.layers in boundaries and target.family != "gpt-oss"
         assert last or (target.family == "deepseek" and boundaries[0] == 1)
         return
     assert isinstance(ids, list)
-    assert sglang_captures(ids, target.family, target.layers) == boundaries
+    assert family_captures(ids, target.family, target.layers) == boundaries
 
 
 def test_portable_ids_serve_three_engines_on_a_kimi_target() -> None:

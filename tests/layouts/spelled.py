@@ -69,7 +69,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     },
     "portable": {
         "norm-before-residual": "norm_before_residual: true",
-        "bias": "attention_bias means o_proj alone to SGLang",
+        "bias": "attention_bias means o_proj alone to one engine",
         "qkv-bias": "q/k/v biases",
         "every-bias": "several layers",
         "qk-norm": "q_norm and k_norm",

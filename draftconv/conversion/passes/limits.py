@@ -5,6 +5,7 @@ from __future__ import annotations
 from draftconv.conversion.passes.base import Context
 from draftconv.conversion.work import Work
 from draftconv.errors import Refused
+from draftconv.layouts.elsewhere import elsewhere
 
 
 def run(work: Work, context: Context) -> Work:
@@ -15,5 +16,7 @@ def run(work: Work, context: Context) -> Work:
     """
     for limit in context.writer.refuses:
         if limit.holds(work.facts):
-            raise Refused(limit.what, why=limit.why, cure=limit.cure)
+            raise Refused(
+                limit.what, why=limit.why, cure=limit.cure or elsewhere(context.writer, work.facts, context.target)
+            )
     return work

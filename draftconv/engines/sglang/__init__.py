@@ -13,6 +13,7 @@ from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import GPUS, named
 from draftconv.engines.sglang import misreadings, notes, refusals
 from draftconv.engines.sglang.kernels import GAPS, KERNELS
+from draftconv.engines.sglang.layout import LAYOUTS
 from draftconv.engines.sglang.loading import read
 from draftconv.engines.sglang.matching import LISTS, METHODS
 from draftconv.engines.sglang.modules import NAMES
@@ -42,4 +43,6 @@ ENGINE = Engine(
     # `set_embed` of srt/models/{llama,kimi_k25}_eagle3.py is called with the target's embedding. The head goes with
     # it only where draft_vocab_size is null; draftconv never writes that, and rule sglang-head reports it.
     replaces=frozenset({EMBEDDING}),
+    layouts=LAYOUTS,
+    portable=True,
 )

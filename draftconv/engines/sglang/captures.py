@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftconv.drafter.boundaries import IDS, default_triple, sglang_captures, sglang_convention
+from draftconv.drafter.boundaries import IDS, default_triple, family_captures, family_convention
 from draftconv.drafter.facts import Taps
 from draftconv.engines import checks
 from draftconv.engines.base import Reading
@@ -14,9 +14,11 @@ def captured(reading: Reading) -> checks.Boundaries:
     if not ids:
         if target is None:
             return Taps.DEFAULT
-        return tuple(sorted(set(default_triple(target.layers, target.family, "sglang"))))
+        # minimax_m3_vl.py adds one to its default triple, unlike every other target (0.5.23)
+        later = 1 if target.family == "minimax-m3-vl" else 0
+        return tuple(sorted({b + later for b in default_triple(target.layers)}))
     if target is not None and target.family is not None:
-        return sglang_captures(ids, target.family, target.layers)
-    if sglang_convention(ids, None, target.layers if target else None) is None:
+        return family_captures(ids, target.family, target.layers)
+    if family_convention(ids, None, target.layers if target else None) is None:
         return Taps.UNKNOWN
     return tuple(sorted({i + 1 for i in ids}))

@@ -15,6 +15,7 @@ from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import NVIDIA, named
 from draftconv.engines.trtllm import misreadings, notes, refusals
 from draftconv.engines.trtllm.kernels import GAPS, KERNELS
+from draftconv.engines.trtllm.layout import LAYOUTS
 from draftconv.engines.trtllm.loading import read
 from draftconv.engines.trtllm.matching import LISTS, METHODS
 from draftconv.engines.trtllm.modules import NAMES
@@ -45,4 +46,6 @@ ENGINE = Engine(
     # _torch/models/modeling_speculative.py (1.3.0rc at 00679c66) builds no embedding of the drafter's own, and has
     # its own head wherever one is stored.
     replaces=frozenset({EMBEDDING}),
+    layouts=LAYOUTS,
+    portable=True,
 )

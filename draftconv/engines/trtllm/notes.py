@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from draftconv.drafter.boundaries import default_triple, trtllm_ids
+from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.kinds import eagle31, kind_of
 from draftconv.engines import checks
 from draftconv.engines.base import Reading, Rules
 from draftconv.engines.checks import listed
 from draftconv.engines.quantized import clash
+from draftconv.engines.trtllm.captures import spelled
 from draftconv.engines.trtllm.sources import ARGUMENTS, CAPTURE, CONFIG, LINEAR, MAIN, MAPPER, QUANT, ROPE
 
 RULES = Rules()
@@ -55,9 +56,9 @@ def _taps_in_yaml(reading: Reading) -> str | None:
     if isinstance(trained, Taps) or 0 in trained:
         return None
     if reading.target is None:
-        return f"eagle3_layers_to_capture: {list(trtllm_ids(trained))}, unless that is the target's default triple"
+        return f"eagle3_layers_to_capture: {list(spelled(trained))}, unless that is the target's default triple"
     default = trained == default_triple(reading.target.layers)
-    return None if default else f"eagle3_layers_to_capture: {list(trtllm_ids(trained))}"
+    return None if default else f"eagle3_layers_to_capture: {list(spelled(trained))}"
 
 
 RULES.row("trtllm-embedding", "note", "the target's embedding is always used instead of one of equal width",

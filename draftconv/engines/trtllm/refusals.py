@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from draftconv.checkpoint import QUANT_FILE
-from draftconv.drafter.boundaries import trtllm_ids
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.tensors import HEAD
 from draftconv.engines import checks
@@ -14,6 +13,7 @@ from draftconv.engines.checks import listed
 from draftconv.engines.loading import cause
 from draftconv.engines.matching import told
 from draftconv.engines.quantized import clash
+from draftconv.engines.trtllm.captures import spelled
 from draftconv.engines.trtllm.loading import MISNAMED, PARTS, own_head, unfilled
 from draftconv.engines.trtllm.sources import (
     CAPTURE,
@@ -155,7 +155,7 @@ def _zero_boundary(reading: Reading) -> str | None:
     if isinstance(trained, Taps):
         return None
     try:
-        trtllm_ids(trained)
+        spelled(trained)
     except Refused:
         return f"trained on {list(trained)}"
     return None

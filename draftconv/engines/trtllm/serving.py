@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.facts import Gqa, Taps
 from draftconv.drafter.kinds import eagle31, kind_of
 from draftconv.engines.base import EngineSpec
@@ -10,11 +11,11 @@ from draftconv.engines.serving import (
     ServeCommand,
     Start,
     Yaml,
-    layers_to_capture,
     remote_code_note,
     yaml_text,
 )
-from draftconv.errors import UsageError
+from draftconv.engines.trtllm.captures import spelled
+from draftconv.errors import Undecided, UsageError
 
 SERVE_FILE = "serve.yaml"
 INT4_TARGETS = frozenset({"moonshotai/Kimi-K2.5", "moonshotai/Kimi-K2.6"})
@@ -55,10 +56,31 @@ def _speculative(start: Start, old: bool) -> dict[str, Yaml]:
         "max_draft_len": start.drafts,
         "speculative_model_dir": start.directory,
     }
-    layers = layers_to_capture(start)
+    layers = _layers_to_capture(start)
     if layers is not None:
         speculative["eagle3_layers_to_capture"] = layers
     return speculative
+
+
+def _layers_to_capture(start: Start) -> tuple[int, ...] | None:
+    """`eagle3_layers_to_capture`; None when the default triple is what was trained.
+
+    Raises:
+        Undecided: the drafter's layers are unknown. Refused: there is no number for one.
+    """
+    match start.facts.boundaries:
+        case Taps.DEFAULT:
+            return None
+        case Taps.UNKNOWN:
+            raise Undecided(
+                "which layers this drafter was trained on is unknown",
+                why="TensorRT-LLM is told them in its serve file, and a wrong one costs accept length silently",
+                cure="give --aux-convention before|after, or --from LAYOUT",
+            )
+        case boundaries:
+            if boundaries == default_triple(start.target.layers):
+                return None
+            return spelled(boundaries)
 
 
 def _notes(start: Start, spec: EngineSpec) -> list[str]:

@@ -13,6 +13,7 @@ from draftconv.engines.hardware import HARDWARE
 from draftconv.engines.vllm import misreadings, notes, refusals
 from draftconv.engines.vllm.dtypes import FLOAT32
 from draftconv.engines.vllm.kernels import GAPS, KERNELS
+from draftconv.engines.vllm.layout import LAYOUTS
 from draftconv.engines.vllm.loading import read
 from draftconv.engines.vllm.matching import LISTS, METHODS
 from draftconv.engines.vllm.modules import NAMES
@@ -43,4 +44,6 @@ ENGINE = Engine(
     # `_maybe_share_lm_head` of v1/spec_decode/llm_base_proposer.py, v1/worker/gpu/spec_decode/eagle/utils.py.
     replaces=frozenset(),
     float32=FLOAT32,
+    layouts=LAYOUTS,
+    portable=True,
 )

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from draftconv.drafter.boundaries import IDS, default_triple
 from draftconv.drafter.facts import Taps
+from draftconv.drafter.targets import Family
 from draftconv.engines import checks
 from draftconv.engines.base import Reading
+from draftconv.errors import Refused
+
+
+def spelled(boundaries: Sequence[int], family: Family | None) -> tuple[int, ...]:
+    """Boundaries as ids at the top level: the numbers themselves.
+
+    Raises:
+        Refused: boundary 0 on a DeepSeek/Kimi target (`residual` is None there; run on 0.32.0).
+    """
+    if boundaries[0] == 0 and family == "deepseek":
+        raise Refused(
+            "vLLM crashes on boundary 0 with a DeepSeek/Kimi target",
+            why="deepseek_v2.py reads a residual that does not exist before the first layer",
+        )
+    return tuple(boundaries)
 
 
 def top_ids(reading: Reading) -> tuple[int, ...] | None:
