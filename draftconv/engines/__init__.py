@@ -3,7 +3,7 @@
 An engine is a package here that defines `ENGINE`; nothing else names it. Inside, `loading` is how it reads a
 directory, `refusals`, `misreadings` and `notes` hold its rules next to their checks, `matching` is how it reads
 the lists of quantized files, `modules` what its classes call linear layers, `shapes` and `dtypes` what its kernels
-ask for, `serving` is the command.
+ask for, `serving` is the command, `live` how it is measured and `client` how its servers are asked.
 What engines share stands beside the packages.
 """
 

@@ -9,6 +9,7 @@ from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines.base import EngineSpec, Line, Reading, Rule, Verdict, View
 from draftconv.engines.dtypes import Stop
+from draftconv.engines.live import Live
 from draftconv.engines.matching import Method, method_name, told
 from draftconv.engines.modules import Names
 from draftconv.engines.serving import ServeCommand, Start
@@ -33,6 +34,7 @@ class Engine:
             What is stored otherwise is undecided.
         methods: how it matches the lists of each quantization method, by quant_method.
         shapes: sizes that its kernels ask for. `float32`: quantized weights beside which it cannot compute so.
+        live: how what it accepts is counted; None: it is not asked.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Engine:
     methods: Mapping[str, Method] = field(default_factory=dict)
     shapes: Shapes = field(default_factory=Shapes)
     float32: tuple[Stop, ...] = ()
+    live: Live | None = None
 
     def check(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import GPUS, named
 from draftconv.engines.sglang import misreadings, notes, refusals
+from draftconv.engines.sglang.live import LIVE
 from draftconv.engines.sglang.loading import read
 from draftconv.engines.sglang.matching import METHODS
 from draftconv.engines.sglang.modules import NAMES
@@ -32,4 +33,5 @@ ENGINE = Engine(
     covers=(UNQUANTIZED, *METHODS),
     methods=METHODS,
     shapes=SHAPES,
+    live=LIVE,
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import NVIDIA, named
 from draftconv.engines.trtllm import misreadings, notes, refusals
+from draftconv.engines.trtllm.live import LIVE
 from draftconv.engines.trtllm.loading import read
 from draftconv.engines.trtllm.matching import METHODS
 from draftconv.engines.trtllm.modules import NAMES
@@ -34,4 +35,5 @@ ENGINE = Engine(
     covers=(UNQUANTIZED, *METHODS),
     methods=METHODS,
     shapes=SHAPES,
+    live=LIVE,
 )

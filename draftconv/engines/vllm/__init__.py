@@ -11,6 +11,7 @@ from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import HARDWARE
 from draftconv.engines.vllm import misreadings, notes, refusals
 from draftconv.engines.vllm.dtypes import FLOAT32
+from draftconv.engines.vllm.live import LIVE
 from draftconv.engines.vllm.loading import read
 from draftconv.engines.vllm.matching import METHODS
 from draftconv.engines.vllm.modules import NAMES
@@ -34,4 +35,5 @@ ENGINE = Engine(
     methods=METHODS,
     shapes=SHAPES,
     float32=FLOAT32,
+    live=LIVE,
 )

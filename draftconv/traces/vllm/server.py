@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from draftconv.checkpoint import show
+from draftconv.engines.http import Http, first
 from draftconv.errors import BadCheckpoint, EngineError, Void
-from draftconv.traces.http import Http, first
 from draftconv.traces.vllm.states import Answer
 
 GREEDY: Mapping[str, object] = {
