@@ -3,8 +3,8 @@
 An engine is a package here that defines `ENGINE`; nothing else names it. Inside, `loading` is how it reads a
 directory, `refusals`, `misreadings` and `notes` hold its rules next to their checks, `matching` is how it reads
 the lists of quantized files, `modules` what its classes call linear layers, `shapes` and `dtypes` what its kernels
-ask for, `serving` is the command, `live` how it is measured and `client` how its servers are asked.
-What engines share stands beside the packages.
+ask for, `serving` is the command, `live` how it is measured and `client` how its servers are asked, `tracing` how
+it runs the target of a trace. What engines share stands beside the packages.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["ENGINES", "Engine", "EngineSpec", "ServeCommand", "Start", "Verdict"
 
 
 def _discover() -> Mapping[str, Engine]:
-    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
-    found: list[Engine] = [module.ENGINE for module in modules if hasattr(module, "ENGINE")]
+    packages = (info.name for info in pkgutil.iter_modules(__path__) if info.ispkg)
+    found: list[Engine] = [importlib.import_module(f"{__name__}.{name}").ENGINE for name in packages]
     return {engine.name: engine for engine in sorted(found, key=lambda engine: engine.order)}
 
 

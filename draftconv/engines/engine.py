@@ -14,6 +14,7 @@ from draftconv.engines.matching import Method, method_name, told
 from draftconv.engines.modules import Names
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.engines.shapes import Shapes
+from draftconv.engines.tracing import Tracing
 
 UNQUANTIZED = "16 bit"
 """How a drafter is stored that no quantization method has touched."""
@@ -34,7 +35,8 @@ class Engine:
             What is stored otherwise is undecided.
         methods: how it matches the lists of each quantization method, by quant_method.
         shapes: sizes that its kernels ask for. `float32`: quantized weights beside which it cannot compute so.
-        live: how what it accepts is counted; None: it is not asked.
+        live: how what it accepts is counted; None: it is not asked. `tracing`: how it hands out what a target does;
+            None: it runs none for a trace.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Engine:
     shapes: Shapes = field(default_factory=Shapes)
     float32: tuple[Stop, ...] = ()
     live: Live | None = None
+    tracing: Tracing | None = None
 
     def check(
         self,

@@ -17,6 +17,7 @@ from draftconv.engines.vllm.matching import METHODS
 from draftconv.engines.vllm.modules import NAMES
 from draftconv.engines.vllm.serving import command
 from draftconv.engines.vllm.shapes import SHAPES
+from draftconv.engines.vllm.tracing import TRACING
 
 RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
 
@@ -36,4 +37,5 @@ ENGINE = Engine(
     shapes=SHAPES,
     float32=FLOAT32,
     live=LIVE,
+    tracing=TRACING,
 )
