@@ -13,7 +13,7 @@ from draftconv.engines import parse_engine
 from draftconv.live.answers import all_answers
 from draftconv.live.arms import arms_of
 from draftconv.live.beside import Beside
-from draftconv.live.interfaces import INTERFACES
+from draftconv.live.engine import live_of
 from draftconv.live.machine_told import told_of
 from draftconv.live.options import LiveOptions, Progress, check_options, in_full, way_of
 from draftconv.live.plan import Step, plan_live
@@ -85,7 +85,8 @@ def live_parity(
         ),
         machine=told_of(options, spec) if started else {},
     )
-    launches = [launch_of(arm.source, arm.said, INTERFACES[spec.name], options) for arm in arms] if started else []
+    live = live_of(spec.name)
+    launches = [launch_of(arm.source, arm.said, live, options) for arm in arms] if started else []
     with Store(options.run, terms) as store:
         run = Run(options, way, spec, goal, asked, arms, launches, beside, terms, store, progress)
         found = report_of(run, all_answers(run))

@@ -26,14 +26,16 @@ if TYPE_CHECKING:
     from draftconv.report import Comparison, Report
     from draftconv.report.tables import Table
 
-EPILOG = """\b
+ENGINE, OTHER = list(ENGINES)[:2]
+
+EPILOG = f"""\b
 Examples:
   draftconv parity drafter out --trace trace
   draftconv parity drafter --fake-quant w4a16 --trace trace --margin 0.02 --report report
   draftconv parity drafter --self-test --trace trace
-  draftconv parity drafter out --for vllm --target Qwen/Qwen3-8B --launch --run run
-  draftconv parity drafter out --profile b200-trtllm --launch --run run --dry-run
-  draftconv parity drafter out --for sglang --target target --run run --url-ref http://a:30000 --url-cand http://b:30000
+  draftconv parity drafter out --for {ENGINE} --target Qwen/Qwen3-8B --launch --run run
+  draftconv parity drafter out --profile mine.yaml --launch --run run --dry-run
+  draftconv parity drafter out --for {OTHER} --target target --run run --url-ref http://a:30000 --url-cand http://b:30000
 """
 
 TAKERS = " and ".join(ENGINES[name].title for name, tables in semantics().items() if EMBEDDING in tables)
@@ -100,7 +102,7 @@ REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype",
               help="Live: one running server; the command says which drafter to start it with next.")  # fmt: skip
 @click.option("--launch", is_flag=True,
               help="Live: start a server for each drafter, with the command of `draftconv serve`.")  # fmt: skip
-@click.option("--offline", is_flag=True, help="Live: vLLM without a server, one process for each drafter.")
+@click.option("--offline", is_flag=True, help="Live: the engine without a server, one process for each drafter.")
 @click.option("--engine-python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PYTHON",
               help="Live: the Python of the engine's environment, for --launch and --offline.")  # fmt: skip
 @click.option("--server-arg", "server_args", multiple=True, metavar="ARG",

@@ -15,14 +15,14 @@ from draftconv.api.trace import Sizing, TraceOptions, trace
 from draftconv.checkpoint.text import safe
 from draftconv.cli.options import format_option, reading_options_of_each
 from draftconv.traces.prompts import DEFAULT_SUITE
-from draftconv.traces.running import ENGINES
+from draftconv.traces.running import TRANSFORMERS, runners
 from draftconv.traces.trace import DTYPES, PARTIAL, Trace
 
-EPILOG = """\b
+EPILOG = f"""\b
 Examples:
   draftconv trace --target Qwen/Qwen3-8B --prompts mt-bench --out qwen3-mt-bench
   draftconv trace --target target --prompts mine.jsonl --out trace --drafter drafter --device cuda
-  draftconv trace --target Kimi-K2.6 --prompts mt-bench --out kimi --engine vllm --tensor-parallel 8
+  draftconv trace --target Kimi-K2.6 --prompts mt-bench --out kimi --engine {runners()[1]} --tensor-parallel 8
 """
 
 
@@ -102,16 +102,16 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.option("--trust-remote-code", is_flag=True, help="Run the Python code that comes with the target.")
 @click.option(
     "--engine",
-    type=click.Choice(ENGINES),
-    default="transformers",
+    type=click.Choice(runners()),
+    default=TRANSFORMERS,
     show_default=True,
-    help="What runs the target: transformers, or vLLM for one that only an engine can hold.",
+    help="What runs the target: transformers, or an engine for one that only an engine can hold.",
 )
 @click.option(
     "--url",
     metavar="URL",
-    help="A running vLLM server that extracts hidden states; a wrong one is told how to start.  "
-    "[default: vLLM in this process]",
+    help="A running server of --engine that extracts hidden states; a wrong one is told how to start.  "
+    "[default: the engine in this process]",
 )
 @click.option(
     "--hidden-states-dir",
@@ -125,7 +125,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     default=1,
     show_default=True,
     metavar="N",
-    help="Devices that vLLM in this process puts the target on.",
+    help="Devices that --engine in this process puts the target on.",
 )
 @format_option
 def command(target: str, prompts: str, out: Path, form: str, **options: object) -> None:

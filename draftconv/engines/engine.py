@@ -11,11 +11,13 @@ from draftconv.drafter.targets import Target
 from draftconv.engines.base import EngineSpec, Line, Reading, Rule, Verdict, View
 from draftconv.engines.dtypes import Stop
 from draftconv.engines.kernels import Gap, Kernel
+from draftconv.engines.live import Live
 from draftconv.engines.matching import Method, method_name, told
 from draftconv.engines.modules import Names
 from draftconv.engines.naming import Lists
 from draftconv.engines.serving import ServeCommand, Start
 from draftconv.engines.shapes import Shapes
+from draftconv.engines.tracing import Tracing
 from draftconv.layouts.base import Layout
 from draftconv.quantization.recipes import FormatName
 
@@ -45,6 +47,8 @@ class Engine:
         replaces: tables of the drafter that the target's replace, if both are equally wide (what the drafter lacks
             is always the target's); None where nobody knows, and then no replay follows its rule.
         layouts: how drafters are written for it. `portable`: whether `--to portable` has to suit it too.
+        live: how what it accepts is counted; None: it is not asked. `tracing`: how it hands out what a target does;
+            None: it runs none for a trace.
     """
 
     name: str
@@ -69,6 +73,8 @@ class Engine:
     sidecar_wins: bool = False
     layouts: tuple[Layout, ...] = ()
     portable: bool = False
+    live: Live | None = None
+    tracing: Tracing | None = None
 
     def check(
         self,

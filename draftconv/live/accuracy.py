@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from draftconv.engines.live import Tool
 from draftconv.errors import EngineError
-from draftconv.live.tools import Tool, figure, read_result
+from draftconv.live.tools import figure, read_result
 from draftconv.report.model import Accuracy
 
 TOOL = Tool("lm_eval", "lm_eval", "lm_eval[api]", "EleutherAI/lm-evaluation-harness 0.4, its results_*.json")

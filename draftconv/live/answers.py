@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from draftconv.checkpoint import show
+from draftconv.engines.answer import Answer
+from draftconv.engines.client import Client, Served
 from draftconv.errors import EngineError, NotReached, Unfinished, UsageError
-from draftconv.live.answer import Answer
 from draftconv.live.arms import LiveArm
 from draftconv.live.beside import ALONE
-from draftconv.live.client import Client, Served
 from draftconv.live.collect import Ask, collect, most_failures, patiently
 from draftconv.live.launch import address, free_port, launched
 from draftconv.live.run import Run
@@ -49,7 +49,7 @@ def all_answers(run: Run) -> list[Mapping[str, Answer]]:
         refuse_other_texts(arm.name, *([answers[id] for id in both] for answers in (found[0], found[-1])))
     if run.beside and run.beside.lacks(run.store.alone):
         port = free_port()
-        launch = launch_of(run.arms[0].source, run.arms[0].said, run.interface, run.options, alone=True)
+        launch = launch_of(run.arms[0].source, run.arms[0].said, run.live, run.options, alone=True)
         with launched(launch, port, run.store.alone):
             run.beside.measure(address(port), run.store.alone, ALONE, run.progress)
     return found
@@ -71,8 +71,7 @@ def _measure(run: Run, arm: LiveArm, stored: Stored, client: Client, asks: Seque
     if served.alone and run.options.concurrency > 1:
         raise UsageError(
             f"--concurrency {run.options.concurrency}: this engine tells totals only, so requests go one at a time",
-            cure="leave it out"
-            + ("; or start vLLM 0.32 with --per-request-spec-decode-metrics summary" * (run.spec.name == "vllm")),
+            cure="; or ".join(filter(None, ("leave it out", run.live.side_by_side))),
         )
     stored.agree(ArmTerms(arm.about.content, _base(served.target), served.version, served.counting, served.settings))
     stored.seen(served.born, served.drafter)

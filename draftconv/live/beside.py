@@ -11,12 +11,14 @@ from pathlib import Path
 
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
+from draftconv.engines.live import Load, Tool
 from draftconv.engines.serving import located
 from draftconv.errors import EngineError
 from draftconv.live import accuracy, speed
+from draftconv.live.engine import generator_of
 from draftconv.live.options import LiveOptions
-from draftconv.live.speed import CONCURRENCY, Load
-from draftconv.live.tools import Tool, refuse_missing, run_tool
+from draftconv.live.speed import CONCURRENCY
+from draftconv.live.tools import refuse_missing, run_tool
 from draftconv.report.model import Accuracy, Speed
 
 ALONE = "the target alone"
@@ -82,18 +84,19 @@ class Beside:
     def tools(self) -> Iterator[Tool]:
         """The programs that are needed."""
         if self.load:
-            yield speed.TOOLS[self.spec.name]
+            yield generator_of(self.spec.name).tool
         if self.task:
             yield accuracy.TOOL
 
     def jobs(self, url: str, directory: Path) -> Iterator[Job]:
         """Everything that is run on one server."""
         if self.load:
+            generator = generator_of(self.spec.name)
             for count in CONCURRENCY:
-                argv = speed.bench(self.spec.name, self.load, url, count, directory, cpu=self.spec.hardware == "cpu")
-                result = directory / speed.result_name(count)
-                read = partial(self._speed, directory, count)
-                yield Job(f"speed, {count} at a time", speed.TOOLS[self.spec.name], argv, "speed.log", result, read)
+                asked = speed.round_of(self.load, url, count, directory, self.spec.hardware)
+                read = partial(_speed, generator.tool, directory, count)
+                argv = generator.command(asked)
+                yield Job(f"speed, {count} at a time", generator.tool, argv, "speed.log", asked.result, read)
         if self.task:
             argv = accuracy.evaluation(
                 self.task, url, self.model, directory, max(CONCURRENCY), remote_code=self.remote_code
@@ -135,8 +138,9 @@ class Beside:
             tuple(row for row in rows if isinstance(row, Accuracy)),
         )
 
-    def _speed(self, directory: Path, count: int, drafter: str | None) -> Sequence[Speed]:
-        return [speed.read_speed(self.spec.name, directory, drafter, count)]
+
+def _speed(tool: Tool, directory: Path, count: int, drafter: str | None) -> Sequence[Speed]:
+    return [speed.read_speed(tool, directory, drafter, count)]
 
 
 def _set_aside(result: Path) -> None:

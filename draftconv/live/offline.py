@@ -1,4 +1,4 @@
-"""vLLM without a server: one process per arm, in the Python of vLLM's own environment, asked over its pipes."""
+"""An engine without a server: one process per arm, in the Python of the engine's environment, asked over its pipes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from typing import IO
 from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_object
 from draftconv.drafter.config import Config
+from draftconv.engines.answer import Answer, counted, explained
+from draftconv.engines.client import Asking, Served, refuse_depth, refuse_length
+from draftconv.engines.live import Offline
 from draftconv.errors import BadCheckpoint, EngineError
-from draftconv.live.answer import Answer, counted, explained
-from draftconv.live.client import Asking, Served, refuse_depth, refuse_length
 from draftconv.live.launch import LOG
 from draftconv.live.process import engine_process, tail
 
-WORKER = Path(__file__).with_name("vllm_worker.py")
-COUNTING = "per request: outputs[0].spec_decode_metrics of vllm.LLM.generate"
 PROBE = 16
 """Tokens of the request that shows whether an engine drafts and counts."""
 
 
 @dataclass(frozen=True, slots=True)
-class OfflineVllm:
-    """vLLM in a process of ours; see `client.Client`. Requests run one after another.
+class OfflineEngine:
+    """An engine in a process of ours; see `client.Client`. Requests run one after another.
 
     Attributes:
+        title: of the engine. `how`: it is asked.
         asking: `timeout` is for a whole answer here.
         patience: seconds until the engine is ready.
     """
 
+    title: str
+    how: Offline
     process: Popen[bytes]
     lines: SimpleQueue[bytes]
     asking: Asking
@@ -52,7 +54,7 @@ class OfflineVllm:
         return Served(
             target=self.target,
             version=ready.text("version") or "of unknown version",
-            counting=COUNTING,
+            counting=self.how.counting,
             alone=True,
             room=ready.integer("room"),
             drafter=self.drafter,
@@ -68,25 +70,26 @@ class OfflineVllm:
             _pipe(self.process.stdin).write(json.dumps(request).encode() + b"\n")
             _pipe(self.process.stdin).flush()
         except OSError as error:
-            raise EngineError("vLLM has ended", why=tail(self.log)) from error
+            raise EngineError(f"{self.title} has ended", why=tail(self.log)) from error
         reply = self._line(self.asking.timeout)
         if fault := reply.text("fault"):
-            raise EngineError(f"vLLM failed: {show(fault)}", why=tail(self.log))
+            raise EngineError(f"{self.title} failed: {show(fault)}", why=tail(self.log))
         try:
-            tokens, counts = reply.integers("tokens"), reply.section("counts")
+            tokens = reply.integers("tokens")
             if tokens is None:
                 raise BadCheckpoint("an answer has no tokens")
             refuse_length(tokens, asking)
-            refuse_depth("vLLM", counts.integer("num_spec_tokens"), self.asking.depth)
+            refuse_depth(self.title, reply.integer("depth"), self.asking.depth)
             found = counted(
-                counts.integers("acceptance_histogram") or (),
-                counts.integer("num_spec_steps") or 0,
-                counts.integer("num_accepted_draft_tokens") or 0,
+                reply.integers("histogram") or (),
+                reply.integer("steps") or 0,
+                reply.integer("accepted") or 0,
                 self.asking.depth,
             )
         except BadCheckpoint as error:
             raise EngineError(
-                f"vLLM does not answer as 0.32.0 does: {error.what}", cure="take vLLM 0.32 or later"
+                f"{self.title} does not answer as {self.how.version} does: {error.what}",
+                cure=f"take {self.title} {self.how.version} or later",
             ) from error
         return explained(tokens, found)
 
@@ -94,9 +97,10 @@ class OfflineVllm:
         try:
             line = self.lines.get(timeout=patience)
         except Empty as error:
-            raise EngineError(f"vLLM did not answer within {patience:g} seconds", why=tail(self.log)) from error
+            told = f"{self.title} did not answer within {patience:g} seconds"
+            raise EngineError(told, why=tail(self.log)) from error
         if not line:
-            raise EngineError("vLLM ended before it answered", why=tail(self.log))
+            raise EngineError(f"{self.title} ended before it answered", why=tail(self.log))
         try:
             return Config(parse_object(line, "the engine's line"), "the engine's line")
         except BadCheckpoint as error:
@@ -105,8 +109,9 @@ class OfflineVllm:
 
 @contextmanager
 def offline(
+    title: str,
+    how: Offline,
     argv: Sequence[str],
-    python: Path,
     asking: Asking,
     directory: Path,
     *,
@@ -114,24 +119,31 @@ def offline(
     drafter: str,
     patience: float,
     environment: Mapping[str, str] = os.environ,
-) -> Iterator[OfflineVllm]:
-    """vLLM with a target and a drafter, until this is left.
+) -> Iterator[OfflineEngine]:
+    """An engine with a target and a drafter, until this is left.
 
     Args:
-        argv: arguments of `vllm serve` with `--model`, none of the HTTP server's.
-        python: has vLLM; draftconv need not be there.
-        directory: gets the log.
+        argv: as `started` has it. `directory`: gets the log.
 
     Raises:
         EngineError: there is no such Python.
     """
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / LOG
-    command = (str(python), str(WORKER), *argv)
-    with engine_process(command, log=log, directory=directory, environment=environment, piped=True) as process:
+    with engine_process(argv, log=log, directory=directory, environment=environment, piped=True) as process:
         lines: SimpleQueue[bytes] = SimpleQueue()
         Thread(target=_listen, args=(_pipe(process.stdout), lines), daemon=True).start()
-        yield OfflineVllm(process, lines, asking, target, drafter, log, patience)
+        yield OfflineEngine(title, how, process, lines, asking, target, drafter, log, patience)
+
+
+def started(how: Offline, server: Sequence[str], python: str, *, ignore_eos: bool) -> tuple[str, ...]:
+    """What starts an engine without a server.
+
+    Args:
+        server: the command that would start one. `python`: has the engine; draftconv need not be there.
+        ignore_eos: every text is written to its full length.
+    """
+    return (python, str(how.worker), *how.arguments(server, ignore_eos))
 
 
 def _listen(pipe: IO[bytes], lines: SimpleQueue[bytes]) -> None:

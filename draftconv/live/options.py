@@ -12,6 +12,7 @@ from draftconv.errors import UsageError, did_you_mean
 from draftconv.layouts.readings import Said, said_of_each
 from draftconv.live.accuracy import TASKS
 from draftconv.live.collect import Patience
+from draftconv.live.engine import generator_of, live_of, offline_of
 from draftconv.report.verdict import Kind
 from draftconv.traces.prompts import DEFAULT_SUITE
 
@@ -30,7 +31,7 @@ class LiveOptions:
         run: directory that keeps what was answered; the same call goes on with it.
         url_ref, url_cand: running servers of the reference, and of every candidate in order.
         url: one running server, on which the drafters are swapped between calls.
-        launch: start a server for each arm. `offline`: vLLM without one.
+        launch: start a server for each arm. `offline`: an engine without one.
         engine_python: of the environment that has the engine; None takes its programs from the PATH, and for
             `offline` this Python.
         server_args: further arguments for the engine. `tensor_parallel`: devices for the target.
@@ -122,8 +123,9 @@ def check_options(options: LiveOptions, way: Way, spec: EngineSpec, candidates: 
     ):
         if number is not None and number < 1:
             raise UsageError(f"--{name} {number}: too small", cure="give a number from 1")
-    if way == "offline" and spec.name != "vllm":
-        raise UsageError(f"--offline has no meaning for {spec.name}", cure="give --launch, or --url of a server")
+    live_of(spec.name)
+    if way == "offline":
+        offline_of(spec.name)
     started = way in ("launch", "offline")
     misplaced = {
         "--engine-python": options.engine_python is not None,
@@ -139,6 +141,8 @@ def check_options(options: LiveOptions, way: Way, spec: EngineSpec, candidates: 
             why="the target is measured without a drafter as well, on a server started alike",
             cure="add --launch in place of the servers",
         )
+    if options.also_speed:
+        generator_of(spec.name)
     if options.accuracy is not None and options.accuracy not in TASKS:
         raise UsageError(
             f"--accuracy {options.accuracy}: no such task", cure=did_you_mean(options.accuracy, TASKS, ", ".join(TASKS))

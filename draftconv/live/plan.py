@@ -11,11 +11,10 @@ from draftconv.engines import EngineSpec, parse_engine
 from draftconv.engines.serving import LOOPBACK, located
 from draftconv.errors import UsageError
 from draftconv.live.beside import Beside
-from draftconv.live.commands import without_server
-from draftconv.live.interfaces import INTERFACES
+from draftconv.live.engine import live_of, offline_of
 from draftconv.live.launch import Launch
 from draftconv.live.machine import DEVICES, PROBES
-from draftconv.live.offline import WORKER
+from draftconv.live.offline import started
 from draftconv.live.options import LiveOptions, check_options, in_full, way_of
 from draftconv.live.servers import launch_of
 from draftconv.report.arms import Names
@@ -74,13 +73,14 @@ def _steps(drafters: Sequence[str | Path], options: LiveOptions, spec: EngineSpe
     ]
     arms = [(f"reference {first[0]}", *first[1:], 0), (f"reference {first[0]} again (A/A)", *first[1:], 1)]
     arms += [(f"candidate {name}", source, each, number) for number, (name, source, each) in enumerate(rest, 2)]
+    live = live_of(spec.name)
     for title, source, each, number in arms:
-        launch = launch_of(source, each, INTERFACES[spec.name], options)
-        yield _served(title, launch, options)
+        launch = launch_of(source, each, live, options)
+        yield _served(title, launch, options, spec)
         if beside and number != 1:
             yield from _measured(beside, title, options.run / "arms" / str(number))
     if beside:
-        launch = launch_of(*first[1:], INTERFACES[spec.name], options, alone=True)
+        launch = launch_of(*first[1:], live, options, alone=True)
         yield Step("the target without a drafter", (_argv(launch),), launch.environment, launch.files)
         yield from _measured(beside, "the target without a drafter", options.run / "arms" / "alone")
 
@@ -95,7 +95,7 @@ def _look(spec: EngineSpec, options: LiveOptions) -> Step:
     )
 
 
-def _served(title: str, launch: Launch, options: LiveOptions) -> Step:
+def _served(title: str, launch: Launch, options: LiveOptions, spec: EngineSpec) -> Step:
     tokens = options.max_tokens or f"the suite's, else {MAX_TOKENS}"
     prompts = f"{options.limit} prompts of {options.prompts}" if options.limit else options.prompts
     then = (
@@ -103,7 +103,9 @@ def _served(title: str, launch: Launch, options: LiveOptions) -> Step:
         f"{options.concurrency} at a time, then stops it"
     )
     if options.offline:
-        argv = (str(options.engine_python or "python"), str(WORKER), *without_server(launch.argv))
+        how = offline_of(spec.name)
+        python = str(options.engine_python or "python")
+        argv = started(how, launch.argv, python, ignore_eos=not options.natural_stop)
         return Step(title, (argv,), launch.environment, launch.files, then.partition(", ")[2], launch.notes)
     return Step(title, (_argv(launch),), launch.environment, launch.files, then, launch.notes)
 

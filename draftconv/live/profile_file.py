@@ -53,7 +53,7 @@ class File(Part):
 
 WANTED: Mapping[str, str] = {
     "about": "line of text",
-    "engine": "ENGINE[@VERSION]:HARDWARE, such as vllm:b200",
+    "engine": "engine with its hardware, ENGINE[@VERSION]:HARDWARE",
     "target": "directory, Hub id or known name",
     "tensor_parallel": "whole number of devices from 1",
     "depth": "whole number of drafted tokens from 1",

@@ -123,7 +123,7 @@ def _parsed(written: Written) -> Profile:
         noun="profile",
         wanted=WANTED,
         why="a key that is misread would measure something else than was meant",
-        example="recipes/profiles/b200-vllm.yaml",
+        example=f"recipes/profiles/{profile_names()[0]}.yaml",
     )
     try:
         spec = parse_engine(file.engine)

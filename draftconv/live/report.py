@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import draftconv
-from draftconv.live.answer import Answer, first_split
+from draftconv.engines import ENGINES
+from draftconv.engines.answer import Answer, first_split
 from draftconv.live.arms import LiveArm
 from draftconv.live.chosen import chosen_in
 from draftconv.live.collect import Ask
@@ -68,7 +69,7 @@ def _with_kernels(run: Run, arm: LiveArm) -> Arm:
     """What the report says of an arm, with the kernels that its engine said it chose."""
     if run.way not in ("launch", "offline"):
         return arm.about
-    said = chosen_in(run.spec.name, run.store.arm(arm.number).directory / LOG)
+    said = chosen_in(run.live.lines, run.store.arm(arm.number).directory / LOG)
     return replace(arm.about, facts={**arm.about.facts, "kernels, by the engine's log": said})
 
 
@@ -88,6 +89,7 @@ def _texts(asks: Sequence[Ask], ours: Mapping[str, Answer], theirs: Mapping[str,
 
 def _about(run: Run, requests: int) -> About:
     terms, reference = run.terms, run.store.arm(0).terms()
+    title = ENGINES[run.spec.name].title
     version, counting = (reference.version, reference.counting) if reference else ("", "")
     served, told = (reference.served, reference.settings) if reference else ("", {})
     return About(
@@ -104,12 +106,12 @@ def _about(run: Run, requests: int) -> About:
             if terms.ignore_eos
             else f"at most {terms.length} per request, to its natural end",
             "sampling": "greedy",
-            "engine": f"{run.interface.title} {version}",
-            "reached": WAYS[run.way],
+            "engine": f"{title} {version}",
+            "reached": WAYS[run.way].format(engine=title),
             "counts": counting,
             "requests at a time": str(terms.concurrency),
-            "draftconv's client": f"run on {run.interface.proven}"
-            if run.interface.proven
+            "draftconv's client": f"run on {run.live.proven}"
+            if run.live.proven
             else "not run on the engine: held to its documented answers by stub servers",
             **({"server": _told(run)} if run.way in ("launch", "offline") else {"server, model": served}),
             **terms.machine,
@@ -122,10 +124,10 @@ WAYS: Mapping[Way, str] = {
     "two servers": "running servers, one for each drafter",
     "one server": "a running server, one drafter after another",
     "launch": "servers that draftconv started, one after another",
-    "offline": "vLLM without a server, one process for each drafter",
+    "offline": "{engine} without a server, one process for each drafter",
 }
 
 
 def _told(run: Run) -> str:
     """Arguments that were added to the command of `draftconv serve`, for both arms alike."""
-    return shlex.join((*run.interface.counting, *run.interface.measuring, *run.options.server_args))
+    return shlex.join((*run.live.counting, *run.live.measuring, *run.options.server_args))

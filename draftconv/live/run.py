@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
+from draftconv.engines.client import Asking
+from draftconv.engines.live import Live
 from draftconv.live.arms import LiveArm
 from draftconv.live.beside import Beside
-from draftconv.live.client import Asking, Interface
 from draftconv.live.collect import Ask
-from draftconv.live.interfaces import INTERFACES
+from draftconv.live.engine import live_of
 from draftconv.live.launch import Launch
 from draftconv.live.options import LiveOptions, Progress, Way
 from draftconv.live.store import Store, Stored, Terms
@@ -42,8 +43,8 @@ class Run:
     progress: Progress | None
 
     @property
-    def interface(self) -> Interface:
-        return INTERFACES[self.spec.name]
+    def live(self) -> Live:
+        return live_of(self.spec.name)
 
     @property
     def asking(self) -> Asking:

@@ -11,13 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from draftconv.engines import ENGINES
+from draftconv.engines.client import Client
+from draftconv.engines.live import Live
 from draftconv.errors import DraftconvError
 from draftconv.layouts.readings import Said
 from draftconv.live.arms import LiveArm
-from draftconv.live.client import Client, Interface
-from draftconv.live.commands import measuring, without_server
+from draftconv.live.commands import measuring
+from draftconv.live.engine import offline_of
 from draftconv.live.launch import Launch, address, free_port, launched
-from draftconv.live.offline import offline
+from draftconv.live.offline import offline, started
 from draftconv.live.options import LiveOptions, in_full
 from draftconv.live.run import Run
 from draftconv.live.serving import serve_as
@@ -28,17 +31,16 @@ from draftconv.live.switches import refuse_switches
 def served_by(run: Run, arm: LiveArm, directory: Path) -> Iterator[tuple[Client, str]]:
     """The engine of an arm and its address, which is empty without a server, until this is left."""
     if arm.url is not None:
-        yield run.interface.connect(*arm.url, run.asking), arm.url[0]
+        yield run.live.connect(*arm.url, run.asking), arm.url[0]
         return
     launch = run.launches[arm.number]
     if run.way == "offline":
-        argv = without_server(launch.argv)
-        if run.asking.ignore_eos:
-            argv = (*argv, "--skip-tokenizer-init")  # only an end that counts needs the tokenizer's
+        how = offline_of(run.spec.name)
         python = (run.options.engine_python or Path(sys.executable)).absolute()  # it runs in another directory
         with offline(
-            argv,
-            python,
+            ENGINES[run.spec.name].title,
+            how,
+            started(how, launch.argv, str(python), ignore_eos=run.asking.ignore_eos),
             run.asking,
             directory,
             target=run.goal.name,
@@ -49,12 +51,12 @@ def served_by(run: Run, arm: LiveArm, directory: Path) -> Iterator[tuple[Client,
             yield engine, ""
         return
     port = free_port()
-    client = run.interface.connect(address(port), "--launch", run.asking)
+    client = run.live.connect(address(port), "--launch", run.asking)
     with launched(launch, port, directory):
         yield client, address(port)
 
 
-def launch_of(source: str, said: Said, interface: Interface, options: LiveOptions, *, alone: bool = False) -> Launch:
+def launch_of(source: str, said: Said, live: Live, options: LiveOptions, *, alone: bool = False) -> Launch:
     """The server of an arm, with the command of `draftconv serve`.
 
     Args:
@@ -78,7 +80,7 @@ def launch_of(source: str, said: Said, interface: Interface, options: LiveOption
     launch = measuring(
         command.argv,
         command.files,
-        interface,
+        live,
         options.server_args,
         patience=options.start_timeout,
         python=python,
@@ -92,7 +94,7 @@ def launch_of(source: str, said: Said, interface: Interface, options: LiveOption
 def start_of(run: Run, arm: LiveArm) -> str:
     """What starts the server of an arm where it is looked for; empty where draftconv cannot say."""
     try:
-        launch = launch_of(arm.source, arm.said, run.interface, run.options)
+        launch = launch_of(arm.source, arm.said, run.live, run.options)
     except DraftconvError:
         return ""
     port = urlsplit(arm.url[0]).port if arm.url else None

@@ -27,8 +27,8 @@ from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.staging import write_error
 from draftconv.checkpoint.text import parse_object
 from draftconv.drafter.config import Config
+from draftconv.engines.answer import Answer
 from draftconv.errors import BadCheckpoint, BadReport, UsageError, WriteError
-from draftconv.live.answer import Answer
 from draftconv.live.collect import Ask
 from draftconv.reference.counts import Counts
 from draftconv.traces.trace import token_hash

@@ -8,23 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from draftconv.checkpoint import show
+from draftconv.engines import ENGINES
+from draftconv.engines.answer import Answer, first_split
 from draftconv.errors import Void
-from draftconv.live.answer import Answer, first_split
 from draftconv.reference.counts import Counts
-
-VARIABLES: Mapping[str, str] = {
-    "SGLANG_SIMULATE_ACC_LEN": "SGLang 0.5.23, srt/speculative/spec_utils.py",
-    "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "TensorRT-LLM 1.3, _torch/speculative/interface.py",
-}
-"""Environment variables that force a number of accepted tokens, and who reads them; off when zero or below."""
-
-ARGUMENTS: Mapping[str, str] = {
-    "synthetic_acceptance": "vLLM 0.32.0, config/speculative.py: acceptance at a given rate",
-    "rejection_sample_method": "vLLM 0.32.0, config/speculative.py: other rules than the standard one",
-    "--speculative-accept-threshold": "SGLang 0.5.23, srt/server_args.py: below 1 it accepts less likely tokens",
-    "use_relaxed_acceptance": "TensorRT-LLM 1.3, llmapi/llm_args.py: it accepts any of the likeliest tokens",
-}
-"""Parts of arguments or settings files that do, and who reads them."""
 
 FEWEST_STEPS = 100
 """Steps after which equal acceptance in each is no accident."""
@@ -32,7 +19,20 @@ FEWEST_TEXTS = 5
 """Texts of which most must be as no target writes them."""
 EARLY = 8
 """Tokens at the start of a text on which two runs of a target agree."""
-_UNSWITCHED = f"start the servers alike, without {', '.join(VARIABLES)} and synthetic acceptance"
+
+
+def variables() -> dict[str, str]:
+    """Environment variables of all engines: one in the environment may reach whichever is started."""
+    return {
+        name: source for engine in ENGINES.values() if engine.live for name, source in engine.live.variables.items()
+    }
+
+
+def arguments() -> dict[str, str]:
+    """Parts of arguments or settings files of all engines."""
+    return {
+        part: source for engine in ENGINES.values() if engine.live for part, source in engine.live.arguments.items()
+    }
 
 
 def refuse_switches(words: Iterable[str], environment: Mapping[str, str]) -> None:
@@ -44,14 +44,19 @@ def refuse_switches(words: Iterable[str], environment: Mapping[str, str]) -> Non
     Raises:
         Void: there is one.
     """
-    found = [(name, source) for name, source in VARIABLES.items() if _on(environment.get(name))]
-    found += [(part, source) for word in words for part, source in ARGUMENTS.items() if part in word]
+    forcing = variables()
+    found = [(name, source) for name, source in forcing.items() if _on(environment.get(name))]
+    found += [(part, source) for word in words for part, source in arguments().items() if part in word]
     for name, source in found:
         raise Void(
             f"{show(name)} would decide what is accepted ({source})",
             why="the run would measure the switch, not the drafter",
-            cure=f"unset {name}" if name in VARIABLES else "leave it out",
+            cure=f"unset {name}" if name in forcing else "leave it out",
         )
+
+
+def _unswitched() -> str:
+    return f"start the servers alike, without {', '.join(variables())} and synthetic acceptance"
 
 
 def _on(value: str | None) -> bool:
@@ -80,14 +85,14 @@ def refuse_forced(arm: str, answers: Sequence[Answer]) -> None:
         raise Void(
             f"{show(arm)} accepted exactly {used[-1]} tokens in each of {counts.steps} steps",
             why="a server that was told how many to accept does so, a drafter does not",
-            cure=_UNSWITCHED,
+            cure=_unswitched(),
         )
     written = {token for answer in answers for token in answer.tokens[1:]}
     if len(answers) >= FEWEST_TEXTS and len(written) == 1:
         raise Void(
             f"{show(arm)} wrote nothing but token {written.pop()}, whatever it was asked",
-            why="SGLang writes one token in place of drafts whose acceptance it makes up",
-            cure=_UNSWITCHED,
+            why="an engine that makes acceptance up may write one token in place of every draft",
+            cure=_unswitched(),
         )
 
 
@@ -109,5 +114,5 @@ def refuse_other_texts(arm: str, ours: Sequence[Answer], theirs: Sequence[Answer
             f"{parted} of {len(splits)} texts of {show(arm)} differ from the reference's in the first {EARLY} tokens",
             why="greedy text is the target's own and does not depend on the drafter: the servers hold different "
             "targets, sample, or make acceptance up",
-            cure=_UNSWITCHED,
+            cure=_unswitched(),
         )

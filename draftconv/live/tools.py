@@ -8,30 +8,15 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_object
+from draftconv.engines.live import Tool
 from draftconv.errors import BadCheckpoint, EngineError
 from draftconv.live.process import engine_process, tail
 
 _FIND = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A program that measures.
-
-    Attributes:
-        title: as a person calls it. `package`: that it comes with. `install`: for pip.
-        source: where its arguments and its JSON are known from.
-    """
-
-    title: str
-    package: str
-    install: str
-    source: str
 
 
 def refuse_missing(tool: Tool, python: Path | None, environment: Mapping[str, str] = os.environ) -> None:

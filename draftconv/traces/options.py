@@ -29,10 +29,10 @@ class TraceOptions:
         lm_head: keep the target's head beside its embedding.
         link_tables: record where the target's tables lie instead of copying them.
         trust_remote_code: run Python code that comes with the target.
-        engine: `transformers`, or `vllm` for targets that only an engine can hold.
-        url: of a running vLLM server that extracts hidden states; None loads the target in this process.
+        engine: `transformers`, or an engine for targets that only one can hold.
+        url: of a running server of that engine that extracts hidden states; None loads the target in this process.
         hidden_states_dir: where that server writes them (its shared_storage_path).
-        tensor_parallel: devices that vLLM in this process puts the target on.
+        tensor_parallel: devices that an engine in this process puts the target on.
     """
 
     boundaries: tuple[int, ...] = ()
@@ -65,7 +65,7 @@ class Sizing:
     Attributes:
         boundaries, reason: which, and why these. `drafters`: how those that they are of were read, and what is
             doubtful about it.
-        dtype, device: what the target computes in, and where: a device, or vLLM.
+        dtype, device: what the target computes in, and where: a device, or an engine.
         tokens: prompt and generated tokens of all requests, at most.
         states, tables: bytes on disk, at most.
     """

@@ -1,4 +1,4 @@
-"""What runs the target of a trace: transformers in this process, vLLM in this process, or a running vLLM server."""
+"""What runs the target of a trace: transformers, an engine in this process, or a running server of one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 from draftconv.checkpoint import Checkpoint, TensorRef, show
 from draftconv.drafter.config import Config
 from draftconv.drafter.targets import Target
+from draftconv.engines import ENGINES
+from draftconv.engines.engine import Engine
+from draftconv.engines.tracing import Extraction, Extractor, Tracing
 from draftconv.errors import Refused, Undecided, UsageError
-from draftconv.traces.vllm.start import VLLM_DTYPES, Extraction
 
 if TYPE_CHECKING:
     from draftconv.traces.options import TraceOptions
     from draftconv.traces.turns import Capturer
-    from draftconv.traces.vllm.states import Answer
 
-ENGINES = ("transformers", "vllm")
+TRANSFORMERS = "transformers"
 
 _STEP = 1024
 
@@ -78,39 +79,66 @@ def running(job: Job, options: TraceOptions) -> Iterator[Runner]:
 
     Raises:
         UsageError: options that do not belong to the engine. Undecided: no --dtype, and the target's config has none.
-        BadCheckpoint, Refused: transformers cannot run it. EngineError: vLLM cannot.
+        BadCheckpoint, Refused: transformers cannot run it. EngineError: the engine cannot.
     """
-    _check_options(options)
-    if options.engine == "transformers":
+    found = _tracing(options.engine)
+    _check_options(options, found)
+    if found is None:
         yield _transformers(job, options)
-    elif options.url is None:
-        with _offline(job, options) as runner:
-            yield runner
+        return
+    engine, tracing = found
+    if options.url is None:
+        beside = job.out.absolute()
+        with (
+            tempfile.TemporaryDirectory(prefix=f".{beside.name}.states-", dir=beside.parent) as storage,
+            tracing.here(extraction := _extraction(job, options, *found, Path(storage))) as extractor,
+        ):
+            yield _extracted(job, extraction, engine, extractor, "in this process")
     else:
-        yield _served(job, options, options.url)
+        extraction = _extraction(job, options, *found, _mounted(options))
+        extractor = tracing.served(extraction, options.url)
+        yield _extracted(job, extraction, engine, extractor, f"at {show(options.url)}")
 
 
-def _check_options(options: TraceOptions) -> None:
-    if options.engine not in ENGINES:
-        raise UsageError(f"--engine {show(options.engine)}: unknown", cure=f"one of {', '.join(ENGINES)}")
-    vllm, served = options.engine == "vllm", options.url is not None
+def runners() -> tuple[str, ...]:
+    """What can run a target, by the name of `--engine`."""
+    return (TRANSFORMERS, *(name for name, engine in ENGINES.items() if engine.tracing))
+
+
+def _tracing(name: str) -> tuple[Engine, Tracing] | None:
+    """The engine of this name and how it hands out states; None for transformers."""
+    if name == TRANSFORMERS:
+        return None
+    engine = ENGINES.get(name)
+    if engine is None or engine.tracing is None:
+        fault = f"{engine.title} hands out no states that draftconv can read" if engine else "unknown"
+        raise UsageError(f"--engine {show(name)}: {fault}", cure=f"one of {', '.join(runners())}")
+    return engine, engine.tracing
+
+
+def _check_options(options: TraceOptions, found: tuple[Engine, Tracing] | None) -> None:
+    served = options.url is not None
     misplaced = {
-        "--url": served and not vllm,
+        "--url": served and found is None,
         "--hidden-states-dir": options.hidden_states_dir is not None and not served,
-        "--tensor-parallel": options.tensor_parallel != 1 and not (vllm and not served),
-        "--device": options.device is not None and vllm,
+        "--tensor-parallel": options.tensor_parallel != 1 and (found is None or served),
+        "--device": options.device is not None and found is not None,
     }
     if wrong := [name for name, is_misplaced in misplaced.items() if is_misplaced]:
-        engine = "a server (--url)" if served and vllm else f"--engine {options.engine}"
-        raise UsageError(f"{', '.join(wrong)} has no meaning for {engine}", cure="leave it out")
-    if vllm and options.dtype is not None and options.dtype not in VLLM_DTYPES:
-        raise UsageError(f"--dtype {options.dtype}: vLLM computes in {', '.join(VLLM_DTYPES)}", cure="give one of them")
+        place = "a server (--url)" if served and found else f"--engine {options.engine}"
+        raise UsageError(f"{', '.join(wrong)} has no meaning for {place}", cure="leave it out")
+    if found and options.dtype is not None and options.dtype not in found[1].dtypes:
+        raise UsageError(f"--dtype {options.dtype}: {_computes(*found)}", cure="give one of them")
     if served and options.hidden_states_dir is None:
         raise UsageError(
             "--url needs --hidden-states-dir",
             why="the server writes hidden states to files, and only that directory is read",
-            cure="give the directory that the server was started with (shared_storage_path)",
+            cure="give the directory that the server was started with",
         )
+
+
+def _computes(engine: Engine, tracing: Tracing) -> str:
+    return f"{engine.title} computes in {', '.join(tracing.dtypes)}"
 
 
 # ── transformers ───────────────────────────────────────────────────────────────────
@@ -134,26 +162,25 @@ def _transformers(job: Job, options: TraceOptions) -> Runner:
     )
 
 
-# ── vLLM ───────────────────────────────────────────────────────────────────────────
+# ── engines ────────────────────────────────────────────────────────────────────────
 
 
-@contextmanager
-def _offline(job: Job, options: TraceOptions) -> Iterator[Runner]:
-    from draftconv.traces.vllm.offline import Engine
+def _extracted(job: Job, extraction: Extraction, engine: Engine, extractor: Extractor, where: str) -> Runner:
+    from draftconv.traces.extracted import ExtractedTarget
 
-    beside = job.out.absolute()
-    with tempfile.TemporaryDirectory(prefix=f".{beside.name}.states-", dir=beside.parent) as storage:
-        extraction = _extraction(job, options, Path(storage))
-        engine = Engine(extraction)
-        try:
-            yield _vllm(job, extraction, engine.complete, engine.version, "in this process", job.room)
-        finally:
-            engine.close()
+    target = ExtractedTarget(extractor, job.max_tokens, job.depth, job.eos)
+    return Runner(
+        target,
+        dtype=extraction.dtype,
+        where=f"{engine.title} {extractor.version} {where}",
+        made_by=f"{engine.name} {extractor.version}",
+        table=lambda name: _no_table(job.checkpoint, name),
+        check=target.check,
+    )
 
 
-def _served(job: Job, options: TraceOptions, url: str) -> Runner:
-    from draftconv.traces.vllm.server import Server
-
+def _mounted(options: TraceOptions) -> Path:
+    """Where a server writes states, as it is seen from here."""
     storage = options.hidden_states_dir or Path()
     if not storage.is_dir():
         raise UsageError(
@@ -161,61 +188,32 @@ def _served(job: Job, options: TraceOptions, url: str) -> Runner:
             why="the server's files must be readable here",
             cure="mount it here, or run draftconv where the server runs",
         )
-    extraction = _extraction(job, options, storage.absolute())
-    server = Server(url, extraction.shell())
-    served = server.served()
-
-    def complete(prompts: Sequence[tuple[int, ...]], length: int) -> Iterator[Answer]:
-        return server.complete_all(served, prompts, length)
-
-    return _vllm(job, extraction, complete, served.version, f"at {show(url)}", served.room)
+    return storage.absolute()
 
 
-def _vllm(
-    job: Job,
-    extraction: Extraction,
-    complete: Callable[[Sequence[tuple[int, ...]], int], Iterator[Answer]],
-    version: str,
-    where: str,
-    room: int | None,
-) -> Runner:
-    from draftconv.traces.vllm.capture import VllmTarget
-    from draftconv.traces.vllm.states import Wanted
-
-    wanted = Wanted(job.boundaries, job.target.hidden or 0, extraction.dtype, extraction.shell())
-    target = VllmTarget(complete, wanted, extraction.storage, room, job.max_tokens, job.depth, job.eos)
-    return Runner(
-        target,
-        dtype=extraction.dtype,
-        where=f"vLLM {version} {where}",
-        made_by=f"vllm {version}",
-        table=lambda name: _no_table(job.checkpoint, name),
-        check=target.check,
-    )
-
-
-def _extraction(job: Job, options: TraceOptions, storage: Path) -> Extraction:
+def _extraction(job: Job, options: TraceOptions, engine: Engine, tracing: Tracing, storage: Path) -> Extraction:
     return Extraction(
         model=str(job.directory),
         boundaries=job.boundaries,
+        hidden=job.target.hidden or 0,
         storage=storage,
-        dtype=options.dtype or _own_dtype(job.checkpoint),
+        dtype=options.dtype or _own_dtype(job.checkpoint, engine, tracing),
         room=job.room,
         tensor_parallel=options.tensor_parallel,
         remote_code=options.trust_remote_code,
     )
 
 
-def _own_dtype(checkpoint: Checkpoint) -> str:
+def _own_dtype(checkpoint: Checkpoint, engine: Engine, tracing: Tracing) -> str:
     """What the target's config says it computes in; multimodal ones say it in text_config."""
     outer = Config(checkpoint.config, f"target {show(checkpoint.name)}: config.json")
     for config in (outer.section("text_config"), outer):
         found = config.text("dtype") or config.text("torch_dtype")
-        if found in VLLM_DTYPES:
+        if found in tracing.dtypes:
             return found
     raise Undecided(
-        f"{outer.where} does not say what vLLM shall compute in",
-        why=f"vLLM computes in {', '.join(VLLM_DTYPES)}, and the states are checked against it",
+        f"{outer.where} does not say what {engine.title} shall compute in",
+        why=f"{_computes(engine, tracing)}, and the states are checked against it",
         cure="pass --dtype",
     )
 

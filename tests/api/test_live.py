@@ -22,7 +22,7 @@ from draftconv.errors import CheckFailed, EngineError, Unfinished, UsageError, V
 from draftconv.live.collect import Patience
 from draftconv.live.plan import plan_live
 from draftconv.report import Report, read_report, write_report
-from tests.live.stub import Reply, Stub, all_serving, steps
+from tests.engines.stub import Reply, Stub, all_serving, steps
 from tests.reference.test_fixtures import DATA
 
 TARGET, REF, OTHER = DATA / "targets/llama", DATA / "drafters/llama-eagle3.1", DATA / "drafters/llama-eagle3"

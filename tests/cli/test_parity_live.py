@@ -11,7 +11,7 @@ import torch
 from click.testing import Result
 
 from tests.cli.conftest import Run
-from tests.live.stub import Stub, all_serving
+from tests.engines.stub import Stub, all_serving
 from tests.reference.test_fixtures import DATA
 
 TARGET, REF, PROMPTS = (str(DATA / name) for name in ("targets/llama", "drafters/llama-eagle3.1", "prompts.json"))

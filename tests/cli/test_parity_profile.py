@@ -29,7 +29,7 @@ VLLM = """
 import json, os, signal, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from tests.live.stub import Stub, serving
+from tests.engines.stub import Stub, serving
 argv = sys.argv[1:]
 if "--speculative-config" not in argv and "--per-request-spec-decode-metrics" in argv:
     sys.exit("--per-request-spec-decode-metrics requires speculative decoding to be enabled")  # as vLLM 0.32.0 does

@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 
-from draftconv.engines import parse_engine
+from draftconv.engines import ENGINES, parse_engine
+from draftconv.engines.live import Load, Tool
 from draftconv.engines.serving import located
 from draftconv.errors import EngineError
-from draftconv.live import accuracy, speed
+from draftconv.live import accuracy
 from draftconv.live.beside import Beside
-from draftconv.live.speed import CONCURRENCY, Load, bench, read_speed, result_name
-from draftconv.live.tools import Tool, refuse_missing, run_tool
+from draftconv.live.engine import generator_of
+from draftconv.live.speed import CONCURRENCY, read_speed, result_name, round_of
+from draftconv.live.tools import refuse_missing, run_tool
 from draftconv.report.model import Accuracy, Speed
 from tests.programs import shebang
 
-ENGINES = ("vllm", "sglang", "trtllm")
+MEASURED = [name for name, engine in ENGINES.items() if engine.live and engine.live.generator]
 SPEED = {
     "backend": "vllm", "completed": 40, "duration": 12.5, "request_throughput": 3.2, "output_throughput": 512.25,
     "mean_ttft_ms": 80.5, "median_ttft_ms": 75.25, "p99_ttft_ms": 210.0, "mean_tpot_ms": 8.5, "median_tpot_ms": 8.25,
@@ -50,7 +52,14 @@ def option(argv: tuple[str, ...], name: str) -> str:
 # ── commands ───────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+def bench(
+    engine: str, load: Load, url: str, concurrency: int, directory: Path, *, cpu: bool = False
+) -> tuple[str, ...]:
+    asked = round_of(load, url, concurrency, directory, "cpu" if cpu else None)
+    return generator_of(engine).command(asked)
+
+
+@pytest.mark.parametrize("engine", MEASURED)
 def test_every_engine_is_asked_the_same(engine: str) -> None:
     argv = bench(engine, Load("owner/model", 512, 128), "http://127.0.0.1:8000", 16, Path("/run"))
     assert (option(argv, "--num-prompts"), option(argv, "--max-concurrency")) == ("160", "16")
@@ -84,13 +93,13 @@ def write(directory: Path, found: object, concurrency: int = 4) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", MEASURED)
 def test_what_was_measured(engine: str, tmp_path: Path) -> None:
     wanted = Speed("small", 4, 40, 8.25, 8.5, 75.25, 80.5, 512.25)
-    assert read_speed(engine, write(tmp_path, SPEED), "small", 4) == wanted
+    assert read_speed(generator_of(engine).tool, write(tmp_path, SPEED), "small", 4) == wanted
     lines = "\n".join(json.dumps(line) for line in ({"completed": 1}, SPEED))  # SGLang appends
-    assert read_speed(engine, write(tmp_path, lines), "small", 4) == wanted
-    assert read_speed(engine, write(tmp_path, json.dumps(SPEED, indent=2)), "small", 4) == wanted
+    assert read_speed(generator_of(engine).tool, write(tmp_path, lines), "small", 4) == wanted
+    assert read_speed(generator_of(engine).tool, write(tmp_path, json.dumps(SPEED, indent=2)), "small", 4) == wanted
 
 
 @pytest.mark.parametrize(
@@ -110,12 +119,12 @@ def test_what_was_measured(engine: str, tmp_path: Path) -> None:
 )
 def test_a_result_that_is_none(found: object, told: str, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=told):
-        read_speed("vllm", write(tmp_path, found), "small", 4)
+        read_speed(generator_of("vllm").tool, write(tmp_path, found), "small", 4)
 
 
 def test_no_result(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="vllm bench serve wrote no result: No such file"):
-        read_speed("vllm", tmp_path, "small", 4)
+        read_speed(generator_of("vllm").tool, tmp_path, "small", 4)
     with pytest.raises(EngineError, match=r"lm_eval wrote no results_\*\.json"):
         accuracy.read_accuracy(tmp_path, "gsm8k", "small")
 
@@ -248,4 +257,4 @@ def test_located() -> None:
     assert located(("python", "-m", "x"), Path("/e/bin/python")) == ("/e/bin/python", "-m", "x")
     assert located(("vllm", "serve"), Path("/e/bin/python")) == ("/e/bin/vllm", "serve")
     assert located(("python", "-m", "x"), None) == ("python", "-m", "x")
-    assert set(speed.TOOLS) == set(ENGINES)
+    assert MEASURED == ["vllm", "sglang", "trtllm"]

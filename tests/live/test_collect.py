@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from draftconv.engines.answer import Answer
+from draftconv.engines.client import Served
 from draftconv.errors import BadReport, EngineError, UsageError, Void, WriteError
-from draftconv.live.answer import Answer
-from draftconv.live.client import Served
 from draftconv.live.collect import Ask, Patience, collect, most_failures
 from draftconv.live.store import ANSWERS, ArmTerms, Store, Terms
 from draftconv.reference.counts import Counts

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from draftconv.engines.answer import Answer
+from draftconv.engines.http import Http
 from draftconv.errors import EngineError, Void
 from draftconv.live import process
-from draftconv.live.answer import Answer
-from draftconv.live.commands import measuring, without_server
-from draftconv.live.interfaces import INTERFACES
+from draftconv.live.commands import measuring
+from draftconv.live.engine import live_of
 from draftconv.live.launch import Launch, address, free_port, launched
 from draftconv.live.switches import refuse_forced, refuse_other_texts, refuse_switches
 from draftconv.reference.counts import Counts
-from draftconv.traces.http import Http
 
 SERVER = """
 import http.server, pathlib, subprocess, sys
@@ -189,7 +189,7 @@ def test_programs_come_from_the_engines_environment() -> None:
 
 def test_what_measuring_adds() -> None:
     def made(name: str, *argv: str, **files: str) -> Launch:
-        return measuring(argv, files, INTERFACES[name], ("--seed", "1"), patience=1.0, python=None)
+        return measuring(argv, files, live_of(name), ("--seed", "1"), patience=1.0, python=None)
 
     counting = ("--per-request-spec-decode-metrics", "summary", "--no-enable-prefix-caching", "--seed", "1")
     assert made("vllm", "vllm", "serve", "llama").argv == ("vllm", "serve", "llama", *counting)
@@ -197,14 +197,6 @@ def test_what_measuring_adds() -> None:
     assert made("trtllm", "trtllm-serve", **{"serve.yaml": "a: 1\n"}).files == {
         "serve.yaml": "a: 1\nkv_cache_config:\n  enable_block_reuse: false\n"
     }
-
-
-@pytest.mark.parametrize(
-    "start", [("vllm", "serve"), ("python", "-m", "vllm.entrypoints.openai.api_server", "--model")]
-)
-def test_an_engine_without_a_server(start: tuple[str, ...]) -> None:
-    argv = (*start, "llama", "--host", "127.0.0.1", "--enforce-eager")
-    assert without_server(argv) == ("--model", "llama", "--enforce-eager")
 
 
 # ── switches ───────────────────────────────────────────────────────────────────────

@@ -11,8 +11,9 @@ import pytest
 
 from draftconv.engines.hardware import CHIPS
 from draftconv.errors import EngineError
-from draftconv.live.chosen import LINES, chosen, chosen_in
-from draftconv.live.machine import DEVICES, PACKAGES, Machine, engine_build, look, refuse_other
+from draftconv.live.chosen import chosen, chosen_in
+from draftconv.live.engine import live_of
+from draftconv.live.machine import DEVICES, Machine, engine_build, look, refuse_other
 from tests.programs import shebang
 
 AMD = {"asic": {"market_name": "AMD Instinct MI325X"}, "driver": {"name": "amdgpu", "version": "6.14.14"}}
@@ -172,12 +173,15 @@ def test_every_hardware_but_the_cpu_has_a_device_name() -> None:
 
 
 def test_the_build_of_an_engine(install: Install, tmp_path: Path) -> None:
-    told = engine_build("vllm", install(python=json.dumps({"vllm": "0.33.0", "torch": "2.14.0+rocm7.0"})))
+    packages = live_of("vllm").packages
+    told = engine_build(packages, install(python=json.dumps({"vllm": "0.33.0", "torch": "2.14.0+rocm7.0"})))
     assert told == "vllm 0.33.0, torch 2.14.0+rocm7.0"
-    assert engine_build("vllm", {"PATH": str(tmp_path / "nowhere")}) == "not told"
-    assert engine_build("sglang", install(python="a traceback")) == "not told"
-    assert "torch " in engine_build("trtllm", {}, Path(sys.executable))  # the real thing, of this environment
-    assert set(PACKAGES) == set(LINES)
+    assert engine_build(packages, {"PATH": str(tmp_path / "nowhere")}) == "not told"
+    assert engine_build(packages, install(python="a traceback")) == "not told"
+    assert "torch " in engine_build(
+        live_of("trtllm").packages, {}, Path(sys.executable)
+    )  # the real thing, of this environment
+    assert engine_build((), {}, Path(sys.executable)) == "not told"
 
 
 # ── logs ───────────────────────────────────────────────────────────────────────────
@@ -195,7 +199,7 @@ VLLM_LOG = """
 
 
 def test_what_vllm_chose() -> None:
-    assert chosen("vllm", VLLM_LOG.splitlines()) == (
+    assert chosen(live_of("vllm").lines, VLLM_LOG.splitlines()) == (
         "attention: FLASHINFER_MLA",
         "linear: MarlinLinearKernel (CompressedTensorsWNA16)",
         "linear: TritonW4A16LinearKernel",
@@ -206,9 +210,11 @@ def test_what_vllm_chose() -> None:
 
 def test_what_the_others_say(tmp_path: Path) -> None:
     sglang = "server_args=ServerArgs(attention_backend='triton', speculative_draft_attention_backend='aiter')"
-    assert chosen("sglang", [sglang]) == ("attention: triton", "draft attention: aiter")
+    assert chosen(live_of("sglang").lines, [sglang]) == ("attention: triton", "draft attention: aiter")
     default = "WARNING server_args.py: Attention backend not explicitly specified. Use aiter backend by default."
-    assert chosen("sglang", [default]) == ("attention: aiter",)
-    assert chosen("trtllm", ["[TRT-LLM] [I] Using LLM with PyTorch backend"]) == ("runtime: PyTorch",)
+    assert chosen(live_of("sglang").lines, [default]) == ("attention: aiter",)
+    assert chosen(live_of("trtllm").lines, ["[TRT-LLM] [I] Using LLM with PyTorch backend"]) == ("runtime: PyTorch",)
     (tmp_path / "log").write_bytes(b"\xff nothing\n")
-    assert chosen_in("vllm", tmp_path / "log") == chosen_in("vllm", tmp_path / "none") == "not said"
+    lines = live_of("vllm").lines
+    assert chosen_in(lines, tmp_path / "log") == chosen_in(lines, tmp_path / "none") == "not said"
+    assert chosen((), VLLM_LOG.splitlines()) == ()

@@ -1,4 +1,4 @@
-"""vLLM without a server: what its process says on its pipes, right and wrong. The worker here only plays vLLM."""
+"""An engine without a server: what its process says on its pipes, right and wrong. The worker here only plays vLLM."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from draftconv.engines.client import Asking
 from draftconv.errors import EngineError, Void
-from draftconv.live import offline as module
-from draftconv.live.client import Asking
-from draftconv.live.offline import OfflineVllm, offline
+from draftconv.live.engine import offline_of
+from draftconv.live.offline import OfflineEngine, offline, started
 from draftconv.reference.counts import Counts
 
 RIGHT = {
     "tokens": [9] * 8,
-    "counts": {
-        "acceptance_histogram": [1, 0, 0, 2],
-        "num_spec_steps": 3,
-        "num_accepted_draft_tokens": 6,
-        "num_spec_tokens": 3,
-    },
+    "histogram": [1, 0, 0, 2],
+    "steps": 3,
+    "accepted": 6,
+    "depth": 3,
 }
 WORKER = """
 import sys, time
@@ -40,52 +39,47 @@ for line in sys.stdin:
 
 
 @contextmanager
-def playing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *answers: object) -> Iterator[OfflineVllm]:
+def playing(tmp_path: Path, *answers: object) -> Iterator[OfflineEngine]:
     told = [answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
-    monkeypatch.setattr(module, "WORKER", tmp_path / "worker.py")
+    how = replace(offline_of("vllm"), worker=tmp_path / "worker.py")
     (tmp_path / "worker.py").write_text(WORKER % (told,))
     asking = Asking(3, 8, timeout=2)
-    with offline((), Path(sys.executable), asking, tmp_path, target="llama", drafter="d", patience=20) as engine:
+    argv = started(how, ("vllm", "serve", "llama"), sys.executable, ignore_eos=True)
+    with offline("vLLM", how, argv, asking, tmp_path, target="llama", drafter="d", patience=20) as engine:
         yield engine
 
 
-def test_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with playing(tmp_path, monkeypatch, RIGHT, RIGHT) as engine:
+def test_an_answer(tmp_path: Path) -> None:
+    with playing(tmp_path, RIGHT, RIGHT) as engine:
         told = engine.served([1, 2])
         assert (told.version, told.room, told.alone) == ("9.9", 100, True)
         assert engine.ask([1, 2]).counts == Counts((1, 0, 0, 2))
 
 
-def counts(**changes: object) -> dict[str, object]:
-    return {**RIGHT, "counts": {**RIGHT["counts"], **changes}}  # type: ignore[dict-item]
-
-
 @pytest.mark.parametrize(
     ("answer", "kind", "told"),
     [
-        ({**RIGHT, "counts": {}}, Void, "reports no draft"),
-        (counts(num_spec_tokens=5), EngineError, "drafts 5 tokens per step"),
-        (counts(num_spec_steps=4), Void, "4 steps and 6 accepted tokens, its histogram 3"),
-        (counts(acceptance_histogram=[3], num_accepted_draft_tokens=0), Void, "make 4 tokens, the text has 8"),
+        ({"tokens": RIGHT["tokens"]}, Void, "reports no draft"),
+        ({**RIGHT, "depth": 5}, EngineError, "drafts 5 tokens per step"),
+        ({**RIGHT, "steps": 4}, Void, "4 steps and 6 accepted tokens, its histogram 3"),
+        ({**RIGHT, "histogram": [3], "accepted": 0}, Void, "make 4 tokens, the text has 8"),
         ({**RIGHT, "tokens": [9]}, EngineError, "generated 1 tokens, 8 were asked for"),
-        ({"counts": {}}, EngineError, "does not answer as 0.32.0 does"),
+        ({"steps": 3}, EngineError, "does not answer as 0.32.0 does"),
         ({"fault": "RuntimeError: boom"}, EngineError, "vLLM failed: RuntimeError: boom"),
         ("no json", EngineError, "the engine's line"),
         ("hang", EngineError, "did not answer within 2 seconds"),
         ("die", EngineError, "ended before it answered"),
     ],
 )
-def test_an_answer_that_is_none(
-    answer: object, kind: type[Exception], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with playing(tmp_path, monkeypatch, answer) as engine, pytest.raises(kind, match=told) as caught:
+def test_an_answer_that_is_none(answer: object, kind: type[Exception], told: str, tmp_path: Path) -> None:
+    with playing(tmp_path, answer) as engine, pytest.raises(kind, match=told) as caught:
         engine.served([1, 2])
     if answer == "die":
         assert "out of memory" in str(caught.value)
 
 
-def test_an_engine_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with playing(tmp_path, monkeypatch, RIGHT, "die") as engine:
+def test_an_engine_that_has_ended(tmp_path: Path) -> None:
+    with playing(tmp_path, RIGHT, "die") as engine:
         engine.served([1])
         for _ in range(2):
             with pytest.raises(EngineError, match="ended"):

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.live import LiveOptions, live_parity
 from draftconv.api.serve import serve
+from draftconv.engines.client import Asking
+from draftconv.engines.vllm.client import VllmServer
 from draftconv.errors import EngineError
-from draftconv.live.client import Asking
 from draftconv.live.commands import measuring
-from draftconv.live.interfaces import INTERFACES
+from draftconv.live.engine import live_of
 from draftconv.live.launch import address, free_port, launched
-from draftconv.live.vllm import VllmServer
 from draftconv.report import Report
 from tests.reference.test_fixtures import DATA
 
@@ -106,12 +106,12 @@ def test_servers_that_are_started(tmp_path: Path) -> None:
 def test_both_ways_of_counting_agree(tmp_path: Path) -> None:
     """Counts per request, and those of the server's counters around one request."""
     command = serve(DATA / "drafters/llama-eagle3", "vllm:cpu", str(DATA / "targets/llama"))
-    server = measuring(command.argv, {}, INTERFACES["vllm"], ("--dtype", "float32"), patience=400, python=ENGINE)
+    server = measuring(command.argv, {}, live_of("vllm"), ("--dtype", "float32"), patience=400, python=ENGINE)
     port = free_port()
     with launched(server, port, tmp_path / "server"):
-        single, totals = (INTERFACES["vllm"].connect(address(port), "--url", Asking(3, LENGTH)) for _ in range(2))
+        single, totals = (live_of("vllm").connect(address(port), "--url", Asking(3, LENGTH)) for _ in range(2))
         with pytest.raises(EngineError, match="drafts 3 tokens per step, --depth asks for 2"):
-            INTERFACES["vllm"].connect(address(port), "--url", Asking(2, LENGTH)).served(PROMPTS[0])
+            live_of("vllm").connect(address(port), "--url", Asking(2, LENGTH)).served(PROMPTS[0])
         told = single.served(PROMPTS[0])
         assert (told.version, told.alone, bool(told.born)) == ("0.32.0", False, True)
         assert isinstance(totals, VllmServer)

@@ -13,9 +13,11 @@ import torch
 from safetensors.torch import save_file
 
 from draftconv.api.trace import Sizing, TraceOptions, trace
+from draftconv.engines import ENGINES
 from draftconv.errors import DraftconvError, EngineError, Refused, Undecided, UsageError, Void
+from draftconv.traces.running import runners
 from draftconv.traces.trace import open_trace
-from tests.traces.vllm.stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
+from tests.engines.tracing.stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -122,7 +124,8 @@ WRONG: dict[str, tuple[dict[str, object], type[DraftconvError], str]] = {
     "a directory that is not there": ({"hidden_states_dir": Path("/nowhere")}, UsageError, "is no directory"),
     "a directory without a url": ({"url": None}, UsageError, "--hidden-states-dir has no meaning"),
     "a url for transformers": ({"engine": "transformers"}, UsageError, "--url has no meaning"),
-    "an unknown engine": ({"engine": "sglang"}, UsageError, "--engine sglang: unknown"),
+    "an unknown engine": ({"engine": "toy"}, UsageError, "--engine toy: unknown"),
+    "an engine without states": ({"engine": "sglang"}, UsageError, "--engine sglang: SGLang hands out no states"),
     "a device": ({"device": "cpu"}, UsageError, "--device has no meaning"),
     "devices of a server": ({"tensor_parallel": 8}, UsageError, "--tensor-parallel has no meaning"),
     "what vLLM does not compute in": ({"dtype": "float64"}, UsageError, "--dtype float64"),
@@ -138,6 +141,12 @@ def test_options_that_do_not_fit(tmp_path: Path, target: Path, prompts: Path, st
         trace(target, prompts, tmp_path / "trace", replace(options(stub), **changes))  # type: ignore[arg-type]
     assert stub.asked == []
     assert not (tmp_path / "trace").exists()
+
+
+def test_an_engine_that_hands_out_states_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runners() == ("transformers", "vllm")
+    monkeypatch.setitem(ENGINES, "toy", replace(ENGINES["sglang"], name="toy", tracing=ENGINES["vllm"].tracing))
+    assert runners() == ("transformers", "vllm", "toy")
 
 
 def test_a_dtype_that_nobody_tells(tmp_path: Path, prompts: Path, stub: Stub) -> None:

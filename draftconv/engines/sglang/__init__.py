@@ -14,6 +14,7 @@ from draftconv.engines.hardware import GPUS, named
 from draftconv.engines.sglang import misreadings, notes, refusals
 from draftconv.engines.sglang.kernels import GAPS, KERNELS
 from draftconv.engines.sglang.layout import LAYOUTS
+from draftconv.engines.sglang.live import LIVE
 from draftconv.engines.sglang.loading import read
 from draftconv.engines.sglang.matching import LISTS, METHODS
 from draftconv.engines.sglang.modules import NAMES
@@ -45,4 +46,5 @@ ENGINE = Engine(
     replaces=frozenset({EMBEDDING}),
     layouts=LAYOUTS,
     portable=True,
+    live=LIVE,
 )

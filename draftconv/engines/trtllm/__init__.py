@@ -16,6 +16,7 @@ from draftconv.engines.hardware import NVIDIA, named
 from draftconv.engines.trtllm import misreadings, notes, refusals
 from draftconv.engines.trtllm.kernels import GAPS, KERNELS
 from draftconv.engines.trtllm.layout import LAYOUTS
+from draftconv.engines.trtllm.live import LIVE
 from draftconv.engines.trtllm.loading import read
 from draftconv.engines.trtllm.matching import LISTS, METHODS
 from draftconv.engines.trtllm.modules import NAMES
@@ -48,4 +49,5 @@ ENGINE = Engine(
     replaces=frozenset({EMBEDDING}),
     layouts=LAYOUTS,
     portable=True,
+    live=LIVE,
 )

@@ -14,11 +14,13 @@ from draftconv.engines.vllm import misreadings, notes, refusals
 from draftconv.engines.vllm.dtypes import FLOAT32
 from draftconv.engines.vllm.kernels import GAPS, KERNELS
 from draftconv.engines.vllm.layout import LAYOUTS
+from draftconv.engines.vllm.live import LIVE
 from draftconv.engines.vllm.loading import read
 from draftconv.engines.vllm.matching import LISTS, METHODS
 from draftconv.engines.vllm.modules import NAMES
 from draftconv.engines.vllm.serving import command
 from draftconv.engines.vllm.shapes import SHAPES
+from draftconv.engines.vllm.tracing import TRACING
 
 RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
 
@@ -46,4 +48,6 @@ ENGINE = Engine(
     float32=FLOAT32,
     layouts=LAYOUTS,
     portable=True,
+    live=LIVE,
+    tracing=TRACING,
 )

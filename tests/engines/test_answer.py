@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from draftconv.engines.answer import clipped, counted, explained, first_split
 from draftconv.errors import Void
-from draftconv.live.answer import clipped, counted, explained, first_split
 from draftconv.reference.counts import Counts
 
 STEPS = st.lists(st.integers(0, 3), min_size=1, max_size=20)

@@ -23,9 +23,9 @@ from torch import Tensor
 from draftconv.checkpoint import show
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.headers import read_header
+from draftconv.engines.vllm.tracing.start import DTYPES
 from draftconv.errors import BadCheckpoint, EngineError, Void
 from draftconv.reference.load import to_torch
-from draftconv.traces.trace import DTYPES
 
 PATIENCE = 300.0
 """Seconds to wait for a file whose request is answered; Kimi-K2 writes 43 kB a token."""

@@ -8,23 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from draftconv.engines import ENGINES
+from draftconv.engines.tracing import Extracted, Extraction
 from draftconv.errors import UsageError, Void
-from draftconv.traces.vllm.capture import VllmTarget, cut
-from draftconv.traces.vllm.server import Server
-from draftconv.traces.vllm.states import Answer, Wanted
-
-from .stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
-
-WANTED = Wanted(BOUNDARIES, WIDTH, "bfloat16", "vllm serve tiny")
+from draftconv.traces.extracted import ExtractedTarget, cut
+from tests.engines.tracing.stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
 
 
-def target(stub: Stub, **changes: Any) -> VllmTarget:
-    server = Server(stub.url, "vllm serve tiny", pause=0.0, timeout=5.0)
-    served = server.served()
-    settings: dict[str, Any] = {"max_tokens": 10, "depth": 3, "eos": (), "room": served.room} | changes
-    return VllmTarget(
-        lambda prompts, length: server.complete_all(served, prompts, length), WANTED, stub.storage, **settings
-    )
+def target(stub: Stub, **changes: Any) -> ExtractedTarget:
+    tracing = ENGINES["vllm"].tracing
+    assert tracing
+    extraction = Extraction("tiny", BOUNDARIES, WIDTH, stub.storage, "bfloat16", 64)
+    settings: dict[str, Any] = {"max_tokens": 10, "depth": 3, "eos": ()} | changes
+    return ExtractedTarget(tracing.served(extraction, stub.url), **settings)
 
 
 def test_requests_without_an_end(tmp_path: Path) -> None:
@@ -50,8 +46,8 @@ def test_a_text_is_cut_beyond_its_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("eos", "counted"), [((7,), 1), ((8,), 2), ((10,), 4), ((11,), 4), ((8, 7), 1), ((), 4)])
 def test_where_the_counted_text_ends(eos: tuple[int, ...], counted: int) -> None:
     """EOS counts; one beyond `max_tokens` does not end anything."""
-    answer = Answer((1, 2, 3), (7, 8, 9, 10, 11, 12), "")
-    found = cut(answer, torch.arange(8.0)[:, None, None], eos, 4, 2)
+    extracted = Extracted((1, 2, 3), (7, 8, 9, 10, 11, 12), torch.arange(8.0)[:, None, None])
+    found = cut(extracted, eos, 4, 2)
     assert (found.prompt, found.counted) == (3, counted)
     assert found.tokens_N.tolist() == [1, 2, 3, 7, 8, 9, 10, 11, 12][: 3 + counted + 2]
     assert found.states_TAW.flatten().tolist() == list(range(3 + counted + 2 - 1))

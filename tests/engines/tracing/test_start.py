@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from draftconv.traces.vllm.start import Extraction
+from draftconv.engines.tracing import Extraction
+from draftconv.engines.vllm.tracing.start import arguments, server, shell
 
-KIMI = Extraction("moonshotai/Kimi-K2.6", (2, 30, 58), Path("/shared/states"), "bfloat16", 4096, 8, remote_code=True)
+KIMI = Extraction(
+    "moonshotai/Kimi-K2.6", (2, 30, 58), 7168, Path("/shared/states"), "bfloat16", 4096, 8, remote_code=True
+)
 
 
 def option(argv: list[str], name: str) -> str:
@@ -19,7 +22,7 @@ def option(argv: list[str], name: str) -> str:
 
 
 def test_a_server_on_gpus() -> None:
-    argv = shlex.split(KIMI.shell())
+    argv = shlex.split(shell(KIMI))
     assert argv[:3] == ["vllm", "serve", "moonshotai/Kimi-K2.6"]
     assert json.loads(option(argv, "--speculative-config")) == {
         "method": "extract_hidden_states",
@@ -37,21 +40,21 @@ def test_a_server_on_gpus() -> None:
 
 
 def test_a_server_on_a_cpu() -> None:
-    argv = list(replace(KIMI, cpu=True).server(8123))
+    argv = list(server(KIMI, 8123, cpu=True))
     assert argv[:4] == ["python", "-m", "vllm.entrypoints.openai.api_server", "--model"]
     found = json.loads(option(argv, "--kv-transfer-config"))
     assert found["kv_connector"] == "CpuHiddenStatesConnector"
-    assert found["kv_connector_module_path"] == "draftconv.traces.vllm.connector"
+    assert found["kv_connector_module_path"] == "draftconv.engines.vllm.tracing.connector"
+    assert find_spec(found["kv_connector_module_path"])
     assert json.loads(option(argv, "--compilation-config")) == {"custom_ops": ["-rotary_embedding"]}
     assert option(argv, "--port") == "8123"
 
 
 @pytest.mark.parametrize("cpu", [False, True])
 def test_offline_and_server_are_told_the_same(cpu: bool) -> None:
-    extraction = replace(KIMI, cpu=cpu)
-    argv, arguments = list(extraction.server()), extraction.arguments()
+    argv, offline = list(server(KIMI, cpu=cpu)), arguments(KIMI, cpu=cpu)
     for name in ("speculative_config", "kv_transfer_config"):
-        assert json.loads(option(argv, f"--{name.replace('_', '-')}")) == arguments[name]
-    assert arguments["enable_prefix_caching"] is arguments["enable_chunked_prefill"] is False
-    assert (arguments["model"], arguments["dtype"], arguments["tensor_parallel_size"]) == (KIMI.model, "bfloat16", 8)
-    assert ("compilation_config" in arguments) == ("--compilation-config" in argv) == cpu
+        assert json.loads(option(argv, f"--{name.replace('_', '-')}")) == offline[name]
+    assert offline["enable_prefix_caching"] is offline["enable_chunked_prefill"] is False
+    assert (offline["model"], offline["dtype"], offline["tensor_parallel_size"]) == (KIMI.model, "bfloat16", 8)
+    assert ("compilation_config" in offline) == ("--compilation-config" in argv) == cpu

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from draftconv.engines.client import Asking, Client
+from draftconv.engines.http import Http
+from draftconv.engines.sglang.client import SglangServer
+from draftconv.engines.trtllm.client import TrtllmServer
+from draftconv.engines.vllm.client import VllmServer, read_counters
 from draftconv.errors import EngineError, UsageError, Void
-from draftconv.live.client import Asking, Client
-from draftconv.live.interfaces import INTERFACES
-from draftconv.live.sglang import SglangServer
-from draftconv.live.trtllm import TrtllmServer
-from draftconv.live.vllm import VllmServer, read_counters
+from draftconv.live.engine import live_of
 from draftconv.reference.counts import Counts
-from draftconv.traces.http import Http
-from tests.live.stub import Reply, Stub, serving, steps, text
+from tests.engines.stub import Reply, Stub, serving, steps, text
 
 PROMPT, LENGTH = [3, 1, 4, 1, 5], 40
 WAYS = {"vllm": {}, "vllm totals": {"per_request": False}, "sglang": {}, "trtllm": {}}
@@ -30,7 +30,7 @@ def stub(way: str, **changes: Any) -> Stub:
 
 
 def client(served: Stub, timeout: float = 5) -> Client:
-    made = INTERFACES[served.engine].connect(served.url, "--url", Asking(3, LENGTH, timeout=timeout))
+    made = live_of(served.engine).connect(served.url, "--url", Asking(3, LENGTH, timeout=timeout))
     if isinstance(made, VllmServer | TrtllmServer):
         made.settling, made.rest = 0.3, 0.05
     return made
@@ -164,7 +164,7 @@ def test_a_text_of_one_token_has_no_steps(way: str) -> None:
         return reply
 
     with serving(stub(way)) as served:
-        asked = INTERFACES[served.engine].connect(served.url, "--url", Asking(3, LENGTH, ignore_eos=False, timeout=5))
+        asked = live_of(served.engine).connect(served.url, "--url", Asking(3, LENGTH, ignore_eos=False, timeout=5))
         asked.served(PROMPT)
         probe = served.asked[-1]
         assert probe.get("sampling_params", probe)["ignore_eos"] is True  # or it might show no draft
@@ -364,18 +364,18 @@ def test_a_server_that_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_address_as_other_clients_want_it() -> None:
     with serving(stub("vllm")) as served:
-        asked = INTERFACES["vllm"].connect(f"{served.url}/v1", "--url", Asking(3, LENGTH))
+        asked = live_of("vllm").connect(f"{served.url}/v1", "--url", Asking(3, LENGTH))
         with pytest.raises(EngineError, match="status 404") as caught:
             asked.served(PROMPT)
     assert caught.value.cure == "leave /v1 out of the address"
 
 
 def test_nobody_listens() -> None:
-    asked = INTERFACES["vllm"].connect("http://127.0.0.1:9", "--url-ref", Asking(3, LENGTH))
+    asked = live_of("vllm").connect("http://127.0.0.1:9", "--url-ref", Asking(3, LENGTH))
     with pytest.raises(EngineError, match="ConnectionRefusedError"):
         asked.served(PROMPT)
     with pytest.raises(UsageError, match="--url holds a name or a password") as caught:
-        INTERFACES["vllm"].connect("http://me:secret@127.0.0.1:9", "--url", Asking(3, LENGTH))
+        live_of("vllm").connect("http://me:secret@127.0.0.1:9", "--url", Asking(3, LENGTH))
     assert "secret" not in str(caught.value)
     with pytest.raises(UsageError, match="--url-ref nonsense is no address"):
-        INTERFACES["vllm"].connect("nonsense", "--url-ref", Asking(3, LENGTH))
+        live_of("vllm").connect("nonsense", "--url-ref", Asking(3, LENGTH))

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from draftconv.checkpoint import show
+from draftconv.engines.tracing import Extraction
+from draftconv.engines.vllm.tracing.server import check_answer
+from draftconv.engines.vllm.tracing.start import arguments, shell
+from draftconv.engines.vllm.tracing.states import Answer
 from draftconv.errors import EngineError
-from draftconv.traces.vllm.server import check_answer
-from draftconv.traces.vllm.start import Extraction
-from draftconv.traces.vllm.states import Answer
 
 SETTLING_STEPS = 4
 """An engine inside this process writes the files of the requests that finish last only at a further step
@@ -35,9 +36,6 @@ class _Output(Protocol):
 class Engine:
     """A target loaded by vLLM, its states extracted.
 
-    Args:
-        extraction: on a machine without a GPU the connector for CPUs is chosen, whatever it says.
-
     Raises:
         EngineError: vLLM is not installed here, or cannot load the target so.
     """
@@ -58,10 +56,9 @@ class Engine:
         from vllm.platforms import current_platform
 
         self.version: str = vllm.__version__
-        extraction = replace(extraction, cpu=current_platform.is_cpu())
         self._in_process = not envs.VLLM_ENABLE_V1_MULTIPROCESSING
         try:
-            self._llm = vllm.LLM(**extraction.arguments(), skip_tokenizer_init=True)
+            self._llm = vllm.LLM(**arguments(extraction, cpu=current_platform.is_cpu()), skip_tokenizer_init=True)
         except Exception as error:  # vLLM raises whatever its configs, workers and kernels raise
             raise EngineError(
                 f"vLLM cannot load {show(extraction.model)}: {type(error).__name__}: {show(error)}",
@@ -105,4 +102,4 @@ class Engine:
 
 def _shell(extraction: Extraction) -> str:
     """What would start a server instead, with a directory of the user's choice."""
-    return replace(extraction, storage=Path("DIR")).shell()
+    return shell(replace(extraction, storage=Path("DIR")))

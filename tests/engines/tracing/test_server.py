@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from draftconv.engines.vllm.tracing.server import Served, Server
 from draftconv.errors import EngineError, UsageError, Void
-from draftconv.traces.vllm.server import Served, Server
 
 from .stub import Stub, serving, text
 

@@ -10,7 +10,7 @@ import sys
 
 def main() -> None:
     """Measure a server."""
-    del sys.path[0]  # this directory, whose vllm.py is another
+    del sys.path[0]  # this directory, whose modules would hide others of their names
 
     from vllm.benchmarks import serve
     from vllm.utils.argparse_utils import FlexibleArgumentParser

@@ -40,7 +40,7 @@ class Http:
 
     url: str
     option: str = "--url"
-    engine: str = "vLLM"
+    engine: str = "an engine"
     cure: str = "look at the server's log"
     timeout: float = 600.0
     attempts: int = 4

@@ -23,11 +23,12 @@ import torch
 from torch import Tensor
 
 from draftconv.api.trace import TraceOptions, trace
+from draftconv.engines.tracing import Extraction
+from draftconv.engines.vllm.tracing.server import Server
+from draftconv.engines.vllm.tracing.start import server
 from draftconv.errors import EngineError, Void
 from draftconv.reference.targets import continue_greedily, load_target
 from draftconv.traces.trace import Trace, open_trace
-from draftconv.traces.vllm.server import Server
-from draftconv.traces.vllm.start import Extraction
 
 ROOT = Path(__file__).parents[3]
 ENGINE = Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", ROOT / ".engine-venv" / "bin" / "python"))
@@ -148,10 +149,10 @@ def test_the_trace_equals_that_of_transformers(tmp_path: Path, prompts: Path) ->
 
 @contextmanager
 def serving(extraction: Extraction, log: Path) -> Iterator[str]:
-    """The server that `Extraction.server` starts, until it answers; stopped with all its processes."""
+    """The server that `start.server` starts, until it answers; stopped with all its processes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    argv = [str(ENGINE), *extraction.server(port)[1:]]
+    argv = [str(ENGINE), *server(extraction, port, cpu=True)[1:]]
     with log.open("w") as lines:
         process = subprocess.Popen(
             argv, env=environment(one_process=False), stdout=lines, stderr=lines, start_new_session=True
@@ -184,7 +185,7 @@ def test_server(tmp_path: Path, prompts: Path) -> None:
     storage = tmp_path / "states"
     storage.mkdir()
     target = TARGETS / "mla"
-    extraction = Extraction(str(target), BOUNDARIES, storage, "float32", 1024, cpu=True)
+    extraction = Extraction(str(target), BOUNDARIES, 256, storage, "float32", 1024)
     options = TraceOptions(
         boundaries=BOUNDARIES,
         dtype="float32",

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
+from draftconv.engines.answer import Answer, counted, explained
+from draftconv.engines.client import GREEDY, Asking, Served, refuse_depth, refuse_length
+from draftconv.engines.http import Http
 from draftconv.errors import BadCheckpoint, EngineError, Void
-from draftconv.live.answer import Answer, counted, explained
-from draftconv.live.client import GREEDY, Asking, Client, Interface, Served, refuse_depth, refuse_length
 from draftconv.reference.counts import Counts
-from draftconv.traces.http import Http
 
 PER_REQUEST = "per request: meta_info of /generate (spec_verify_ct, spec_num_correct_drafts and their histogram)"
 PROBE = 16
@@ -138,10 +138,3 @@ def _told(info: Config) -> dict[str, str]:
     """What else the arguments say that accept length depends on."""
     names = ("attention_backend", "tp_size", "kv_cache_dtype", "quantization", "disable_radix_cache")
     return {f"server, {name}": str(info.raw(name)) for name in names if info.raw(name) is not None}
-
-
-def _connect(url: str, option: str, asking: Asking) -> Client:
-    return SglangServer(Http(url, option, "SGLang", timeout=asking.timeout, attempts=1), asking)
-
-
-INTERFACE = Interface("SGLang", _connect, health="/health", measuring=("--disable-radix-cache",))

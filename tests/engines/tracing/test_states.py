@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from draftconv.engines.vllm.tracing.states import Answer, Wanted, take_states
 from draftconv.errors import EngineError, Void
-from draftconv.traces.vllm.states import Answer, Wanted, take_states
 
 from .stub import BOUNDARIES, WIDTH, Change, states, write
 

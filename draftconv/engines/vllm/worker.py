@@ -1,8 +1,7 @@
 """Run by the Python of vLLM's environment, where draftconv need not be: answers requests on stdin, one a line.
 
-Arguments are those of `vllm serve` with `--model`. Its first line says which vLLM answers; then each
-request {"prompt": [ids], "length": n, "ignore_eos": b} gets {"tokens": [ids], "counts": {…}} or
-{"fault": "…"}. vLLM 0.32.0: counts are `outputs[0].spec_decode_metrics`, named as over HTTP.
+Arguments are those of `vllm serve` with `--model`; what is said on the pipes is in `draftconv.engines.live.Offline`.
+vLLM 0.32.0: counts are `outputs[0].spec_decode_metrics`, named as over HTTP; there are none without a drafter.
 """
 
 from __future__ import annotations
@@ -11,10 +10,18 @@ import json
 import os
 import sys
 
+COUNTS = {
+    "histogram": "acceptance_histogram",
+    "steps": "num_spec_steps",
+    "accepted": "num_accepted_draft_tokens",
+    "depth": "num_spec_tokens",
+}
+"""What we call a count → what vLLM calls it."""
+
 
 def main() -> None:
     """Load the engine, then answer until stdin ends."""
-    del sys.path[0]  # this directory, whose vllm.py is another
+    del sys.path[0]  # this directory, whose modules would hide others of their names
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what vLLM prints goes to the log
 
@@ -41,8 +48,9 @@ def main() -> None:
         except Exception as error:  # vLLM raises whatever its workers and kernels raise
             say({"fault": f"{type(error).__name__}: {error}"})
             continue
-        counts = completion.spec_decode_metrics
-        say({"tokens": list(completion.token_ids), "counts": counts.to_dict() if counts else {}})
+        metrics = completion.spec_decode_metrics
+        counts = metrics.to_dict() if metrics else {}
+        say({"tokens": list(completion.token_ids), **{ours: counts.get(theirs) for ours, theirs in COUNTS.items()}})
 
 
 if __name__ == "__main__":

@@ -7,26 +7,15 @@ it shares a file system with whoever reads its hidden states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from draftconv.checkpoint import show
+from draftconv.engines.client import GREEDY
+from draftconv.engines.http import Http, first
+from draftconv.engines.vllm.tracing.states import Answer
 from draftconv.errors import BadCheckpoint, EngineError, Void
-from draftconv.traces.http import Http, first
-from draftconv.traces.vllm.states import Answer
-
-GREEDY: Mapping[str, object] = {
-    "temperature": 0,
-    "top_p": 1,
-    "top_k": 0,
-    "min_p": 0,
-    "repetition_penalty": 1,
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-}
-"""All that shapes the choice of a token: the server takes what a request leaves out from the target's
-generation_config.json, whose repetition_penalty would change greedy text too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +89,8 @@ class Server:
             "return_token_ids": True,
             "kv_transfer_params": {"include_output_tokens": True},
             **GREEDY,
+            "top_k": 0,
+            "min_p": 0,
         }
         http = self._http()
         with http.understood():

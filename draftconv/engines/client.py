@@ -1,14 +1,14 @@
-"""What parity asks of an engine, however it is reached."""
+"""What is asked of an engine that counts, however it is reached."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
+from draftconv.engines.answer import Answer
 from draftconv.errors import EngineError
-from draftconv.live.answer import Answer
 
 GREEDY: Mapping[str, object] = MappingProxyType(
     {
@@ -85,30 +85,6 @@ class Client(Protocol):
         Raises:
             EngineError: it failed. Void: its answer or its counts are not to be trusted.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """An engine that parity knows how to ask.
-
-    Attributes:
-        title: as a person calls it.
-        connect: a client for a server, from its address and the option it came from; raises UsageError when the
-            engine cannot be asked so.
-        health: what a server answers with status 200 once it is ready.
-        counting: server arguments that parity adds: counts per request. Only a server that drafts takes them.
-        measuring: those of every server: no reuse of earlier prompts.
-        settings: the same, for the settings file that the server reads.
-        proven: on which engine this client was run; empty: on stub servers only.
-    """
-
-    title: str
-    connect: Callable[[str, str, Asking], Client]
-    health: str
-    counting: tuple[str, ...] = ()
-    measuring: tuple[str, ...] = ()
-    settings: str = ""
-    proven: str = ""
 
 
 def refuse_depth(engine: str, drafted: int | None, asked: int) -> None:

@@ -1,0 +1,54 @@
+"""How SGLang is measured: its servers, its load generator, what its log says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from draftconv.engines.live import Generator, Line, Live, Round, Tool
+
+if TYPE_CHECKING:
+    from draftconv.engines.client import Asking, Client
+
+LINES = (
+    Line("attention", r"Attention backend not explicitly specified\. Use (\w+) backend by default",
+         "srt/server_args.py, read"),
+    Line("attention", r"\battention_backend='(\w+)'", "srt/server_args.py, the line server_args=, read"),
+    Line("draft attention", r"\bspeculative_draft_attention_backend='(\w+)'", "as above"),
+)  # fmt: skip
+
+# Of acceptance that it makes up, it writes one and the same token in place of every draft.
+VARIABLES = {"SGLANG_SIMULATE_ACC_LEN": "SGLang 0.5.23, srt/speculative/spec_utils.py"}
+
+ARGUMENTS = {
+    "--speculative-accept-threshold": "SGLang 0.5.23, srt/server_args.py: below 1 it accepts less likely tokens",
+}
+
+PACKAGES = ("sglang", "torch", "sgl-kernel", "sglang-kernel", "compressed-tensors", "flashinfer-python", "amd-aiter")
+
+
+def connect(url: str, option: str, asking: Asking) -> Client:
+    from draftconv.engines.http import Http
+    from draftconv.engines.sglang.client import SglangServer
+
+    return SglangServer(Http(url, option, "SGLang", timeout=asking.timeout, attempts=1), asking)
+
+
+def bench(asked: Round) -> tuple[str, ...]:
+    # random-ids: its `random` fetches ShareGPT. A range ratio of 1 makes all lengths equal. Greedy by default.
+    program = ("python", "-m", "sglang.bench_serving", "--backend", "sglang")
+    random = ("--dataset-name", "random-ids", *asked.lengths, "--random-range-ratio", "1.0")
+    warm = ("--warmup-requests", str(asked.concurrency))
+    return (*program, *asked.asked, *random, *warm, "--output-file", str(asked.result))
+
+
+LIVE = Live(
+    connect,
+    measuring=("--disable-radix-cache",),
+    lines=LINES,
+    packages=PACKAGES,
+    variables=VARIABLES,
+    arguments=ARGUMENTS,
+    generator=Generator(
+        Tool("sglang.bench_serving", "sglang", "sglang", "python/sglang/bench_serving.py and its guide, 0.5"), bench
+    ),
+)

@@ -1,0 +1,78 @@
+"""What a trace needs of an engine that runs its target: greedy texts, and the states on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """A target run so that its states can be read.
+
+    Attributes:
+        model: directory or Hub id that the engine opens.
+        boundaries: ascending, as the columns of the states are. `hidden`: their width.
+        storage: directory that the engine may write to and draftconv reads from.
+        dtype: what the target computes in, one of `Tracing.dtypes`.
+        room: tokens of the longest prompt and its text.
+        tensor_parallel: devices that hold the target.
+        remote_code: let the target's repository run its own Python code.
+    """
+
+    model: str
+    boundaries: tuple[int, ...]
+    hidden: int
+    storage: Path
+    dtype: str
+    room: int
+    tensor_parallel: int = 1
+    remote_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """What an engine made of one prompt.
+
+    Attributes:
+        states_TAW: [prompt + generated - 1, A, W] in the target's dtype; row t belongs to token t.
+    """
+
+    prompt: tuple[int, ...]
+    generated: tuple[int, ...]
+    states_TAW: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Extractor:
+    """An engine that has the target.
+
+    Attributes:
+        version: of the engine. `room`: tokens that prompt and text may have together, None when unknown.
+        extract: greedy text of exactly so many tokens after each prompt, EOS ignored, in order; raises EngineError
+            when the engine fails, Void when a check of an answer or its states does.
+    """
+
+    version: str
+    room: int | None
+    extract: Callable[[Sequence[tuple[int, ...]], int], Iterable[Extracted]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """An engine that hands out states.
+
+    Attributes:
+        dtypes: what it computes in, names of torch.
+        here: the target in this process until this is left. `served`: in a running server, by its address.
+    """
+
+    dtypes: tuple[str, ...]
+    here: Callable[[Extraction], AbstractContextManager[Extractor]]
+    served: Callable[[Extraction, str], Extractor]

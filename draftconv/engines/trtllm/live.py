@@ -1,0 +1,51 @@
+"""How TensorRT-LLM is measured: its servers, its load generator, what its log says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from draftconv.engines.live import Generator, Line, Live, Round, Tool
+
+if TYPE_CHECKING:
+    from draftconv.engines.client import Asking, Client
+
+LINES = (Line("runtime", r"Using LLM with (\w+) backend", "tensorrt_llm/llmapi/llm.py, main 2026 read"),)
+"""It tells no kernel at its usual level."""
+
+VARIABLES = {"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "TensorRT-LLM 1.3, _torch/speculative/interface.py"}
+
+ARGUMENTS = {
+    "use_relaxed_acceptance": "TensorRT-LLM 1.3, llmapi/llm_args.py: it accepts any of the likeliest tokens",
+}
+
+BENCH = Tool(
+    "tensorrt_llm.serve.scripts.benchmark_serving",
+    "tensorrt_llm",
+    "tensorrt-llm",
+    "tensorrt_llm/serve/scripts/benchmark_serving.py, main 2026",
+)
+
+
+def connect(url: str, option: str, asking: Asking) -> Client:
+    from draftconv.engines.http import Http
+    from draftconv.engines.trtllm.client import TrtllmServer
+
+    return TrtllmServer(Http(url, option, "TensorRT-LLM", timeout=asking.timeout, attempts=1), asking)
+
+
+def bench(asked: Round) -> tuple[str, ...]:
+    # Greedy by default; one request beforehand.
+    program = ("python", "-m", "tensorrt_llm.serve.scripts.benchmark_serving", "--backend", "openai")
+    random = ("--dataset-name", "random", "--random-ids", *asked.lengths, "--random-range-ratio", "0.0")
+    return (*program, *asked.asked, *random, *asked.saved)
+
+
+LIVE = Live(
+    connect,
+    settings="kv_cache_config:\n  enable_block_reuse: false\n",
+    lines=LINES,
+    packages=("tensorrt-llm", "torch", "flashinfer-python"),
+    variables=VARIABLES,
+    arguments=ARGUMENTS,
+    generator=Generator(BENCH, bench),
+)

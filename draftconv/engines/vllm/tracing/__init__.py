@@ -1,0 +1,27 @@
+"""Traces through vLLM, for targets that only an engine can hold.
+
+vLLM's `extract_hidden_states` method proposes the sampled token as its own draft, so the text
+is that of plain decoding, and a connector writes each request's residual stream to a file.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from draftconv.engines.tracing import Extraction, Extractor, Tracing
+from draftconv.engines.vllm.tracing.start import DTYPES
+
+
+def _here(extraction: Extraction) -> AbstractContextManager[Extractor]:
+    from draftconv.engines.vllm.tracing.extract import here
+
+    return here(extraction)
+
+
+def _served(extraction: Extraction, url: str) -> Extractor:
+    from draftconv.engines.vllm.tracing.extract import served
+
+    return served(extraction, url)
+
+
+TRACING = Tracing(tuple(DTYPES), _here, _served)
