@@ -10,14 +10,20 @@ import click
 
 from draftconv.api.convert import Conversion, ConvertOptions, prepare, refuse_place
 from draftconv.checkpoint import Plan
+from draftconv.cli.examples import ENGINE, OTHER
 from draftconv.cli.options import accept_option, command_line, format_option, reading_options, target_options
+from draftconv.drafter.words import listed
+from draftconv.engines import ENGINES
+from draftconv.layouts import writable
 
-EPILOG = """\b
+EPILOG = f"""\b
 Examples:
-  draftconv convert kimi-k2.5-eagle3 out --to vllm --target kimi-k2.5
-  draftconv convert nvidia/Kimi-K2.6-Eagle3 out --to sglang --target kimi-k2.6 --dry-run
-  draftconv convert pruned out --to vllm --repair head-pruned-by-offset=unpruned
+  draftconv convert kimi-k2.5-eagle3 out --to {ENGINE} --target kimi-k2.5
+  draftconv convert nvidia/Kimi-K2.6-Eagle3 out --to {OTHER} --target kimi-k2.6 --dry-run
+  draftconv convert pruned out --to {ENGINE} --repair head-pruned-by-offset=unpruned
 """
+SHARING = listed([engine.title for engine in ENGINES.values() if engine.portable], "and")
+
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMG]I?)?B?")
 UNITS = {None: 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
@@ -38,8 +44,7 @@ def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int 
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
     "--to", default="portable", show_default=True, metavar="LAYOUT",
-    help="vllm, sglang, trtllm; portable (one BF16 directory that all three read rightly); "
-    "torchspec, specforge, modelopt, speculators.",
+    help=f"How it is written: {', '.join(writable())}. What is portable, {SHARING} read rightly, in 16 bits.",
 )  # fmt: skip
 @target_options
 @click.option(
@@ -53,7 +58,7 @@ def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int 
 @click.option("--pack", "packing", metavar="FORMAT[:STYLE]",
               help="Write a quantized drafter's integers in this format, e.g. compressed-pack.")  # fmt: skip
 @click.option("--unpack", multiple=True, metavar="MODULE",
-              help="With --pack: write this weight as floats, e.g. fc for SGLang (repeatable).")  # fmt: skip
+              help="With --pack: write this weight as floats, e.g. fc, for an engine without a quantized one (repeatable).")  # fmt: skip
 @click.option("--from-format", metavar="FORMAT[:STYLE]",
               help="How a quantized SOURCE is stored, where its config.json and tensors do not tell.")  # fmt: skip
 @click.option(

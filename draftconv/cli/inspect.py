@@ -11,12 +11,13 @@ import click
 
 from draftconv.api.inspect import Inspection, inspect, remedy
 from draftconv.checkpoint import Checkpoint
+from draftconv.cli.examples import ENGINE
 from draftconv.cli.options import format_option, reading_options, target_options
 
-EPILOG = """\b
+EPILOG = f"""\b
 Examples:
   draftconv inspect kimi-k2.5-eagle3
-  draftconv inspect lightseekorg/kimi-k2.6-eagle3.1-mla --for vllm@0.22 --target kimi-k2.6
+  draftconv inspect lightseekorg/kimi-k2.6-eagle3.1-mla --for {ENGINE} --target kimi-k2.6
 """
 
 

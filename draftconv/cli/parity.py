@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from draftconv.checkpoint.text import safe
+from draftconv.cli.examples import ENGINE, OTHER
 from draftconv.cli.options import command_line, format_option, reading_options_of_each
 from draftconv.drafter.tensors import EMBEDDING
+from draftconv.drafter.words import listed
 from draftconv.engines import ENGINES
 from draftconv.engines.registry import DEFAULT
 from draftconv.errors import UsageError, WriteError
@@ -26,19 +28,17 @@ if TYPE_CHECKING:
     from draftconv.report import Comparison, Report
     from draftconv.report.tables import Table
 
-ENGINE, OTHER = list(ENGINES)[:2]
-
 EPILOG = f"""\b
 Examples:
   draftconv parity drafter out --trace trace
   draftconv parity drafter --fake-quant w4a16 --trace trace --margin 0.02 --report report
   draftconv parity drafter --self-test --trace trace
   draftconv parity drafter out --for {ENGINE} --target Qwen/Qwen3-8B --launch --run run
-  draftconv parity drafter out --profile mine.yaml --launch --run run --dry-run
+  draftconv parity drafter out --profile b200-trtllm --launch --run run --dry-run
   draftconv parity drafter out --for {OTHER} --target target --run run --url-ref http://a:30000 --url-cand http://b:30000
 """
 
-TAKERS = " and ".join(ENGINES[name].title for name, tables in semantics().items() if EMBEDDING in tables)
+TAKERS = listed([ENGINES[name].title for name, tables in semantics().items() if EMBEDDING in tables], "and")
 
 STAGES = {"reading": "bytes", "replaying": "tokens"}
 

@@ -10,7 +10,7 @@ from draftconv.api.push import push
 
 EPILOG = """\b
 Examples:
-  draftconv push out me/kimi-k2.6-eagle3.1-mla-vllm
+  draftconv push out me/kimi-k2.6-eagle3.1-mla
   draftconv push out me/drafter --private
 """
 

@@ -10,6 +10,7 @@ import click
 
 from draftconv.api.convert import ConvertOptions, refuse_place
 from draftconv.api.quantize import Quantization, QuantizeOptions, prepare
+from draftconv.cli.examples import ENGINE, OTHER, THIRD
 from draftconv.cli.options import accept_option, command_line, format_option, reading_options, target_options
 from draftconv.quantization.oracles import BACKENDS, BackendName
 
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from draftconv.conversion.rounding import Rounding
     from draftconv.quantization.deviation import Deviation
 
-EPILOG = """\b
+EPILOG = f"""\b
 Examples:
-  draftconv quantize drafter out --recipe w4a8 --for vllm:b200 --target kimi-k2.5
-  draftconv quantize drafter out --recipe fp8 --for sglang:mi325x --target kimi-k2.5 --dry-run
-  draftconv quantize drafter out --recipe w4a8-awq --for trtllm:b200 --calibrate trace
+  draftconv quantize drafter out --recipe w4a8 --for {ENGINE}:b200 --target kimi-k2.5
+  draftconv quantize drafter out --recipe fp8 --for {OTHER}:mi325x --target kimi-k2.5 --dry-run
+  draftconv quantize drafter out --recipe w4a8-awq --for {THIRD}:b200 --calibrate trace
 """
 
 OUTLIER = 2.0
@@ -36,7 +37,7 @@ OUTLIER = 2.0
               help="A shipped recipe (see `draftconv recipes`), or a YAML file.")  # fmt: skip
 @click.option(
     "--for", "engines", multiple=True, metavar="ENGINE",
-    help="Who will serve it, as ENGINE[@VERSION][:HARDWARE], e.g. vllm:b200; may be repeated.  "
+    help=f"Who will serve it, as ENGINE[@VERSION][:HARDWARE], e.g. {ENGINE}:b200; may be repeated.  "
     "[default: the form that most engines read]",
 )  # fmt: skip
 @click.option("--allow-a16", is_flag=True,

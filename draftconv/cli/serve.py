@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 
 from draftconv.api.serve import serve
+from draftconv.cli.examples import ENGINE, THIRD
 from draftconv.cli.options import accept_option, format_option, reading_options
 
-EPILOG = """\b
+EPILOG = f"""\b
 Examples:
-  draftconv serve out --for vllm --target moonshotai/Kimi-K2.6 --tp 8
-  draftconv serve out --for trtllm@1.2:b200 --target kimi-k2.6-nvfp4 --drafts 4
-  draftconv serve out --for vllm:cpu --target target --port 8000 --exec
+  draftconv serve out --for {ENGINE} --target moonshotai/Kimi-K2.6 --tp 8
+  draftconv serve out --for {THIRD}:b200 --target kimi-k2.6-nvfp4 --drafts 4
+  draftconv serve out --for {ENGINE}:cpu --target target --port 8000 --exec
 """
 
 
