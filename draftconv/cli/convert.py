@@ -58,7 +58,7 @@ def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int 
 @click.option("--pack", "packing", metavar="FORMAT[:STYLE]",
               help="Write a quantized drafter's integers in this format, e.g. compressed-pack.")  # fmt: skip
 @click.option("--unpack", multiple=True, metavar="MODULE",
-              help="With --pack: write this weight as floats, e.g. fc, for an engine without a quantized one (repeatable).")  # fmt: skip
+              help="With --pack: write this weight as floats, e.g. fc (repeatable).")  # fmt: skip
 @click.option("--from-format", metavar="FORMAT[:STYLE]",
               help="How a quantized SOURCE is stored, where its config.json and tensors do not tell.")  # fmt: skip
 @click.option(
