@@ -41,7 +41,7 @@ def draftconv(environment: Mapping[str, str], *command: str | Path) -> str:
 
 def test_a_layout_is_detected_and_sent_there_and_back(environment: Mapping[str, str], tmp_path: Path) -> None:
     tiny.spell("reduced", "speculators").write(tmp_path / "source")
-    steps = (("vllm", "source", "a"), ("toy", "a", "b"), ("vllm", "b", "c"), ("toy", "c", "d"))
+    steps = (("vllm", "source", "a"), ("toy-trainer", "a", "b"), ("vllm", "b", "c"), ("toy-trainer", "c", "d"))
     for to, before, after in steps:
         draftconv(environment, "convert", tmp_path / before, tmp_path / after, "--to", to, "--no-card")
     config = json.loads((tmp_path / "b/config.json").read_text())
@@ -74,10 +74,85 @@ def test_a_format_is_quantized_to_repacked_and_read(environment: Mapping[str, st
     assert on_disk(tmp_path / "c") == tensors
 
 
+def test_an_engine_is_written_and_quantized_for(environment: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(RECIPE.replace("format: toy\n", ""))
+    source, target = quantized.source(LLAMA), quantized.target(LLAMA).path
+    assert target is not None
+
+    def verdict(drafter: Path, engine: str, code: int) -> tuple[str, str]:
+        done = run(environment, "-m", "draftconv", "inspect", drafter, "--for", engine, "--target", target,
+                   "--format", "json")  # fmt: skip
+        assert done.returncode == code, done.stderr
+        (found,) = json.loads(done.stdout)["engines"]
+        return found["status"], next((line["rule"] for line in found["lines"]), "")
+
+    assert verdict(source, "toy", 1) == ("mis-read", "toy-missing")
+    draftconv(environment, "convert", source, tmp_path / "a", "--to", "toy", "--target", target)
+    assert verdict(tmp_path / "a", "toy", 0) == ("loads", "")
+    draftconv(environment, "convert", tmp_path / "a", tmp_path / "b", "--to", "vllm", "--target", target)
+    draftconv(environment, "convert", tmp_path / "b", tmp_path / "c", "--to", "toy", "--target", target)
+    assert on_disk(tmp_path / "a") == on_disk(tmp_path / "c")
+
+    chosen = ("--recipe", tmp_path / "own.yaml", "--target", target)
+    draftconv(environment, "quantize", source, tmp_path / "q", *chosen, "--for", "toy:cpu")
+    config = json.loads((tmp_path / "q/config.json").read_text())
+    assert (config["_draftconv_layout"], config["quantization_config"]["quant_method"]) == ("toy", "toy")
+    assert config["quantization_config"]["kept"] == ["fc", "lm_head"]
+    assert verdict(tmp_path / "q", "toy:cpu", 0) == ("loads", "")
+    config["quantization_config"]["kept"] = ["fc"]
+    (tmp_path / "q/config.json").write_text(json.dumps(config))
+    assert verdict(tmp_path / "q", "toy:cpu", 1) == ("mis-read", "toy-floats")
+
+
+def test_what_an_engine_does_not_speak_of_is_undecided(environment: Mapping[str, str], tmp_path: Path) -> None:
+    """INT4 of another method under the engine's own names: no rule is broken, and it does not load."""
+    source, target = quantized.source(LLAMA), quantized.target(LLAMA).path
+    assert target is not None
+    draftconv(environment, "quantize", source, tmp_path / "v", "--recipe", "w4a16", "--target", target)
+    to_toy = ("--to", "toy", "--target", target)
+    draftconv(environment, "convert", tmp_path / "v", tmp_path / "d", "--dequantize", *to_toy)
+    packed = (tmp_path / "v", tmp_path / "e", "--pack", "compressed-pack", *to_toy)
+    done = run(environment, "-m", "draftconv", "convert", *packed)
+    told = " ".join(done.stderr.split())
+    assert done.returncode == 2
+    assert "Toy would not serve this drafter as it was trained (undecided)" in told
+    assert "Weights are known as 16 bit, toy: stored as compressed-tensors [toy-uncovered; Toy 1.0]" in told
+
+
+def test_an_engine_is_served_and_asked(environment: Mapping[str, str], tmp_path: Path) -> None:
+    source, target = quantized.source(LLAMA), quantized.target(LLAMA).path
+    assert target is not None
+    for name in ("ref", "cand"):
+        draftconv(environment, "convert", source, tmp_path / name, "--to", "toy", "--target", target)
+    command = draftconv(environment, "serve", tmp_path / "ref", "--for", "toy", "--target", target, "--format", "json")
+    argv = ["toy-serve", str(target), "--host", "127.0.0.1", "--draft", str(tmp_path / "ref"), "--steps", "3"]
+    assert json.loads(command)["argv"] == argv
+    for quality, code, said in ((0.7, 0, "equivalent"), (0.4, 1, "fail")):
+        with toy.server(str(tmp_path / "ref")) as ref, toy.server(str(tmp_path / "cand"), quality) as cand:
+            done = run(
+                environment, "-m", "draftconv", "parity", tmp_path / "ref", tmp_path / "cand", "--for", "toy",
+                "--target", target, "--prompts", toy.DOCS.parent / "tests/data/prompts.json", "--max-tokens", "32",
+                "--run", tmp_path / f"run {code}", "--url-ref", ref, "--url-cand", cand,
+            )  # fmt: skip
+        assert (done.returncode, said in done.stdout) == (code, True), done.stderr
+    assert "toy" in draftconv(environment, "parity", "--help").partition("--semantics [")[2].partition("]")[0]
+
+
+def test_what_an_engine_does_not_have_is_told(environment: Mapping[str, str], tmp_path: Path) -> None:
+    source, target = quantized.source(LLAMA), quantized.target(LLAMA).path
+    common = (source, source, "--for", "toy", "--target", str(target), "--run", tmp_path / "run")
+    for more in (("--offline",), ("--launch", "--also-speed")):
+        done = run(environment, "-m", "draftconv", "parity", *common, *more)
+        assert (done.returncode, "toy" in done.stderr.lower(), "Traceback" in done.stderr) == (2, True, False), (
+            done.stderr
+        )
+
+
 def test_the_generated_pages_know_them(environment: Mapping[str, str]) -> None:
     done = run(environment, toy.DOCS.parent / "scripts/docs", "--check")
     assert done.returncode == 1
-    for page in ("docs/layouts.md", "docs/boundaries.md", "docs/formats.md"):
+    names = ("boundaries", "cli", "engines", "formats", "layouts", "recipes")
+    for page in (f"docs/{name}.md" for name in names):
         assert page in done.stdout + done.stderr
 
 
@@ -125,6 +200,23 @@ def test_a_format_that_is_none_is_named(text: str, said: str, tmp_path: Path) ->
     assert f"package odd-package: odd_package.format:toy {said}" in run(environment, "-c", code).stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nowhere", "cannot be imported: ModuleNotFoundError"),
+        ("ENGINE = 3", "is no Engine and no tuple of them"),
+        ("from draftconv.engines.vllm import ENGINE", "brings vllm, and draftconv has one of that name"),
+    ],
+)
+def test_an_engine_that_is_none_is_named(text: str, said: str, tmp_path: Path) -> None:
+    entries = "[draftconv.engines]\ntoy = odd_package.engine:ENGINE\n"
+    environment = toy.install(tmp_path / "site", entries, "odd-package", engine=text)
+    done = run(environment, "-m", "draftconv", "serve", tmp_path, "--for", "vllm", "--target", "kimi-k2.5")
+    assert done.returncode == 2
+    assert f"package odd-package: odd_package.engine:ENGINE {said}" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
 def test_two_packages_of_one_name(tmp_path: Path) -> None:
     for name in ("toy-trainer", "toy-trainer-two"):
         module = name.replace("-", "_")
@@ -141,7 +233,9 @@ def test_the_suites_send_it_there_and_back(environment: Mapping[str, str]) -> No
     """And they fail by its name where nobody wrote down what it looks like."""
     suites = [toy.DOCS.parent / "tests" / suite for suite in ("api/test_round_trip.py", "layouts/test_writing.py")]
     command: tuple[str | Path, ...] = ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *suites)
-    there = run(environment, *command, "-k", "test_there_and_back and torchspec-native-reduced-toy")
+    there = run(environment, *command, "-k", "test_there_and_back and torchspec-native-reduced-toy-trainer")
     assert "1 passed" in there.stdout, there.stdout
-    unknown = run(environment, *command, "-k", "test_somebody_wrote_down and toy")
-    assert "toy is writable, and nothing in tests/layouts/spelled.py says what it must look like" in unknown.stdout
+    unknown = run(environment, *command, "-k", "test_somebody_wrote_down and toy-trainer")
+    assert (
+        "toy-trainer is writable, and nothing in tests/layouts/spelled.py says what it must look like" in unknown.stdout
+    )

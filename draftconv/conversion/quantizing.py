@@ -17,7 +17,7 @@ from draftconv.conversion.request import Request
 from draftconv.conversion.rounding import Rounding, decide_rounding
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
-from draftconv.engines import EngineSpec, parse_engine
+from draftconv.engines import ENGINES, EngineSpec, parse_engine
 from draftconv.engines.deployment import Deployment, resolve, widest
 from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
@@ -97,8 +97,8 @@ class Quantizing:
     @property
     def request(self) -> Request:
         """The conversion that it is part of; its layout follows from the engines."""
-        names = {spec.name for spec in self.specs}
-        to = names.pop() if len(names) == 1 else "portable"
+        layouts = {ENGINES[spec.name].layout for spec in self.specs}
+        to = layouts.pop() if len(layouts) == 1 else "portable"
         return Request(replace(self.asked.options.convert, to=to), self.specs, self)
 
 

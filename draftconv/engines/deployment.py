@@ -273,7 +273,8 @@ def _cure(recipe: Recipe, engine: str, hardware: str, stripped: Kernel | None, *
     if recipe.format:
         form = _repacked(recipe, engine, hardware, mla=mla)
         told, how = ("repack without loss", f"--pack {form}") if form else ("write 16 bits again", "--dequantize")
-        cures.append(f"or quantize without --for and {told}: draftconv convert OUT OUT2 --to {engine} {how}")
+        to = ENGINES[engine].layout
+        cures.append(f"or quantize without --for and {told}: draftconv convert OUT OUT2 --to {to} {how}")
     return "; ".join(cures)
 
 

@@ -46,7 +46,8 @@ class Engine:
         shapes: sizes that its kernels ask for. `float32`: quantized weights beside which it cannot compute so.
         replaces: tables of the drafter that the target's replace, if both are equally wide (what the drafter lacks
             is always the target's); None where nobody knows, and then no replay follows its rule.
-        layouts: how drafters are written for it. `portable`: whether `--to portable` has to suit it too.
+        layouts: how drafters are written for it, the usual one first. `portable`: whether `--to portable` has to
+            suit it too.
         live: how what it accepts is counted; None: it is not asked. `tracing`: how it hands out what a target does;
             None: it runs none for a trace.
     """
@@ -75,6 +76,11 @@ class Engine:
     portable: bool = False
     live: Live | None = None
     tracing: Tracing | None = None
+
+    @property
+    def layout(self) -> str:
+        """The layout to write for it."""
+        return self.layouts[0].id if self.layouts else "portable"
 
     def check(
         self,

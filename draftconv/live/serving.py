@@ -40,7 +40,7 @@ def serve_as(
     drafter = said.read(open_checkpoint(source), goal)
     out = f"{Path(drafter.checkpoint.name).name}-{spec.name}"
     told = ["--target", target, *said.words]
-    convert = shlex.join(["draftconv", "convert", str(source), out, "--to", spec.name, *told])
+    convert = shlex.join(["draftconv", "convert", str(source), out, "--to", ENGINES[spec.name].layout, *told])
     look = shlex.join(["draftconv", "inspect", str(source), "--for", engine, *told])
     here = f"{spec.name}:{spec.hardware}"
     again = f"quantize the 16-bit drafter with --for {here}, or write 16-bit weights: {convert} --dequantize"
