@@ -35,6 +35,7 @@ class Engine:
         methods: how it matches the lists of each quantization method, by quant_method.
         shapes: sizes that its kernels ask for. `float32`: quantized weights beside which it cannot compute so.
         layouts: how drafters are written for it. `portable`: whether `--to portable` has to suit it too.
+        problems: what it makes of a drafter that has one, by code (`drafter.problems`).
     """
 
     name: str
@@ -53,6 +54,7 @@ class Engine:
     float32: tuple[Stop, ...] = ()
     layouts: tuple[Layout, ...] = ()
     portable: bool = False
+    problems: Mapping[str, str] = field(default_factory=dict)
 
     def check(
         self,

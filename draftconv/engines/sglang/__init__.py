@@ -14,6 +14,7 @@ from draftconv.engines.sglang.layout import LAYOUTS
 from draftconv.engines.sglang.loading import read
 from draftconv.engines.sglang.matching import METHODS
 from draftconv.engines.sglang.modules import NAMES
+from draftconv.engines.sglang.problems import PROBLEMS
 from draftconv.engines.sglang.serving import command
 from draftconv.engines.sglang.shapes import SHAPES
 
@@ -35,4 +36,5 @@ ENGINE = Engine(
     shapes=SHAPES,
     layouts=LAYOUTS,
     portable=True,
+    problems=PROBLEMS,
 )

@@ -16,6 +16,7 @@ from draftconv.engines.trtllm.layout import LAYOUTS
 from draftconv.engines.trtllm.loading import read
 from draftconv.engines.trtllm.matching import METHODS
 from draftconv.engines.trtllm.modules import NAMES
+from draftconv.engines.trtllm.problems import PROBLEMS
 from draftconv.engines.trtllm.serving import command
 from draftconv.engines.trtllm.shapes import SHAPES
 
@@ -37,4 +38,5 @@ ENGINE = Engine(
     shapes=SHAPES,
     layouts=LAYOUTS,
     portable=True,
+    problems=PROBLEMS,
 )

@@ -15,6 +15,7 @@ from draftconv.engines.vllm.layout import LAYOUTS
 from draftconv.engines.vllm.loading import read
 from draftconv.engines.vllm.matching import METHODS
 from draftconv.engines.vllm.modules import NAMES
+from draftconv.engines.vllm.problems import PROBLEMS
 from draftconv.engines.vllm.serving import command
 from draftconv.engines.vllm.shapes import SHAPES
 
@@ -37,4 +38,5 @@ ENGINE = Engine(
     float32=FLOAT32,
     layouts=LAYOUTS,
     portable=True,
+    problems=PROBLEMS,
 )
