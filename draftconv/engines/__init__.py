@@ -3,7 +3,8 @@
 An engine is a package here that defines `ENGINE`; nothing else names it. Inside, `loading` is how it reads a
 directory, `refusals`, `misreadings` and `notes` hold its rules next to their checks, `matching` is how it reads
 the lists of quantized files, `modules` what its classes call linear layers, `shapes` and `dtypes` what its kernels
-ask for, `serving` is the command.
+ask for, `captures` how it is told which layers, `layout` how drafters are written for it, `problems` what it makes
+of broken ones, `serving` is the command.
 What engines share stands beside the packages.
 """
 
