@@ -158,8 +158,17 @@ def remedy(found: Inspection) -> ConvertOptions | None:
     return None
 
 
-PACKS = ("compressed-pack", "compressed-float", "gptq", "modelopt-awq:trtllm", "modelopt-fp8:trtllm")
+PACKS = ("compressed-pack", "compressed-float", "gptq", "modelopt-awq", "modelopt-fp8")
 """Formats to offer, those that most engines read first."""
+
+
+def _packs() -> Iterator[str]:
+    """The same, in the style that is one engine's own where a format has one."""
+    from draftconv.quantization.formats import formats
+
+    for name in PACKS:
+        own = next((style for style in formats()[name].styles if style in ENGINES), None)
+        yield f"{name}:{own}" if own else name
 
 
 def _ways(found: Inspection) -> Iterator[ConvertOptions]:
@@ -168,6 +177,6 @@ def _ways(found: Inspection) -> Iterator[ConvertOptions]:
 
     packed_fc = "fc.weight" not in found.drafter.tensors or found.drafter.tensors["fc.weight"].dtype not in FLOATS
     for unpack in ((), ("fc",)) if packed_fc else ((),):
-        for pack in PACKS:
+        for pack in _packs():
             yield ConvertOptions(pack=pack, unpack=unpack, from_format=found.from_format)
     yield ConvertOptions(dequantize=True, from_format=found.from_format)

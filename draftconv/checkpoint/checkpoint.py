@@ -21,12 +21,7 @@ MAX_JSON = 10_000_000
 QUANT_FILE = "hf_quant_config.json"
 """What ModelOpt writes about its weights beside `config.json`."""
 
-SIDECARS = (
-    QUANT_FILE,
-    "draftconv.json",
-    "vllm_speculative.json",
-    "generation_config.json",
-)
+SIDECARS = (QUANT_FILE, "draftconv.json", "generation_config.json")
 """JSON objects that are read when they lie beside `config.json`."""
 
 FORCED_HUB = "hf://"

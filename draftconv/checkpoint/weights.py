@@ -120,7 +120,7 @@ def _read_indexed(directory: Directory, index: str, single: str) -> Weights:
     if single in directory.files and single not in shards:
         raise BadCheckpoint(
             f"{show(directory.name)} holds both {single} and {index}, which does not name it",
-            why="transformers loads the single file, vLLM the indexed ones: they may differ",
+            why="some readers load the single file, others the indexed ones: they may differ",
             cure="remove the one that is not meant",
         )
     return _merge(directory, shards, where, index)

@@ -10,6 +10,7 @@ from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla, describe_boundaries
 from draftconv.drafter.kinds import kind_of
 from draftconv.drafter.words import facts_json
 from draftconv.engines import Verdict
+from draftconv.engines.problems import why
 from draftconv.layouts.readings import readings_json
 
 FUSIONS: Mapping[Fusion, str] = {
@@ -81,7 +82,7 @@ def inspection_json(found: Inspection) -> dict[str, object]:
                 "level": p.kind.level,
                 "title": p.kind.title,
                 "detail": p.detail,
-                "why": p.kind.why,
+                "why": why(p.code),
                 "cure": p.kind.cure,
                 "repair": p.kind.repair,
             }

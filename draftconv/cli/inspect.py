@@ -87,6 +87,7 @@ def command(
 
 def _problems(found: Inspection) -> None:
     from draftconv.cli import output
+    from draftconv.engines.problems import why
 
     screen = output.console()
     if not found.problems:
@@ -99,7 +100,7 @@ def _problems(found: Inspection) -> None:
         screen.print(output.table("Problems", ("", "code", "what"), rows))
     for problem in found.problems:
         if problem.severity == "error" or problem.kind.reading:
-            screen.print(output.text(f"{problem.code}: {problem.kind.why}. Cure: {problem.kind.cure}."))
+            screen.print(output.text(f"{problem.code}: {why(problem.code)}. Cure: {problem.kind.cure}."))
     if found.not_made:
         screen.print(output.text(f"Not checked: {'; '.join(found.not_made)}.", "dim"))
 

@@ -94,7 +94,7 @@ def _smoothed(
         notes += [f"inputs are smoothed by AWQ, found on {rows} rows of each that are spread over the trace"]
     if joined:
         modules = ", ".join(name.removesuffix(WEIGHT) for name in joined)
-        notes += [f"not smoothed: {modules}: beside 16-bit activations TensorRT-LLM drops the factors of what it joins"]
+        notes += [f"not smoothed: {modules}: beside 16-bit activations the factors of joined weights are not loaded"]
     return Calibration(smoothings=found, notes=tuple(notes))
 
 

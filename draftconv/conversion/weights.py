@@ -96,7 +96,7 @@ def _stored(drafter: Drafter, options: ConvertOptions) -> Stored | None:
         raise Refused(
             f"this drafter is quantized: {drafter.facts.quantization}",
             why="its integers are packed for one engine's loader, and renaming them would not make another load them",
-            cure="add --pack compressed-pack to write the same integers for vLLM, or --dequantize to write floats",
+            cure="add --pack compressed-pack to write the same integers otherwise, or --dequantize to write floats",
         )
     if len(asked) > 1:
         raise UsageError("--dequantize and --pack contradict each other", cure="give one of the two")

@@ -104,6 +104,11 @@ def _one_norm_for_later_layers(canonical: dict[str, str], stale: dict[str, str])
         source = canonical.pop(name)
         plain = name.replace("hidden_norm", "input_layernorm")
         if plain in canonical:
-            stale[source] = "unused: this layer's norm is its input_layernorm (vLLM, speculators)"
+            stale[source] = _unused("this layer's norm is its input_layernorm", source="vLLM, speculators")
         else:
             canonical[plain] = source
+
+
+def _unused(why: str, *, source: str) -> str:
+    """A reason that cites who does not use the tensor."""
+    return f"unused: {why} ({source})"

@@ -1,6 +1,7 @@
 """Everything that can be wrong with a drafter, each with a stable code.
 
-One row says what it is, why it costs accept length or a crash, and how to cure it; the
+One row says what it is, why it costs accept length or a crash, and how to cure it; what an
+engine makes of it stands with that engine, and `draftconv.engines.problems` joins the two. The
 checks in `draftconv.drafter.checks` (and the readers of layouts) report `Problem`s by
 code. Levels say what must be read to find it:
 
@@ -66,7 +67,7 @@ KINDS: Mapping[str, Kind] = {
         "convert --repair d2t-absolute subtracts the draft ids", repair=True),
     "d2t-range": Kind(
         "error", "maps", "d2t leaves the target vocabulary",
-        "vLLM scatters logits at these ids and reads out of bounds; SGLang indexes with them",
+        "drafts would land on tokens that do not exist",
         "rebuild d2t from the training cache; a guess would draft wrong tokens"),
     "d2t-duplicate": Kind(
         "error", "maps", "d2t maps two draft ids to one target token",
@@ -83,13 +84,12 @@ KINDS: Mapping[str, Kind] = {
         "find the map that the drafter was trained with; if the first ids were meant, nothing is wrong"),
     "d2t-missing": Kind(
         "error", "config", "reduced vocabulary without d2t",
-        "vLLM loads it silently with an all-zero map and acceptance collapses (run); "
-        "TensorRT-LLM stops with an assertion",
+        "which target tokens the rows of lm_head stand for is lost",
         "find the d2t of this export (ModelOpt's Megatron export loses it; TorchSpec drops it "
         "from raw checkpoints)"),
     "d2t-on-full-vocab": Kind(
         "warning", "maps", "d2t although the head covers the whole vocabulary",
-        "vLLM refuses it (no parameter draft_id_to_target_id); the others ignore zeros",
+        "draft ids are target ids already, and not every reader has a place for a map then",
         "convert drops an identity map"),
     "d2t-dtype": Kind(
         "error", "maps", "d2t is not an integer tensor",
@@ -114,15 +114,15 @@ KINDS: Mapping[str, Kind] = {
     # ── norms and fusion ───────────────────────────────────────────────────────────
     "norm-without-flag": Kind(
         "error", "config", "norm tensors without the flag that applies them",
-        "vLLM stops on fc_norm and ignores input_norm; SGLang and TensorRT-LLM drop both silently",
+        "the norms were trained and would not be applied",
         "convert --repair norm-without-flag sets the flag", repair=True),
     "flag-without-norm": Kind(
         "error", "config", "a norm flag is set and its tensors are missing",
-        "vLLM runs with weights of one, silently (run)",
+        "the norm would be applied with weights that nobody trained",
         "restore the tensors, or remove the flag if the drafter was trained without it"),
     "both-fusion-norms": Kind(
         "error", "config", "fc_norm and norm_before_fc at once",
-        "vLLM and SGLang apply both in sequence, TensorRT-LLM only fc_norm; no trainer writes both",
+        "no trainer writes both, and engines differ in what they apply",
         "find out which one was trained and remove the other"),
     "norm-output-specforge": Kind(
         "warning", "config", "norm_output in SpecForge's sense",
@@ -131,8 +131,7 @@ KINDS: Mapping[str, Kind] = {
         "convert writes norm_output: false", reading=True),
     "feedback-contradiction": Kind(
         "error", "config", "norm_output and return_hidden_post_norm contradict each other",
-        "vLLM and SGLang read norm_output, TensorRT-LLM either of them; the wrong state fed back costs a third "
-        "of acceptance",
+        "engines differ in which of them they read; the wrong state fed back costs a third of acceptance",
         "leave the one that was trained"),
     "final-norm-off": Kind(
         "error", "config", "trained without the final norm",
@@ -140,8 +139,8 @@ KINDS: Mapping[str, Kind] = {
         "no engine serves this drafter; retrain with norm_output: true"),
     "double-norm": Kind(
         "warning", "config", "trained with a double normalisation that no engine applies",
-        "ModelOpt 0.41-0.47 trains hidden_norm(input_layernorm(s)); vLLM, SGLang and TensorRT-LLM "
-        "compute hidden_norm(s), for the published figures too",
+        "ModelOpt 0.41-0.47 trains hidden_norm(input_layernorm(s)); engines compute hidden_norm(s), for the published "
+        "figures too",
         "serve as it is; convert --repair double-norm approximates it, to be judged by accept length",
         repair=True),
     # ── sizes and tensors ──────────────────────────────────────────────────────────
@@ -151,15 +150,15 @@ KINDS: Mapping[str, Kind] = {
         "correct the ids, num_aux_hidden_states or target_hidden_size"),
     "tensor-missing": Kind(
         "error", "config", "tensors that the forward pass needs are missing",
-        "no engine reports it: vLLM and SGLang run on uninitialised memory or weights of one",
+        "loaders seldom report it, and go on with weights that nobody trained",
         "export the drafter again"),
     "tensor-unexpected": Kind(
         "error", "config", "tensors that belong to no EAGLE-3 drafter of this kind",
-        "vLLM stops on them; SGLang and TensorRT-LLM drop them silently",
+        "no drafter of this kind computes with them",
         "if they are leftovers, convert --repair tensor-unexpected drops and records them", repair=True),
     "tensor-stale": Kind(
         "warning", "config", "leftovers of training",
-        "vLLM stops on verifier_* tensors; nothing reads them",
+        "nothing reads them",
         "convert drops and records them"),
     "weights-stray": Kind(
         "warning", "config", "weight files beside the ones that were read",
@@ -179,7 +178,7 @@ KINDS: Mapping[str, Kind] = {
         "convert --pack writes the same integers with a config that fits, where the tensors tell what they are"),
     "joined-weight-scales": Kind(
         "warning", "sample", "weights that engines join have different weight_scale_2",
-        "vLLM and SGLang multiply all of them under the largest, so the others come out too large; TensorRT-LLM stops",
+        "what is joined is multiplied under one scale, which is right for one of them only",
         "quantize the 16-bit drafter again (`draftconv quantize` gives joined weights one), or convert --dequantize"),
     "joined-fp8-scales": Kind(
         "warning", "sample", "FP8 weights that engines join have different scales",
@@ -187,17 +186,15 @@ KINDS: Mapping[str, Kind] = {
         "quantize the 16-bit drafter again (`draftconv quantize` gives joined weights one scale)"),
     "joined-input-scales": Kind(
         "warning", "sample", "weights that engines join have different input_scale",
-        "they are fed the same inputs, which vLLM and SGLang round under the largest; TensorRT-LLM stops unless they "
-        "are FP8",
+        "they are fed the same inputs, which are rounded under one scale",
         "calibrate again: `draftconv quantize --calibrate` measures one for all"),
     "joined-smoothing": Kind(
         "warning", "sample", "pre_quant_scale of weights that engines join",
-        "TensorRT-LLM takes that of the first for all of them, and none at all beside 16-bit activations, although "
-        "the weights were divided by it",
+        "each weight was divided by its own, and what is joined is fed the same inputs",
         "convert --dequantize, or quantize the 16-bit drafter again"),
     "name-prefix": Kind(
         "warning", "config", "tensor names carry a prefix",
-        "vLLM and TensorRT-LLM prepend model. themselves and stop; SGLang's MLA class drops such tensors",
+        "loaders put a prefix of their own before names, or know bare ones only",
         "convert writes bare names"),
     "dtype-mixed": Kind(
         "note", "config", "float tensors of several dtypes",
@@ -213,8 +210,8 @@ KINDS: Mapping[str, Kind] = {
         "export again"),
     "embedding-differs": Kind(
         "warning", "deep", "embed_tokens differ from the target's",
-        "SGLang and TensorRT-LLM always use the target's table, vLLM keeps the drafter's own",
-        "serve with vLLM, or accept the target's table and measure"),
+        "engines differ in which of the two tables they use",
+        "serve with an engine that keeps the drafter's own, or accept the target's table and measure"),
     # ── config keys ────────────────────────────────────────────────────────────────
     "rope-contradiction": Kind(
         "error", "config", "rope spellings contradict each other",
@@ -222,8 +219,7 @@ KINDS: Mapping[str, Kind] = {
         "leave one spelling in config.json; convert then writes all of them alike"),
     "rope-injected": Kind(
         "warning", "config", "YaRN injected at export, without mscale keys",
-        "ModelOpt adds it to a drafter trained with plain rope; vLLM and SGLang then multiply cos and sin "
-        "by 0.1 ln(factor) + 1 and rescale the frequencies",
+        "ModelOpt adds it to a drafter trained with plain rope",
         "convert --repair rope-injected restores the trained plain rope", repair=True),
     "rope-mscale-missing": Kind(
         "warning", "config", "YaRN without mscale and mscale_all_dim",
@@ -232,28 +228,27 @@ KINDS: Mapping[str, Kind] = {
         "add the two keys as trained; draftconv will not guess them"),
     "rope-attention-factor": Kind(
         "warning", "config", "attention_factor in the rope scaling",
-        "vLLM takes it literally (and drops the MLA softmax factor at exactly 1.0); SGLang ignores it",
+        "engines differ in whether they read it",
         "remove it and keep mscale and mscale_all_dim"),
     "positions-short": Kind(
         "warning", "config", "max_position_embeddings below the target's",
-        "SGLang refuses to start, vLLM caps or overruns the rotary cache beyond it",
+        "the target goes on where the drafter has no positions",
         "convert --target T raises it to the target's, --max-positions N sets it"),
     "model-type-mtp": Kind(
-        "warning", "config", "model_type that vLLM rewrites to a multi-token-prediction class",
-        "vLLM then looks for Eagle3DeepSeekMTPModel and stops (run)",
+        "warning", "config", "model_type that stands for a multi-token-prediction class",
+        "a reader that goes by it builds something else than the drafter",
         "convert writes kimi_k2"),
     "config-null": Kind(
         "warning", "config", "keys with the value null",
-        "presence is tested by some readers: a null target_hidden_size or eagle_config breaks SGLang and "
-        "TensorRT-LLM",
+        "some readers test for presence only, and go on with nothing",
         "convert writes no nulls"),
     "routed-experts-null": Kind(
         "warning", "config", "n_routed_experts is null",
-        "transformers 5 rejects it, so vLLM and SGLang cannot read the config",
+        "transformers 5 rejects it",
         "convert leaves the key out"),
     "draft-vocab-missing": Kind(
         "warning", "config", "draft_vocab_size is missing",
-        "SGLang's Llama class stops, its MLA class silently replaces the head by the target's",
+        "how many rows lm_head has is left to each reader's default",
         "convert writes it"),
     "head-dim-missing": Kind(
         "warning", "config", "head_dim is missing and differs from hidden_size / heads",
@@ -265,15 +260,15 @@ KINDS: Mapping[str, Kind] = {
         "convert writes the number of layers stored"),
     "tied-flag": Kind(
         "warning", "config", "tie_word_embeddings is true although lm_head is stored",
-        "TensorRT-LLM then leaves the head uninitialised, SGLang shares the embedding",
+        "the trained head would not be used",
         "convert writes false"),
     "auto-map": Kind(
         "warning", "config", "auto_map asks for remote code",
-        "TensorRT-LLM imports it; nothing in a drafter needs it",
+        "nothing in a drafter needs it",
         "convert never writes it"),
     "vocab-target": Kind(
         "error", "config", "vocab_size is not the target's",
-        "vLLM loads it silently and breaks at run time",
+        "ids of the one are not ids of the other",
         "this is the wrong target, or the wrong vocab_size"),
     "hidden-target": Kind(
         "error", "config", "the captured states are not as wide as the target's",

@@ -1,11 +1,12 @@
 """Engines: what each server loads, mis-reads and refuses, one package per engine.
 
 An engine is a package here that defines `ENGINE`, or one that another package brings (docs/engines.md); nothing else
-names it. Inside, `loading` is how it reads a directory, `layout` how one is written for it, `refusals`, `misreadings`
-and `notes` hold its rules next to their checks, `matching` is how it reads the lists of quantized files and `modules`
-what its classes call linear layers, `kernels` holds what it can multiply, `shapes` and `dtypes` what its kernels ask
-for, `serving` is the command, `live` how it is measured and `client` how its servers are asked, `tracing` how it runs
-the target of a trace. What engines share stands beside the packages.
+names it. Inside, `loading` is how it reads a directory, `layout` how one is written for it and `captures` how it is
+told which layers; `refusals`, `misreadings` and `notes` hold its rules next to their checks, `problems` what it makes
+of faults that every drafter can have; `matching` is how it reads the lists of quantized files and `modules` what its
+classes call linear layers; `kernels` holds what it can multiply, `shapes` and `dtypes` what its kernels ask for;
+`serving` is the command, `live` how it is measured and `client` how its servers are asked, `tracing` how it runs the
+target of a trace. What engines share stands beside the packages.
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ class Engine:
             suit it too.
         live: how what it accepts is counted; None: it is not asked. `tracing`: how it hands out what a target does;
             None: it runs none for a trace.
+        problems: what it makes of a drafter that has one, by code (`drafter.problems`).
     """
 
     name: str
@@ -74,6 +75,7 @@ class Engine:
     sidecar_wins: bool = False
     layouts: tuple[Layout, ...] = ()
     portable: bool = False
+    problems: Mapping[str, str] = field(default_factory=dict)
     live: Live | None = None
     tracing: Tracing | None = None
 
@@ -81,6 +83,8 @@ class Engine:
     def layout(self) -> str:
         """The layout to write for it."""
         return self.layouts[0].id if self.layouts else "portable"
+
+    problems: Mapping[str, str] = field(default_factory=dict)
 
     def check(
         self,

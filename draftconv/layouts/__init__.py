@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Collection
 
-from draftconv.errors import UsageError, did_you_mean
+from draftconv.errors import BadPlugin, UsageError, did_you_mean
 from draftconv.layouts.base import Layout
 from draftconv.plugins import outside
 
@@ -27,20 +28,34 @@ def layouts() -> dict[str, Layout]:
     """
     modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
     found: list[Layout] = [layout for module in modules for layout in getattr(module, "LAYOUTS", ())]
-    found += _of_engines()
+    found += _of_engines(tuple(name for layout in found for name in _names(layout)))
     found += outside("draftconv.layouts", Layout, {name: layout for layout in found for name in _names(layout)}, _names)
     return {layout.id: layout for layout in sorted(found, key=lambda layout: layout.order)}
 
 
-def _of_engines() -> list[Layout]:
+def _of_engines(taken: Collection[str]) -> list[Layout]:
     """What engines read, each by itself and in the one spelling that some of them share.
 
     The one step upwards in the house: an engine is written on top of this room, and brings its layout with it.
+
+    Raises:
+        BadPlugin: a layout of an engine has a name that is taken.
     """
     from draftconv.engines import ENGINES
     from draftconv.layouts.portable import portable_layout
 
-    found = [layout for engine in ENGINES.values() for layout in engine.layouts]
+    found: list[Layout] = []
+    names = {*taken, "portable"}
+    for engine in ENGINES.values():
+        for layout in engine.layouts:
+            if clash := names.intersection(_names(layout)):
+                raise BadPlugin(
+                    f"{engine.title} brings the layout {min(clash)}, and there is one of that name",
+                    why="a layout is chosen by its name",
+                    cure="mend or uninstall the package that brings this engine",
+                )
+            names.update(_names(layout))
+            found.append(layout)
     shared = [layout for engine in ENGINES.values() if engine.portable for layout in engine.layouts]
     return [*found, portable_layout(shared)] if shared else found
 

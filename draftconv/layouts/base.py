@@ -1,8 +1,8 @@
 """What a layout is: one producer's or engine's way to spell a drafter, as data.
 
-A layout module defines `LAYOUTS`, a tuple of `Layout`. Adding a layout is adding one such
-module to this package; nothing else names it. Most layouts are tables; a callable stands
-in a row only where a table cannot say it.
+A layout module defines `LAYOUTS`, a tuple of `Layout`. Adding a producer's layout is adding one such
+module to this package; nothing else names it. An engine's is a field of its `Engine`. Most layouts
+are tables; a callable stands in a row only where a table cannot say it.
 """
 
 from __future__ import annotations

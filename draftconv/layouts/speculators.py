@@ -90,7 +90,7 @@ LAYOUTS = (
             ),
         ),
         _IDS,
-        "vllm-project/speculators 0.9.0 (run)",
+        source="vllm-project/speculators 0.9.0 (run)",
         flatten=_flatten,
         ids_at="top",
         writer=Writer(

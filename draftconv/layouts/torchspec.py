@@ -13,8 +13,10 @@ from draftconv.layouts.limits import lacks
 
 _SOURCE = "lightseekorg/TorchSpec 2026-04-28, later states through 2026-08-16 (run)"
 _IDS = ProducerIds("torchspec", "after", True, "TorchSpec 2026-04…08: hook on the output of layer n")
-_SHIFTED = ProducerIds("torchspec-vllm", "before", True, "TorchSpec export for vLLM adds one for kimi_k2")
-_UNSHIFTED = ProducerIds("torchspec-vllm-unshifted", "after", True, "TorchSpec's vLLM export shifts kimi_k2 only")
+_SHIFTED = ProducerIds("torchspec-vllm", "before", True, source="TorchSpec export for vLLM adds one for kimi_k2")
+_UNSHIFTED = ProducerIds(
+    "torchspec-vllm-unshifted", "after", True, source="TorchSpec's vLLM export shifts kimi_k2 only"
+)
 _UNWRITTEN = ("norm_before_fc", "norm_before_residual", "mlp_bias", "rope_parameters", "rope_interleave")
 _VERSION = Clue(
     "TorchSpec's version mark in config.json or the safetensors metadata",

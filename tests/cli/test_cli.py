@@ -300,7 +300,7 @@ def test_refusals_name_what_why_and_cure(run: Run, tmp_path: Path) -> None:
     assert result.stderr == (
         "Error: SGLang cannot add the normed state as residual (norm_before_residual: true)\n"
         "       It does not read the flag and always adds the raw state\n"
-        "       Serve this drafter with vLLM\n"
+        "       Convert to vllm\n"
     )
 
 

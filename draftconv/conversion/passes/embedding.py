@@ -85,7 +85,7 @@ def _dropped(work: Work, context: Context) -> Work:
         raise Refused(
             "embed_tokens is not the target's, so it is not dropped",
             why=difference,
-            cure="use --embed keep (vLLM serves the drafter's own table), or --force",
+            cure="use --embed keep, for engines that serve the drafter's own table, or --force",
         )
     else:
         why = f"bit-equal to the table of {target.name}"

@@ -17,6 +17,7 @@ from draftconv.drafter.names import sort_names
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.tensors import expected
 from draftconv.drafter.vocabulary import VocabMap
+from draftconv.engines.problems import why
 from draftconv.errors import Refused, UsageError
 
 Repair = Callable[[Work, str | None], Work]
@@ -73,7 +74,9 @@ def _refuse(broken: list[Problem], source: str) -> None:
     first = broken[0]
     others = f" (and {len(broken) - 1} more: {', '.join(sorted({p.code for p in broken[1:]}))})" if broken[1:] else ""
     raise Refused(
-        f"{source}: {first.kind.title} [{first.code}]: {first.detail}{others}", why=first.kind.why, cure=first.kind.cure
+        f"{source}: {first.kind.title} [{first.code}]: {first.detail}{others}",
+        why=why(first.code),
+        cure=first.kind.cure,
     )
 
 

@@ -18,6 +18,7 @@ from draftconv.engines.sglang.live import LIVE
 from draftconv.engines.sglang.loading import read
 from draftconv.engines.sglang.matching import LISTS, METHODS
 from draftconv.engines.sglang.modules import NAMES
+from draftconv.engines.sglang.problems import PROBLEMS
 from draftconv.engines.sglang.serving import command
 from draftconv.engines.sglang.shapes import SHAPES
 
@@ -47,4 +48,5 @@ ENGINE = Engine(
     layouts=LAYOUTS,
     portable=True,
     live=LIVE,
+    problems=PROBLEMS,
 )

@@ -20,6 +20,7 @@ from draftconv.engines.trtllm.live import LIVE
 from draftconv.engines.trtllm.loading import read
 from draftconv.engines.trtllm.matching import LISTS, METHODS
 from draftconv.engines.trtllm.modules import NAMES
+from draftconv.engines.trtllm.problems import PROBLEMS
 from draftconv.engines.trtllm.serving import command
 from draftconv.engines.trtllm.shapes import SHAPES
 
@@ -50,4 +51,5 @@ ENGINE = Engine(
     layouts=LAYOUTS,
     portable=True,
     live=LIVE,
+    problems=PROBLEMS,
 )

@@ -18,6 +18,7 @@ from draftconv.engines.vllm.live import LIVE
 from draftconv.engines.vllm.loading import read
 from draftconv.engines.vllm.matching import LISTS, METHODS
 from draftconv.engines.vllm.modules import NAMES
+from draftconv.engines.vllm.problems import PROBLEMS
 from draftconv.engines.vllm.serving import command
 from draftconv.engines.vllm.shapes import SHAPES
 from draftconv.engines.vllm.tracing import TRACING
@@ -50,4 +51,5 @@ ENGINE = Engine(
     portable=True,
     live=LIVE,
     tracing=TRACING,
+    problems=PROBLEMS,
 )
