@@ -84,8 +84,6 @@ class Engine:
         """The layout to write for it."""
         return self.layouts[0].id if self.layouts else "portable"
 
-    problems: Mapping[str, str] = field(default_factory=dict)
-
     def check(
         self,
         view: View,

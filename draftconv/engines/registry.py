@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from draftconv.engines.engine import Engine
 
 
-class _Engines(Mapping[str, "Engine"]):
+class Engines(Mapping[str, "Engine"]):
     """Every engine, in the order in which they are listed.
 
     Raises:
@@ -27,7 +27,7 @@ class _Engines(Mapping[str, "Engine"]):
     """
 
     @cached_property
-    def _found(self) -> dict[str, Engine]:
+    def found(self) -> dict[str, Engine]:
         from draftconv.engines.engine import Engine
 
         packages = (info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.ispkg)
@@ -38,16 +38,16 @@ class _Engines(Mapping[str, "Engine"]):
         return found | {engine.name: engine for engine in sorted(brought, key=lambda engine: engine.order)}
 
     def __getitem__(self, name: str) -> Engine:
-        return self._found[name]
+        return self.found[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self.found)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self.found)
 
 
-ENGINES: Mapping[str, Engine] = _Engines()
+ENGINES = Engines()
 
 DEFAULT = "vllm"
 """The engine that is meant where none is named and one is needed: whose rules a replay follows."""

@@ -46,7 +46,8 @@ CONSTANTS = ("BLOCK", "COPY_CHUNK", "COPY_BUFFER", "ROWS")
 NO_BYTES = {
     "draftconv.report.resampling.BLOCK": "draws of a bootstrap",
     "draftconv.checkpoint.ranges.BLOCK": "pages of a server's file that are kept",
-    "draftconv.drafter.tensors.ROWS": "the rows of a table",
+    "draftconv.drafter.kinds.eagle3.ROWS": "the rows of a table",
+    "draftconv.drafter.kinds.eagle31.ROWS": "the same with those that it adds",
     "draftconv.replay.calibration.ROWS": "inputs of a layer that are sampled",
 }
 """Constants of such names that do not say how much of a tensor is held at a time."""

@@ -69,7 +69,7 @@ def test_portable_is_what_its_readers_agree_on(engines: pytest.MonkeyPatch) -> N
     before = writer_of("portable").config(Writing(LLAMA, None, None, {}, "bfloat16"))
     layouts.cache_clear()
     engine = replace(ENGINES["vllm"], name="toy", layouts=(toy,), portable=True)
-    engines.setitem(ENGINES, "toy", engine)
+    engines.setitem(ENGINES.found, "toy", engine)
     portable = writer_of("portable")
     assert portable.serves == ("vllm", "sglang", "trtllm", "toy")
     assert no_yarn in portable.refuses
@@ -81,7 +81,7 @@ def test_portable_is_what_its_readers_agree_on(engines: pytest.MonkeyPatch) -> N
     assert {key: value for key, value in section.items() if key != "use_aux_hidden_state"} | {"toy": 3} == other
 
     layouts.cache_clear()
-    engines.setitem(ENGINES, "toy", replace(engine, portable=False))
+    engines.setitem(ENGINES.found, "toy", replace(engine, portable=False))
     assert writer_of("portable").serves == ("vllm", "sglang", "trtllm")
     assert "toy" in writable()
 
@@ -89,6 +89,6 @@ def test_portable_is_what_its_readers_agree_on(engines: pytest.MonkeyPatch) -> N
 def test_an_engine_cannot_take_a_layouts_name(engines: pytest.MonkeyPatch) -> None:
     toy = brought("torchspec", writer_of("vllm"))
     layouts.cache_clear()
-    engines.setitem(ENGINES, "toy", replace(ENGINES["vllm"], name="toy", title="Toy", layouts=(toy,)))
+    engines.setitem(ENGINES.found, "toy", replace(ENGINES["vllm"], name="toy", title="Toy", layouts=(toy,)))
     with pytest.raises(BadPlugin, match="Toy brings the layout torchspec, and there is one of that name"):
         room.layouts()

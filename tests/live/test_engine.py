@@ -19,7 +19,7 @@ from draftconv.live.switches import arguments, refuse_switches, variables
 @pytest.fixture
 def mute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Live | None], None]:
     """Makes SGLang an engine of which less is known."""
-    return lambda live: monkeypatch.setitem(ENGINES, "sglang", replace(ENGINES["sglang"], live=live))
+    return lambda live: monkeypatch.setitem(ENGINES.found, "sglang", replace(ENGINES["sglang"], live=live))
 
 
 def bare() -> Live:
