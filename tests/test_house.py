@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,11 @@ import pytest
 
 import draftconv
 from draftconv import errors
+from draftconv.engines import ENGINES
+from draftconv.layouts import layouts
+from draftconv.live.profiles import profile_names
+from draftconv.quantization.formats import formats
+from draftconv.quantization.recipes import PER_MODULE
 
 ROOT = Path(draftconv.__file__).parent
 
@@ -92,6 +98,76 @@ def test_a_late_import_would_be_noticed() -> None:
         check=True,
     )
     assert done.stdout == "True\n"
+
+
+# ── engines ──────────────────────────────────────────────────────────────────────────
+
+TITLES = [re.escape(word) for engine in ENGINES.values() for word in (engine.name, engine.title)]
+ENGINE = re.compile(rf"(?<![a-z])({'|'.join(TITLES)}|tensorrt.llm)", re.IGNORECASE)
+
+OF_TRAINERS = [found for found in layouts().values() if not (found.writer and found.writer.serves)]
+MAY_BE_NAMED = {
+    *(word for found in OF_TRAINERS for word in (found.id, found.title, found.source)),
+    *(word for found in OF_TRAINERS for rule in found.id_rules for word in (rule.producer, rule.source)),
+    *(form.source for form in formats().values()),
+    PER_MODULE,
+    "vLLM, speculators",
+}
+"""Exports that trainers call after an engine, citations, and what stands in records that were written long ago."""
+
+
+def engines_named(source: str) -> list[str]:
+    """Engines that a module names outside of docstrings, comments and the names of hardware profiles."""
+    tree = ast.parse(source)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    profiles = re.compile("|".join(map(re.escape, profile_names())))
+    found: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in prose:
+                parts = [text]
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                parts = [name]
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                parts = [getattr(node, "module", "") or "", *(alias.name for alias in names)]
+            case _:
+                parts = []
+        found += [part for part in parts if part not in MAY_BE_NAMED and ENGINE.search(profiles.sub("", part))]
+    return found
+
+
+OUTSIDE = [(room, path) for room, path in modules() if room != "engines"]
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for _, path in OUTSIDE])
+def test_nothing_outside_the_engines_names_one(path: Path) -> None:
+    assert engines_named(path.read_text(encoding="utf-8")) == []
+
+
+def test_what_engines_share_names_none_but_the_default() -> None:
+    """And whose rule it is that boundaries at the top level stand for, which is in every record."""
+    beside = {path.stem: engines_named(path.read_text(encoding="utf-8")) for path in (ROOT / "engines").glob("*.py")}
+    assert {name: found for name, found in beside.items() if found} == {
+        "registry": ["vllm"],
+        "layout": ["vllm", "vLLM 0.33.0: ids are used as they are"],
+    }
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'engine = "vllm"',
+        'raise Refused("SGLang stops on it")',
+        "from draftconv.engines.trtllm import ENGINE",
+        "import vllm",
+        "def vllm_ids(): ...",
+        "found.sglang",
+        'match spec.name:\n    case "TensorRT-LLM": ...',
+    ],
+)
+def test_an_engine_by_name_would_be_noticed(source: str) -> None:
+    assert engines_named(source)
+    assert not engines_named('"""As vLLM does."""\nprofile = "b200-vllm"  # of SGLang')
 
 
 # ── texts ──────────────────────────────────────────────────────────────────────────
