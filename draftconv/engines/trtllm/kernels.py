@@ -35,7 +35,7 @@ GAPS: tuple[Gap, ...] = (
         inputs=(FP8_TOKEN,)),
     Gap("its AWQ kernels need a scale per 64 or 128 inputs", _TRT, grids=("int4",), pers=("channel",)),
     Gap("FP8 with a scale per row is documented for Hopper only, and the scales that compressed-tensors "
-        "writes have another shape there", "docs/source/features/quantization.md, 2026", grids=("fp8",),
+        "writes have another shape there", "docs/source/features/quantization.md at f53fb4c8", grids=("fp8",),
         pers=("channel",)),
     Gap("NVFP4 needs Blackwell", _TRT, chips=("sm90",), grids=("nvfp4",)),
     Gap("MXFP4 beside FP8 activations is read in ModelOpt's spelling only, which was never produced on a CPU",

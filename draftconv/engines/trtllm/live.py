@@ -9,7 +9,7 @@ from draftconv.engines.live import Generator, Line, Live, Round, Tool
 if TYPE_CHECKING:
     from draftconv.engines.client import Asking, Client
 
-LINES = (Line("runtime", r"Using LLM with (\w+) backend", "tensorrt_llm/llmapi/llm.py, main 2026 read"),)
+LINES = (Line("runtime", r"Using LLM with (\w+) backend", "tensorrt_llm/llmapi/llm.py at 4c05a748, read"),)
 """It tells no kernel at its usual level."""
 
 VARIABLES = {"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "TensorRT-LLM 1.3, _torch/speculative/interface.py"}
@@ -22,7 +22,7 @@ BENCH = Tool(
     "tensorrt_llm.serve.scripts.benchmark_serving",
     "tensorrt_llm",
     "tensorrt-llm",
-    "tensorrt_llm/serve/scripts/benchmark_serving.py, main 2026",
+    "tensorrt_llm/serve/scripts/benchmark_serving.py at f61d71d9, read",
 )
 
 
