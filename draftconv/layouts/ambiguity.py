@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.drafter import Detection, Reading
+from draftconv.drafter.evidence import Evidence
 from draftconv.drafter.facts import Taps
 from draftconv.layouts import MARK, layouts
-from draftconv.layouts.base import Evidence, Hints, Layout
+from draftconv.layouts.base import Hints, Layout
 from draftconv.layouts.taps import DEFAULT_COUNT
 
 Read = Callable[[tuple[str, str], Layout, Hints], Reading]

@@ -11,11 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from draftconv.checkpoint import Checkpoint
 from draftconv.drafter.boundaries import Convention, Numbering
-from draftconv.drafter.config import Config
+from draftconv.drafter.evidence import Evidence
 from draftconv.drafter.facts import Facts
-from draftconv.drafter.names import Names
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target
 
@@ -42,37 +40,6 @@ class Notes:
     def problem(self, code: str, detail: str) -> None:
         """Report a problem by its code in `problems.KINDS`."""
         self.problems.append(Problem(code, detail))
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What detection looks at."""
-
-    checkpoint: Checkpoint
-    names: Names
-
-    @property
-    def config(self) -> Config:
-        """config.json as it stands in the file."""
-        return Config(self.checkpoint.config)
-
-    @property
-    def eagle(self) -> Config:
-        """Its eagle_config; empty when absent."""
-        return self.config.section("eagle_config")
-
-    @property
-    def architecture(self) -> str:
-        """architectures[0], or "" when absent."""
-        return next(iter(self.config.texts("architectures")), "")
-
-    def has(self, canonical: str) -> bool:
-        """True when the file holds this tensor under any spelling."""
-        return canonical in self.names.canonical
-
-    def prefix(self, start: str) -> bool:
-        """True when some tensor name in the file, as it stands there, starts so."""
-        return any(name.startswith(start) for name in self.names.canonical.values())
 
 
 @dataclass(frozen=True, slots=True)

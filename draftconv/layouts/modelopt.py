@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 
+from draftconv.drafter.evidence import Evidence
 from draftconv.drafter.facts import Mla
 from draftconv.layouts import MARK
-from draftconv.layouts.base import Clue, Evidence, Layout, ProducerIds, Refusal, Spelling, Writer, Writing
+from draftconv.layouts.base import Clue, Layout, ProducerIds, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0, MIDLAYER, NO_EMBEDDING, NO_T2D, eagle_key
 from draftconv.layouts.emit import SWITCHES, after_ids, double_norm_mark, explicit_config, without
 from draftconv.layouts.limits import lacks

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from draftconv.checkpoint import FLOATS, QUANT_FILE, TensorRef
 from draftconv.drafter.config import Config
+from draftconv.drafter.evidence import Evidence
 from draftconv.drafter.facts import UNDECLARED
-from draftconv.layouts.base import Evidence
 
 
 def quantization_name(

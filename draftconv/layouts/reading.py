@@ -15,6 +15,7 @@ from draftconv.checkpoint import FLOATS, Checkpoint, TensorRef, show
 from draftconv.drafter.boundaries import IDS
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import FULL_MASK, IDENTITY_MAP, ZERO_BIAS, Detection, Drafter, Reading
+from draftconv.drafter.evidence import Evidence
 from draftconv.drafter.facts import DEFAULT_EPS, Facts, Feedback, Fusion, Gqa, Mla, VocabOrder
 from draftconv.drafter.names import Names, sort_names
 from draftconv.drafter.problems import Problem
@@ -22,7 +23,7 @@ from draftconv.drafter.rope import read_rope
 from draftconv.drafter.vocabulary import MapReading, read_maps
 from draftconv.errors import BadCheckpoint
 from draftconv.layouts.ambiguity import readings
-from draftconv.layouts.base import Evidence, Hints, Layout, Notes
+from draftconv.layouts.base import Hints, Layout, Notes
 from draftconv.layouts.detect import detect
 from draftconv.layouts.packed import quantization_name
 from draftconv.layouts.taps import DEFAULT_COUNT, TapReader

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from draftconv.drafter.boundaries import IDS, Convention, default_triple, family_convention, from_ids
 from draftconv.drafter.config import Config
+from draftconv.drafter.evidence import Evidence
 from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import FAMILIES, Family
 from draftconv.layouts import MARK, layouts
-from draftconv.layouts.base import Evidence, Hints, Layout, Notes
+from draftconv.layouts.base import Hints, Layout, Notes
 
 DEFAULT_COUNT = 3
 

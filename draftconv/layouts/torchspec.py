@@ -6,7 +6,8 @@ other model_type the ids stay in the native numbering (tools/convert_to_hf, 2026
 
 from __future__ import annotations
 
-from draftconv.layouts.base import Clue, Evidence, IdChoice, Layout, ProducerIds, Spelling, Writer, Writing
+from draftconv.drafter.evidence import Evidence
+from draftconv.layouts.base import Clue, IdChoice, Layout, ProducerIds, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0, MIDLAYER
 from draftconv.layouts.emit import SWITCHES, after_ids, double_norm_mark, explicit_config, without
 from draftconv.layouts.limits import lacks

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from draftconv.drafter import kinds
+from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.kinds import KINDS, DrafterKind, eagle3, eagle31, kind_of
+from draftconv.drafter.kinds.kind import Mark
 from draftconv.drafter.rows import Row
 from draftconv.drafter.tensors import expected
 from draftconv.drafter.words import facts_json
 from draftconv.engines import ENGINES, parse_engine
+from draftconv.errors import NotADrafter
+from draftconv.layouts.reading import read_drafter
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import forward_of
+from tests import tiny
 from tests.engines.views import LLAMA, LLAMA_TARGET, MLA, written
 
 
@@ -23,18 +30,28 @@ class Wide(DrafterModel):
     """The forward pass of a kind that is none: a drafter with a gate."""
 
 
+SIZES = (LLAMA.intermediate, tiny.BASE.intermediate)
 GATED = DrafterKind(
     "gated",
     "a drafter with a gate",
-    lambda facts: facts.intermediate == LLAMA.intermediate,
+    (Mark(lambda evidence: evidence.has("gate.weight"), "it has no gate", "the gate weighs what fc adds"),),
+    lambda facts: facts.intermediate in SIZES,
     (*eagle3.ROWS, Row("gate.weight", ("H", "H"), "fc", "none")),
     f"{__name__}:Wide",
 )
 
 
+@contextmanager
+def known(kind: DrafterKind) -> Iterator[None]:
+    KINDS.insert(0, kind)
+    yield
+    KINDS.remove(kind)
+
+
 @pytest.fixture
-def gated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "KINDS", [GATED, *KINDS])
+def gated() -> Iterator[None]:
+    with known(GATED):
+        yield
 
 
 @pytest.mark.parametrize(
@@ -69,14 +86,29 @@ def test_what_another_kind_has() -> None:
         assert isinstance(forward_of(LLAMA)(LLAMA), Wide)
 
 
+def test_a_file_is_refused_unless_it_has_the_marks_of_some_kind(tmp_path: Path) -> None:
+    source = tiny.spell("llama", "speculators")
+    gate = source.tensors.pop("fc.weight")
+    source.write(tmp_path / "a")
+    with pytest.raises(NotADrafter) as caught:
+        read_drafter(open_checkpoint(tmp_path / "a"))
+    assert caught.value.what == "this is no EAGLE-3 drafter: it has no fc"
+    assert caught.value.cure == "draftconv converts EAGLE-3 and EAGLE-3.1 drafters"
+    with known(GATED), pytest.raises(NotADrafter) as caught:
+        read_drafter(open_checkpoint(tmp_path / "a"))
+    assert caught.value.cure == "draftconv converts EAGLE-3, EAGLE-3.1 and a drafter with a gate drafters"
+    source.tensors["gate.weight"] = gate
+    source.write(tmp_path / "b")
+    with known(GATED):
+        assert read_drafter(open_checkpoint(tmp_path / "b")).kind is GATED
+
+
 @pytest.mark.parametrize("name", ENGINES)
-def test_an_engine_that_never_spoke_of_a_kind_does_not_say_that_it_loads(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_never_spoke_of_a_kind_does_not_say_that_it_loads(name: str) -> None:
     view, spec = written(LLAMA, name, LLAMA_TARGET), parse_engine(name)
     assert ENGINES[name].check(view, LLAMA, LLAMA_TARGET, spec).status == "loads"
-    monkeypatch.setattr(kinds, "KINDS", [replace(GATED, rows=eagle3.ROWS), *KINDS])
-    verdict = ENGINES[name].check(view, LLAMA, LLAMA_TARGET, spec)
+    with known(replace(GATED, rows=eagle3.ROWS)):
+        verdict = ENGINES[name].check(view, LLAMA, LLAMA_TARGET, spec)
     assert verdict.status == "undecided"
     assert verdict.reason is not None
     assert (verdict.reason.rule.code, verdict.reason.detail) == (f"{name}-kind", "of the kind a drafter with a gate")

@@ -8,7 +8,8 @@ layers have one, canonically `input_layernorm` (vLLM and speculators spell it so
 
 from __future__ import annotations
 
-from draftconv.drafter.kinds.kind import DrafterKind
+from draftconv.drafter.evidence import Evidence
+from draftconv.drafter.kinds.kind import DrafterKind, Mark
 from draftconv.drafter.rows import Row, gqa, mla
 
 _PLAIN_Q = mla(lambda m: m.q_lora is None)
@@ -54,4 +55,12 @@ ROWS: tuple[Row, ...] = (
     Row("t2d", ("V",), "map", "none", lambda f: f.reduced_vocab),
 )  # fmt: skip
 
-KIND = DrafterKind("3", "EAGLE-3", lambda _: True, ROWS, "draftconv.reference.drafter:DrafterModel")
+
+def has_fc(evidence: Evidence) -> bool:
+    """True when fc is stored, plain or quantized."""
+    return evidence.named(r"^fc\.(?!bias$)")
+
+
+MARKS = (Mark(has_fc, "it has no fc", "fc fuses the target's hidden states; all EAGLE-3 have it"),)
+
+KIND = DrafterKind("3", "EAGLE-3", MARKS, lambda _: True, ROWS, "draftconv.reference.drafter:DrafterModel")
