@@ -34,12 +34,12 @@ from draftconv.report.arms import Names, content
 from draftconv.report.verdict import EXACT, Gate, Outcome
 from draftconv.traces.trace import open_trace
 from tests import tiny
+from tests.layouts.spelled import ENGINE_LAYOUTS
 from tests.reference.test_fixtures import DATA, DRAFTERS
 from tests.traces.recorded import Recorded
 
 DRAFTERS_AT = DATA / "drafters"
 LLAMA, LLAMA31, MLA = (DRAFTERS_AT / name for name in ("llama-eagle3", "llama-eagle3.1", "mla-eagle3"))
-READERS = ("vllm", "sglang", "trtllm", "portable")
 DOWN, UP = "layers.0.mlp.down_proj.weight", "layers.0.mlp.up_proj.weight"
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -93,12 +93,13 @@ def test_it_is_the_function_of_its_command() -> None:
 @DRAFTERS
 def test_a_converted_drafter_is_the_same_to_every_count(name: str, recorded: Recorded, tmp_path: Path) -> None:
     target = name.partition("-")[0]
-    options = [ConvertOptions(to=to, target=str(DATA / "targets" / target)) for to in READERS]
+    options = [ConvertOptions(to=to, target=str(DATA / "targets" / target)) for to in ENGINE_LAYOUTS]
     for option in options:
         convert(DRAFTERS_AT / name, tmp_path / option.to, option)
-    report = parity(DRAFTERS_AT / name, [tmp_path / to for to in READERS], trace=recorded(target))
-    assert [arm.name for arm in report.arms] == [name, f"{name} again", *READERS]
-    assert [arm.layout for arm in report.arms[2:]] == [read(tmp_path / to, target).detection.layout for to in READERS]
+    report = parity(DRAFTERS_AT / name, [tmp_path / to for to in ENGINE_LAYOUTS], trace=recorded(target))
+    assert [arm.name for arm in report.arms] == [name, f"{name} again", *ENGINE_LAYOUTS]
+    layouts = [read(tmp_path / to, target).detection.layout for to in ENGINE_LAYOUTS]
+    assert [arm.layout for arm in report.arms[2:]] == layouts
     assert len({arm.content for arm in report.arms}) == 1
     for comparison in report.comparisons:
         assert comparison.verdict.gate == EXACT

@@ -185,7 +185,7 @@ class TestStart:
         with pytest.raises(UsageError, match="at least 1"):
             Start("out", LLAMA, LLAMA_TARGET, **counts)
 
-    @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+    @pytest.mark.parametrize("engine", ENGINES)
     def test_the_shell_line_reads_back_as_the_arguments(self, engine: str) -> None:
         found = command(engine, directory="it's; rm -rf $HOME")
         assert tuple(shlex.split(found.shell())) == found.argv

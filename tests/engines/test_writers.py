@@ -24,8 +24,8 @@ from tests.engines.views import (
     writer_of,
     written,
 )
+from tests.layouts.spelled import ENGINE_LAYOUTS
 
-LAYOUTS = ("vllm", "sglang", "trtllm", "portable")
 UNSPELLED = {
     ("llama, two states", "none"): UsageError,  # SGLang numbers (3, 6) differently per family
     ("llama, last boundary", "own"): Refused,  # SGLang captures boundary L for gpt-oss only
@@ -34,7 +34,7 @@ UNSPELLED = {
 
 @pytest.mark.parametrize("target", ["own", "none"])
 @pytest.mark.parametrize("name", FACTS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ENGINE_LAYOUTS)
 def test_a_written_drafter_loads_as_trained(layout: str, name: str, target: str) -> None:
     facts = FACTS[name]
     if refused(facts, layout):
@@ -53,9 +53,9 @@ def test_a_written_drafter_loads_as_trained(layout: str, name: str, target: str)
 
 def test_each_layout_writes_most_of_them() -> None:
     """A table of refusals that grew too long would make the test above pass by doing nothing."""
-    count = {layout: sum(not refused(facts, layout) for facts in FACTS.values()) for layout in LAYOUTS}
+    count = {layout: sum(not refused(facts, layout) for facts in FACTS.values()) for layout in ENGINE_LAYOUTS}
     least = {"vllm": 28, "sglang": 25, "trtllm": 26, "portable": 18}
-    assert all(count[layout] >= least[layout] for layout in LAYOUTS), count
+    assert all(count[layout] >= least[layout] for layout in ENGINE_LAYOUTS), count
 
 
 ELSEWHERE = {
@@ -97,15 +97,15 @@ def test_layer_ids_come_back_from_every_family(target: Target, boundaries: tuple
     assert family_captures(ids, target.family, target.layers) == boundaries
 
 
-def test_portable_ids_serve_three_engines_on_a_kimi_target() -> None:
+def test_portable_ids_serve_their_engines_on_a_kimi_target() -> None:
     facts = FACTS["mla, layers given"]
     view = written(facts, "portable", KIMI_TARGET)
-    for engine in ("vllm", "sglang", "trtllm"):
+    for engine in writer_of("portable").serves:
         assert judged(engine, view, facts, KIMI_TARGET).status == "loads"
 
 
 def test_default_layers_are_left_to_the_reader() -> None:
-    for layout in LAYOUTS:
+    for layout in ENGINE_LAYOUTS:
         config = written(MLA, layout, KIMI_TARGET).config
         assert MLA.boundaries is Taps.DEFAULT
         assert IDS not in config

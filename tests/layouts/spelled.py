@@ -22,7 +22,7 @@ WRITABLE = tuple(writable())
 
 KEY = "eagle_aux_hidden_state_layer_ids"
 FLAGS = ("fc_norm", "norm_before_fc", "norm_output", "norm_before_residual")
-ENGINE_LAYOUTS = ("vllm", "sglang", "trtllm", "portable")
+ENGINE_LAYOUTS = tuple(name for name, found in writable().items() if found.writer and found.writer.serves)
 IDS = {
     "torchspec": "torchspec-native",
     "specforge": "specforge-hf",

@@ -12,6 +12,7 @@ from draftconv.drafter.drafter import Detection
 from draftconv.errors import BadCheckpoint, NotADrafter, UsageError
 from draftconv.layouts import MARK, layouts
 from tests import tiny
+from tests.layouts.spelled import ENGINE_LAYOUTS
 from tests.opening import read
 from tests.tiny import Tensor, floats, spell
 
@@ -39,8 +40,7 @@ EXPECTED = {
 def test_every_producer_is_expected() -> None:
     assert set(EXPECTED) == set(tiny.FIRST)
     raw = {"torchspec-raw", "modelopt-raw", "generic"}
-    engines = {"vllm", "sglang", "trtllm", "portable"}
-    assert set(layouts()) == set(EXPECTED) | raw | engines
+    assert set(layouts()) == set(EXPECTED) | raw | set(ENGINE_LAYOUTS)
 
 
 @pytest.mark.parametrize("layout", EXPECTED)
