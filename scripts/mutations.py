@@ -1163,7 +1163,7 @@ CLI = (
         "a report tells where it was made", ("test_parity.py",)),
     Mutation(
         "cli/output.py",
-        "safe(shlex.join(argv))", 'safe(" ".join(argv))',
+        "safe(shlex.join(argv))", "safe(' '.join(argv))",
         "the next command is not quoted for a shell", ("test_cli.py", "test_program.py")),
     Mutation(
         "cli/output.py",
@@ -1192,11 +1192,11 @@ BESIDE = (
     Mutation(
         "errors.py",
         "    exit_code = 4\n", "    exit_code = 2\n",
-        "a void measurement ends as bad input", ("cli", "report", "traces/test_writer.py")),
+        "a void measurement ends as bad input", ("test_errors.py",)),
     Mutation(
         "errors.py",
         "    exit_code = 3\n", "    exit_code = 2\n",
-        "a run that waits for a person ends as bad input", ("cli",)),
+        "a run that waits for a person ends as bad input", ("test_errors.py",)),
 )  # fmt: skip
 
 MUTATIONS = (

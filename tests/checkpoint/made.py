@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -34,6 +38,15 @@ class MemoryFile:
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
         buffer[:] = self.read(offset, buffer.nbytes)
+
+
+@contextmanager
+def synced() -> Iterator[set[int]]:
+    """Inodes of the files and directories that are made durable while this is open; renaming keeps them."""
+    found: set[int] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: found.add(os.fstat(descriptor).st_ino))
+        yield found
 
 
 def tensors(seed: int = 0) -> dict[str, torch.Tensor]:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from draftconv.checkpoint import open_checkpoint
+from draftconv.checkpoint import TensorRef, open_checkpoint
 from draftconv.checkpoint.checkpoint import hub_name, local_path
 from draftconv.checkpoint.files import LocalFile
-from draftconv.checkpoint.hashing import sha256
+from draftconv.checkpoint.hashing import BLOCK, sha256, tensor_hash
 from draftconv.errors import BadCheckpoint, NeedsExport, UsageError
-from tests.checkpoint.made import directory, tensor_bytes, tensors
+from tests.checkpoint.made import MemoryFile, directory, tensor_bytes, tensors
 
 
 def refuses(spec: Path | str, fault: str) -> BadCheckpoint:
@@ -306,6 +306,13 @@ def test_sha256(tmp_path: Path) -> None:
     assert seen == [4 * 1024 * 1024, 6_000_000]
     (tmp_path / "y").touch()
     assert sha256(LocalFile(tmp_path / "y")) == hashlib.sha256().hexdigest()
+
+
+def test_the_hash_of_a_tensor_is_that_of_all_its_blocks_and_of_nothing_else() -> None:
+    data = b"head" + bytes(range(256)) * (2 * BLOCK // 256 + 1) + b"tail"
+    ref = TensorRef("a", "U8", (len(data) // 256, 256), MemoryFile(data), 4, len(data) - 8)
+    assert ref.nbytes > 2 * BLOCK
+    assert tensor_hash(ref) == hashlib.sha256(data[4:-4]).hexdigest()
 
 
 @pytest.mark.parametrize("spec", ["owner/name", "owner/name@main", "owner/name@0a1b2c3", "hf://owner/name@refs/pr/1"])

@@ -17,7 +17,7 @@ from draftconv.checkpoint import Cast, Computed, Copy, Literal, Plan, PlannedTen
 from draftconv.checkpoint import execute as execute_module
 from draftconv.checkpoint.execute import execute, segments
 from draftconv.errors import BadCheckpoint, Refused, UsageError, WriteError
-from tests.checkpoint.made import ANYTHING, Halves, MemoryFile, directory, tensor_bytes, tensors
+from tests.checkpoint.made import ANYTHING, Halves, MemoryFile, directory, synced, tensor_bytes, tensors
 
 
 def copies(refs: dict[str, TensorRef]) -> tuple[PlannedTensor, ...]:
@@ -36,6 +36,14 @@ def refs(source: Path) -> dict[str, TensorRef]:
 
 def contents(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def test_every_file_is_made_durable(tmp_path: Path, refs: dict[str, TensorRef]) -> None:
+    with synced() as found:
+        execute(Plan(copies(refs), files={"config.json": {}}), tmp_path / "out")
+    written = {path.name: path.stat().st_ino for path in (tmp_path / "out").iterdir()}
+    assert {"config.json", "model.safetensors"} <= written.keys()
+    assert set(written.values()) <= found
 
 
 def test_a_plain_copy_is_the_same_file(source: Path, refs: dict[str, TensorRef], tmp_path: Path) -> None:

@@ -129,8 +129,9 @@ def test_encode_matches_the_library() -> None:
 
 
 def test_encode_is_aligned_and_sorted() -> None:
+    for length in range(1, 9):
+        assert len(encode_header([Entry("a" * length, "U8", (1,), 0, 1)], {})) % 8 == 0
     raw = encode_header([Entry("ä", "U8", (1,), 0, 1)], {"b": "2", "a": "1"})
-    assert len(raw) % 8 == 0
     assert struct.unpack("<Q", raw[:8]) == (len(raw) - 8,)
     assert raw[8:].startswith('{"__metadata__":{"a":"1","b":"2"},"ä":{"dtype":"U8"'.encode())
 

@@ -11,7 +11,7 @@ from safetensors.torch import save
 from draftconv.checkpoint import hub as hub_module
 from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.hub import fetch_model, push
-from draftconv.checkpoint.ranges import MAX_SKIP, origin
+from draftconv.checkpoint.ranges import BLOCK, MAX_SKIP, HubFile, origin
 from draftconv.errors import BadCheckpoint, WriteError
 from tests.checkpoint.made import directory, tensor_bytes, tensors
 from tests.checkpoint.stub_hub import REPO, SHA, Hub, serving
@@ -70,6 +70,27 @@ def test_headers_are_read_by_ranges(hub: Hub, spec: str) -> None:
     assert opened.tensors["small"].read() == tensor_bytes(torch.ones(1))
     revisions = [path for _, path, _, _ in hub.log if "/revision/" in path]
     assert bool(revisions) is spec.endswith("@v1")
+
+
+def test_no_byte_is_asked_for_twice_or_beyond_the_end(hub: Hub) -> None:
+    hub.files["model.safetensors"] = large_file()
+    size = len(hub.files["model.safetensors"])
+    ref = open_checkpoint(SPEC).tensors["big"]
+    del hub.log[:]
+    ref.file.read(ref.offset, 100_000)  # more than a block, and less
+    ref.file.read(size - 4, 4)
+    asked = [wanted for _, path, _, wanted in hub.log if path.endswith("model.safetensors")]
+    last = size // BLOCK * BLOCK
+    assert asked == [f"bytes={ref.offset}-{ref.offset + 99_999}", f"bytes={last}-{size - 1}"]
+
+
+def test_a_redirection_leaves_no_encryption(hub: Hub) -> None:
+    file = HubFile("x", "https://hub.example/x", 1, "https://hub.example", TOKEN)
+    for location, leads in (("https://cdn.example/x", "https://cdn.example/x"), ("/y", "https://hub.example/y")):
+        assert file._redirected("https://hub.example/x", {"location": location}) == leads
+    with pytest.raises(BadCheckpoint, match="redirected from https to http"):
+        file._redirected("https://hub.example/x", {"location": "http://cdn.example/x"})
+    assert hub.log == []
 
 
 def test_large_reads_and_torch_archives(hub: Hub, tmp_path: Path) -> None:

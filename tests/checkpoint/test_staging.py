@@ -10,6 +10,7 @@ import pytest
 from draftconv.checkpoint import staging as staging_module
 from draftconv.checkpoint.staging import Mark, Written, refuse_occupied, refuse_same, staging
 from draftconv.errors import UsageError, WriteError
+from tests.checkpoint.made import synced
 
 
 def names(path: Path) -> list[str]:
@@ -41,6 +42,12 @@ def test_appears_at_the_end(tmp_path: Path) -> None:
         assert names(tmp_path) == [".out.draftconv"]
     assert names(tmp_path) == ["out"]
     assert names(tmp_path / "out") == ["a"]
+
+
+def test_the_output_and_its_name_are_made_durable(tmp_path: Path) -> None:
+    with synced() as found, staging(tmp_path / "out"):
+        pass
+    assert {path.stat().st_ino for path in (tmp_path / "out", tmp_path)} <= found
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])

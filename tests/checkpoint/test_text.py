@@ -1,12 +1,16 @@
 import pytest
 
-from draftconv.checkpoint.text import code, is_plain_name, parse_object, plain, show, show_some
+from draftconv.checkpoint.text import code, is_plain_name, parse_object, plain, safe, show, show_some
 from draftconv.errors import BadCheckpoint
 
 
 def test_show_cuts_long_names() -> None:
     assert show("a" * 120) == "a" * 120
     assert show("a" * 121) == "a" * 120 + "… (121 characters)"
+
+
+def test_what_could_drive_a_terminal_is_escaped() -> None:
+    assert safe("drä fter\x1b[2J\n\u202e") == "drä fter\\x1b[2J\\n\\u202e"
 
 
 def test_text_in_markdown_keeps_its_backticks_and_a_code_span_loses_them() -> None:

@@ -193,6 +193,7 @@ def test_storages_must_hold_what_they_claim() -> None:
     assert read_torch(MemoryFile(good))["a"].read() == struct.pack("<4f", 1, 2, 3, 4)
     refuses(archive(rebuilt(), {"data/0": b"123"}), "claims 4 elements of F32, the archive holds 3 bytes")
     refuses(archive(rebuilt(count=2**61), {"data/0": bytes(16)}), "claims 2305843009213693952 elements")
+    refuses(archive(rebuilt(count=-1), {"data/0": b""}), "describes a storage in a way that torch.save does not")
     refuses(archive(rebuilt(offset=1), {"data/0": bytes(16)}), "tensor a leaves its storage")
     refuses(archive(rebuilt(shape=(5,)), {"data/0": bytes(16)}), "tensor a leaves its storage")
     refuses(archive(rebuilt(shape=(2**62, 4)), {"data/0": bytes(16)}), "absurd shape")

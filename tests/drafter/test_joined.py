@@ -61,6 +61,8 @@ def test_every_value_is_told(tmp_path: Path) -> None:
          f"pre_quant_scale of {GATE}, {UP} beside 16-bit activations"),
         ({f"{GATE}.pre_quant_scale": [1, 2], f"{UP}.pre_quant_scale": [2, 1], f"{GATE}.input_scale": 0.5},
          f"pre_quant_scale is another one in each of {GATE}, {UP}"),
+        ({f"{GATE}.pre_quant_scale": [1, 2], f"{UP}.pre_quant_scale": [1, 3], f"{GATE}.input_scale": 0.5},
+         f"pre_quant_scale is another one in each of {GATE}, {UP}"),
     ],
 )  # fmt: skip
 def test_smoothing_is_lost_in_two_ways(beside: dict[str, Any], says: str, tmp_path: Path) -> None:

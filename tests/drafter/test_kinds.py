@@ -11,9 +11,12 @@ import pytest
 import torch
 
 from draftconv.checkpoint import open_checkpoint
+from draftconv.drafter.evidence import Evidence
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.kinds import KINDS, DrafterKind, eagle3, eagle31, kind_of
 from draftconv.drafter.kinds.kind import Mark
+from draftconv.drafter.kinds.strangers import STRANGERS
+from draftconv.drafter.names import sort_names
 from draftconv.drafter.rows import Row
 from draftconv.drafter.tensors import expected
 from draftconv.drafter.words import facts_json
@@ -101,6 +104,20 @@ def test_a_file_is_refused_unless_it_has_the_marks_of_some_kind(tmp_path: Path) 
     source.write(tmp_path / "b")
     with known(GATED):
         assert read_drafter(open_checkpoint(tmp_path / "b")).kind is GATED
+
+
+def test_an_eagle_1_drafter_is_a_stranger(tmp_path: Path) -> None:
+    """fc joins one state with the embedding, nothing norms the state, and attention reads one width."""
+    spelled = tiny.spell("llama", "speculators")
+    hidden = spelled.tensors["norm.weight"].shape[0]
+    del spelled.tensors["layers.0.hidden_norm.weight"]
+    spelled.tensors["fc.weight"] = tiny.floats("fc.weight", (hidden, 2 * hidden), "BF16")
+    query = "layers.0.self_attn.q_proj.weight"
+    for width, known_as in ((hidden, ["an EAGLE-1/2 drafter (fc is [H, 2H], no hidden_norm)"]), (2 * hidden, [])):
+        spelled.tensors[query] = tiny.floats(query, (spelled.tensors[query].shape[0], width), "BF16")
+        checkpoint = open_checkpoint(spelled.write(tmp_path / str(width)))
+        evidence = Evidence(checkpoint, sort_names(checkpoint.tensors))
+        assert [stranger.what for stranger in STRANGERS if stranger.holds(evidence)] == known_as
 
 
 @pytest.mark.parametrize("name", ENGINES)

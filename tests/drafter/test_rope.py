@@ -69,6 +69,11 @@ def test_contradictions(config: dict[str, Any], words: list[str]) -> None:
     assert all(word in contradictions[0] for word in words)
 
 
+def test_rope_parameters_win_as_they_do_in_transformers() -> None:
+    assert rope(rope_theta=1e4, rope_parameters={"rope_theta": 5e4})[0].theta == 5e4
+    assert rope(rope_theta=1e4, rope_scaling={"rope_theta": 5e4})[0].theta == 1e4
+
+
 def test_transformers_own_alias_is_no_contradiction() -> None:
     section = {"type": "mrope", "rope_type": "default", "mrope_section": [24, 20, 20]}
     found, _, contradictions = rope(rope_scaling=section)
@@ -110,6 +115,9 @@ def test_spelled_and_read_again(wanted: Rope, both: bool) -> None:
     spelled = spell_rope(wanted, both=both)
     assert "attention_factor" not in str(spelled)
     assert ("rope_parameters" in spelled) == both
+    if both:  # each of the two is read alone by somebody
+        for alone in (("rope_parameters",), ("rope_theta", "rope_scaling")):
+            assert rope(**{key: spelled[key] for key in alone})[0] == wanted
     found, _, contradictions = rope(**spelled)
     assert (found, contradictions) == (wanted, ())
 
