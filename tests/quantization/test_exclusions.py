@@ -8,7 +8,7 @@ import pytest
 
 from draftconv.drafter.facts import Facts, Gqa
 from draftconv.errors import Refused, UsageError
-from draftconv.quantization.exclusions import chosen, fused_with, select
+from draftconv.quantization.exclusions import chosen, fused_with, refuse_heads, select
 from draftconv.quantization.recipes import Recipe, find_recipe
 from draftconv.quantization.scheme import Scheme, WeightScheme
 from tests.reference.variants import LLAMA, MLA, MLA_SHAPE
@@ -53,6 +53,13 @@ def test_mla() -> None:
         "q_b_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]  # fmt: skip
     plain = replace(MLA, attention=replace(MLA_SHAPE, q_lora=None))
     assert short(select(recipe(*KEEP, "kv_b", "a_projections"), plain).quantized)[:2] == ["q_proj", "o_proj"]
+
+
+def test_a_quantized_head_is_not_written() -> None:
+    refuse_heads(recipe(*KEEP), select(recipe(*KEEP), LLAMA))
+    whole = recipe("embed", "fc", "norms")
+    with pytest.raises(Refused, match=r"recipe mine would quantize lm_head\.weight"):
+        refuse_heads(whole, select(whole, LLAMA))
 
 
 def test_what_a_drafter_borrows_is_not_its_own() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from draftconv.errors import BadCheckpoint, UsageError
 from draftconv.quantization import grids, scales
 from draftconv.quantization.codes import decode
-from draftconv.quantization.grids import Quantized, dequantize, peak, quantize, round_trip
+from draftconv.quantization.grids import Quantized, dequantize, input_scale, peak, quantize, round_trip
 from draftconv.quantization.nibbles import pack, unpack
 from draftconv.quantization.scheme import GRIDS, RULES, GridName, InputScheme, WeightScheme
 from tests.quantization import plain
@@ -332,6 +332,16 @@ def test_values_that_are_not_finite_are_refused(scheme: WeightScheme, value: flo
     with pytest.raises(BadCheckpoint, match=r"^q_proj holds NaN or infinite") as caught:
         quantize(weight, scheme, whole=torch.tensor(1.0), name="q_proj")
     assert caught.value.cure
+
+
+@pytest.mark.parametrize(("grid", "largest"), [("fp8", 448), ("nvfp4", 448 * 6)])
+def test_the_largest_activation_is_the_largest_of_the_grid(grid: GridName, largest: int) -> None:
+    """NVFP4's scale is one of scales, which reach 448 themselves."""
+    static = InputScheme(grid, "tensor", False)
+    assert input_scale(torch.tensor(float(largest)), static) == 1
+    assert input_scale(torch.tensor(largest / 4).bfloat16(), static) == 0.25
+    with pytest.raises(UsageError, match="have no stored scale"):
+        input_scale(torch.tensor(1.0), InputScheme("fp8", "token", True))
 
 
 def test_a_group_that_does_not_fit_is_refused() -> None:

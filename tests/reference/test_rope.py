@@ -2,6 +2,7 @@
 
 import math
 from types import MappingProxyType
+from typing import Literal
 
 import pytest
 import torch
@@ -43,6 +44,22 @@ def test_default_frequencies() -> None:
     found = inverse_frequencies(scaled("default", theta=100.0), 4)
     assert found.dtype == torch.float64
     assert found.tolist() == pytest.approx([1.0, 0.1])
+
+
+def test_linear_rope_slows_every_pair() -> None:
+    found = inverse_frequencies(scaled("linear", theta=100.0, factor=4.0), 4)
+    assert found.tolist() == pytest.approx([0.25, 0.025])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "turned"), [("halves", [-3.0, -4.0, 1.0, 2.0]), ("interleaved", [-2.0, 1.0, -4.0, 3.0])]
+)
+def test_a_quarter_turn(pairs: Literal["halves", "interleaved"], turned: list[float]) -> None:
+    """Of (a, b) it is (-b, a), whichever elements are a pair."""
+    quarter = torch.tensor([math.pi / 2] * 2, dtype=torch.float64)
+    x_BTND = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 1, 4)
+    found = rotate(x_BTND, torch.tensor([1]), quarter, pairs=pairs, multiplier=1.0)
+    assert found.flatten().tolist() == pytest.approx(turned)
 
 
 def test_yarn_keeps_fast_pairs_and_slows_the_others() -> None:
