@@ -295,7 +295,7 @@ LAYOUTS = (
     Mutation(
         "layouts/speculators.py",
         't2d=True, order="ascending", o_bias', 't2d=True, order="any", o_bias',
-        "speculators gets a vocabulary out of order", ("test_writing.py", "test_ids.py")),
+        "speculators gets a vocabulary out of order", ("test_writing.py",)),
     Mutation(
         "layouts/modelopt.py",
         'has("next_layer_regular") or evidence', 'has("next_layer_regular") and evidence',
@@ -1059,7 +1059,7 @@ CONVERSION = (
     Mutation(
         "conversion/planned.py",
         'for key, item in value.items() if key != "auto_map"', "for key, item in value.items()",
-        "code of a stranger comes back with a recorded config", ("passes", "test_rounding.py")),
+        "code of a stranger comes back with a recorded config", ("test_planned.py",)),
     Mutation(
         "conversion/record.py",
         'f"{code}={Path(path).name}" if path else code', 'f"{code}={path}" if path else code',

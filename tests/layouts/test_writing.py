@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from draftconv.drafter.boundaries import IDS
 from draftconv.drafter.facts import Facts, Taps
+from draftconv.drafter.targets import Family, Target
+from draftconv.errors import Refused
 from draftconv.layouts import MARK, writable
 from draftconv.layouts.base import Writing
+from draftconv.layouts.emit import after_ids
 from draftconv.layouts.spelling import spell
 from tests import tiny
 from tests.layouts.spelled import NO_TABLE, REFUSED, WRITABLE, check_config, file_name, refusal, spelled_here, writer_of
@@ -56,6 +60,35 @@ def test_tensors_are_named_as_its_reader_names_them(to: str) -> None:
         layers = spelled.facts.layers
         for canonical in spelled.canonical:
             assert spell(canonical, writer_of(to).spelling, layers) == file_name(canonical, to, layers), variant
+
+
+@pytest.mark.parametrize("to", WRITABLE)
+def test_a_reader_of_the_mask_gets_ascending_ids(to: str) -> None:
+    """Who indexes logits with t2d gives the draft ids the order of the target's."""
+    spelling = writer_of(to).spelling
+    assert (spelling.order == "ascending") is spelling.t2d
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "family", "ids"),
+    [
+        ((2, 4, 5), "deepseek", [1, 3, 4]),
+        ((1, 4, 5), "llama", [0, 3, 4]),
+        ((1, 4, 5), None, [0, 3, 4]),
+        ((3, 4, 5), "llama", [2, 3, 4]),
+        ((1, 4, 5), "deepseek", "a trainer may mis-read"),
+        ((3, 4, 5), "deepseek", "a trainer may mis-read"),
+        ((0, 4, 5), "llama", "boundary 0 has no number"),
+    ],
+)
+def test_trainers_ids(boundaries: tuple[int, ...], family: Family | None, ids: list[int] | str) -> None:
+    """Of DeepSeek targets only a first id of 1 says the same to trainers that capture by themselves and by an engine."""
+    writing = Writing(tiny.BASE, boundaries, Target("t", 8, family) if family else None, {}, "bfloat16")
+    if isinstance(ids, list):
+        assert after_ids(writing) == {IDS: ids}
+    else:
+        with pytest.raises(Refused, match=ids):
+            after_ids(writing)
 
 
 @pytest.mark.parametrize("to", WRITABLE)

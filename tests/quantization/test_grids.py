@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -335,7 +335,7 @@ def test_values_that_are_not_finite_are_refused(scheme: WeightScheme, value: flo
 
 
 @pytest.mark.parametrize(("grid", "largest"), [("fp8", 448), ("nvfp4", 448 * 6)])
-def test_the_largest_activation_is_the_largest_of_the_grid(grid: GridName, largest: int) -> None:
+def test_the_largest_activation_is_the_largest_of_the_grid(grid: Literal["fp8", "nvfp4"], largest: int) -> None:
     """NVFP4's scale is one of scales, which reach 448 themselves."""
     static = InputScheme(grid, "tensor", False)
     assert input_scale(torch.tensor(float(largest)), static) == 1
