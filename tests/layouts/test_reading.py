@@ -247,6 +247,26 @@ def test_tensors_win_and_contradictions_are_told(
     assert not code or code in codes(path)
 
 
+def test_flags_are_looked_for_in_both_places(tmp_path: Path) -> None:
+    """norm_before_fc and the feedback stand at the top, in eagle_config, or in both."""
+    for at in ("top", "nested"):
+        spelled = spell("norm-before-fc", "speculators")
+        flags: dict[str, object] = {"norm_before_fc": True}
+        del spelled.config["norm_before_fc"]
+        spelled.config |= flags if at == "top" else {"eagle_config": flags}
+        path = spelled.write(tmp_path / at)
+        assert read(path).facts.fusion == "norm_before_fc"
+        assert "norm-without-flag" not in codes(path)
+
+
+@pytest.mark.parametrize("top", [True, False])
+def test_two_places_that_contradict_each_other_about_the_feedback(top: bool, tmp_path: Path) -> None:
+    spelled = spell("llama", "speculators")
+    for nested in (top, not top):
+        spelled.config |= {"norm_output": top, "eagle_config": {"return_hidden_post_norm": nested}}
+        assert ("feedback-contradiction" in codes(spelled.write(tmp_path / str(nested)))) is (nested is not top)
+
+
 def test_a_wider_target_is_found_by_the_ids_or_by_the_target(tmp_path: Path) -> None:
     """H 64, Ht 128: without the key, fc's 384 columns look like six states of 64."""
     wide = tiny.Variant("wide", replace(tiny.BASE, target_hidden=128))

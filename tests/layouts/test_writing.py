@@ -82,7 +82,7 @@ def test_a_reader_of_the_mask_gets_ascending_ids(to: str) -> None:
     ],
 )
 def test_trainers_ids(boundaries: tuple[int, ...], family: Family | None, ids: list[int] | str) -> None:
-    """Of DeepSeek targets only a first id of 1 says the same to trainers that capture by themselves and by an engine."""
+    """Of DeepSeek targets only a first id of 1 means the same, whoever captured for the trainer."""
     writing = Writing(tiny.BASE, boundaries, Target("t", 8, family) if family else None, {}, "bfloat16")
     if isinstance(ids, list):
         assert after_ids(writing) == {IDS: ids}
