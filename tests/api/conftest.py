@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests import tiny
+from tests.live.asked import cand as cand
+from tests.live.asked import options as options
 from tests.quantized import written as written
 from tests.traces.recorded import recorded as recorded
 

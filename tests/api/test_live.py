@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,52 +15,18 @@ from draftconv.api.live import LiveOptions, live_parity
 from draftconv.api.parity import exit_code
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.errors import CheckFailed, EngineError, Unfinished, UsageError, Void
-from draftconv.live.collect import Patience
 from draftconv.live.plan import plan_live
-from draftconv.report import Report, read_report, write_report
-from tests.engines.stub import Reply, Stub, all_serving, steps
+from draftconv.report import read_report, write_report
+from tests.engines.stub import Reply, steps
+from tests.live.asked import LENGTH, REF, TARGET, judged, served
 from tests.reference.test_fixtures import DATA
 
-TARGET, REF, OTHER = DATA / "targets/llama", DATA / "drafters/llama-eagle3.1", DATA / "drafters/llama-eagle3"
-LENGTH = 48
 ENGINES = ("vllm", "sglang", "trtllm")
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-@pytest.fixture
-def cand(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(REF, tmp_path / "cand"))
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> LiveOptions:
-    return LiveOptions(
-        engine="vllm",
-        target=str(TARGET),
-        run=tmp_path / "run",
-        prompts=str(DATA / "prompts.json"),
-        max_tokens=LENGTH,
-        timeout=10,
-        patience=Patience(attempts=2, pause=0.0),
-    )
-
-
-@contextmanager
-def served(engine: Any = "vllm", *changes: dict[str, Any]) -> Iterator[tuple[Stub, ...]]:
-    """Servers of a reference and a candidate; `changes` to each."""
-    both: list[dict[str, Any]] = [{"born": "1.0", "drafter": "ref"}, {"born": "2.0", "drafter": "cand"}]
-    nothing: dict[str, Any] = {}
-    told = [{**fields, **change} for fields, change in zip_longest(both, changes, fillvalue=nothing)]
-    with all_serving(*(Stub(engine, **fields) for fields in told)) as stubs:
-        yield stubs
-
-
-def judged(options: LiveOptions, ref: Stub, cand: Stub, drafter: Path) -> Report:
-    return live_parity(REF, [drafter], replace(options, url_ref=ref.url, url_cand=(cand.url,)))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -121,39 +83,6 @@ def test_totals_give_the_counts_of_requests(options: LiveOptions, cand: Path, tm
     assert (old.about.settings["counts"], new.about.settings["counts"]) != ("", "")
 
 
-def test_one_way_of_counting_for_all_arms(options: LiveOptions, cand: Path) -> None:
-    with (
-        served("vllm", {}, {"per_request": False}) as (ref, other),
-        pytest.raises(EngineError, match="served with way of counting"),
-    ):
-        judged(options, ref, other, cand)
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"target": "mla"}, "served with target mla, the reference with llama"),
-        ({"version": "9.10"}, "served with version 9.10"),
-        ({"cache": "fp8"}, "served with server, cache_dtype fp8, the reference with auto"),
-        ({"depth": 5}, "drafts 5 tokens per step, --depth asks for 3"),
-        ({"born": "1.0"}, "is the one that answered for llama-eagle3.1"),
-    ],
-)
-def test_another_engine_behind_the_candidate(
-    change: dict[str, Any], told: str, options: LiveOptions, cand: Path
-) -> None:
-    with served("vllm", {}, change) as (ref, other), pytest.raises(EngineError, match=told):
-        judged(options, ref, other, cand)
-
-
-def test_sglang_serves_the_same_drafter_twice(options: LiveOptions, cand: Path) -> None:
-    with (
-        served("sglang", {}, {"drafter": "ref"}) as (ref, other),
-        pytest.raises(EngineError, match="is the one that answered for"),
-    ):
-        judged(replace(options, engine="sglang"), ref, other, cand)
-
-
 # ── what goes wrong on the way ─────────────────────────────────────────────────────
 
 
@@ -208,14 +137,6 @@ def test_servers_of_another_target_write_other_texts(options: LiveOptions, cand:
         pytest.raises(Void, match="32 of 32 texts of cand differ"),
     ):
         judged(options, ref, other, cand)
-
-
-def test_servers_in_the_wrong_order(options: LiveOptions, cand: Path) -> None:
-    with (
-        served("sglang", {"drafter": "cand"}, {"drafter": "llama-eagle3.1"}) as (ref, other),
-        pytest.raises(EngineError, match="drafts with /models/cand, it should with llama"),
-    ):
-        judged(replace(options, engine="sglang"), ref, other, cand)
 
 
 def test_too_many_void_the_run_and_the_same_command_goes_on(options: LiveOptions, cand: Path) -> None:
@@ -357,12 +278,6 @@ def test_options_that_do_not_fit(change: dict[str, Any], told: str, options: Liv
 def test_no_candidate(options: LiveOptions) -> None:
     with pytest.raises(UsageError, match="no candidate"):
         live_parity(REF, [], replace(options, launch=True))
-
-
-def test_a_switch_is_refused_before_anything_starts(options: LiveOptions, cand: Path) -> None:
-    faked = replace(options, launch=True, server_args=('--speculative-config={"synthetic_acceptance_length": 3}',))
-    with pytest.raises(Void, match="synthetic_acceptance"):
-        live_parity(REF, [cand], faked)
 
 
 def test_a_drafter_that_is_refused_is_so_before_anything_starts(options: LiveOptions, tmp_path: Path) -> None:

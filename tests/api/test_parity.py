@@ -524,6 +524,7 @@ def test_a_report_that_is_none_is_refused(recorded: Recorded, tmp_path: Path) ->
         ({"dtype": "int8"}, "--dtype int8: unknown"),
         ({"semantics": "tgi"}, "--semantics tgi: unknown"),
         ({"fake_quant": ("w3a16",)}, "no recipe is called w3a16"),
+        ({"depth": 6}, "--depth 6: the trace keeps 4 tokens beyond the end of each text, 5 are needed"),
         ({"depth": 9}, "--depth 9: the trace keeps [0-7] tokens beyond the end of each text, 8 are needed"),
         ({"depth": 10**11}, "--depth 100000000000: the trace keeps"),
         ({"device": "nowhere"}, "--device nowhere"),

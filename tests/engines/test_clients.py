@@ -175,6 +175,27 @@ def test_a_text_of_one_token_has_no_steps(way: str) -> None:
         assert (len(answer.tokens), answer.counts) == (1, Counts((0, 0, 0, 0)))
 
 
+@pytest.mark.parametrize(("finish", "taken"), [("stop", True), ("length", False)])
+def test_a_token_is_hidden_only_where_it_stopped_the_text(finish: str, taken: bool) -> None:
+    """Counts that make one token more than the last step can accept beyond the end: SGLang keeps the one that ends."""
+    histogram = (0, 0, 1, 10)
+
+    def one_more(reply: Reply) -> Reply:
+        counts = {"spec_verify_ct": 11, "spec_num_correct_drafts": 32, "spec_correct_drafts_histogram": [*histogram]}
+        return {**reply, "meta_info": {**reply["meta_info"], **counts, "finish_reason": {"type": finish}}}
+
+    with serving(stub("sglang")) as served:
+        asked = client(served)
+        asked.served(PROMPT)
+        served.change = one_more
+        assert 1 + Counts(histogram).steps + Counts(histogram).accepted == LENGTH + 3 + 1
+        if taken:
+            assert asked.ask(PROMPT).counts == Counts(histogram)
+        else:
+            with pytest.raises(Void, match="make 44 tokens, the text has 40"):
+                asked.ask(PROMPT)
+
+
 def test_iterations_of_before_are_not_anybody_elses() -> None:
     with serving(stub("trtllm")) as served:
         served.made += [1, 2, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -51,6 +52,21 @@ def test_parse(text: str, spec: EngineSpec) -> None:
 def test_parse_errors(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         parse_engine(text)
+
+
+BESIDE_MISREADINGS = {"vllm-indexer-cpu": "refused"}
+"""Rules that stand where their kin do, with another effect."""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("part", "effects"), [("refusals", {"refused"}), ("misreadings", {"mis-read"}), ("notes", {"note", "undecided"})]
+)
+def test_a_rule_has_the_effect_of_the_list_it_stands_in(engine: str, part: str, effects: set[str]) -> None:
+    rules = list(importlib.import_module(f"draftconv.engines.{engine}.{part}").RULES)
+    others = {rule.code: rule.effect for rule in rules if rule.effect not in effects}
+    assert rules
+    assert others.items() <= BESIDE_MISREADINGS.items()
 
 
 def test_versions_compare_by_number() -> None:

@@ -25,6 +25,11 @@ def test_an_engine_says_enough_of_itself(live: Live) -> None:
         assert live.offline.worker.is_file()
 
 
+def test_made_up_acceptance_is_known_by_the_keys_of_the_engine() -> None:
+    """vLLM 0.32.0, config/speculative.py; read."""
+    assert set(LIVE.arguments) == {"synthetic_acceptance", "rejection_sample_method"}
+
+
 def test_clients_are_imported_when_one_is_asked_for() -> None:
     """`inspect` and `convert` import every engine, and speak to none."""
     code = (

@@ -122,6 +122,7 @@ TRT = "model.midlayer"
         ("sglang", MLA, compressed("re:.*kv_b_proj$", FC), BOTH | {"model.self_attn.kv_b_proj"}),
         ("sglang", LLAMA, compressed("mlp.down_proj"), HEAD),
         ("sglang", LLAMA, compressed("down_proj"), HEAD | {"model.down_proj"}),
+        ("sglang", LLAMA, compressed("own_proj", "v_proj"), HEAD),  # of whole parts
         ("sglang", LLAMA, compressed(targets=(r"re:.*self_attn.*proj$",)), "stops"),
         ("sglang", LLAMA, compressed(targets=("Linear", "lm_head")), set()),
         ("sglang", MLA, quark("fc"), HEAD),

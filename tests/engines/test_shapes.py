@@ -105,7 +105,8 @@ def test_another_kernel_is_no_refusal() -> None:
 
 
 def test_key_heads_are_copied_where_there_are_too_few() -> None:
-    assert faults("w4a16", "vllm:b200", sized(attention=Gqa(32, 2, 128)), 8) == ()
+    for recipe, spec in (("w4a16", "vllm:b200"), ("w4a8-fp8", "vllm:h200")):
+        assert faults(recipe, spec, sized(attention=Gqa(32, 2, 128)), 8) == ()
 
 
 def test_without_hardware_all_of_it_counts() -> None:

@@ -64,6 +64,17 @@ def test_a_request_that_fails_on_the_way_is_sent_again() -> None:
     assert set(client.calls.values()) == {3}
 
 
+def test_a_request_that_keeps_failing_is_given_up() -> None:
+    def answer(number: int) -> Answer:
+        if number == 7:
+            raise EngineError("reset by peer")
+        return ANSWER
+
+    client = Fake(answer)
+    kept, failures = gather(client, allowed=2)
+    assert (len(kept), failures, client.calls[7]) == (39, {"7": "reset by peer"}, AT_ONCE.attempts)
+
+
 def test_wrong_counts_are_not_asked_again() -> None:
     def answer(number: int) -> Answer:
         if number == 7:

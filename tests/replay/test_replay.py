@@ -174,6 +174,16 @@ def test_blocks_of_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.allclose(whole[1].divergence_R, parts[1].divergence_R)
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 100], ids=["row by row", "two rows", "the whole head"])
+def test_of_equal_logits_the_first_is_drafted(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by argmax in the engines, also where the equal ones lie in different blocks of the vocabulary."""
+    monkeypatch.setattr(heads, "LOGITS_AT_ONCE", at_once)
+    head = heads.Head(torch.tensor([[0.0], [1.0], [0.5], [1.0], [1.0]]), None)
+    assert heads.best_tokens(head, torch.ones(1, 1)).tolist() == [1]
+    assert heads.best_tokens(head, -torch.ones(1, 1)).tolist() == [0]
+    assert heads.best_tokens(head, torch.full((1, 1), torch.nan)).tolist() == [heads.NOT_FINITE]
+
+
 def test_arms_beside_each_other_are_as_if_alone() -> None:
     arms = [random_arm(facts, str(i), seed=i) for i, facts in enumerate((LLAMA, REDUCED, VARIANTS["mla 3.1"].facts))]
     text = scripted(arms[0], prompt=3, counted=30)

@@ -80,6 +80,15 @@ def test_agreement_and_discordance_look_at_every_first_draft() -> None:
     assert found.discordance.net.value == 0
 
 
+def test_what_one_arm_loses_the_other_gains() -> None:
+    """Both ways, with losses and gains that differ in number."""
+    worse = outcome([[8, _, _], [8, _, _], [15, 16, 8], [8, _, _]])  # misses 13, 14 and 16, finds 15
+    for arms, lost, gained in (((REFERENCE, worse), 3 / 4, 1 / 4), ((worse, REFERENCE), 1 / 4, 3 / 4)):
+        found = tally((request(), *arms)).diagnostics().discordance
+        assert found is not None
+        assert (found.lost.value, found.gained.value, found.net.value) == (lost, gained, lost - gained)
+
+
 def test_rates_are_those_of_all_positions_and_not_of_the_steps() -> None:
     found = tally((request(), REFERENCE, CANDIDATE)).diagnostics()
     assert found.every_position == (

@@ -213,6 +213,7 @@ def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> 
         (lambda t: t.update(prompt_len=t["prompt_len"] + 1), "holds 4 prompt tokens"),
         (lambda t: t.update(prompt_len=t["prompt_len"] * 0), "has 0 prompt tokens of 8"),
         (lambda t: t.update(prompt_len=t["prompt_len"] + 99), "has 102 prompt tokens of 8"),
+        (lambda t: t.update(prompt_len=t["prompt_len"] + 3), "has 6 prompt tokens of 8 in all, 3 of them uncounted"),
         (lambda t: t.update(more=t["prompt_len"] * 1), "holds hidden_states, more, prompt_len"),
         (lambda t: t.pop("prompt_len"), "holds hidden_states, token_ids"),
     ],

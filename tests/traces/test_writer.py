@@ -130,6 +130,7 @@ def test_two_runs_do_not_write_one_trace(tmp_path: Path) -> None:
         ({"states_TAW": made.captured(1).states_TAW[:, 1:]}, r"states \[7, 2, 6\]"),
         ({"states_TAW": made.captured(1).states_TAW.float()}, "torch.float32 states"),
         ({"states_TAW": made.captured(1).states_TAW * torch.inf}, "not finite"),
+        ({"states_TAW": made.captured(1).states_TAW.index_fill(0, torch.tensor([6]), torch.nan)}, "not finite"),
     ],
 )
 def test_what_does_not_fit_is_void(tmp_path: Path, changed: dict[str, object], said: str) -> None:

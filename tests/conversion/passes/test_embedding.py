@@ -41,6 +41,15 @@ def test_drop_leaves_the_table_to_the_target(force: bool, source: Source, tmp_pa
     assert verify(tmp_path / "out", path).passed
 
 
+def test_a_table_that_was_replaced_is_recorded_so(source: Source, tmp_path: Path) -> None:
+    """`verify` asks for it: what was added is not in the source."""
+    target = str(tiny.write_target(tmp_path / "target"))
+    for producer, kind in (("torchspec-native", "replaced"), ("modelopt-layers", "added")):
+        options = ConvertOptions(to="vllm", embed="from-target", target=target)
+        conversion = convert(source(producer, "llama"), tmp_path / producer, options)
+        assert [change.kind for change in conversion.changes if change.what == "embed_tokens.weight"] == [kind]
+
+
 def test_the_targets_table_is_attached(source: Source, tmp_path: Path) -> None:
     path = source("modelopt-layers", "llama")
     target = tiny.write_target(tmp_path / "target")
