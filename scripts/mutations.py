@@ -80,11 +80,11 @@ CHECKPOINT = (
     Mutation(
         "checkpoint/hashing.py",
         "digest.update(ref.rows(start, stop))", "start or digest.update(ref.rows(start, stop))",
-        "only the first block of a tensor is hashed"),
+        "only the first block of a tensor is hashed", ("test_checkpoint.py",)),
     Mutation(
         "checkpoint/hashing.py",
         "file.readinto(done, piece)", "file.readinto(0, piece)",
-        "the first block of a file is hashed again and again"),
+        "the first block of a file is hashed again and again", ("test_checkpoint.py",)),
     Mutation(
         "checkpoint/compare.py",
         "for start, stop in row_blocks(mine, BLOCK):", "for start, stop in list(row_blocks(mine, BLOCK))[:1]:",
@@ -263,23 +263,23 @@ LAYOUTS = (
     Mutation(
         "layouts/emit.py",
         '"norm_output": facts.feedback == "post-norm",', '"norm_output": False,',
-        "norm_output is always written as false"),
+        "norm_output is always written as false", ("test_writing.py",)),
     Mutation(
         "layouts/emit.py",
         '        "norm_before_residual": facts.norm_before_residual,\n', "",
-        "norm_before_residual is not written"),
+        "norm_before_residual is not written", ("test_writing.py",)),
     Mutation(
         "layouts/emit.py",
         '"fc_norm": facts.fusion == "fc_norm",', '"fc_norm": False,',
-        "fc_norm is always written as false"),
+        "fc_norm is always written as false", ("test_writing.py",)),
     Mutation(
         "layouts/emit.py",
         "if facts.target_hidden != facts.hidden:", "if facts.target_hidden:",
-        "target_hidden_size is written where it makes engines keep the embedding"),
+        "target_hidden_size is written where it makes engines keep the embedding", ("test_writing.py",)),
     Mutation(
         "layouts/emit.py",
         "{IDS: [b - 1 for b in writing.boundaries]}", "{IDS: list(writing.boundaries)}",
-        "trainers' ids are one layer later"),
+        "trainers' ids are one layer later", ("test_writing.py",)),
     Mutation(
         "layouts/emit.py",
         "if first != 2 and writing.target", "if first > 2 and writing.target",
@@ -287,11 +287,11 @@ LAYOUTS = (
     Mutation(
         "layouts/emit.py",
         'facts.rope.pairs == "interleaved"', 'facts.rope.pairs == "halves"',
-        "rope_interleave is written the wrong way round"),
+        "rope_interleave is written the wrong way round", ("test_writing.py",)),
     Mutation(
         "layouts/speculators.py",
         'ProducerIds("speculators", "before", True,', 'ProducerIds("speculators", "after", True,',
-        "speculators' ids are read one layer later"),
+        "speculators' ids are read one layer later", ("test_ambiguity.py",)),
     Mutation(
         "layouts/speculators.py",
         't2d=True, order="ascending", o_bias', 't2d=True, order="any", o_bias',
@@ -299,51 +299,51 @@ LAYOUTS = (
     Mutation(
         "layouts/modelopt.py",
         'has("next_layer_regular") or evidence', 'has("next_layer_regular") and evidence',
-        "ModelOpt's double norm is told by two keys only"),
+        "ModelOpt's double norm is told by two keys only", ("test_reading.py",)),
     Mutation(
         "layouts/reading.py",
         'if self.layout.norm_output == "final-norm":', "if not self.layout.norm_output:",
-        "SpecForge's norm_output is read as the engines read theirs"),
+        "SpecForge's norm_output is read as the engines read theirs", ("test_ambiguity.py",)),
     Mutation(
         "layouts/reading.py",
         "return bool(flag)", "return flag is not False",
-        "norm_before_residual is true where it is absent"),
+        "norm_before_residual is true where it is absent", ("test_detect.py",)),
     Mutation(
         "layouts/reading.py",
         'self.eagle.flag("norm_before_fc") or self.config', "self.config",
-        "norm_before_fc in eagle_config is ignored"),
+        "norm_before_fc in eagle_config is ignored", ("test_reading.py",)),
     Mutation(
         "layouts/reading.py",
         "found = rows or written or vocab", "found = written or rows or vocab",
-        "draft_vocab_size wins over the rows of lm_head"),
+        "draft_vocab_size wins over the rows of lm_head", ("test_reading.py",)),
     Mutation(
         "layouts/reading.py",
         '{"gate_proj": rows // 2, "up_proj": rows // 2}', '{"up_proj": rows // 2, "gate_proj": rows // 2}',
-        "gate and up are exchanged when a joined weight is split"),
+        "gate and up are exchanged when a joined weight is split", ("test_reading.py",)),
     Mutation(
         "layouts/reading.py",
         "flag is not None and nested is not None and flag is not nested", "flag and nested is False",
-        "one of two contradictions about the feedback is not noticed"),
+        "one of two contradictions about the feedback is not noticed", ("test_reading.py",)),
     Mutation(
         "layouts/taps.py",
         "if nested == tuple(b - 1 for b in top):", "if nested == tuple(b + 1 for b in top):",
-        "ids of two conventions that agree are called a contradiction"),
+        "ids of two conventions that agree are called a contradiction", ("test_reading.py",)),
     Mutation(
         "layouts/taps.py",
         "if list(found) != sorted(set(found)) or found[0] < 0", "if found[0] < 0",
-        "boundaries out of order are not noticed"),
+        "boundaries out of order are not noticed", ("test_reading.py",)),
     Mutation(
         "layouts/taps.py",
         "(ids[-1] + 3, ids[-1] + 4)", "(ids[-1] + 3, ids[-1] + 3)",
-        "the usual triple `after the layer` is looked for one layer off"),
+        "the usual triple `after the layer` is looked for one layer off", ("test_reading.py",)),
     Mutation(
         "layouts/detect.py",
         "    _refuse_strangers(evidence)\n    if mark", "    if mark",
-        "what is no drafter is read as one"),
+        "what is no drafter is read as one", ("test_detect.py",)),
     Mutation(
         "layouts/ambiguity.py",
         "if len(distinct) > 1 else ()", "if len(distinct) > 2 else ()",
-        "of two readings that differ one is taken without a word"),
+        "of two readings that differ one is taken without a word", ("test_ambiguity.py",)),
     Mutation(
         "layouts/limits.py",
         'lambda f: f.feedback == "post-norm",', 'lambda f: f.feedback == "pre-norm" and f.window is not None,',
@@ -354,28 +354,28 @@ ENGINES = (
     Mutation(
         "engines/base.py",
         "return self.numbers[: len(version)] < version", "return self.numbers[: len(version)] <= version",
-        "a rule that holds since a version starts one later"),
+        "a rule that holds since a version starts one later", ("test_engines.py",)),
     Mutation(
         "engines/base.py",
         'for status in ("refused", "mis-read", "undecided"):',
         'for status in ("mis-read", "refused", "undecided"):',
-        "what is mis-read and refused is called mis-read"),
+        "what is mis-read and refused is called mis-read", ("test_engines.py",)),
     Mutation(
         "engines/vllm/captures.py",
         "b >= 0 and (target is None or b <= target.layers)", "b >= 0 and (target is None or b < target.layers)",
-        "vLLM is said not to capture boundary L"),
+        "vLLM is said not to capture boundary L", ("test_vllm.py",)),
     Mutation(
         "engines/sglang/captures.py",
         "sorted({i + 1 for i in ids})", "sorted({i for i in ids})",
-        "SGLang's ids are read one layer earlier"),
+        "SGLang's ids are read one layer earlier", ("test_sglang.py",)),
     Mutation(
         "engines/sglang/captures.py",
         '1 if target.family == "minimax-m3-vl" else 0', "0",
-        "MiniMax-M3's default triple is that of all others"),
+        "MiniMax-M3's default triple is that of all others", ("test_captures.py",)),
     Mutation(
         "engines/trtllm/captures.py",
         "return tuple(b - 1 for b in boundaries)", "return tuple(boundaries)",
-        "TensorRT-LLM's ids are one layer later"),
+        "TensorRT-LLM's ids are one layer later", ("test_captures.py",)),
     Mutation(
         "engines/trtllm/refusals.py",
         'OLD, "read", until=(1, 3))  # fmt: skip\ndef _draft_vocab',
@@ -388,11 +388,11 @@ ENGINES = (
     Mutation(
         "engines/sglang/misreadings.py",
         'RULES.row("sglang-residual", "mis-read",', 'RULES.row("sglang-residual", "note",',
-        "SGLang's missing norm_before_residual is only a note", ("test_sglang.py",)),
+        "SGLang's missing norm_before_residual is only a note", ("test_engines.py",)),
     Mutation(
         "engines/sglang/misreadings.py",
         'RULES.row("sglang-norm-output", "mis-read",', 'RULES.row("sglang-norm-output", "refused",',
-        "SGLang is said to refuse what it mis-reads", ("test_sglang.py",)),
+        "SGLang is said to refuse what it mis-reads", ("test_engines.py",)),
     Mutation(
         "engines/vllm/matching.py",
         'if entry := named(module.name, told.config.texts("exclude")):',
@@ -607,7 +607,7 @@ QUANTIZATION = (
     Mutation(
         "quantization/verifying.py",
         "SLACK = 2.0**-20", "SLACK = 2.0**0",
-        "a code may be the nearest but one"),
+        "a code may be the nearest but one", ("test_verifying.py",)),
 )  # fmt: skip
 
 REFERENCE = (
@@ -643,7 +643,7 @@ REFERENCE = (
     Mutation(
         "reference/drafter.py",
         "return draft_ids + self.d2t[draft_ids] if self.facts.reduced_vocab else draft_ids", "return draft_ids",
-        "d2t is ignored"),
+        "d2t is ignored", ("test_drafter.py",)),
     Mutation(
         "reference/drafter.py",
         "self.double_norm = as_trained and facts.double_norm", "self.double_norm = facts.double_norm",
@@ -745,7 +745,7 @@ REPLAY = (
     Mutation(
         "replay/semantics.py",
         "if facts.hidden == facts.target_hidden else missing", "if facts.hidden else missing",
-        "the target's tables are put into a drafter of another width"),
+        "the target's tables are put into a drafter of another width", ("test_arms.py",)),
     Mutation(
         "replay/arms.py",
         'if not alike or ("d2t" in mine', 'if not alike and ("d2t" in mine',
@@ -757,7 +757,7 @@ REPLAY = (
     Mutation(
         "replay/heads.py",
         "better_R = (value_R > self.value_R)", "better_R = (value_R >= self.value_R)",
-        "of equal logits the last is drafted, not the first"),
+        "of equal logits the last is drafted, not the first", ("test_replay.py",)),
 )  # fmt: skip
 
 REPORT = (
@@ -846,7 +846,7 @@ REPORT = (
     Mutation(
         "report/junit.py",
         '    "inconclusive": "error",', '    "inconclusive": "passed",',
-        "inconclusive looks green in CI"),
+        "inconclusive looks green in CI", ("test_report_pages.py",)),
 )  # fmt: skip
 
 TRACES = (
@@ -926,23 +926,23 @@ LIVE = (
     Mutation(
         "live/switches.py",
         "2 * parted > len(splits)", "parted > len(splits)",
-        "arms that write other texts are compared"),
+        "arms that write other texts are compared", ("test_launch.py",)),
     Mutation(
         "live/switches.py",
         "float(value) > 0", "float(value) > 1",
-        "a switch that is set to one is not noticed"),
+        "a switch that is set to one is not noticed", ("test_answers.py",)),
     Mutation(
         "live/store.py",
         "if prompt != token_hash(ask.tokens):", "if not prompt:",
-        "an answer to another prompt is taken"),
+        "an answer to another prompt is taken", ("test_collect.py",)),
     Mutation(
         "live/store.py",
         "            os.truncate(path, whole)\n", "            pass\n",
-        "an answer is written behind one that was cut short"),
+        "an answer is written behind one that was cut short", ("test_collect.py",)),
     Mutation(
         "live/store.py",
         "if begun.get(key) != wanted.get(key):", "if begun.get(key) is None:",
-        "a run goes on with other options"),
+        "a run goes on with other options", ("test_collect.py",)),
     Mutation(
         "live/collect.py",
         "return int(MOST_ERRORS * requests)", "return int(MOST_ERRORS * requests) + 1",
@@ -958,7 +958,7 @@ LIVE = (
     Mutation(
         "live/arms.py",
         'gate(kind, margin, "live") if number', 'gate(kind, margin, "replay") if number',
-        "a live conversion is asked for equal counts"),
+        "a live conversion is asked for equal counts", ("test_answers.py",)),
     Mutation(
         "live/machine.py",
         "return SLICE not in words and not words.isdisjoint", "return not words.isdisjoint",
@@ -974,15 +974,15 @@ LIVE = (
     Mutation(
         "live/servers.py",
         "{**environment, **os.environ})", "environment)",
-        "a switch in our own environment reaches the server"),
+        "a switch in our own environment reaches the server", ("test_answers.py",)),
     Mutation(
         "live/answers.py",
         "if _base(served.drafter) != _base(arm.source) and _base(served.drafter) in theirs:", "if not served:",
-        "a server with another arm's drafter is asked"),
+        "a server with another arm's drafter is asked", ("test_answers.py",)),
     Mutation(
         "live/answers.py",
         "if its != ours:", "if not its:",
-        "arms on different versions of an engine are compared"),
+        "arms on different versions of an engine are compared", ("test_answers.py",)),
 )  # fmt: skip
 
 CONVERSION = (
