@@ -21,9 +21,10 @@ from draftconv.quantization.recipes import PER_MODULE
 
 ROOT = Path(draftconv.__file__).parent
 
-BASE = {"errors", "checkpoint", "drafter"}
+BASE = {"errors", "options", "checkpoint", "drafter"}
 MAY_IMPORT = {
     "errors": set[str](),
+    "options": set[str](),
     "plugins": {"errors"},
     "checkpoint": {"errors"},
     "drafter": {"errors", "checkpoint"},
@@ -35,7 +36,7 @@ MAY_IMPORT = {
     "report": {*BASE, "layouts", "reference", "quantization"},
     "conversion": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay"},
     "replay": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
-    "live": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
+    "live": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay", "report"},
 }
 MAY_IMPORT["api"] = {*MAY_IMPORT}
 MAY_IMPORT["cli"] = {*MAY_IMPORT}
