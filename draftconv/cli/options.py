@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import click
 
-from draftconv.options import Option, Several, option_of
+from draftconv.options import Option, option_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,20 +38,21 @@ def click_option(each: Field[Any], told: Option, hint: Any, *, required: bool = 
     """One option as Click has it; without a default it is `required`."""
     flag = told.flag or f"--{each.name.replace('_', '-')}"
     default = None if each.default is MISSING else each.default
-    repeated = hint == Several
     kinds = [kind for kind in _alternatives(hint) if kind is not NoneType]
+    repeated = any(get_origin(kind) is Sequence for kind in kinds)
     if bool in kinds:
-        switch = "/" not in flag and bool(default)  # a flag that turns off what is on
-        return click.Option([flag, each.name], is_flag=True, flag_value=False if switch else None, default=default,
-                            help=told.help)  # fmt: skip
+        if "/" in flag:
+            return click.Option([flag, each.name], default=default, help=told.help)
+        if default:  # typed, it turns off what is on
+            return click.Option([flag, each.name], flag_value=False, default=True, type=bool, help=told.help)
+        return click.Option([flag, each.name], is_flag=True, help=told.help)
     pair = get_args(hint) if get_origin(hint) is tuple else ()
     return click.Option(
         [flag, each.name],
         type=_type(told, kinds, pair),
         nargs=len(pair) if pair and pair[-1] is not ... else 1,
         multiple=repeated,
-        default=default,
-        required=required and each.default is MISSING,
+        **({"required": required} if each.default is MISSING else {"default": default}),
         metavar=told.metavar or None,
         show_default=default not in (None, (), "") and "[default" not in told.help,
         help=told.help,
@@ -111,8 +112,9 @@ def command_line(ctx: click.Context, **changes: object) -> list[str]:
             continue
         values = value if isinstance(value, tuple) else (value,)
         for item in values:
-            if item is False and name not in changes and parameter.secondary_opts:
-                words.append(max(parameter.secondary_opts, key=len))
+            if item is False and name not in changes and isinstance(parameter, click.Option):
+                turned_off = parameter.secondary_opts or (parameter.opts if parameter.flag_value is False else [])
+                words += [max(turned_off, key=len)] if turned_off else []
             if item is None or item is False:
                 continue
             if isinstance(parameter, click.Option):

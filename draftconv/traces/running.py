@@ -16,9 +16,10 @@ from draftconv.engines import ENGINES
 from draftconv.engines.engine import Engine
 from draftconv.engines.tracing import Extraction, Extractor, Tracing
 from draftconv.errors import Refused, Undecided, UsageError
+from draftconv.traces.options import TRANSFORMERS, runners
 
 if TYPE_CHECKING:
-    from draftconv.traces.options import TRANSFORMERS, TraceOptions, runners
+    from draftconv.traces.options import TraceOptions
     from draftconv.traces.turns import Capturer
 
 _STEP = 1024

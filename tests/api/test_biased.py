@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.diff import diff
 from draftconv.api.inspect import inspect
-from draftconv.api.parity import ParityOptions, parity
+from draftconv.api.parity import parity
 from draftconv.api.quantize import QuantizeOptions, prepare, quantize
 from draftconv.api.serve import serve
 from draftconv.api.verify import verify
@@ -21,6 +21,7 @@ from draftconv.engines import ENGINES
 from draftconv.errors import DraftconvError
 from draftconv.quantization.recipes import recipe_names
 from tests import quantized, tiny
+from tests.keywords import keywords
 from tests.layouts.spelled import WRITABLE
 from tests.traces.recorded import Recorded
 from tests.traces.recorded import recorded as recorded
@@ -63,7 +64,7 @@ def biased(tmp_path_factory: pytest.TempPathFactory) -> Biased:
         if which in made:
             return made[which]
         path = root / which.replace("/", "")
-        convert(quantized.source("llama-eagle3"), path, ConvertOptions(target=target()))
+        convert(quantized.source("llama-eagle3"), path, target=target())
         (path / "draftconv.json").unlink()
         tensors = load_file(path / "model.safetensors")
         generator = torch.Generator().manual_seed(1)
@@ -88,7 +89,7 @@ def target() -> str:
 
 def options(recipe: str, engine: str, **others: object) -> QuantizeOptions:
     given = (engine,) if engine else ()
-    return QuantizeOptions(recipe, given, convert=ConvertOptions(target=target()), **others)  # type: ignore[arg-type]
+    return QuantizeOptions(recipe=recipe, engines=given, target=target(), **others)  # type: ignore[arg-type]
 
 
 def works(command: Callable[..., object], *given: object) -> bool:
@@ -110,7 +111,7 @@ def test_every_recipe_for_every_engine_ends_in_a_plan_or_a_reason(variant: str, 
     plans = []
     for recipe in recipe_names():
         for spec in SPECS:
-            asked = QuantizeOptions(recipe, (spec,) if spec else (), convert=ConvertOptions(target_layers=tiny.LAYERS))
+            asked = QuantizeOptions(recipe=recipe, engines=(spec,) if spec else (), target_layers=tiny.LAYERS)
             plans.append(works(prepare, source, asked))
     assert any(plans) or variant == "mla-plain-q"  # no engine has a plain query beside latent attention
 
@@ -128,7 +129,7 @@ def test_a_biased_drafter_is_converted_or_refused(which: str, biased: Biased, tm
         written.append(to)
         assert verify(out, source).passed, to
         assert {row.what for row in diff(source, out, target=target()).tensors} <= {"embed_tokens.weight"}, to
-        assert to not in ENGINES or serve(out, to, target()).argv
+        assert to not in ENGINES or serve(out, engine=to, target=target()).argv
     assert written, which
 
 
@@ -149,7 +150,7 @@ def test_a_biased_drafter_is_quantized_to_the_bit_or_refused(
         done.append(out)
         assert verify(out, source, target=target()).passed, spec
         if spec:
-            assert [v.status for v in inspect(out, [spec], target=target()).verdicts] == ["loads"], spec
+            assert [v.status for v in inspect(out, engines=[spec], target=target()).verdicts] == ["loads"], spec
         kept = load_file(source / "model.safetensors")
         now = load_file(out / "model.safetensors")
         for name in (name for name in kept if name.endswith(".bias")):
@@ -171,7 +172,7 @@ def test_a_biased_drafter_is_replayed(which: str, biased: Biased, recorded: Reco
     recipe, engine = {"o": ("fp8", "sglang"), "fc": ("w4a16-awq", "trtllm"), "all": ("w4a16-awq", "trtllm")}.get(
         which, ("w4a16", "vllm")
     )
-    quantize(source, out, options(recipe, engine))
-    report = parity(source, [out], trace=recorded("llama", count=2), options=ParityOptions(fake_quant=("w4a8", "fp8")))
+    quantize(source, out, **keywords(options(recipe, engine)))
+    report = parity(source, [out], trace=recorded("llama", count=2), fake_quant=("w4a8", "fp8"))
     rounded = [arm.quantization for arm in report.arms if arm.quantization != "none"]
     assert any("per token" in told for told in rounded) and len(rounded) >= 3, rounded
