@@ -7,6 +7,8 @@ from typing import Any
 
 
 def keywords(options: Any, **changes: Any) -> dict[str, Any]:
-    """Every field by its name, some of them changed."""
+    """Every field by its name, some of them changed; keyword arguments stay what they are."""
+    if isinstance(options, dict):
+        return {**options, **changes}
     changed = replace(options, **changes)
     return {each.name: getattr(changed, each.name) for each in fields(changed)}

@@ -163,10 +163,11 @@ def test_what_is_asked_depends_on_what_was_done(
     margin: float | None, gates: list[Gate], recorded: Recorded, tmp_path: Path
 ) -> None:
     shutil.copytree(LLAMA, tmp_path / "copy")
-    options = ParityOptions(margin=margin, fake_quant=("w4a16", "fp8", "w4a8"), limit=2)
+    options: dict[str, Any] = {"margin": margin, "fake_quant": ("w4a16", "fp8", "w4a8"), "limit": 2}
     report = parity(LLAMA, [tmp_path / "copy"], **keywords(options, trace=recorded()))
     assert [comparison.verdict.gate for comparison in report.comparisons] == gates
-    assert [c.candidate for c in report.comparisons] == ["copy", *(f"llama-eagle3 as {r}" for r in options.fake_quant)]
+    names = [f"llama-eagle3 as {recipe}" for recipe in options["fake_quant"]]
+    assert [c.candidate for c in report.comparisons] == ["copy", *names]
     simulated = report.arms[3:]
     assert simulated[0].quantization.startswith("simulated w4a16: weights INT4")
     assert len({arm.content for arm in report.arms}) == 4  # the copy and the second run are the reference
@@ -247,7 +248,7 @@ def test_equal_names_are_told_apart(recorded: Recorded, tmp_path: Path) -> None:
     paths = [tmp_path / str(i) / name for i, name in enumerate(["out", "out", "out (2)", "out again", "out"])]
     for path in paths:
         shutil.copytree(LLAMA, path)
-    options = ParityOptions(fake_quant=("w4a16", "w4a16"), limit=1)
+    options: dict[str, Any] = {"fake_quant": ("w4a16", "w4a16"), "limit": 1}
     report = parity(paths[0], paths[1:], **keywords(options, trace=recorded()))
     assert [arm.name for arm in report.arms] == [
         "out",
@@ -293,7 +294,13 @@ def test_the_order_of_requests_changes_no_count(recorded: Recorded) -> None:
 
 
 def test_the_same_call_gives_the_same_report_and_bytes(recorded: Recorded, tmp_path: Path) -> None:
-    options = ParityOptions(fake_quant=("w4a16",), attribute=True, self_test=True, limit=2, command=("draftconv",))
+    options: dict[str, Any] = {
+        "fake_quant": ("w4a16",),
+        "attribute": True,
+        "self_test": True,
+        "limit": 2,
+        "command": ("draftconv",),
+    }
     reports = [parity(LLAMA, (), **keywords(options, trace=recorded())) for _ in range(2)]
     assert reports[0] == reports[1]
     for number, report in enumerate(reports):
@@ -363,7 +370,7 @@ def test_ids_that_depend_on_the_target_are_read_as_inspect_reads_them(
     trace = shutil.copytree(recorded(), tmp_path / "trace")
     edit(trace / "trace.json", {"family": family})
     assert open_trace(trace).about.family == family
-    options = ParityOptions(limit=1, accept_detected=True)
+    options: dict[str, Any] = {"limit": 1, "accept_detected": True}
     run = lambda: parity(drafter, [drafter], **keywords(options, trace=trace))  # noqa: E731
     if boundaries is None:
         with pytest.raises(Undecided):
@@ -437,7 +444,7 @@ def test_the_worst_outcome_decides(outcomes: list[Outcome], code: int, recorded:
 
 # ── extension ──────────────────────────────────────────────────────────────────────
 
-W4A16 = ParityOptions(fake_quant=("w4a16",))
+W4A16: dict[str, Any] = {"fake_quant": ("w4a16",)}
 
 
 @pytest.fixture
@@ -450,7 +457,7 @@ def earlier(recorded: Recorded, tmp_path: Path) -> Path:
 
 
 def test_an_extension_judges_both_samples_as_one(earlier: Path, recorded: Recorded, tmp_path: Path) -> None:
-    options = replace(W4A16, extend=earlier)
+    options = keywords(W4A16, extend=earlier)
     both = parity(LLAMA, (), **keywords(options, trace=recorded(first=8, count=8)))
     at_once = parity(LLAMA, (), **keywords(W4A16, trace=recorded(count=16)))
     assert sorted(both.records, key=str) == sorted(at_once.records, key=str)
@@ -463,7 +470,7 @@ def test_an_extension_judges_both_samples_as_one(earlier: Path, recorded: Record
     assert both.about.settings["requests"] == "8 + 8"
     write_report(both, tmp_path / "both")
     with pytest.raises(UsageError, match="was extended before"):
-        parity(LLAMA, (), **keywords(replace(W4A16, extend=tmp_path / "both"), trace=recorded()))
+        parity(LLAMA, (), **keywords(W4A16, extend=tmp_path / "both", trace=recorded()))
 
 
 @pytest.mark.parametrize(
@@ -480,12 +487,12 @@ def test_an_extension_changes_nothing_but_the_prompts(
     change: Mapping[str, Any], said: str, earlier: Path, recorded: Recorded
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        parity(LLAMA, (), **keywords(replace(W4A16, extend=earlier, **change), trace=recorded(first=8, count=8)))
+        parity(LLAMA, (), **keywords(W4A16, extend=earlier, **change, trace=recorded(first=8, count=8)))
 
 
 def test_the_same_prompts_are_no_extension(earlier: Path, recorded: Recorded) -> None:
     with pytest.raises(UsageError, match="request 00/1 is in the report already, and 7 more are"):
-        parity(LLAMA, (), **keywords(replace(W4A16, extend=earlier), trace=recorded()))
+        parity(LLAMA, (), **keywords(W4A16, extend=earlier, trace=recorded()))
 
 
 def test_what_cannot_be_extended_is_told_before_anything_is_replayed(

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from draftconv.api.convert import convert
 from draftconv.api.inspect import inspect
-from draftconv.api.parity import ParityOptions, parity
+from draftconv.api.parity import parity
 from draftconv.api.quantize import Quantization, prepare, quantize
 from draftconv.api.verify import verify
 from draftconv.engines import ENGINES, parse_engine
@@ -315,7 +316,7 @@ def test_the_file_drafts_as_its_recipe_was_simulated(
     name: str, recipe: str, recorded: Recorded, written: Written
 ) -> None:
     trace = recorded(quantized.family(name), count=4)
-    options = ParityOptions(fake_quant=(recipe,))
+    options: dict[str, Any] = {"fake_quant": (recipe,)}
     report = parity(quantized.source(name), [written(name, recipe)], **keywords(options, trace=trace))
     file, simulated = drafted(report)
     reference = [record.counts for record in report.records if record.arm == name]
@@ -329,7 +330,7 @@ def test_a_damaged_file_does_not(recorded: Recorded, written: Written, tmp_path:
     (scale,) = (name for name in tensors if name.endswith("mlp.down_proj.weight_scale"))
     tensors[scale] = tensors[scale] * 2
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
-    options = ParityOptions(fake_quant=("w4a8",))
+    options: dict[str, Any] = {"fake_quant": ("w4a8",)}
     report = parity(quantized.source(REDUCED), [out], **keywords(options, trace=recorded("llama", count=4)))
     file, simulated = drafted(report)
     assert file != simulated

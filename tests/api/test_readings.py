@@ -15,7 +15,7 @@ from draftconv.api.convert import ConvertOptions, convert, prepare
 from draftconv.api.diff import diff
 from draftconv.api.inspect import inspect, remedy
 from draftconv.api.live import LiveOptions, plan_live
-from draftconv.api.parity import ParityOptions, parity
+from draftconv.api.parity import parity
 from draftconv.api.quantize import quantize
 from draftconv.api.serve import serve
 from draftconv.api.trace import TraceOptions, trace
@@ -194,7 +194,7 @@ def test_the_wrong_reading_costs_accept_length_and_the_right_one_none(recorded: 
     _bare_metadata(spelled)
     outcomes = {}
     for layout in ("vllm", "specforge"):
-        options = ParityOptions(layout=f"{spelled}={layout}")
+        options: dict[str, Any] = {"layout": f"{spelled}={layout}"}
         report = parity(reference, [spelled], **keywords(options, trace=recorded()))
         outcomes[layout] = report.comparisons[0].verdict.outcome
     assert outcomes == {"vllm": "pass", "specforge": "fail"}
@@ -208,7 +208,7 @@ def _bare_metadata(path: Path) -> None:
 
 def test_a_report_tells_how_each_arm_was_read(alike: Path, recorded: Recorded) -> None:
     sound = DRAFTERS_AT / "llama-eagle3-reduced"
-    options = ParityOptions(limit=1, accept_detected=True)
+    options: dict[str, Any] = {"limit": 1, "accept_detected": True}
     report = parity(sound, [alike], **keywords(options, trace=recorded()))
     first, _, second = (arm.facts for arm in report.arms)
     assert first["read"].startswith("llama-eagle3-reduced is read as specforge-sglang (likely: ")
