@@ -25,13 +25,14 @@ def detect(evidence: Evidence, hints: Hints) -> tuple[Layout, Detection]:
         return found, Detection(found.id, "given", (f"--from {hints.layout}",))
     _refuse_strangers(evidence)
     if mark := evidence.config.text(MARK):
-        if mark not in layouts():
+        try:
+            found = layout(mark)
+        except UsageError as error:
             raise UsageError(
                 f"config.json says that draftconv wrote it for {show(mark)}, a layout that is not known here",
-                why=f"known: {', '.join(layouts())}",
+                why=error.why,
                 cure="install the package that brings it, or say how to read it with --from",
-            )
-        found = layouts()[mark]
+            ) from error
         said = f"config.json says draftconv wrote it for {found.id}"
         return found, Detection(found.id, "certain", (said,))
     for candidate in layouts().values():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.api.diff import diff
 from draftconv.api.inspect import inspect
 from draftconv.api.parity import parity
@@ -92,10 +93,10 @@ def options(recipe: str, engine: str, **others: object) -> QuantizeOptions:
     return QuantizeOptions(recipe=recipe, engines=given, target=target(), **others)  # type: ignore[arg-type]
 
 
-def works(command: Callable[..., object], *given: object) -> bool:
+def works(command: Callable[..., object], *given: object, **named: object) -> bool:
     """Whether a command ends in a result; where it does not, it says why."""
     try:
-        command(*given)
+        command(*given, **named)
     except DraftconvError as error:
         assert error.why or error.cure, error
         return False
@@ -124,7 +125,7 @@ def test_a_biased_drafter_is_converted_or_refused(which: str, biased: Biased, tm
     written = []
     for to in WRITABLE:
         out = tmp_path / to
-        if not works(convert, source, out, ConvertOptions(to=to, target=target())):
+        if not works(convert, source, out, to=to, target=target()):
             continue
         written.append(to)
         assert verify(out, source).passed, to
@@ -145,7 +146,7 @@ def test_a_biased_drafter_is_quantized_to_the_bit_or_refused(
     for spec in ("", *ENGINES, "vllm:cpu", "trtllm:h200"):
         out = tmp_path / f"out-{spec.replace(':', '-')}"
         asked = options(recipe, spec, calibrate=trace)
-        if not works(quantize, source, out, asked):
+        if not works(quantize, source, out, **keywords(asked)):
             continue
         done.append(out)
         assert verify(out, source, target=target()).passed, spec
@@ -156,13 +157,11 @@ def test_a_biased_drafter_is_quantized_to_the_bit_or_refused(
         for name in (name for name in kept if name.endswith(".bias")):
             assert torch.equal(now[name], kept[name]), (spec, name)
     for number, (out, engine) in enumerate((out, engine) for out in done[:1] for engine in ENGINES):
-        ways = (
-            ConvertOptions(to=engine, dequantize=True, target=target()),
-            ConvertOptions(to=engine, pack="compressed-pack", target=target(), allow_lossy=True),
-        )
-        works(convert, out, tmp_path / f"floats-{number}", ways[0])
-        works(convert, out, tmp_path / f"packed-{number}", ways[1])
-        works(quantize, out, tmp_path / f"again-{number}", options("w4a16", engine, requantize=True))
+        to: dict[str, Any] = {"to": engine, "target": target()}
+        works(convert, out, tmp_path / f"floats-{number}", **to, dequantize=True)
+        works(convert, out, tmp_path / f"packed-{number}", **to, pack="compressed-pack", allow_lossy=True)
+        again = keywords(options("w4a16", engine, requantize=True))
+        works(quantize, out, tmp_path / f"again-{number}", **again)
 
 
 @pytest.mark.parametrize("which", BIASES)
