@@ -46,7 +46,8 @@ UPWARDS = {"layouts/__init__.py": {"engines"}}
 ARITHMETIC = {"reference", "quantization", "traces", "replay", "report"}
 """Rooms that may import torch; so may what takes states from an engine, `tracing` of its package."""
 
-LATE = ("numpy", "huggingface_hub", "jinja2", "rich", "yaml", "pydantic", "transformers", "datasets", "matplotlib")
+LATE = ("numpy", "huggingface_hub", "httpx2", "jinja2", "rich", "yaml", "pydantic", "transformers", "datasets",
+        "matplotlib")  # fmt: skip
 """Imported inside functions only, so that --help and inspect start at once."""
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from target_model import continue_greedily, load_target
 
 import draftconv
 from draftconv.api.trace import Sizing, TraceOptions, trace
 from draftconv.drafter.boundaries import IDS
 from draftconv.errors import BadCheckpoint, Undecided, UsageError, WriteError
-from draftconv.reference.targets import continue_greedily, load_target
 from draftconv.traces.dialogue import load_tokenizer
 from draftconv.traces.prompts import Prompt, PromptSet
 from draftconv.traces.trace import open_trace

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from speculate import draft
+from target_model import TargetModel, TargetSession, load_target
 from torch import Tensor
 
 from draftconv.api.convert import convert
@@ -23,8 +25,6 @@ from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter, to_torch
-from draftconv.reference.speculate import draft
-from draftconv.reference.targets import TargetModel, TargetSession, load_target
 from tests import tiny
 from tests.reference.test_fixtures import DATA, DRAFTERS, train_tiny
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from target_model import continue_greedily, load_target
 from torch import Tensor
 
 from draftconv.api.trace import TraceOptions, trace
@@ -27,7 +28,6 @@ from draftconv.engines.tracing import Extraction
 from draftconv.engines.vllm.tracing.server import Server
 from draftconv.engines.vllm.tracing.start import server
 from draftconv.errors import EngineError, Void
-from draftconv.reference.targets import continue_greedily, load_target
 from draftconv.traces.trace import Trace, open_trace
 from tests.keywords import keywords
 
