@@ -5,7 +5,7 @@ One function per command, with the command's name and arguments:
     >>> import draftconv
     >>> draftconv.inspect("drafter").drafter.kind.title          # doctest: +SKIP
     '3.1'
-    >>> draftconv.convert("drafter", Path("out"), draftconv.ConvertOptions(to="vllm"))  # doctest: +SKIP
+    >>> draftconv.convert("drafter", "out", to="vllm")           # doctest: +SKIP
 """
 
 from __future__ import annotations

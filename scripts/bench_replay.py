@@ -18,6 +18,7 @@ from typing import Any
 
 import make_synthetic
 import torch
+from speculate import speculate
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -29,7 +30,6 @@ from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
 from draftconv.reference.counts import Counts
 from draftconv.reference.drafter import DrafterModel
-from draftconv.reference.speculate import speculate
 from draftconv.replay.arms import Loading, load_arm
 from draftconv.replay.replay import ROWS_AT_ONCE, Arm, replay, roots
 from draftconv.replay.run import run

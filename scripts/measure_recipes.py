@@ -21,13 +21,13 @@ from pathlib import Path
 
 import yaml
 
-from draftconv.api.convert import ConvertOptions
-from draftconv.api.parity import ParityOptions, parity
+from draftconv.api.parity import parity
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.api.trace import TraceOptions, trace
 from draftconv.drafter.shipped import recipes as shipped_directory
 from draftconv.quantization.recipes import recipe_names
 from draftconv.report import Report
+from tests.keywords import keywords
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests/data"
@@ -76,7 +76,7 @@ def made_traces(target: str, drafters: Sequence[Path], work: Path) -> tuple[Path
     for name, texts in zip(("held-out", "calibration"), excerpts(), strict=True):
         prompts, place = work / f"{name}.json", work / f"{target}-{name}"
         prompts.write_text(json.dumps(texts), encoding="utf-8")
-        trace(DATA / "targets" / target, prompts, place, options)
+        trace(DATA / "targets" / target, prompts, place, **keywords(options))
         places.append(place)
     return places[0], places[1]
 
@@ -97,15 +97,14 @@ def measured(drafter: Path, work: Path, held_out: Path, calibration: Path) -> tu
     (work / drafter.name).mkdir()
     for recipe in written:
         engines = (SERVED[recipe],) if recipe in SERVED else ()
-        options = QuantizeOptions(recipe, engines, calibrate=calibration, convert=ConvertOptions(target=target))
-        quantize(drafter, work / drafter.name / recipe, options)
+        options = QuantizeOptions(recipe=recipe, engines=engines, calibrate=calibration, target=target)
+        quantize(drafter, work / drafter.name / recipe, **keywords(options))
     report = parity(
         drafter,
         [work / drafter.name / recipe for recipe in written],
         trace=held_out,
-        options=ParityOptions(
-            margin=MARGIN, fake_quant=tuple(without_activations(name, work) for name in WEIGHTS_ONLY)
-        ),
+        margin=MARGIN,
+        fake_quant=tuple(without_activations(name, work) for name in WEIGHTS_ONLY),
     )
     return report, [f"`{name}`" for name in written] + [f"`{name}`, weights only" for name in WEIGHTS_ONLY]
 

@@ -216,15 +216,24 @@ def commit(root: Path) -> str:
     return git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
 
 
-def write(root: Path, results: Sequence[Result]) -> None:
-    """Put a result into the page."""
-    page = root / PAGE
-    text = page.read_text(encoding="utf-8")
+def page_with_a_place(root: Path) -> str:
+    """The text of the page.
+
+    Raises:
+        MutateError: it has no place for a result.
+    """
+    text = (root / PAGE).read_text(encoding="utf-8")
     if not PART.search(text):
         raise MutateError(f"{PAGE} has no place for the result")
+    return text
+
+
+def write(root: Path, results: Sequence[Result], at: str) -> None:
+    """Put the result of a commit into the page."""
+    text = page_with_a_place(root)
     date = datetime.datetime.now(datetime.UTC).date()
-    part = f"{summary(results)}; {date}, commit `{commit(root)}`.\n\n{table(results)}"
-    page.write_text(PART.sub(lambda match: f"{match[1]}\n{part}\n{match[2]}", text), encoding="utf-8")
+    part = f"{summary(results)}; {date}, commit `{at}`.\n\n{table(results)}"
+    (root / PAGE).write_text(PART.sub(lambda match: f"{match[1]}\n{part}\n{match[2]}", text), encoding="utf-8")
 
 
 def parsed(argv: Sequence[str], rooms: Sequence[str]) -> argparse.Namespace:
@@ -262,12 +271,15 @@ def main(argv: Sequence[str], root: Path = ROOT, mutations: Sequence[Mutation] =
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     results: list[Result] = []
     try:
+        if options.write:  # of what is copied now, whatever is there in the end
+            page_with_a_place(root)
+            at = commit(root)
         for result in judged(root, wanted, options.limit):
             results.append(result)
             mutation = result.mutation
             print(f"{result.outcome:9} {mutation.room}: {mutation.breaks}  [{result.told}]", flush=True)
         if options.write:
-            write(root, results)
+            write(root, results, at)
     except MutateError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2

@@ -31,6 +31,14 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from speculate import Decoded, speculate
+from target_model import (
+    TargetModel,
+    TargetSession,
+    TargetShape,
+    continue_greedily,
+    load_target,
+)
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional
@@ -43,14 +51,6 @@ from draftconv.layouts.reading import read_drafter
 from draftconv.reference.counts import Counts
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter
-from draftconv.reference.speculate import Decoded, speculate
-from draftconv.reference.targets import (
-    TargetModel,
-    TargetSession,
-    TargetShape,
-    continue_greedily,
-    load_target,
-)
 
 SEED = 3
 DATA = Path(__file__).resolve().parent.parent / "tests" / "data"

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from draftconv.api.convert import ConvertOptions
 from draftconv.api.quantize import Quantization, QuantizeOptions, quantize
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target, find_target
 from draftconv.quantization.grids import dequantize
 from draftconv.quantization.reading import find_stored
 from tests import opening
+from tests.keywords import keywords
 from tests.reference.test_fixtures import DATA
 
 NAMES = tuple(sorted(path.name for path in (DATA / "drafters").iterdir()))
@@ -38,12 +38,12 @@ def target(name: str) -> Target:
 
 
 def options(name: str, recipe: str, *engines: str, trace: Path | None = None, **others: object) -> QuantizeOptions:
-    convert = ConvertOptions(target=str(DATA / "targets" / family(name)))
-    return QuantizeOptions(recipe, engines, calibrate=trace, convert=convert, **others)  # type: ignore[arg-type]
+    asked = {"target": str(DATA / "targets" / family(name)), **others}
+    return QuantizeOptions(recipe=recipe, engines=engines, calibrate=trace, **asked)  # type: ignore[arg-type]
 
 
 def write(out: Path, name: str, recipe: str, *engines: str, trace: Path | None = None) -> Quantization:
-    return quantize(source(name), out, options(name, recipe, *engines, trace=trace))
+    return quantize(source(name), out, **keywords(options(name, recipe, *engines, trace=trace)))
 
 
 def read(path: Path, name: str) -> Drafter:

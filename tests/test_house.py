@@ -21,9 +21,10 @@ from draftconv.quantization.recipes import PER_MODULE
 
 ROOT = Path(draftconv.__file__).parent
 
-BASE = {"errors", "checkpoint", "drafter"}
+BASE = {"errors", "options", "checkpoint", "drafter"}
 MAY_IMPORT = {
     "errors": set[str](),
+    "options": set[str](),
     "plugins": {"errors"},
     "checkpoint": {"errors"},
     "drafter": {"errors", "checkpoint"},
@@ -35,7 +36,7 @@ MAY_IMPORT = {
     "report": {*BASE, "layouts", "reference", "quantization"},
     "conversion": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay"},
     "replay": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
-    "live": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
+    "live": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay", "report"},
 }
 MAY_IMPORT["api"] = {*MAY_IMPORT}
 MAY_IMPORT["cli"] = {*MAY_IMPORT}
@@ -45,7 +46,8 @@ UPWARDS = {"layouts/__init__.py": {"engines"}}
 ARITHMETIC = {"reference", "quantization", "traces", "replay", "report"}
 """Rooms that may import torch; so may what takes states from an engine, `tracing` of its package."""
 
-LATE = ("numpy", "huggingface_hub", "jinja2", "rich", "yaml", "pydantic", "transformers", "datasets", "matplotlib")
+LATE = ("numpy", "huggingface_hub", "httpx2", "jinja2", "rich", "yaml", "pydantic", "transformers", "datasets",
+        "matplotlib")  # fmt: skip
 """Imported inside functions only, so that --help and inspect start at once."""
 
 

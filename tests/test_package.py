@@ -17,7 +17,7 @@ def test_parity_is_a_plain_function(capsys: pytest.CaptureFixture[str]) -> None:
     help(draftconv.parity)
     assert "candidates" in capsys.readouterr().out
     with pytest.raises(UsageError, match="no candidate"):
-        draftconv.parity("a", trace="b")
+        draftconv.parity("a", (), trace="b")
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from draftconv.checkpoint import Checkpoint, open_checkpoint
 from draftconv.conversion.options import ConvertOptions
-from draftconv.conversion.plan import Conversion, Progress, plan_drafter, refuse_place, writer_of
+from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place, writer_of
 from draftconv.conversion.request import Request
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
 from draftconv.layouts import layout
+from draftconv.options import Place, takes
 
 __all__ = ["Conversion", "ConvertOptions", "convert", "plan_conversion", "prepare", "refuse_place"]
 
 
-def convert(
-    source: str | Path,
-    out: str | Path,
-    options: ConvertOptions | None = None,
-    *,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Conversion:
+@takes(ConvertOptions)
+def convert(source: Place, out: Place, options: ConvertOptions) -> Conversion:
     """Convert a drafter and write it.
 
     Args:
         source: directory, weights file or Hub id. `out`: directory to make.
-        progress: called with the number of bytes written so far.
 
     Raises:
         DraftconvError: see `plan_conversion`; WriteError when the output cannot be written.
     """
-    refuse_place(source, out, overwrite=overwrite)
+    refuse_place(source, out, overwrite=options.overwrite)
     conversion = prepare(source, options)
-    conversion.write(out, overwrite=overwrite, progress=progress)
+    conversion.write(out, overwrite=options.overwrite, progress=options.progress)
     return conversion
 
 
-def prepare(source: str | Path, options: ConvertOptions | None = None, *, download: bool = True) -> Conversion:
+def prepare(source: Place, options: ConvertOptions | None = None, *, download: bool = True) -> Conversion:
     """Open a source and plan its conversion; `download` fetches the weights of a Hub repository first."""
     options = options or ConvertOptions()
     writer_of(layout(options.to), options.to)

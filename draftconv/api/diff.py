@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from draftconv.checkpoint import FLOATS, TensorRef, first_difference, open_checkpoint
 from draftconv.drafter.drafter import Drafter
@@ -13,6 +12,7 @@ from draftconv.drafter.targets import find_target
 from draftconv.drafter.words import word
 from draftconv.layouts.reading import read_drafter
 from draftconv.layouts.readings import Said
+from draftconv.options import TARGET, TARGET_LAYERS, Place, option, takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,22 @@ class Differences:
         return not (self.facts or self.tensors or self.config)
 
 
-def diff(
-    left: str | Path, right: str | Path, *, target: str | None = None, target_layers: int | None = None
-) -> Differences:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffOptions:
+    """How the two are read."""
+
+    target: str | None = option(None, TARGET)
+    target_layers: int | None = option(None, TARGET_LAYERS)
+
+
+@takes(DiffOptions)
+def diff(left: Place, right: Place, options: DiffOptions) -> Differences:
     """Compare two drafters in canonical terms, so that spelling alone is no difference of tensors or facts.
 
     Raises:
         BadCheckpoint, NotADrafter: one of the two cannot be read.
     """
-    goal = find_target(target, target_layers)
+    goal = find_target(options.target, options.target_layers)
     a, b = (read_drafter(open_checkpoint(path), Said().hints(goal)) for path in (left, right))
     return Differences(tuple(_facts(a.facts, b.facts)), tuple(_tensors(a, b)), tuple(_config(a, b)), a, b)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.checkpoint import FLOATS, open_checkpoint, show_some
@@ -16,9 +15,25 @@ from draftconv.engines import ENGINES, Verdict, parse_engine
 from draftconv.errors import DraftconvError, UsageError
 from draftconv.layouts.reading import read_drafter
 from draftconv.layouts.readings import Said
+from draftconv.options import (
+    AUX_CONVENTION,
+    LAYOUT,
+    TARGET,
+    TARGET_LAYERS,
+    Place,
+    Several,
+    option,
+    python_only,
+    several,
+    takes,
+)
 
 if TYPE_CHECKING:
     from draftconv.conversion.options import ConvertOptions
+
+
+Progress = Callable[[int, int], None]
+"""Told how much is done, and how much it is in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,45 +71,56 @@ class Inspection:
         return any(problem.code == MISDECLARED for problem in self.problems)
 
 
-def inspect(
-    source: str | Path,
-    engines: Sequence[str] = (),
-    *,
-    target: str | None = None,
-    target_layers: int | None = None,
-    layout: str | None = None,
-    aux_convention: str | None = None,
-    from_format: str | None = None,
-    deep: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> Inspection:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectOptions:
+    """What a drafter is looked at for."""
+
+    engines: Several = option(
+        (),
+        "Judge for this engine only (repeatable), and exit 1 if it would mis-read or refuse the drafter.",
+        flag="--for",
+        metavar="ENGINE[@VERSION][:HARDWARE]",
+    )
+    target: str | None = option(None, TARGET)
+    target_layers: int | None = option(None, TARGET_LAYERS)
+    layout: str | None = option(None, LAYOUT)
+    aux_convention: str | None = option(None, AUX_CONVENTION)
+    from_format: str | None = option(
+        None,
+        "How quantized weights are stored, where config.json and tensors do not tell.",
+        metavar="FORMAT[:STYLE]",
+    )
+    deep: bool = option(False, "Read every byte: NaN, infinities, all-zero tensors, equal tables.")
+    progress: Progress | None = python_only(None, "called with the bytes that `deep` has read so far and in all")
+
+
+@takes(InspectOptions)
+def inspect(source: Place, options: InspectOptions) -> Inspection:
     """Read a drafter's headers, config and vocabulary maps (with `deep`, every byte) and judge it.
 
     Args:
         source: directory, weights file or Hub id; on the Hub a few MB are read by range.
-        engines: as `ENGINE[@VERSION][:HARDWARE]`; all engines at their newest when empty.
-        from_format: how quantized weights are stored, as FORMAT or FORMAT:STYLE, when it cannot be told.
-        progress: called with the bytes that `deep` has read so far and in all.
 
     Raises:
         BadCheckpoint, NotADrafter, NeedsExport: it is not a readable drafter.
         UsageError: unknown engine, layout, target, convention or format, or a format of a drafter that has none.
     """
-    specs = [parse_engine(text) for text in engines or ENGINES]
-    found = find_target(target, target_layers)
-    drafter = read_drafter(open_checkpoint(source), Said(layout, aux_convention).hints(found))
-    total = deep_bytes(drafter, found) if deep and progress else 0
+    specs = [parse_engine(text) for text in several(options.engines) or ENGINES]
+    found = find_target(options.target, options.target_layers)
+    drafter = read_drafter(open_checkpoint(source), Said(options.layout, options.aux_convention).hints(found))
+    progress = options.progress
+    total = deep_bytes(drafter, found) if options.deep and progress else 0
     findings = check_drafter(
         drafter,
         found,
-        level="deep" if deep else "sample",
+        level="deep" if options.deep else "sample",
         progress=(lambda done: progress(done, total)) if progress else None,
     )
     known = frozenset(problem.code for problem in findings.problems)
     verdicts = tuple(ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, found, spec, known) for spec in specs)
-    weights = _weights(drafter, from_format)
+    weights = _weights(drafter, options.from_format)
     problems = (*findings.problems, *(Problem(MISDECLARED, lie) for lie in (weights.lies if weights else ())))
-    return Inspection(drafter, found, problems, findings.not_made, verdicts, weights, from_format)
+    return Inspection(drafter, found, problems, findings.not_made, verdicts, weights, options.from_format)
 
 
 def _weights(drafter: Drafter, from_format: str | None) -> Weights | None:

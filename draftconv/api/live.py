@@ -15,12 +15,13 @@ from draftconv.live.arms import arms_of
 from draftconv.live.beside import Beside
 from draftconv.live.engine import live_of
 from draftconv.live.machine_told import told_of
-from draftconv.live.options import LiveOptions, Progress, check_options, in_full, way_of
+from draftconv.live.options import LiveOptions, check_options, in_full, way_of
 from draftconv.live.plan import Step, plan_live
 from draftconv.live.report import report_of
 from draftconv.live.run import Run
 from draftconv.live.servers import launch_of
 from draftconv.live.store import Store, Terms
+from draftconv.options import Place, each_of, several, takes
 from draftconv.report import read_report
 from draftconv.report.extended import extended, refuse_unextendable
 from draftconv.report.model import Report
@@ -30,13 +31,8 @@ from draftconv.traces.prompts import load_prompts
 __all__ = ["LiveOptions", "Step", "live_parity", "plan_live"]
 
 
-def live_parity(
-    reference: str | Path,
-    candidates: Sequence[str | Path],
-    options: LiveOptions,
-    *,
-    progress: Progress | None = None,
-) -> Report:
+@takes(LiveOptions)
+def live_parity(reference: Place, candidates: Place | Sequence[Place], options: LiveOptions) -> Report:
     """Run drafters on an engine and judge each candidate against the reference.
 
     Raises:
@@ -47,10 +43,11 @@ def live_parity(
         Void: counts that are not to be trusted, or more than 5 % of an arm's requests failed.
         Unfinished: with `url`: the next drafter has to be served first.
     """
+    progress, candidates = options.progress, each_of(candidates)
     way = way_of(options, len(candidates))
     spec = parse_engine(options.engine)
     check_options(options, way, spec, candidates)
-    earlier = read_report(options.extend) if options.extend else None
+    earlier = read_report(Path(options.extend)) if options.extend else None
     if earlier:
         refuse_unextendable(earlier, len(candidates))
     goal = goal_of(in_full(options.target))
@@ -80,14 +77,14 @@ def live_parity(
         ignore_eos=not options.natural_stop,
         concurrency=options.concurrency,
         arguments=(
-            *options.server_args,
+            *several(options.server_args),
             *([f"tensor parallel {options.tensor_parallel}"] * (options.tensor_parallel > 1)),
         ),
         machine=told_of(options, spec) if started else {},
     )
     live = live_of(spec.name)
     launches = [launch_of(arm.source, arm.said, live, options) for arm in arms] if started else []
-    with Store(options.run, terms) as store:
+    with Store(options.directory, terms) as store:
         run = Run(options, way, spec, goal, asked, arms, launches, beside, terms, store, progress)
         found = report_of(run, all_answers(run))
     return extended(earlier, found) if earlier else found

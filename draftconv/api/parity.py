@@ -6,18 +6,19 @@ for, one arm per changed tensor (`attribute`) and one per fault (`self_test`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import draftconv
 from draftconv.checkpoint import show
 from draftconv.errors import UsageError
+from draftconv.options import Place, each_of, several, takes
 from draftconv.reference.counts import Counts
 from draftconv.replay.lineup import Lineup, Side, line_up
-from draftconv.replay.options import ParityOptions
+from draftconv.replay.options import ParityOptions, Progress
 from draftconv.replay.semantics import semantics
 from draftconv.report import read_report
 from draftconv.report.extended import extended, refuse_unextendable
@@ -31,43 +32,33 @@ if TYPE_CHECKING:
 
 __all__ = ["ParityOptions", "exit_code", "parity"]
 
-Stage = Literal["reading", "replaying"]
-Progress = Callable[[Stage, int, int], None]
-"""Told the stage, and how much of it is done and in all: bytes of drafters, then tokens of the trace."""
-
 _WORST_FIRST = tuple(EXIT_CODES[outcome] for outcome in ("void", "fail", "inconclusive"))
 
 
-def parity(
-    reference: str | Path,
-    candidates: Sequence[str | Path] = (),
-    *,
-    trace: str | Path,
-    options: ParityOptions | None = None,
-    progress: Progress | None = None,
-) -> Report:
+@takes(ParityOptions)
+def parity(reference: Place, candidates: Place | Sequence[Place], options: ParityOptions) -> Report:
     """Replay drafters on a trace and judge each candidate against the reference.
 
     Args:
-        candidates: directories or Hub ids; `options.fake_quant` adds simulated ones.
+        candidates: directories or Hub ids; `fake_quant` adds simulated ones.
 
     Raises:
         UsageError: nothing to compare, an option is impossible, or the trace lacks something that replay needs.
         BadCheckpoint, Refused, Undecided: a drafter or the trace cannot be read or computed.
         BadReport: the report to be extended cannot be read.
     """
-    options = options or ParityOptions()
+    progress, candidates = options.progress, each_of(candidates)
     _check(options)
-    asked = len(candidates) + len(options.fake_quant)
+    asked = len(candidates) + len(several(options.fake_quant))
     if not asked and not options.self_test:
         raise UsageError(
             "there is no candidate to compare with the reference",
             cure="name a second drafter, or add --fake-quant RECIPE or --self-test",
         )
-    earlier = read_report(options.extend) if options.extend else None
+    earlier = read_report(Path(options.extend)) if options.extend else None
     if earlier:
         refuse_unextendable(earlier, asked)
-    opened = open_trace(trace)
+    opened = open_trace(options.trace)
     _refuse_depth(options.depth, opened.about.depth)
     entries = opened.entries[: options.limit]
     told = None if progress is None else partial(progress, "reading")

@@ -15,6 +15,7 @@ from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place
 from draftconv.conversion.quantizing import Asked, Quantizing, decide_quantizing
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
+from draftconv.options import Place, takes
 
 __all__ = ["Quantization", "QuantizeOptions", "prepare", "quantize"]
 
@@ -31,26 +32,23 @@ class Quantization:
         self.conversion.write(out, overwrite=overwrite, progress=progress)
 
 
-def quantize(
-    source: str | Path,
-    out: str | Path,
-    options: QuantizeOptions,
-    *,
-    overwrite: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> Quantization:
+@takes(QuantizeOptions)
+def quantize(source: Place, out: Place, options: QuantizeOptions) -> Quantization:
     """Quantize a drafter and write it.
+
+    Args:
+        source: directory, weights file or Hub id. `out`: directory to make.
 
     Raises:
         DraftconvError: see `prepare`; WriteError when the output cannot be written.
     """
-    refuse_place(source, out, overwrite=overwrite)
+    refuse_place(source, out, overwrite=options.overwrite)
     quantization = prepare(source, options)
-    quantization.write(out, overwrite=overwrite, progress=progress)
+    quantization.write(out, overwrite=options.overwrite, progress=options.progress)
     return quantization
 
 
-def prepare(source: str | Path, options: QuantizeOptions, *, download: bool = True) -> Quantization:
+def prepare(source: Place, options: QuantizeOptions, *, download: bool = True) -> Quantization:
     """Decide and check a quantization without writing anything.
 
     Raises:

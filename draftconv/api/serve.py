@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,36 +15,40 @@ from draftconv.engines.serving import ServeCommand
 from draftconv.errors import EngineError, WriteError
 from draftconv.layouts.readings import Said
 from draftconv.live.serving import serve_as
+from draftconv.options import ACCEPT_DETECTED, AUX_CONVENTION, LAYOUT, Place, option, python_only, takes
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores for itself, and that a program in its place would ignore too."""
 
 
-def serve(
-    source: str | Path,
-    engine: str,
-    target: str,
-    *,
-    drafts: int = 3,
-    tensor_parallel: int = 1,
-    layout: str | None = None,
-    aux_convention: str | None = None,
-    accept_detected: bool = False,
-    alone: bool = False,
-    python: Path | None = None,
-    port: int | None = None,
-    arguments: Sequence[str] = (),
-) -> ServeCommand:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What a server is started with."""
+
+    engine: str = option(..., "The engine to start.", flag="--for", metavar="ENGINE[@VERSION][:HARDWARE]")
+    target: str = option(..., "The target: a directory, a Hub id or a known name.", metavar="TARGET")
+    drafts: int = option(3, "Tokens proposed per step.", least=1)
+    tensor_parallel: int = option(1, "Devices for the target.", flag="--tp", least=1)
+    engine_python: Place | None = option(
+        None,
+        "The Python of the engine's environment; without it programs come from the PATH.",
+        metavar="PYTHON",
+        file=True,
+    )
+    port: int | None = option(None, "Where it listens.  [default: the engine's]", least=1, most=65535)
+    layout: str | None = option(None, LAYOUT)
+    aux_convention: str | None = option(None, AUX_CONVENTION)
+    accept_detected: bool = option(False, ACCEPT_DETECTED)
+    alone: bool = python_only(False, "the target without the drafter, otherwise started alike")
+    arguments: Sequence[str] = python_only((), "of the server that somebody else adds to the command")
+
+
+@takes(ServeOptions)
+def serve(source: Place, options: ServeOptions) -> ServeCommand:
     """Build the server command for a drafter that this engine reads rightly.
 
     Args:
-        source: directory or Hub id; the server is given the same. `target`: see `find_target`.
-        layout, aux_convention, accept_detected: how the drafter is to be read, as in `ConvertOptions`.
-        drafts: tokens proposed per step (K). `tensor_parallel`: devices for the target.
-        alone: the target without the drafter, otherwise started alike.
-        python: of the engine's environment, whose programs are taken; None leaves them to the PATH.
-        port: where it listens; None leaves that to the engine.
-        arguments: of the server that somebody else adds to the command.
+        source: directory or Hub id; the server is given the same.
 
     Raises:
         Undecided: the drafter can be read in several ways.
@@ -51,11 +56,18 @@ def serve(
         UsageError: unknown engine or target, a target known by its layer count only, a drafter that is a file, or
             `arguments` ask for float32 where quantized weights have no kernel for it.
     """
-    said = Said(layout, aux_convention, accept_detected)
     return serve_as(
-        source, engine, target, said,
-        drafts=drafts, tensor_parallel=tensor_parallel, alone=alone, python=python, port=port, arguments=arguments,
-    )  # fmt: skip
+        source,
+        options.engine,
+        options.target,
+        Said(options.layout, options.aux_convention, options.accept_detected),
+        drafts=options.drafts,
+        tensor_parallel=options.tensor_parallel,
+        alone=options.alone,
+        python=None if options.engine_python is None else Path(options.engine_python),
+        port=options.port,
+        arguments=options.arguments,
+    )
 
 
 def start(command: ServeCommand) -> NoReturn:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import draftconv
 from draftconv.checkpoint import FLOATS, SIZES, Checkpoint, TensorRef, open_checkpoint, show
@@ -16,29 +15,20 @@ from draftconv.drafter.facts import Taps
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.errors import Undecided, UsageError, WriteError
 from draftconv.layouts.readings import reading_line, reading_warnings, said_of_each
+from draftconv.options import Place, takes
 from draftconv.traces.asking import ends_of, goal_of, questions, refuse_too_long, target_files
 from draftconv.traces.options import Sizing, TraceOptions
 from draftconv.traces.prompts import load_prompts
 from draftconv.traces.running import Job, Runner, running
 from draftconv.traces.trace import DTYPES, TOKENIZER, About, Trace
 
-if TYPE_CHECKING:
-    from draftconv.traces.turns import Progress
-
 __all__ = ["Sizing", "TraceOptions", "trace"]
 
 _TABLES: Mapping[str, tuple[str, ...]] = {"embed_tokens": EMBED_NAMES, "lm_head": HEAD_NAMES}
 
 
-def trace(
-    target: str | Path,
-    prompts: str | Path,
-    out: Path,
-    options: TraceOptions | None = None,
-    *,
-    announce: Callable[[Sizing], None] | None = None,
-    progress: Progress | None = None,
-) -> Trace:
+@takes(TraceOptions)
+def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> Trace:
     """Run a target greedily over prompts and store its tokens and states in `out`.
 
     A run that was stopped goes on where it was when called again with the same arguments;
@@ -46,7 +36,6 @@ def trace(
 
     Args:
         target: a directory, a Hub id or a known name. `prompts`: a suite's name, or a .jsonl, .json or .txt file.
-        announce: called once, before anything is generated. `progress`: see `turns.Progress`.
 
     Raises:
         UsageError: options that do not fit, boundaries or prompts the target does not have, transformers missing.
@@ -54,13 +43,13 @@ def trace(
         BadCheckpoint: target, tokenizer or drafter cannot be read.
         Refused: the states of this model cannot be taken for sure.
         WriteError: `out` holds something else, or the file system has no room.
-        EngineError: vLLM is not there, does not answer, or extracts no states.
+        EngineError: the engine is not there, does not answer, or extracts no states.
         Void: the target gave states that are short, shifted or not finite.
     """
     from draftconv.traces.turns import capture_all, slots
     from draftconv.traces.writer import TraceWriter, refuse_occupied
 
-    options = options or TraceOptions()
+    out = Path(out)
     _check_numbers(options)
     goal = goal_of(str(target), options.revision)
     drafters = _drafters(goal, options)
@@ -118,14 +107,14 @@ def trace(
             tables=0 if options.link_tables else sum(ref.nbytes for ref in tables.values()),
         )
         _check_room(out, sizing)
-        if announce is not None:
-            announce(sizing)
+        if options.announce is not None:
+            options.announce(sizing)
         runner.check(max(asked.first, key=len))
         tokenizer = directory / TOKENIZER
         text = tokenizer.read_bytes() if tokenizer.is_file() else None
         with TraceWriter(out, about, requests, tables=tables, link=options.link_tables, tokenizer=text) as writer:
             return capture_all(
-                writer, asked.prompts, asked.dialogue, runner.capturer, batch=options.batch, progress=progress
+                writer, asked.prompts, asked.dialogue, runner.capturer, batch=options.batch, progress=options.progress
             )
 
 
@@ -141,10 +130,9 @@ def _drafters(goal: Target, options: TraceOptions) -> list[Drafter]:
     """The drafters whose boundaries are kept."""
     if options.boundaries and options.drafters:
         raise UsageError("--boundaries and --drafter both say what to keep", cure="give one of the two")
-    said = said_of_each(
-        options.drafters, options.layout, options.aux_convention, accept_detected=options.accept_detected
-    )
-    return [each.read(open_checkpoint(spec), goal) for each, spec in zip(said, options.drafters, strict=True)]
+    drafters = [options.drafters] if isinstance(options.drafters, str | Path) else options.drafters
+    said = said_of_each(drafters, options.layout, options.aux_convention, accept_detected=options.accept_detected)
+    return [each.read(open_checkpoint(spec), goal) for each, spec in zip(said, drafters, strict=True)]
 
 
 def _boundaries(goal: Target, options: TraceOptions, drafters: Sequence[Drafter]) -> tuple[tuple[int, ...], str]:

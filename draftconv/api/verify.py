@@ -12,9 +12,8 @@ rule can tell, such as the scale of activations that was measured on a trace, is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
@@ -34,6 +33,18 @@ from draftconv.engines.base import EngineSpec, Status
 from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
 from draftconv.layouts.readings import said_of_each
+from draftconv.options import (
+    ACCEPT_DETECTED,
+    TARGET,
+    TARGET_LAYERS,
+    Place,
+    Several,
+    aux_convention_of_each,
+    layout_of_each,
+    option,
+    python_only,
+    takes,
+)
 from draftconv.quantization.exclusions import WEIGHT, fused_with
 from draftconv.quantization.scheme import WeightScheme
 
@@ -77,32 +88,34 @@ class Verification:
         return all(row.outcome != "different" for row in (*self.tensors, *self.facts, *self.directory))
 
 
-def verify(
-    out: str | Path,
-    against: str | Path,
-    *,
-    target: str | None = None,
-    target_layers: int | None = None,
-    layout: str | Sequence[str] = (),
-    aux_convention: str | Sequence[str] = (),
-    accept_detected: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> Verification:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """How an output and its source are read."""
+
+    target: str | None = option(None, TARGET)
+    target_layers: int | None = option(None, TARGET_LAYERS)
+    layout: Several = option((), layout_of_each("SOURCE"))
+    aux_convention: Several = option((), aux_convention_of_each("SOURCE"))
+    accept_detected: bool = option(False, ACCEPT_DETECTED)
+    progress: Callable[[int, int], None] | None = python_only(None, "called with the bytes compared so far and in all")
+
+
+@takes(VerifyOptions)
+def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
     """Compare two drafters tensor by tensor and fact by fact.
 
     Args:
         out: the output. `against`: its source. What the conversion was told (target, layout, convention) is taken
             from a believed record, that a doubtful reading was accepted is not.
-        layout, aux_convention, accept_detected: how they are to be read; VALUE is about the source, DRAFTER=VALUE
-            about either.
-        progress: called with the number of bytes compared so far and in all.
 
     Raises:
         Undecided: one of the two can be read in several ways.
         BadCheckpoint, NotADrafter: one of the two cannot be read.
     """
-    goal = find_target(target, target_layers)
-    theirs_said, ours_said = said_of_each((against, out), layout, aux_convention, accept_detected=accept_detected)
+    goal = find_target(options.target, options.target_layers)
+    theirs_said, ours_said = said_of_each(
+        (against, out), options.layout, options.aux_convention, accept_detected=options.accept_detected
+    )
     ours, theirs = (open_checkpoint(spec, download=True) for spec in (out, against))
     provenance = read_provenance(ours)
     way = provenance.since(theirs) if provenance else None
@@ -119,7 +132,7 @@ def verify(
     declared = _Declared(provenance, way)
     record: Record = "absent" if FILE not in ours.sidecars else "of another source" if provenance else "not believed"
     return Verification(
-        tuple(_tensors(result, source, declared, progress or (lambda _, __: None))),
+        tuple(_tensors(result, source, declared, options.progress or (lambda _, __: None))),
         (*_facts(result.facts, source.facts, declared), *_faults(result, source)),
         tuple(_directory(result, goal, _judges(result, provenance), edited=not way and record == "not believed")),
         "believed" if way else record,

@@ -1,7 +1,8 @@
 """Casts between F16, BF16, F32 and F64 in numpy: one rounding, to nearest even, no surprise.
 
 A NaN stays a NaN of the same sign (quieted, as IEEE 754 conversions do), an infinity stays
-one, and a finite value that would become infinite is refused instead.
+one, and a finite value that would become infinite is refused instead. `convert` works without torch, and torch
+(2.13) rounds F64 to BF16 by way of F32: 1 + 2⁻⁸ + 2⁻³⁰ becomes 1.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """A pickle machine that can build data and nothing else.
 
-It knows the opcodes in `OPCODES` and the names in `GLOBALS`; a name stays a marker, there is no
-import and no call. What a hostile pickle asks for beyond that is an error that
-names it. (Python's own unpickler, however restricted, also allocates what a length field says.)
+pickletools reads the opcodes. Of them the machine knows those that torch.save emits with protocols 2 to 4, and
+the names in `GLOBALS`; a name stays a marker, there is no import and no call. What a hostile pickle asks for
+beyond that is an error that names it. (Python's own unpickler, however restricted, also allocates what a length
+field says; torch.load with weights_only needs torch, and the whole file.)
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -36,50 +36,7 @@ TENSOR = "torch._utils _rebuild_tensor_v2"
 PARAMETER = "torch._utils _rebuild_parameter"
 GLOBALS = frozenset({ORDERED_DICT, TENSOR, PARAMETER, *STORAGES})
 
-# code → (name, argument): a struct format, or text/long/names as `_Reader` reads them
-OPCODES: Mapping[int, tuple[str, str]] = MappingProxyType(
-    {
-        0x80: ("PROTO", "<B"),
-        0x95: ("FRAME", "<Q"),
-        ord("."): ("STOP", ""),
-        ord("("): ("MARK", ""),
-        ord("N"): ("NONE", ""),
-        0x88: ("NEWTRUE", ""),
-        0x89: ("NEWFALSE", ""),
-        ord("K"): ("NUMBER", "<B"),
-        ord("M"): ("NUMBER", "<H"),
-        ord("J"): ("NUMBER", "<i"),
-        ord("G"): ("NUMBER", ">d"),
-        0x8A: ("NUMBER", "long"),
-        0x8C: ("TEXT", "text <B"),
-        ord("X"): ("TEXT", "text <I"),
-        ord(")"): ("EMPTY_TUPLE", ""),
-        0x85: ("TUPLE1", ""),
-        0x86: ("TUPLE2", ""),
-        0x87: ("TUPLE3", ""),
-        ord("t"): ("TUPLE", ""),
-        ord("]"): ("EMPTY_LIST", ""),
-        ord("a"): ("APPEND", ""),
-        ord("e"): ("APPENDS", ""),
-        ord("}"): ("EMPTY_DICT", ""),
-        ord("s"): ("SETITEM", ""),
-        ord("u"): ("SETITEMS", ""),
-        0x94: ("MEMOIZE", ""),
-        ord("q"): ("PUT", "<B"),
-        ord("r"): ("PUT", "<I"),
-        ord("h"): ("GET", "<B"),
-        ord("j"): ("GET", "<I"),
-        ord("c"): ("GLOBAL", "names"),
-        0x93: ("STACK_GLOBAL", ""),
-        ord("Q"): ("PERSID", ""),
-        ord("R"): ("REDUCE", ""),
-        ord("b"): ("BUILD", ""),
-    }
-)
-"""What torch.save emits with pickle protocols 2 to 4."""
-
 _CONSTANTS = MappingProxyType({"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()})
-_TUPLES = MappingProxyType({"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,64 +74,23 @@ def load(data: bytes, where: str) -> object:
     Raises:
         BadCheckpoint: malformed, or asks for anything but the data of tensors.
     """
-    reader = _Reader(data, where)
     machine = _Machine(where)
-    while True:
-        name, argument = reader.opcode()
-        if name == "STOP":
-            return machine.result()
+    for name, argument in _opcodes(data, where):
         machine.step(name, argument)
+    return machine.result()
 
 
-class _Reader:
-    """Opcodes and their arguments; a length is compared with what is left before it is used."""
+def _opcodes(data: bytes, where: str) -> Iterator[tuple[str, object]]:
+    """Names and arguments, up to STOP."""
+    import pickletools
 
-    def __init__(self, data: bytes, where: str) -> None:
-        self._data = data
-        self._where = where
-        self._position = 0
-
-    def opcode(self) -> tuple[str, object]:
-        code = self._take(1)[0]
-        if code not in OPCODES:
-            raise _hostile(self._where, f"the pickle opcode {bytes([code])!r}")
-        name, argument = OPCODES[code]
-        match argument.split():
-            case []:
-                return name, None
-            case ["long"]:
-                return name, int.from_bytes(self._take(self._number("<B")), "little", signed=True)
-            case ["names"]:
-                return name, f"{self._line()} {self._line()}"
-            case ["text", width]:
-                return name, self._text(self._take(self._number(width)))
-        return name, self._number(argument)
-
-    def _number(self, form: str) -> int:
-        # BINFLOAT comes this way too: what it is used for is checked where it is used
-        number: int = struct.unpack(form, self._take(struct.calcsize(form)))[0]
-        return number
-
-    def _take(self, count: int) -> bytes:
-        piece = self._data[self._position : self._position + count]
-        if len(piece) != count:
-            raise _malformed(self._where, "it is cut off")
-        self._position += count
-        return piece
-
-    def _line(self) -> str:
-        end = self._data.find(b"\n", self._position)
-        if end < 0:
-            raise _malformed(self._where, "it is cut off")
-        line = self._text(self._take(end - self._position))
-        self._position += 1
-        return line
-
-    def _text(self, raw: bytes) -> str:
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise _malformed(self._where, "it holds text that is not UTF-8") from error
+    try:
+        for opcode, argument, _ in pickletools.genops(data):
+            if isinstance(argument, str):
+                argument.encode()  # it lets halves of surrogate pairs pass
+            yield opcode.name, argument
+    except (ValueError, DeprecationWarning) as error:  # the latter where warnings are errors: a name with a backslash
+        raise _malformed(where, str(error)) from error
 
 
 class _Machine:
@@ -188,18 +104,17 @@ class _Machine:
 
     def step(self, name: str, argument: object) -> None:
         """Carry out one opcode."""
-        if name in ("NUMBER", "TEXT"):
-            self._stack.append(argument)
-        elif name in _CONSTANTS:
-            self._stack.append(_CONSTANTS[name])
-        elif name in _TUPLES:
-            items = [self._pop() for _ in range(_TUPLES[name])]
-            self._stack.append(tuple(reversed(items)))
-        else:
-            self._other(name, argument)
-
-    def _other(self, name: str, argument: object) -> None:
         match name:
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case "BININT1" | "BININT2" | "BININT" | "LONG1" | "BINFLOAT" | "SHORT_BINUNICODE" | "BINUNICODE":
+                # what a number or a text is used for is checked where it is used
+                self._stack.append(argument)
+            case "NONE" | "NEWTRUE" | "NEWFALSE" | "EMPTY_TUPLE":
+                self._stack.append(_CONSTANTS[name])
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                items = [self._pop() for _ in range(int(name[-1]))]
+                self._stack.append(tuple(reversed(items)))
             case "MARK":
                 self._stack.append(_MARK)
             case "TUPLE":
@@ -217,9 +132,9 @@ class _Machine:
                 self._set([self._pop(), value])
             case "SETITEMS":
                 self._set(self._pop_to_mark())
-            case "PUT" | "MEMOIZE":
+            case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
                 self._memo[argument if isinstance(argument, int) else len(self._memo)] = self._top()
-            case "GET":
+            case "BINGET" | "LONG_BINGET":
                 if argument not in self._memo:
                     raise _malformed(self._where, "it recalls what it never stored")
                 self._stack.append(self._memo[argument])
@@ -228,7 +143,7 @@ class _Machine:
             case "STACK_GLOBAL":
                 last = self._pop()
                 self._global(f"{self._pop()} {last}")
-            case "PERSID":
+            case "BINPERSID":
                 self._stack.append(self._storage(self._pop()))
             case "REDUCE":
                 arguments = self._pop()
@@ -238,6 +153,8 @@ class _Machine:
                 self._pop()
                 if not isinstance(self._top(), dict):
                     raise _hostile(self._where, "the state of an object")
+            case _:
+                raise _hostile(self._where, f"the pickle opcode {name}")
 
     def _top(self) -> object:
         if not self._stack or self._stack[-1] is _MARK:

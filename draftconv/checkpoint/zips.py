@@ -3,6 +3,9 @@
 Only what torch archives need: stored members, zip64, sizes from the central directory (the
 local headers of torch archives leave them out). Nothing is decompressed, so a few bytes can
 never become many.
+
+zipfile is not used: it tells nobody where a member's bytes lie, and takes archives with other bytes before or
+behind them, in which two readers may find two different checkpoints.
 """
 
 from __future__ import annotations

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import click
 
 from draftconv.api.convert import Conversion, ConvertOptions, prepare, refuse_place
 from draftconv.checkpoint import Plan
 from draftconv.cli.examples import ENGINE, OTHER
-from draftconv.cli.options import accept_option, command_line, format_option, reading_options, target_options
-from draftconv.drafter.words import listed
-from draftconv.engines import ENGINES
-from draftconv.layouts import writable
+from draftconv.cli.options import command_line, format_option, options_of
 
 EPILOG = f"""\b
 Examples:
@@ -22,88 +18,16 @@ Examples:
   draftconv convert nvidia/Kimi-K2.6-Eagle3 out --to {OTHER} --target kimi-k2.6 --dry-run
   draftconv convert pruned out --to {ENGINE} --repair head-pruned-by-offset=unpruned
 """
-SHARING = listed([engine.title for engine in ENGINES.values() if engine.portable], "and")
-
-SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMG]I?)?B?")
-UNITS = {None: 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
-
-
-def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """A number of bytes such as 5GB or 512MiB."""
-    if value is None:
-        return None
-    match = SIZE.fullmatch(value.strip().upper())
-    size = int(Decimal(match[1]) * UNITS[match[2]]) if match else 0
-    if size <= 0:
-        raise click.BadParameter(f"{value!r} is not a size; write 5GB or 512MiB")
-    return size
 
 
 @click.command(epilog=EPILOG)
 @click.argument("source")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option(
-    "--to", default="portable", show_default=True, metavar="LAYOUT",
-    help=f"How it is written: {', '.join(writable())}. What is portable, {SHARING} read rightly, in 16 bits.",
-)  # fmt: skip
-@target_options
-@click.option(
-    "--embed", type=click.Choice(["keep", "drop", "from-target"]), default="keep", show_default=True,
-    help="embed_tokens: keep the drafter's, drop it (if proven equal to the target's), or attach the target's.",
-)  # fmt: skip
-@click.option("--dtype", type=click.Choice(["bf16", "f16", "f32"]), help="Cast every float tensor.")
-@click.option("--max-positions", type=click.IntRange(1), metavar="N", help="max_position_embeddings to write.")
-@click.option("--shard-size", callback=parse_size, metavar="SIZE", help="Most bytes of tensors per file, e.g. 5GB.")
-@click.option("--dequantize", is_flag=True, help="Write a quantized drafter as the floats that its weights stand for.")
-@click.option("--pack", "packing", metavar="FORMAT[:STYLE]",
-              help="Write a quantized drafter's integers in this format, e.g. compressed-pack.")  # fmt: skip
-@click.option("--unpack", multiple=True, metavar="MODULE",
-              help="With --pack: write this weight as floats, e.g. fc (repeatable).")  # fmt: skip
-@click.option("--from-format", metavar="FORMAT[:STYLE]",
-              help="How a quantized SOURCE is stored, where its config.json and tensors do not tell.")  # fmt: skip
-@click.option(
-    "--allow-lossy", is_flag=True,
-    help="With --pack: leave out activations that the format cannot declare, and round scales that it cannot hold.",
-)  # fmt: skip
-@click.option("--deep", is_flag=True, help="Read every byte first; refuse NaN, infinities and all-zero tensors.")
+@options_of(ConvertOptions)
 @click.option("--dry-run", is_flag=True, help="Show the whole plan and write nothing.")
-@click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
-@click.option("--no-card", is_flag=True, help="Write no README.md.")
-@reading_options
-@accept_option
-@click.option("--repair", "repairs", multiple=True, metavar="CODE[=PATH]", help="Mend this problem (repeatable).")
-@click.option("--overwrite", is_flag=True, help="Replace OUT if draftconv wrote all that is in it.")
-@click.option("--force", is_flag=True, help="With --embed drop: drop it unproven. Accept length may suffer.")
 @format_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    source: str,
-    out: Path,
-    to: str,
-    target: str | None,
-    target_layers: int | None,
-    embed: str,
-    dtype: str | None,
-    max_positions: int | None,
-    shard_size: int | None,
-    dequantize: bool,
-    packing: str | None,
-    unpack: tuple[str, ...],
-    from_format: str | None,
-    allow_lossy: bool,
-    deep: bool,
-    dry_run: bool,
-    hashed: bool,
-    no_card: bool,
-    layout: str | None,
-    aux_convention: str | None,
-    accept_detected: bool,
-    repairs: tuple[str, ...],
-    overwrite: bool,
-    force: bool,
-    form: str,
-) -> None:
+def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, form: str, **told: Any) -> None:
     """Write the drafter SOURCE in another layout, to the new directory OUT.
 
     Whatever the reader of that layout cannot express is refused with the reason. The result is
@@ -111,35 +35,14 @@ def command(
     """
     from draftconv.cli import output
 
-    options = ConvertOptions(
-        to=to,
-        source=layout,
-        target=target,
-        target_layers=target_layers,
-        aux_convention=aux_convention,
-        accept_detected=accept_detected,
-        embed=embed,  # type: ignore[arg-type]
-        force=force,
-        dtype=dtype,
-        max_positions=max_positions,
-        repairs=repairs,
-        shard_size=shard_size,
-        hash=hashed,
-        deep=deep,
-        dequantize=dequantize,
-        pack=packing,
-        unpack=unpack,
-        allow_lossy=allow_lossy,
-        from_format=from_format,
-        card=not no_card,
-    )
+    options = ConvertOptions(**told)
     if not dry_run:
-        refuse_place(source, out, overwrite=overwrite)
+        refuse_place(source, out, overwrite=options.overwrite)
     conversion = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
-            conversion.write(out, overwrite=overwrite, progress=lambda done: report(done, total))
+            conversion.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
     output.print_readings(form, conversion.drafter)
     match form:
         case "json":

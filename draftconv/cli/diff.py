@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from draftconv.api.diff import Difference, Differences, diff
-from draftconv.cli.options import format_option, target_options
+from draftconv.api.diff import Difference, Differences, DiffOptions, diff
+from draftconv.cli.options import format_option, options_of
 from draftconv.layouts.readings import reading_json
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ Examples:
 @click.command(epilog=EPILOG)
 @click.argument("left")
 @click.argument("right")
-@target_options
+@options_of(DiffOptions)
 @format_option
-def command(left: str, right: str, target: str | None, target_layers: int | None, form: str) -> None:
+def command(left: str, right: str, form: str, **told: Any) -> None:
     """What differs between the drafters LEFT and RIGHT: facts, tensors, config keys.
 
     Tensors are compared under canonical names. Exit code 1 when anything differs.
     """
-    found = diff(left, right, target=target, target_layers=target_layers)
+    found = diff(left, right, **told)
     _render(found, form)
     sys.exit(0 if found.none else 1)
 

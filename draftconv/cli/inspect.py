@@ -6,13 +6,15 @@ import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import click
 
-from draftconv.api.inspect import Inspection, inspect, remedy
+from draftconv.api.inspect import Inspection, InspectOptions, inspect, remedy
 from draftconv.checkpoint import Checkpoint
 from draftconv.cli.examples import ENGINE
-from draftconv.cli.options import format_option, reading_options, target_options
+from draftconv.cli.options import format_option, options_of
+from draftconv.options import several
 
 EPILOG = f"""\b
 Examples:
@@ -23,31 +25,11 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("checkpoint")
-@click.option(
-    "--for", "engines", multiple=True, metavar="ENGINE[@VERSION][:HARDWARE]",
-    help="Judge for this engine only (repeatable), and exit 1 if it would mis-read or refuse the drafter.",
-)  # fmt: skip
-@target_options
-@reading_options
-@click.option("--from-format", metavar="FORMAT[:STYLE]",
-              help="How quantized weights are stored, where config.json and tensors do not tell.")  # fmt: skip
-@click.option("--deep", is_flag=True, help="Read every byte: NaN, infinities, all-zero tensors, equal tables.")
+@options_of(InspectOptions)
 @click.option("--strict", is_flag=True, help="Exit 1 on any problem of severity error or warning.")
 @format_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    checkpoint: str,
-    engines: tuple[str, ...],
-    target: str | None,
-    target_layers: int | None,
-    layout: str | None,
-    aux_convention: str | None,
-    from_format: str | None,
-    deep: bool,
-    strict: bool,
-    form: str,
-) -> None:
+def command(ctx: click.Context, /, checkpoint: str, strict: bool, form: str, **told: Any) -> None:
     """What CHECKPOINT is, what is wrong with it, and which engine reads it rightly.
 
     CHECKPOINT is a directory, a weights file or a Hub id (hf://owner/name[@revision] forces
@@ -57,18 +39,8 @@ def command(
     from draftconv.cli import output
     from draftconv.cli.describe import identity, inspection_json
 
-    with output.progress("reading") if deep else nullcontext(None) as report:
-        found = inspect(
-            checkpoint,
-            engines,
-            target=target,
-            target_layers=target_layers,
-            layout=layout,
-            aux_convention=aux_convention,
-            from_format=from_format,
-            deep=deep,
-            progress=report,
-        )
+    with output.progress("reading") if told["deep"] else nullcontext(None) as report:
+        found = inspect(checkpoint, **told, progress=report)
     match form:
         case "json":
             output.print_json(inspection_json(found))
@@ -80,7 +52,7 @@ def command(
             if argv := _next(found, checkpoint, ctx):
                 output.print_next(argv)
     unread = found.misdeclared or found.drafter.readings or any(v.status != "loads" for v in found.verdicts)
-    bad = bool(engines) and unread
+    bad = bool(told["engines"]) and unread
     faulty = strict and any(problem.severity != "note" for problem in found.problems)
     sys.exit(1 if bad or faulty else 0)
 
@@ -141,9 +113,9 @@ def _next(found: Inspection, checkpoint: str, ctx: click.Context) -> list[str]:
     told = {name: ctx.params[name] for name in ("target", "target_layers", "layout", "aux_convention")}
     options = _words(told)
     if remedied := remedy(found):
-        repairs = [word for code in remedied.repairs for word in ("--repair", code)]
+        repairs = [word for code in several(remedied.repairs) for word in ("--repair", code)]
         out = _new_directory(found.drafter.checkpoint, remedied.to)
-        packing = [word for module in remedied.unpack for word in ("--unpack", module)]
+        packing = [word for module in several(remedied.unpack) for word in ("--unpack", module)]
         packing += ["--pack", remedied.pack] if remedied.pack else ["--dequantize"] if remedied.dequantize else []
         packing += ["--from-format", remedied.from_format] if remedied.from_format else []
         return ["draftconv", "convert", checkpoint, out, "--to", remedied.to, *options, *packing, *repairs]

@@ -7,22 +7,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from draftconv.checkpoint.text import safe
 from draftconv.cli.examples import ENGINE, OTHER
-from draftconv.cli.options import command_line, format_option, reading_options_of_each
-from draftconv.drafter.tensors import EMBEDDING
-from draftconv.drafter.words import listed
-from draftconv.engines import ENGINES
-from draftconv.engines.registry import DEFAULT
+from draftconv.cli.options import command_line, format_option, options_of
 from draftconv.errors import UsageError, WriteError
-from draftconv.live.accuracy import TASKS
-from draftconv.replay.semantics import semantics
-from draftconv.traces.prompts import DEFAULT_SUITE
-from draftconv.traces.trace import DTYPES
+from draftconv.live.options import LiveOptions
+from draftconv.replay.options import ParityOptions
 
 if TYPE_CHECKING:
     from draftconv.report import Comparison, Report
@@ -38,8 +32,6 @@ Examples:
   draftconv parity drafter out --for {OTHER} --target target --run run --url-ref http://a:30000 --url-cand http://b:30000
 """
 
-TAKERS = listed([ENGINES[name].title for name, tables in semantics().items() if EMBEDDING in tables], "and")
-
 STAGES = {"reading": "bytes", "replaying": "tokens"}
 
 BOTH = ("reference", "candidates", "margin", "depth", "limit", "extend", "out", "overwrite",
@@ -51,80 +43,15 @@ REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype",
 @click.command(epilog=EPILOG)
 @click.argument("reference")
 @click.argument("candidates", nargs=-1, metavar="[CANDIDATE]...")
-@click.option("--trace", "trace", metavar="DIR", help="Replay: what the target did, from `draftconv trace`.")
-@click.option("--for", "engine", metavar="ENGINE[@VERSION][:HARDWARE]",
-              help="Live: the engine that serves the target with each drafter in turn.")  # fmt: skip
-@click.option(
-    "--margin", type=click.FloatRange(0, 1, max_open=True), metavar="SHARE",
-    help="Loss of accept length that is allowed, 0.02 for 2 %; 0 asks for equal counts.  "
-    "[default: 0, live 0.005; 0.01 for 8-bit weights, 0.02 for 4-bit ones]",
-)  # fmt: skip
-@click.option("--depth", type=click.IntRange(1), default=3, show_default=True, metavar="K",
-              help="Drafted tokens per step.")  # fmt: skip
-@click.option(
-    "--semantics", type=click.Choice(list(semantics())), default=DEFAULT, show_default=True,
-    help="Whose rule decides between the drafter's embedding and the target's: "
-    f"{TAKERS} take the target's.",
-)  # fmt: skip
-@click.option("--fake-quant", multiple=True, metavar="RECIPE",
-              help="Add a candidate: REFERENCE as this recipe would leave it. May be repeated.")  # fmt: skip
-@click.option("--attribute", is_flag=True, help="Measure what each changed tensor costs on its own.")
-@click.option("--self-test", is_flag=True, help="Replay drafters broken on purpose; exit 1 if one is not noticed.")
-@click.option("--limit", type=click.IntRange(1), metavar="N",
-              help="Only the first N requests of the trace; live: the first N prompts.")  # fmt: skip
-@click.option("--extend", type=click.Path(path_type=Path), metavar="REPORT",
-              help="Add these requests to an inconclusive report; allowed once.")  # fmt: skip
+@options_of(ParityOptions, LiveOptions)
 @click.option("--report", "out", type=click.Path(path_type=Path), metavar="DIR",
               help="Write report.html, report.md, report.json, records.jsonl and junit.xml.")  # fmt: skip
 @click.option("--overwrite", is_flag=True,
               help="Replace the directory of --report if it holds a report and nothing else.")  # fmt: skip
-@click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True,
-              help="What replay computes in.")  # fmt: skip
-@click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where torch runs the drafters.")
 @click.option("--profile", metavar="NAME|FILE",
               help="Live: take engine, target, devices, arguments, prompts and margins from a hardware profile; what "
               "is typed as well wins. `draftconv recipes` lists them.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Live: print every command that would be run, and run none.")
-@click.option("--also-speed", is_flag=True,
-              help="Live: measure each server, and one without drafter, by the engine's load generator.")  # fmt: skip
-@click.option("--speed-tokens", default=(1024, 1024), show_default=True, nargs=2, type=click.IntRange(1),
-              metavar="IN OUT", help="Live: tokens of prompt and text for --also-speed.")  # fmt: skip
-@click.option("--accuracy", type=click.Choice(list(TASKS)),
-              help="Live: ask each server a benchmark of lm_eval as well.")  # fmt: skip
-@click.option("--target", metavar="TARGET",
-              help="Live: the model that is served: a directory, a Hub id or a known name.")  # fmt: skip
-@click.option("--run", type=click.Path(path_type=Path), metavar="DIR",
-              help="Live: keeps every answer; the same command goes on with it.")  # fmt: skip
-@click.option("--url-ref", metavar="URL", help="Live: a running server with REFERENCE.")
-@click.option("--url-cand", multiple=True, metavar="URL",
-              help="Live: a running server with CANDIDATE; repeated for several, in their order.")  # fmt: skip
-@click.option("--url", metavar="URL",
-              help="Live: one running server; the command says which drafter to start it with next.")  # fmt: skip
-@click.option("--launch", is_flag=True,
-              help="Live: start a server for each drafter, with the command of `draftconv serve`.")  # fmt: skip
-@click.option("--offline", is_flag=True, help="Live: the engine without a server, one process for each drafter.")
-@click.option("--engine-python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PYTHON",
-              help="Live: the Python of the engine's environment, for --launch and --offline.")  # fmt: skip
-@click.option("--server-arg", "server_args", multiple=True, metavar="ARG",
-              help="Live: one more argument for the engine that is started; may be repeated.")  # fmt: skip
-@click.option("--tp", "tensor_parallel", type=click.IntRange(1), default=1, show_default=True, metavar="N",
-              help="Live: devices for the target that is started.")  # fmt: skip
-@click.option("--prompts", default=DEFAULT_SUITE, show_default=True, metavar="SUITE|FILE",
-              help="Live: a prompt suite, or a .jsonl, .json or .txt file.")  # fmt: skip
-@click.option("--chat/--raw", default=None,
-              help="Live: apply the chat template, or take text as it is.  "
-              "[default: --chat if the tokenizer has a template]")  # fmt: skip
-@click.option("--max-tokens", type=click.IntRange(1), metavar="N",
-              help="Live: tokens of each text.  [default: the suite's, else 256]")  # fmt: skip
-@click.option("--natural-stop", is_flag=True, help="Live: end a text where the target ends it, not at --max-tokens.")
-@click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, metavar="N",
-              help="Live: requests at a time.")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True,
-              metavar="SECONDS", help="Live: how long a request may go without an answer.")  # fmt: skip
-@click.option("--start-timeout", type=click.FloatRange(0, min_open=True), default=1800.0, show_default=True,
-              metavar="SECONDS", help="Live: how long a server may take to be ready.")  # fmt: skip
-@click.option("--trust-remote-code", is_flag=True, help="Live: run the Python code of the target's tokenizer.")
-@reading_options_of_each("REFERENCE")
 @format_option
 @click.pass_context
 def command(
@@ -214,26 +141,26 @@ def _refuse_misplaced(ctx: click.Context, trace: str | None, engine: str | None,
 
 
 def _replayed(reference: str, candidates: tuple[str, ...], trace: str, options: Mapping[str, object]) -> Report:
-    from draftconv.api.parity import ParityOptions, parity
+    from draftconv.api.parity import parity
     from draftconv.cli import output
 
-    chosen = {name: value for name, value in options.items() if name in (*BOTH, *REPLAY, "command")}
+    chosen: dict[str, Any] = {name: value for name, value in options.items() if name in (*BOTH, *REPLAY, "command")}
     with output.stages(STAGES) as progress:
-        return parity(reference, candidates, trace=trace, options=ParityOptions(**chosen), progress=progress)  # type: ignore[arg-type]
+        return parity(reference, candidates, **chosen, trace=trace, progress=progress)
 
 
 def _run_live(reference: str, candidates: tuple[str, ...], options: Mapping[str, object]) -> Report:
-    from draftconv.api.live import LiveOptions, live_parity
+    from draftconv.api.live import live_parity
     from draftconv.cli import output
 
-    chosen = LiveOptions(**{name: value for name, value in options.items() if name not in REPLAY})  # type: ignore[arg-type]
+    chosen: dict[str, Any] = {name: value for name, value in options.items() if name not in REPLAY}
     try:
         with output.stages(defaultdict(lambda: "requests", STAGES)) as progress:
-            return live_parity(reference, candidates, chosen, progress=progress)
+            return live_parity(reference, candidates, **chosen, progress=progress)
     except KeyboardInterrupt:
-        if not chosen.run.exists():
+        if not Path(chosen["run"]).exists():
             raise
-        print(f"Interrupted: {safe(chosen.run)} keeps what was answered; the same command goes on.", file=sys.stderr)
+        print(f"Interrupted: {safe(chosen['run'])} keeps what was answered; the same command goes on.", file=sys.stderr)
         sys.exit(130)
 
 
@@ -241,7 +168,7 @@ def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str
     """Print what a run would do, as commands that a person could type."""
     from dataclasses import asdict
 
-    from draftconv.api.live import LiveOptions, plan_live
+    from draftconv.api.live import plan_live
     from draftconv.cli import output
     from draftconv.engines.serving import wrapped
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from draftconv.api.push import push
+from draftconv.api.push import PushOptions, push
+from draftconv.cli.options import options_of
 
 EPILOG = """\b
 Examples:
@@ -18,12 +20,12 @@ Examples:
 @click.command(epilog=EPILOG)
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("repo")
-@click.option("--private", is_flag=True, help="Make the repository private if it does not exist yet.")
-def command(directory: Path, repo: str, private: bool) -> None:
+@options_of(PushOptions)
+def command(directory: Path, repo: str, **told: Any) -> None:
     """Upload DIRECTORY, an output of draftconv, to the Hub repository REPO (owner/name).
 
     The token is huggingface_hub's own (`hf auth login` or HF_TOKEN); it goes to the Hub only.
     """
     from draftconv.cli import output
 
-    print(output.safe(push(directory, repo, private=private)))
+    print(output.safe(push(directory, repo, **told)))

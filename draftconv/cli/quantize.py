@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from draftconv.api.convert import ConvertOptions, refuse_place
+from draftconv.api.convert import refuse_place
 from draftconv.api.quantize import Quantization, QuantizeOptions, prepare
 from draftconv.cli.examples import ENGINE, OTHER, THIRD
-from draftconv.cli.options import accept_option, command_line, format_option, reading_options, target_options
-from draftconv.quantization.oracles import BACKENDS, BackendName
+from draftconv.cli.options import command_line, format_option, options_of
 
 if TYPE_CHECKING:
     from draftconv.conversion.quantizing import Quantizing
@@ -33,60 +32,11 @@ OUTLIER = 2.0
 @click.command(epilog=EPILOG)
 @click.argument("source")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--recipe", required=True, metavar="NAME|FILE",
-              help="A shipped recipe (see `draftconv recipes`), or a YAML file.")  # fmt: skip
-@click.option(
-    "--for", "engines", multiple=True, metavar="ENGINE",
-    help=f"Who will serve it, as ENGINE[@VERSION][:HARDWARE], e.g. {ENGINE}:b200; may be repeated.  "
-    "[default: the form that most engines read]",
-)  # fmt: skip
-@click.option("--allow-a16", is_flag=True,
-              help="Leave activations in 16 bits where the engine has no form of the recipe otherwise.")  # fmt: skip
-@click.option("--tp", type=click.IntRange(1), default=1, show_default=True, metavar="N",
-              help="Ranks of tensor parallelism, for the sizes that the engine's kernels take.")  # fmt: skip
-@click.option("--calibrate", type=click.Path(path_type=Path), metavar="TRACE",
-              help="A trace to measure static activation scales on, or AWQ smoothing (modelopt).")  # fmt: skip
-@click.option("--backend", type=click.Choice(BACKENDS), default="native", show_default=True,
-              help="Who rounds the weights: draftconv, amd-quark or nvidia-modelopt (extras).")  # fmt: skip
-@click.option("--device", default="cpu", show_default=True, metavar="DEVICE",
-              help="Where torch rounds the weights (native).")  # fmt: skip
-@click.option("--requantize", is_flag=True,
-              help="Take a SOURCE that is quantized already; the errors of both add up.")  # fmt: skip
-@click.option("--from-format", metavar="FORMAT[:STYLE]",
-              help="How a quantized SOURCE is stored, where its config.json and tensors do not tell.")  # fmt: skip
-@target_options
+@options_of(QuantizeOptions)
 @click.option("--dry-run", is_flag=True, help="Say what would be written and run, and write nothing.")
-@click.option("--hash", "hashed", is_flag=True, help="Record the SHA-256 of the source's weight files.")
-@click.option("--no-card", is_flag=True, help="Write no README.md.")
-@reading_options
-@accept_option
-@click.option("--overwrite", is_flag=True, help="Replace OUT if draftconv wrote all that is in it.")
 @format_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    source: str,
-    out: Path,
-    recipe: str,
-    engines: tuple[str, ...],
-    allow_a16: bool,
-    tp: int,
-    calibrate: Path | None,
-    backend: BackendName,
-    device: str,
-    requantize: bool,
-    from_format: str | None,
-    target: str | None,
-    target_layers: int | None,
-    dry_run: bool,
-    hashed: bool,
-    no_card: bool,
-    layout: str | None,
-    aux_convention: str | None,
-    accept_detected: bool,
-    overwrite: bool,
-    form: str,
-) -> None:
+def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, form: str, **told: Any) -> None:
     """Quantize the drafter SOURCE for the engine that will serve it, to the new directory OUT.
 
     Says in words which arithmetic will run there. A recipe that has no form on an engine is refused
@@ -94,18 +44,14 @@ def command(
     """
     from draftconv.cli import output
 
-    convert = ConvertOptions(
-        source=layout, target=target, target_layers=target_layers, aux_convention=aux_convention,
-        accept_detected=accept_detected, hash=hashed, card=not no_card, from_format=from_format,
-    )  # fmt: skip
-    options = QuantizeOptions(recipe, engines, allow_a16, tp, calibrate, backend, device, requantize, convert)
+    options = QuantizeOptions(**told)
     if not dry_run:
-        refuse_place(source, out, overwrite=overwrite)
+        refuse_place(source, out, overwrite=options.overwrite)
     found = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = found.conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
-            found.write(out, overwrite=overwrite, progress=lambda done: report(done, total))
+            found.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
     output.print_readings(form, found.conversion.drafter)
     match form:
         case "json":
@@ -115,7 +61,10 @@ def command(
             if dry_run:
                 output.print_next(command_line(ctx, dry_run=None))
             else:
-                said = [*convert.said.words, *(["--accept-detected"] if found.conversion.drafter.readings else [])]
+                said = [
+                    *options.convert.said.words,
+                    *(["--accept-detected"] if found.conversion.drafter.readings else []),
+                ]
                 output.print_next(["draftconv", "parity", source, str(out), *said, "--trace", "TRACE"])
 
 

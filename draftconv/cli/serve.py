@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
-from draftconv.api.serve import serve
+from draftconv.api.serve import ServeOptions, serve
 from draftconv.cli.examples import ENGINE, THIRD
-from draftconv.cli.options import accept_option, format_option, reading_options
+from draftconv.cli.options import format_option, options_of
 
 EPILOG = f"""\b
 Examples:
@@ -20,33 +20,10 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("checkpoint")
-@click.option("--for", "engine", required=True, metavar="ENGINE[@VERSION][:HARDWARE]", help="The engine to start.")
-@click.option("--target", required=True, metavar="TARGET", help="The target: a directory, a Hub id or a known name.")
-@click.option("--drafts", type=click.IntRange(1), default=3, show_default=True, help="Tokens proposed per step.")
-@click.option(
-    "--tp", "tensor_parallel", type=click.IntRange(1), default=1, show_default=True, help="Devices for the target."
-)
-@click.option("--engine-python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PYTHON",
-              help="The Python of the engine's environment; without it programs come from the PATH.")  # fmt: skip
-@click.option("--port", type=click.IntRange(1, 65535), help="Where it listens.  [default: the engine's]")
+@options_of(ServeOptions)
 @click.option("--exec", "run", is_flag=True, help="Start it: this process becomes the server.")
-@reading_options
-@accept_option
 @format_option
-def command(
-    checkpoint: str,
-    engine: str,
-    target: str,
-    drafts: int,
-    tensor_parallel: int,
-    engine_python: Path | None,
-    port: int | None,
-    run: bool,
-    layout: str | None,
-    aux_convention: str | None,
-    accept_detected: bool,
-    form: str,
-) -> None:
+def command(checkpoint: str, run: bool, form: str, **told: Any) -> None:
     """Print the exact command that serves the drafter CHECKPOINT, and the files it reads.
 
     Without --exec nothing is started. With it the files are written into this directory first; one that is
@@ -55,18 +32,7 @@ def command(
     from draftconv.api.serve import start
     from draftconv.cli import output
 
-    found = serve(
-        checkpoint,
-        engine,
-        target,
-        drafts=drafts,
-        tensor_parallel=tensor_parallel,
-        layout=layout,
-        aux_convention=aux_convention,
-        accept_detected=accept_detected,
-        python=engine_python,
-        port=port,
-    )
+    found = serve(checkpoint, **told)
     if run:
         output.print_notes(found.notes)
         start(found)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from draftconv.api.verify import Comparison, Verification, verify
-from draftconv.cli.options import format_option, reading_options_of_each, target_options
+from draftconv.api.verify import Comparison, Verification, VerifyOptions, verify
+from draftconv.cli.options import format_option, options_of
 from draftconv.layouts import layout as find_layout
 from draftconv.layouts.readings import reading_json
 
@@ -22,19 +23,9 @@ Examples:
 @click.command(epilog=EPILOG)
 @click.argument("out")
 @click.option("--against", required=True, metavar="SOURCE", help="The checkpoint that OUT was made from.")
-@target_options
-@reading_options_of_each("SOURCE")
+@options_of(VerifyOptions)
 @format_option
-def command(
-    out: str,
-    against: str,
-    target: str | None,
-    target_layers: int | None,
-    layout: tuple[str, ...],
-    aux_convention: tuple[str, ...],
-    accept_detected: bool,
-    form: str,
-) -> None:
+def command(out: str, against: str, form: str, **told: Any) -> None:
     """Prove that OUT is its source: every bit compared, every difference declared.
 
     Exit code 1 when a tensor or fact differs and no draftconv.json of OUT declares it.
@@ -42,16 +33,7 @@ def command(
     from draftconv.cli import output
 
     with output.progress("comparing") as report:
-        found = verify(
-            out,
-            against,
-            target=target,
-            target_layers=target_layers,
-            layout=layout,
-            aux_convention=aux_convention,
-            accept_detected=accept_detected,
-            progress=report,
-        )
+        found = verify(out, against, **told, progress=report)
     output.print_readings(form, found.output, found.source)
     match form:
         case "json":
@@ -59,8 +41,8 @@ def command(
         case "human":
             _show(found)
             writer = find_layout(found.output.detection.layout).writer
-            if found.passed and target and writer and writer.serves:
-                output.print_next(["draftconv", "serve", out, "--for", writer.serves[0], "--target", target])
+            if found.passed and told["target"] and writer and writer.serves:
+                output.print_next(["draftconv", "serve", out, "--for", writer.serves[0], "--target", told["target"]])
     sys.exit(0 if found.passed else 1)
 
 

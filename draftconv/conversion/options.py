@@ -2,69 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
 from draftconv.errors import UsageError
 from draftconv.layouts.readings import Said
+from draftconv.options import (
+    ACCEPT_DETECTED,
+    AUX_CONVENTION,
+    FROM_FORMAT,
+    LAYOUT,
+    OVERWRITE,
+    TARGET,
+    TARGET_LAYERS,
+    Place,
+    Several,
+    option,
+    python_only,
+)
 from draftconv.quantization.oracles import BackendName
+
+Progress = Callable[[int], None]
+"""Told the bytes that are written so far."""
 
 Embed = Literal["keep", "drop", "from-target"]
 DTYPES: Mapping[str, str] = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 """`--dtype` → as safetensors spells it."""
 
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMG]I?)?B?")
+UNITS = {None: 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
-@dataclass(frozen=True, slots=True)
-class ConvertOptions:
-    """Everything that decides an output; the same options and input give the same bytes.
 
-    Attributes:
-        to: layout to write. `source`: layout to read as (`--from`), when detection should not decide.
-        target, target_layers, aux_convention: what the file cannot tell; see `find_target`.
-        accept_detected: go on as detected where the file can be read in several ways.
-        embed: `keep`, `drop` (only when proven equal to the target's) or `from-target`.
-        force: drop the embedding without proof.
-        dtype: cast float tensors to bf16, f16 or f32.
-        max_positions: max_position_embeddings to write.
-        repairs: problem codes to mend, as CODE or CODE=PATH.
-        shard_size: most bytes of tensors per file.
-        hash: record SHA-256 of the source's weight files.
-        card: write README.md.
-        deep: read every byte before anything is written, and refuse NaN, infinities and all-zero tensors.
-        dequantize: write a quantized drafter as the floats that its weights stand for, exactly.
-        pack: write a quantized drafter's integers in this format, as FORMAT or FORMAT:STYLE.
-        unpack: with `pack`, canonical modules (`fc`) that become floats.
-        allow_lossy: with `pack`, leave out what it cannot declare.
-        from_format: how the weights of a quantized source are stored, when its tensors and config cannot tell.
+def read_size(text: str) -> int:
+    """A number of bytes such as 5GB or 512MiB.
+
+    Raises:
+        ValueError: it is none.
     """
+    match = SIZE.fullmatch(text.strip().upper())
+    size = int(Decimal(match[1]) * UNITS[match[2]]) if match else 0
+    if size <= 0:
+        raise ValueError(f"{text!r} is not a size; write 5GB or 512MiB")
+    return size
 
-    to: str = "portable"
-    source: str | None = None
-    target: str | None = None
-    target_layers: int | None = None
-    aux_convention: str | None = None
-    accept_detected: bool = False
-    embed: Embed = "keep"
-    force: bool = False
-    dtype: str | None = None
-    max_positions: int | None = None
-    repairs: tuple[str, ...] = ()
-    shard_size: int | None = None
-    hash: bool = False
-    card: bool = True
-    deep: bool = False
-    dequantize: bool = False
-    pack: str | None = None
-    unpack: tuple[str, ...] = ()
-    allow_lossy: bool = False
-    from_format: str | None = None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertOptions:
+    """Everything that decides an output; the same options and input give the same bytes."""
+
+    to: str = option("portable", "How it is written: a layout of an engine, of several (portable) or of a trainer.",
+                     metavar="LAYOUT")  # fmt: skip
+    target: str | None = option(None, TARGET)
+    target_layers: int | None = option(None, TARGET_LAYERS)
+    embed: Embed = option(
+        "keep",
+        "embed_tokens: keep the drafter's, drop it (if proven equal to the target's), or attach the target's.",
+    )
+    dtype: str | None = option(None, "Cast every float tensor.", choices=tuple(DTYPES))
+    max_positions: int | None = option(None, "max_position_embeddings to write.", metavar="N", least=1)
+    shard_size: int | None = option(None, "Most bytes of tensors per file, e.g. 5GB.", metavar="SIZE", parse=read_size)
+    dequantize: bool = option(False, "Write a quantized drafter as the floats that its weights stand for.")
+    pack: str | None = option(
+        None, "Write a quantized drafter's integers in this format, e.g. compressed-pack.", metavar="FORMAT[:STYLE]"
+    )
+    unpack: Several = option((), "With --pack: write this weight as floats, e.g. fc (repeatable).", metavar="MODULE")
+    from_format: str | None = option(None, FROM_FORMAT)
+    allow_lossy: bool = option(
+        False,
+        "With --pack: leave out activations that the format cannot declare, and round scales that it cannot hold.",
+    )
+    deep: bool = option(False, "Read every byte first; refuse NaN, infinities and all-zero tensors.")
+    hash: bool = option(False, "Record the SHA-256 of the source's weight files.")
+    card: bool = option(True, "Write no README.md.", flag="--no-card")
+    layout: str | None = option(None, LAYOUT)
+    aux_convention: str | None = option(None, AUX_CONVENTION)
+    accept_detected: bool = option(False, ACCEPT_DETECTED)
+    repairs: Several = option((), "Mend this problem (repeatable).", flag="--repair", metavar="CODE[=PATH]")
+    overwrite: bool = option(False, OVERWRITE)
+    force: bool = option(False, "With --embed drop: drop it unproven. Accept length may suffer.")
+    progress: Progress | None = python_only(None, "called with the number of bytes written so far")
 
     @property
     def said(self) -> Said:
         """How the source is to be read."""
-        return Said(self.source, self.aux_convention, self.accept_detected)
+        return Said(self.layout, self.aux_convention, self.accept_detected)
 
     @property
     def float_dtype(self) -> str | None:
@@ -78,27 +103,42 @@ class ConvertOptions:
         return None if self.dtype is None else DTYPES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeOptions:
-    """Everything that decides a quantized output.
+    """Everything that decides a quantized output."""
 
-    Attributes:
-        recipe: a shipped one by name, or the path of a YAML file.
-        engines: as `ENGINE[@VERSION][:HARDWARE]`; none writes the form that most engines read.
-        allow_a16: leave activations in 16 bits where an engine has no form of the recipe otherwise.
-        tp: ranks of tensor parallelism, for the sizes that the engines' kernels take.
-        calibrate: a trace, for recipes with static activation scales.
-        backend: who rounds the weights. `device`: where torch rounds them.
-        requantize: take a source that is quantized already.
-        convert: how everything else is converted; its `to` follows from `engines`.
-    """
+    recipe: str = option(..., "A shipped recipe (see `draftconv recipes`), or a YAML file.", metavar="NAME|FILE")
+    engines: Several = option(
+        (), "Who will serve it, as ENGINE[@VERSION][:HARDWARE]; may be repeated.  "
+        "[default: the form that most engines read]", flag="--for", metavar="ENGINE")  # fmt: skip
+    allow_a16: bool = option(False, "Leave activations in 16 bits where the engine has no other form of the recipe.")
+    tp: int = option(
+        1, "Ranks of tensor parallelism, for the sizes that the engine's kernels take.", metavar="N", least=1
+    )
+    calibrate: Place | None = option(
+        None, "A trace to measure static activation scales on, or AWQ smoothing (modelopt).", metavar="TRACE"
+    )
+    backend: BackendName = option("native", "Who rounds the weights: draftconv, amd-quark or nvidia-modelopt (extras).")
+    device: str = option("cpu", "Where torch rounds the weights (native).", metavar="DEVICE")
+    requantize: bool = option(False, "Take a SOURCE that is quantized already; the errors of both add up.")
+    from_format: str | None = option(None, FROM_FORMAT)
+    target: str | None = option(None, TARGET)
+    target_layers: int | None = option(None, TARGET_LAYERS)
+    hash: bool = option(False, "Record the SHA-256 of the source's weight files.")
+    card: bool = option(True, "Write no README.md.", flag="--no-card")
+    layout: str | None = option(None, LAYOUT)
+    aux_convention: str | None = option(None, AUX_CONVENTION)
+    accept_detected: bool = option(False, ACCEPT_DETECTED)
+    overwrite: bool = option(False, OVERWRITE)
+    progress: Progress | None = python_only(None, "called with the number of bytes written so far")
 
-    recipe: str
-    engines: tuple[str, ...] = ()
-    allow_a16: bool = False
-    tp: int = 1
-    calibrate: Path | None = None
-    backend: BackendName = "native"
-    device: str = "cpu"
-    requantize: bool = False
-    convert: ConvertOptions = field(default_factory=ConvertOptions)
+    @property
+    def trace(self) -> Path | None:
+        """What it is calibrated on."""
+        return None if self.calibrate is None else Path(self.calibrate)
+
+    @property
+    def convert(self) -> ConvertOptions:
+        """How everything else is converted; `to` follows from the engines."""
+        shared = {each.name for each in fields(ConvertOptions)} & {each.name for each in fields(self)}
+        return ConvertOptions(**{name: getattr(self, name) for name in sorted(shared)})

@@ -9,7 +9,7 @@ whole result, and a refused conversion has written nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from draftconv.checkpoint import (
     local_path,
 )
 from draftconv.checkpoint.staging import refuse_occupied, refuse_same
-from draftconv.conversion.options import ConvertOptions
+from draftconv.conversion.options import ConvertOptions, Progress
 from draftconv.conversion.passes import run_passes
 from draftconv.conversion.passes.base import Context
 from draftconv.conversion.planned import judge, named_quantization, spell_config
@@ -44,8 +44,7 @@ from draftconv.errors import UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, Writer
 from draftconv.layouts.spelling import spell
-
-Progress = Callable[[int], None]
+from draftconv.options import several
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +188,7 @@ def _not_made(findings: Findings, tensors: tuple[PlannedTensor, ...]) -> tuple[s
 
 
 def _reads(checkpoint: Checkpoint, target: Target | None, options: ConvertOptions) -> tuple[Path, ...]:
-    given = [path for _, _, path in (request.partition("=") for request in options.repairs) if path]
+    given = [path for _, _, path in (request.partition("=") for request in several(options.repairs)) if path]
     found = [checkpoint.path, target.path if target else None, *map(local_path, given)]
     return tuple(path for path in found if path is not None)
 

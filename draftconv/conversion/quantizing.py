@@ -21,6 +21,7 @@ from draftconv.engines import ENGINES, EngineSpec, parse_engine
 from draftconv.engines.deployment import Deployment, resolve, widest
 from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
+from draftconv.options import several
 from draftconv.quantization.exclusions import WEIGHT, Selection, refuse_heads, select
 from draftconv.quantization.recipes import Recipe, find_recipe
 
@@ -47,7 +48,7 @@ class Asked:
         Raises:
             UsageError: unknown recipe or engine.
         """
-        return cls(options, find_recipe(options.recipe), tuple(map(parse_engine, options.engines)))
+        return cls(options, find_recipe(options.recipe), tuple(map(parse_engine, several(options.engines))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +120,10 @@ def decide_quantizing(drafter: Drafter, target: Target | None, asked: Asked) -> 
     refuse_heads(recipe, selection)
     faults = tuple(_slower(specs, deployment, drafter, selection, options.tp))
     _refuse_uncalibrated(deployment, options)
-    rounding = decide_rounding(options.backend, recipe, deployment, options.calibrate, options.device)
+    rounding = decide_rounding(options.backend, recipe, deployment, options.trace, options.device)
     deployment = replace(deployment, scheme=rounding.scheme)
     form = _form(deployment, drafter, selection, specs, target)
-    calibration = calibrate(drafter, stored, selection, rounding, options.calibrate)
+    calibration = calibrate(drafter, stored, selection, rounding, options.trace)
     rounding = replace(rounding, notes=(*rounding.notes, *calibration.notes))
     return Quantizing(
         asked, selection, deployment, deployments, rounding, form, calibration, faults, deviations={}, stored=stored

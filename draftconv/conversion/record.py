@@ -22,6 +22,31 @@ if TYPE_CHECKING:
     from draftconv.conversion.plan import Conversion
 
 
+RECORDED: Mapping[str, str] = {"to": "to", "source": "layout"} | {
+    name: name
+    for name in (
+        "target_layers",
+        "aux_convention",
+        "accept_detected",
+        "embed",
+        "force",
+        "dtype",
+        "max_positions",
+        "repairs",
+        "shard_size",
+        "hash",
+        "card",
+        "deep",
+        "dequantize",
+        "pack",
+        "unpack",
+        "allow_lossy",
+        "from_format",
+    )
+}
+"""Key in the record → option; the same options give the same bytes, so keys and their order stay."""
+
+
 def make_record(
     conversion: Conversion, options: ConvertOptions, target: Target | None, provenance: Provenance | None
 ) -> dict[str, object]:
@@ -31,7 +56,7 @@ def make_record(
     """
     drafter, work, found = conversion.drafter, conversion.work, conversion.layout
     checkpoint = drafter.checkpoint
-    chosen = {key: value for key, value in asdict(options).items() if value not in (None, ()) and key != "target"}
+    chosen = {key: value for key, name in RECORDED.items() if (value := getattr(options, name)) not in (None, ())}
     renamed: dict[str, list[str]] = {}
     for name in sorted(drafter.names.keys() & conversion.names.keys()):
         renamed.setdefault(drafter.names[name], []).append(conversion.names[name])

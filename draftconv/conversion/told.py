@@ -42,7 +42,7 @@ def _record(decided: Quantizing) -> dict[str, object]:
     """
     recipe, deployment, selection, rounding = decided.recipe, decided.deployment, decided.selection, decided.rounding
     options = decided.asked.options
-    calibrate = options.calibrate
+    calibrate = options.trace
     inputs = deployment.scheme.inputs
     static = inputs is not None and not inputs.dynamic
     return {

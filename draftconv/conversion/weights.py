@@ -13,6 +13,7 @@ from draftconv.conversion.request import Request
 from draftconv.drafter.drafter import Drafter
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts.base import Layout
+from draftconv.options import several
 from draftconv.quantization.exclusions import WEIGHT
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def decide_weights(drafter: Drafter, layout: Layout, request: Request) -> Weight
         return Weights(making=quantizing)
     if options.dequantize:
         return Weights(stored, stored, options.float_dtype)
-    floats, packed = apart(stored, options.unpack)
+    floats, packed = apart(stored, several(options.unpack))
     refuse_heads(packed)
     return Weights(
         stored,

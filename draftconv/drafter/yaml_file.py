@@ -1,10 +1,13 @@
-"""YAML that people write: read strictly, and what is said of a file that has another shape."""
+"""YAML that people write: read strictly, and what is said of a file that has another shape.
+
+pydantic says what a key should hold; that a key is misspelled, or there twice, it does not.
+"""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TypeVar, get_args, get_origin
+from typing import TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -31,14 +34,11 @@ class Part(BaseModel):
 P = TypeVar("P", bound=Part)
 
 
-def read_yaml(
-    model: type[P], text: str, where: str, *, noun: str, wanted: Mapping[str, str], why: str, example: str
-) -> P:
+def read_yaml(model: type[P], text: str, where: str, *, noun: str, why: str, example: str) -> P:
     """A file as its model.
 
     Args:
         where: the file, for messages. `noun`: what it should be (`recipe`).
-        wanted: what keys hold that have no list of words to choose from; items of lists without their number.
         why: a misread key matters. `example`: a file that is one.
 
     Raises:
@@ -56,10 +56,9 @@ def read_yaml(
     except ValidationError as error:
         # A misspelled key is also a missing one: the spelling is told first.
         faults = sorted(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
-        first, *more = (_told(model, noun, wanted, details) for details in faults)
-        raise UsageError(
-            f"{where}: {'; '.join([first[0], *(what for what, _ in more)])}", why=why, cure=first[1]
-        ) from error
+        told = [_told(model, noun, details) for details in faults]
+        cure = told[0][1] or f"{example} is an example"
+        raise UsageError(f"{where}: {'; '.join(what for what, _ in told)}", why=why, cure=cure) from error
 
 
 def _refuse_twice(root: yaml.Node | None, where: str) -> None:
@@ -87,23 +86,20 @@ def _refuse_twice(root: yaml.Node | None, where: str) -> None:
                 nodes += node.value
 
 
-def _told(model: type[Part], noun: str, wanted: Mapping[str, str], details: ErrorDetails) -> tuple[str, str]:
-    """What is wrong with one key, and what to write instead."""
+def _told(model: type[Part], noun: str, details: ErrorDetails) -> tuple[str, str]:
+    """What is wrong with one key, and what to write instead where that is a guess."""
     path = [str(step) for step in details["loc"] if step != "[key]"]
-    key = ".".join(path)
+    key, fault = ".".join(path), f"{details['msg'][:1].lower()}{details['msg'][1:]}"
     match details["type"]:
         case "extra_forbidden" | "invalid_key":
             part = _part(model, path[:-1])
             return f"{key} is no key of a {noun}", did_you_mean(path[-1], part.keys(), _keys(part))
+        case "model_type":
+            return f"{key}: {_short(details['input'])} is no mapping of keys to values", _keys(_part(model, path))
         case "missing":
-            return f"{key} is missing", f"add {key}: {_wanted(model, path, wanted)}"
-        case "literal_error":
-            known = _words(model, path)
-            return f"{key}: {_short(details['input'])} is none of {', '.join(known)}", did_you_mean(
-                str(details["input"]), known, f"write {key}: {' or '.join(known)}"
-            )
+            return f"{key}: {fault}", ""
         case _:
-            return f"{key}: {_short(details['input'])} is no {_wanted(model, path, wanted)}", ""
+            return f"{key}: {fault}, not {_short(details['input'])}", ""
 
 
 def _short(value: object) -> str:
@@ -111,22 +107,6 @@ def _short(value: object) -> str:
     words = reprlib.Repr()
     words.maxlevel, words.maxstring = 1, SHOWN
     return words.repr(value)
-
-
-def _wanted(model: type[Part], path: Sequence[str], wanted: Mapping[str, str]) -> str:
-    """What a key may hold, in words; what the mapping or list around it holds, where that alone has words."""
-    names = [step for step in path if not step.isdigit()]
-    whole, *around = (".".join(names[:count]) for count in range(len(names), 0, -1))
-    if whole not in wanted and (words := _words(model, path)):
-        return " or ".join(words)
-    return next(wanted[prefix] for prefix in (whole, *around) if prefix in wanted)
-
-
-def _words(model: type[Part], path: Sequence[str]) -> tuple[str, ...]:
-    """The words that a key may hold; none where it holds something else."""
-    annotation = _part(model, path[:-1]).keys().get(path[-1])
-    choices = [annotation, *get_args(annotation)]
-    return next((get_args(choice) for choice in choices if get_origin(choice) is Literal), ())
 
 
 def _part(model: type[Part], path: Sequence[str]) -> type[Part]:

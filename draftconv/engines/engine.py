@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import NoneType
+from typing import get_args
 
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.kinds import DrafterKind, kind_of
 from draftconv.drafter.targets import Target
-from draftconv.engines.base import EngineSpec, Line, Reading, Rule, Verdict, View
+from draftconv.engines.base import Effect, EngineSpec, Evidence, Line, Reading, Rule, Verdict, View
 from draftconv.engines.dtypes import Stop
+from draftconv.engines.hardware import HARDWARE
 from draftconv.engines.kernels import Gap, Kernel
 from draftconv.engines.live import Live
 from draftconv.engines.matching import Method, method_name, told
@@ -79,6 +84,15 @@ class Engine:
     live: Live | None = None
     tracing: Tracing | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what would be a wrong verdict or a fault later on, by whoever wrote it.
+
+        Raises:
+            ValueError: what is said contradicts itself, or is of another type than it should be.
+        """
+        if fault := next(_faults(self), None):
+            raise ValueError(f"engine {self.name}: {fault}")
+
     @property
     def layout(self) -> str:
         """The layout to write for it."""
@@ -135,3 +149,61 @@ class Engine:
         """Something that cannot be decided, whatever the rules say."""
         source = f"{self.title} {version}"
         return Line(Rule(f"{self.name}-{code}", "undecided", says, source, "inferred", lambda _: None), detail)
+
+
+_TUPLES: Mapping[str, type] = {
+    "hardware": str,
+    "rules": Rule,
+    "kinds": DrafterKind,
+    "covers": str,
+    "kernels": Kernel,
+    "gaps": Gap,
+    "float32": Stop,
+    "layouts": Layout,
+}
+_ONE: Mapping[str, type | tuple[type, ...]] = {
+    "names": Names,
+    "shapes": Shapes,
+    "live": (Live, NoneType),
+    "tracing": (Tracing, NoneType),
+    "replaces": (frozenset, NoneType),
+}
+
+
+def _faults(engine: Engine) -> Iterator[str]:
+    """What an engine says of itself that cannot be."""
+    if not isinstance(engine.name, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", engine.name):
+        yield "a name is small letters, digits, - and _"
+    for field_name in ("version", "oldest"):
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", str(getattr(engine, field_name))):
+            yield f"{field_name} is numbers and dots, not {getattr(engine, field_name)!r}"
+    for field_name, kind in _TUPLES.items():
+        value = getattr(engine, field_name)
+        if not isinstance(value, tuple) or not all(isinstance(each, kind) for each in value):
+            yield f"{field_name} is a tuple of {kind.__name__}"
+    for field_name, one in _ONE.items():
+        if not isinstance(getattr(engine, field_name), one):
+            yield f"{field_name} is a {type(getattr(engine, field_name)).__name__}"
+    if not all(isinstance(method, Method) for method in engine.methods.values()):
+        yield "methods are of the class Method, by quant_method"
+    yield from (f"hardware has no {name}: {', '.join(HARDWARE)}" for name in engine.hardware if name not in HARDWARE)
+    chips = {HARDWARE[name].chip for name in engine.hardware}
+    for kernel in engine.kernels:
+        yield from (f"a kernel for {chip}, which no hardware of it has" for chip in kernel.chips if chip not in chips)
+    if not {"llama"} <= engine.names.layer.keys() & engine.names.once.keys():
+        yield "names have a row for llama, in layers and outside"
+    yield from _faults_of_rules(engine)
+
+
+def _faults_of_rules(engine: Engine) -> Iterator[str]:
+    if engine.covers and not engine.rules:
+        yield "it covers drafters and has no rule, so that anything would be said to load"
+    for method in engine.covers:
+        if method != UNQUANTIZED and method not in engine.methods:
+            yield f"it covers {method}, and methods does not say how its lists match"
+    codes = Counter(rule.code for rule in engine.rules)
+    for rule in engine.rules:
+        if rule.effect not in get_args(Effect) or rule.evidence not in get_args(Evidence):
+            yield f"rule {rule.code} has effect {rule.effect!r} and evidence {rule.evidence!r}"
+        if not rule.code.startswith(f"{engine.name}-") or codes[rule.code] > 1:
+            yield f"rule {rule.code}: a code starts with the engine's name, and stands for one rule"

@@ -1,19 +1,26 @@
 """JSON over HTTP to an engine that the user has: sent again when it failed on the way, never through a proxy.
 
 A proxy between would rewrite or answer requests in the engine's place, so the environment's are not used.
-A server that wants a key gets the one in the environment: an option would end up in reports.
+A server that wants a key gets the one in the environment: an option would end up in reports. No redirect is
+followed, so nobody else gets it.
+
+httpx2 speaks HTTP. It sends only failed connections again, never an overloaded server's request, has no limit on
+the size of an answer and repeats headers in messages: these three are decided here.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from urllib.parse import urlsplit
+
+import httpx2
 
 from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_object
@@ -56,7 +63,8 @@ class Http:
             parts = urlsplit(self.url)
             usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
             secret = parts.username is not None
-        except ValueError:
+            httpx2.URL(self.url)  # alone it takes "http://[" and port 99999
+        except (ValueError, httpx2.InvalidURL):
             usable = secret = False
         if secret:
             raise UsageError(
@@ -89,13 +97,14 @@ class Http:
         """One request, sent again when it failed on the way or the server is overloaded.
 
         Raises:
-            NotReached: it failed every time. EngineError: it was refused.
+            NotReached: it failed every time. EngineError: it was refused, or the answer is too long.
+            UsageError: the key cannot be sent.
         """
         pause = self.pause
         for attempt in range(1, self.attempts + 1):
             try:
                 status, raw = self._once(method, path, body)
-            except (OSError, http.client.HTTPException) as error:
+            except httpx2.HTTPError as error:
                 fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             else:
                 if status == 200:
@@ -120,7 +129,7 @@ class Http:
         """Whether the server answers this with status 200, now."""
         try:
             return self._once("GET", path, None)[0] == 200
-        except (OSError, http.client.HTTPException):
+        except httpx2.HTTPError:
             return False
 
     @contextmanager
@@ -141,19 +150,47 @@ class Http:
         return self.cure
 
     def _once(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, bytes]:
-        parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=self.timeout)
-        try:
-            data = None if body is None else json.dumps(body).encode()
-            headers = {"Content-Type": "application/json"}
-            if key := os.environ.get(KEY):
-                headers["Authorization"] = f"Bearer {key}"
-            connection.request(method, parts.path.rstrip("/") + path, data, headers)
-            reply = connection.getresponse()
-            return reply.status, reply.read(MAX_ANSWER)
-        finally:
-            connection.close()
+        url = httpx2.URL(self.url)
+        prefix = url.raw_path.partition(b"?")[0].rstrip(b"/")
+        raw = bytearray()
+        with (
+            httpx2.Client(verify=_trust(), trust_env=False, follow_redirects=False, timeout=self.timeout) as client,
+            client.stream(
+                method,
+                url.copy_with(raw_path=prefix + path.encode()),
+                content=None if body is None else json.dumps(body).encode(),
+                headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **_authorization()},
+            ) as reply,
+        ):
+            for piece in reply.iter_raw():
+                raw += piece
+                if len(raw) > MAX_ANSWER:
+                    raise EngineError(
+                        f"the server at {show(self.url)} answers {path} with more than {MAX_ANSWER} bytes",
+                        cure=self.cure,
+                    )
+            return reply.status_code, bytes(raw)
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Who an https server may be, as Python decides: an authority in SSL_CERT_FILE counts, which httpx2 alone would
+    take from the environment together with its proxies. Made once, since that takes longer than a request."""
+    return ssl.create_default_context()
+
+
+def _authorization() -> Mapping[str, str]:
+    """The header with the key; a key that none can hold would be repeated in the client's message."""
+    key = os.environ.get(KEY)
+    if not key:
+        return {}
+    if not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise UsageError(
+            f"the key in the variable {KEY} cannot be sent",
+            why="it ends in a space or a line break, or holds a character that is not ASCII",
+            cure="copy it again",
+        )
+    return {"Authorization": f"Bearer {key}"}
 
 
 def first(reply: Config, key: str) -> Config:

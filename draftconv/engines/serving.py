@@ -6,6 +6,7 @@ loopback. Every engine has one function from `Start` to `ServeCommand`.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -135,19 +136,19 @@ def yaml_text(data: Mapping[str, Yaml], indent: str = "") -> str:
         match value:
             case Mapping():
                 lines.append(f"{indent}{key}:\n{yaml_text(value, indent + '  ')}")
-            case bool():
-                lines.append(f"{indent}{key}: {'true' if value else 'false'}\n")
-            case int():
-                lines.append(f"{indent}{key}: {value}\n")
             case str():
                 lines.append(f"{indent}{key}: {yaml_string(value)}\n")
             case _:
-                lines.append(f"{indent}{key}: [{', '.join(map(str, value))}]\n")
+                lines.append(f"{indent}{key}: {json.dumps(value)}\n")
     return "".join(lines)
 
 
 def yaml_string(text: str) -> str:
-    """A double-quoted YAML scalar that reads back as exactly this text, whatever it holds."""
+    """A double-quoted YAML scalar that reads back as exactly this text, whatever it holds.
+
+    YAML reads JSON's pairs of surrogates as two characters; PyYAML has shorter words for thirteen control
+    characters, so files that are written again would differ.
+    """
     return '"' + "".join(map(_escaped, text)) + '"'
 
 

@@ -8,7 +8,7 @@ from draftconv.drafter.evidence import Evidence
 from draftconv.drafter.kinds import KINDS
 from draftconv.drafter.kinds.strangers import STRANGERS
 from draftconv.drafter.words import listed
-from draftconv.errors import NotADrafter
+from draftconv.errors import NotADrafter, UsageError
 from draftconv.layouts import MARK, layout, layouts
 from draftconv.layouts.base import Hints, Layout
 
@@ -25,7 +25,14 @@ def detect(evidence: Evidence, hints: Hints) -> tuple[Layout, Detection]:
         return found, Detection(found.id, "given", (f"--from {hints.layout}",))
     _refuse_strangers(evidence)
     if mark := evidence.config.text(MARK):
-        found = layout(mark)
+        try:
+            found = layout(mark)
+        except UsageError as error:
+            raise UsageError(
+                f"config.json says that draftconv wrote it for {show(mark)}, a layout that is not known here",
+                why=error.why,
+                cure="install the package that brings it, or say how to read it with --from",
+            ) from error
         said = f"config.json says draftconv wrote it for {found.id}"
         return found, Detection(found.id, "certain", (said,))
     for candidate in layouts().values():

@@ -151,7 +151,7 @@ def _base(spec: str) -> str:
 
 def _swap(run: Run, arm: LiveArm) -> Unfinished:
     return Unfinished(
-        f"what was answered so far is kept in {show(run.options.run)}; {show(arm.name)} is next",
+        f"what was answered so far is kept in {show(run.options.directory)}; {show(arm.name)} is next",
         why="one server has one drafter",
         cure=f"stop the server, {start_of(run, arm) or 'start it with this drafter'}; then repeat the command",
     )

@@ -11,6 +11,7 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.layouts.readings import Said
 from draftconv.live.options import LiveOptions, Progress, in_full
+from draftconv.options import several
 from draftconv.report.arms import Names, about_arm, bytes_of, done, gate
 from draftconv.report.model import Arm
 from draftconv.report.verdict import Gate
@@ -70,5 +71,5 @@ def arms_of(
 
 def _urls(options: LiveOptions, candidates: int) -> list[tuple[str, str] | None]:
     if options.url_ref is not None:
-        return [(options.url_ref, "--url-ref"), *((url, "--url-cand") for url in options.url_cand)]
+        return [(options.url_ref, "--url-ref"), *((url, "--url-cand") for url in several(options.url_cand))]
     return [(options.url, "--url") if options.url else None] * (1 + candidates)

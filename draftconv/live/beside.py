@@ -73,7 +73,7 @@ class Beside:
         """
         model = str(goal.path) if goal.path else goal.repo
         load = Load(model, *options.speed_tokens, remote_code=goal.remote_code) if options.also_speed else None
-        python = options.engine_python.absolute() if options.engine_python else None
+        python = options.python
         environment = {**options.environment, **os.environ}
         found = cls(spec, model, load, options.accuracy, goal.remote_code, python, environment)
         if look:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from draftconv.engines.http import Http
 from draftconv.engines.serving import LOOPBACK, located
 from draftconv.errors import EngineError
 from draftconv.live.process import engine_process, tail
@@ -70,6 +69,8 @@ def launched(launch: Launch, port: int, directory: Path, environment: Mapping[st
     Raises:
         EngineError: it cannot be started, ended by itself, or was not ready in time.
     """
+    from draftconv.engines.http import Http
+
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in launch.files.items():
         (directory / name).write_text(text, encoding="utf-8")

@@ -18,9 +18,9 @@ def told_of(options: LiveOptions, spec: EngineSpec) -> Mapping[str, str]:
         EngineError: hardware is named, and this machine has none of it or other devices.
     """
     environment = {**options.environment, **os.environ}
-    told = {"engine build": engine_build(live_of(spec.name).packages, environment, options.engine_python)}
+    told = {"engine build": engine_build(live_of(spec.name).packages, environment, options.python)}
     if spec.hardware not in (None, "cpu"):
-        machine = look(environment, options.engine_python)
+        machine = look(environment, options.python)
         refuse_other(machine, spec.hardware, options.tensor_parallel)
         told |= {"GPU": str(machine), "GPU driver": machine.driver or "not told"}
     if options.profile:

@@ -13,6 +13,8 @@ from draftconv.layouts.readings import Said, said_of_each
 from draftconv.live.accuracy import TASKS
 from draftconv.live.collect import Patience
 from draftconv.live.engine import generator_of, live_of, offline_of
+from draftconv.options import ACCEPT_DETECTED, Place, Several, option, python_only, several
+from draftconv.replay.options import DEPTH, EXTEND, LIMIT, MARGIN, REFERENCE_AUX_CONVENTION, REFERENCE_LAYOUT
 from draftconv.report.verdict import Kind
 from draftconv.traces.prompts import DEFAULT_SUITE
 
@@ -22,67 +24,94 @@ Progress = Callable[[str, int, int], None]
 """Told the stage (`reading`, then each arm's name), and how much of it is done and in all: bytes, then requests."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveOptions:
-    """How arms are run and compared.
+    """How arms are run and compared on an engine."""
 
-    Attributes:
-        engine: ENGINE[@VERSION][:HARDWARE]. `target`: a directory, a Hub id or a known name.
-        run: directory that keeps what was answered; the same call goes on with it.
-        url_ref, url_cand: running servers of the reference, and of every candidate in order.
-        url: one running server, on which the drafters are swapped between calls.
-        launch: start a server for each arm. `offline`: an engine without one.
-        engine_python: of the environment that has the engine; None takes its programs from the PATH, and for
-            `offline` this Python.
-        server_args: further arguments for the engine. `tensor_parallel`: devices for the target.
-        prompts: a suite or a file. `limit`: only the first so many. `chat`: as in `TraceOptions`.
-        max_tokens: generated tokens; None means the suite's, else 256. `natural_stop`: end where the target ends.
-        depth: K, drafted tokens per step. `margin`: as in `ParityOptions`, with the table's live gates.
-        concurrency: requests at a time.
-        timeout: seconds without a byte, `start_timeout`: until a server is ready.
-        environment: variables that the engine is started with; one that is set already is left as it is.
-        margins: allowed loss by what was done to a candidate, in place of the table's. `profile`: where these are from.
-        also_speed: measure the servers with and without drafters; `speed_tokens`: of prompt and text.
-        accuracy: a task of lm_eval that the servers are asked as well.
-        extend: an earlier, inconclusive report; its requests count too.
-        layout, aux_convention, accept_detected: as in `ParityOptions`. `trust_remote_code`: of the target's tokenizer.
-        command: argv for the report.
-    """
+    engine: str = option(
+        ...,
+        "Live: the engine that serves the target with each drafter in turn.",
+        flag="--for",
+        metavar="ENGINE[@VERSION][:HARDWARE]",
+    )
+    target: str = option(
+        ..., "Live: the model that is served: a directory, a Hub id or a known name.", metavar="TARGET"
+    )
+    run: Place = option(..., "Live: keeps every answer; the same command goes on with it.", metavar="DIR")
+    url_ref: str | None = option(None, "Live: a running server with REFERENCE.", metavar="URL")
+    url_cand: Several = option(
+        (), "Live: a running server with CANDIDATE; repeated for several, in their order.", metavar="URL"
+    )
+    url: str | None = option(
+        None, "Live: one running server; the command says which drafter to start it with next.", metavar="URL"
+    )
+    launch: bool = option(False, "Live: start a server for each drafter, with the command of `draftconv serve`.")
+    offline: bool = option(False, "Live: the engine without a server, one process for each drafter.")
+    engine_python: Place | None = option(
+        None,
+        "Live: the Python of the engine's environment, for --launch and --offline.",
+        metavar="PYTHON",
+        file=True,
+    )
+    server_args: Several = option(
+        (), "Live: one more argument for the engine that is started; may be repeated.", flag="--server-arg",
+        metavar="ARG",
+    )  # fmt: skip
+    tensor_parallel: int = option(1, "Live: devices for the target that is started.", flag="--tp", metavar="N", least=1)
+    prompts: str = option(DEFAULT_SUITE, "Live: a prompt suite, or a .jsonl, .json or .txt file.", metavar="SUITE|FILE")
+    chat: bool | None = option(
+        None,
+        "Live: apply the chat template, or take text as it is.  [default: --chat if the tokenizer has a template]",
+        flag="--chat/--raw",
+    )
+    limit: int | None = option(None, LIMIT)
+    max_tokens: int | None = option(
+        None, "Live: tokens of each text.  [default: the suite's, else 256]", metavar="N", least=1
+    )
+    natural_stop: bool = option(False, "Live: end a text where the target ends it, not at --max-tokens.")
+    depth: int = option(3, DEPTH)
+    margin: float | None = option(None, MARGIN)
+    concurrency: int = option(1, "Live: requests at a time.", metavar="N", least=1)
+    timeout: float = option(600.0, "Live: how long a request may go without an answer.", metavar="SECONDS", above=0)
+    start_timeout: float = option(1800.0, "Live: how long a server may take to be ready.", metavar="SECONDS", above=0)
+    also_speed: bool = option(
+        False, "Live: measure each server, and one without drafter, by the engine's load generator."
+    )
+    speed_tokens: tuple[int, int] = option(
+        (1024, 1024), "Live: tokens of prompt and text for --also-speed.", metavar="IN OUT", least=1
+    )
+    accuracy: str | None = option(None, "Live: ask each server a benchmark of lm_eval as well.", choices=tuple(TASKS))
+    trust_remote_code: bool = option(False, "Live: run the Python code of the target's tokenizer.")
+    extend: Place | None = option(None, EXTEND)
+    layout: Several = option((), REFERENCE_LAYOUT)
+    aux_convention: Several = option((), REFERENCE_AUX_CONVENTION)
+    accept_detected: bool = option(False, ACCEPT_DETECTED)
+    patience: Patience = field(
+        default_factory=Patience, metadata={"about": "how long an engine is waited for that fails or is overloaded"}
+    )
+    environment: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata={"about": "variables that the engine is started with; one that is set already is left as it is"},
+    )
+    margins: Mapping[Kind, float] = field(
+        default_factory=dict,
+        metadata={"about": "allowed loss by what was done to a candidate, in place of the table's"},
+    )
+    profile: str = python_only("", "where `margins` are from")
+    command: tuple[str, ...] = python_only((), "the command, for the report")
+    progress: Progress | None = python_only(
+        None, "told the stage (`reading`, then each arm's name), and how much of it is done and in all"
+    )
 
-    engine: str
-    target: str
-    run: Path
-    url_ref: str | None = None
-    url_cand: tuple[str, ...] = ()
-    url: str | None = None
-    launch: bool = False
-    offline: bool = False
-    engine_python: Path | None = None
-    server_args: tuple[str, ...] = ()
-    tensor_parallel: int = 1
-    prompts: str = DEFAULT_SUITE
-    limit: int | None = None
-    chat: bool | None = None
-    max_tokens: int | None = None
-    natural_stop: bool = False
-    depth: int = 3
-    margin: float | None = None
-    concurrency: int = 1
-    timeout: float = 600.0
-    start_timeout: float = 1800.0
-    patience: Patience = field(default_factory=Patience)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    margins: Mapping[Kind, float] = field(default_factory=dict)
-    profile: str = ""
-    also_speed: bool = False
-    speed_tokens: tuple[int, int] = (1024, 1024)
-    accuracy: str | None = None
-    extend: Path | None = None
-    layout: str | Sequence[str] = ()
-    aux_convention: str | Sequence[str] = ()
-    accept_detected: bool = False
-    trust_remote_code: bool = False
-    command: tuple[str, ...] = ()
+    @property
+    def directory(self) -> Path:
+        """`run`, as a path."""
+        return Path(self.run)
+
+    @property
+    def python(self) -> Path | None:
+        """`engine_python` from wherever it is started."""
+        return Path(self.engine_python).absolute() if self.engine_python is not None else None
 
     def said(self, drafters: Sequence[str | Path]) -> list[Said]:
         """How each drafter is to be read, the reference first."""
@@ -103,7 +132,7 @@ def way_of(options: LiveOptions, candidates: int) -> Way:
             "parity on an engine needs one way to reach it" + (f", not {' and '.join(ways)}" if ways else ""),
             cure="give --url-ref and --url-cand, or --url, or --launch, or --offline",
         )
-    if ways == ["two servers"] and (options.url_ref is None or len(options.url_cand) != candidates):
+    if ways == ["two servers"] and (options.url_ref is None or len(several(options.url_cand)) != candidates):
         raise UsageError(
             f"{candidates} candidates need --url-ref and {candidates} times --url-cand",
             cure="give the servers of the candidates in their order",
@@ -151,7 +180,7 @@ def check_options(options: LiveOptions, way: Way, spec: EngineSpec, candidates: 
         raise UsageError("--speed-tokens: too few", cure="give two numbers from 1, as in 1024,1024")
     if way == "offline" and options.concurrency > 1:
         raise UsageError("--offline asks one request at a time", cure="leave out --concurrency")
-    urls = [url for url in (options.url_ref, *options.url_cand) if url]
+    urls = [url for url in (options.url_ref, *several(options.url_cand)) if url]
     if len({url.rstrip("/") for url in urls}) < len(urls):
         raise UsageError(
             "two drafters cannot be behind one address", cure="give each its own, or --url to swap them on one server"

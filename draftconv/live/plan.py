@@ -78,11 +78,11 @@ def _steps(drafters: Sequence[str | Path], options: LiveOptions, spec: EngineSpe
         launch = launch_of(source, each, live, options)
         yield _served(title, launch, options, spec)
         if beside and number != 1:
-            yield from _measured(beside, title, options.run / "arms" / str(number))
+            yield from _measured(beside, title, options.directory / "arms" / str(number))
     if beside:
         launch = launch_of(*first[1:], live, options, alone=True)
         yield Step("the target without a drafter", (_argv(launch),), launch.environment, launch.files)
-        yield from _measured(beside, "the target without a drafter", options.run / "arms" / "alone")
+        yield from _measured(beside, "the target without a drafter", options.directory / "arms" / "alone")
 
 
 def _look(spec: EngineSpec, options: LiveOptions) -> Step:

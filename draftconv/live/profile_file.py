@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -49,24 +48,3 @@ class File(Part):
     suites: Annotated[list[Asked], Field(min_length=1)]
     margins: Margins
     evidence: Literal["run", "read"]
-
-
-WANTED: Mapping[str, str] = {
-    "about": "line of text",
-    "engine": "engine with its hardware, ENGINE[@VERSION]:HARDWARE",
-    "target": "directory, Hub id or known name",
-    "tensor_parallel": "whole number of devices from 1",
-    "depth": "whole number of drafted tokens from 1",
-    "server_args": 'list of texts, such as [--dtype, bfloat16]; a number goes in quotes: "0.95"',
-    "environment": 'mapping of variables to texts, such as {NAME: "1"}',
-    "recipe": "name of a recipe, or the path of one that ends in .yaml",
-    "suites": "list such as [{prompts: mt-bench, limit: 80, max_tokens: 256}]",
-    "suites.prompts": "suite or file of prompts",
-    "suites.limit": "whole number of prompts from 1",
-    "suites.max_tokens": "whole number of tokens from 1",
-    "margins": "mapping such as {conversion: 0.005, 8-bit: 0.01, 4-bit: 0.02}",
-    "margins.conversion": "share from 0 to below 1, such as 0.005",
-    "margins.8-bit": "share from 0 to below 1, such as 0.01",
-    "margins.4-bit": "share from 0 to below 1, such as 0.02",
-}
-"""What keys hold, in words."""

@@ -114,14 +114,13 @@ def find_profile(spec: str) -> Profile:
 
 def _parsed(written: Written) -> Profile:
     from draftconv.drafter.yaml_file import read_yaml
-    from draftconv.live.profile_file import WANTED, File
+    from draftconv.live.profile_file import File
 
     file = read_yaml(
         File,
         written.text,
         written.where,
         noun="profile",
-        wanted=WANTED,
         why="a key that is misread would measure something else than was meant",
         example=f"recipes/profiles/{profile_names()[0]}.yaml",
     )

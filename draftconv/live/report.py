@@ -15,6 +15,7 @@ from draftconv.live.collect import Ask
 from draftconv.live.launch import LOG
 from draftconv.live.options import Way
 from draftconv.live.run import Run
+from draftconv.options import several
 from draftconv.report.arms import gate
 from draftconv.report.model import About, Accuracy, Arm, Comparison, Diagnostics, Report, Speed, Texts
 from draftconv.report.records import Record
@@ -130,4 +131,4 @@ WAYS: Mapping[Way, str] = {
 
 def _told(run: Run) -> str:
     """Arguments that were added to the command of `draftconv serve`, for both arms alike."""
-    return shlex.join((*run.live.counting, *run.live.measuring, *run.options.server_args))
+    return shlex.join((*run.live.counting, *run.live.measuring, *several(run.options.server_args)))

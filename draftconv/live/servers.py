@@ -25,6 +25,7 @@ from draftconv.live.options import LiveOptions, in_full
 from draftconv.live.run import Run
 from draftconv.live.serving import serve_as
 from draftconv.live.switches import refuse_switches
+from draftconv.options import several
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def served_by(run: Run, arm: LiveArm, directory: Path) -> Iterator[tuple[Client,
     launch = run.launches[arm.number]
     if run.way == "offline":
         how = offline_of(run.spec.name)
-        python = (run.options.engine_python or Path(sys.executable)).absolute()  # it runs in another directory
+        python = (run.options.python or Path(sys.executable)).absolute()  # it runs in another directory
         with offline(
             ENGINES[run.spec.name].title,
             how,
@@ -74,14 +75,14 @@ def launch_of(source: str, said: Said, live: Live, options: LiveOptions, *, alon
         drafts=options.depth,
         tensor_parallel=options.tensor_parallel,
         alone=alone,
-        arguments=options.server_args,
+        arguments=several(options.server_args),
     )
-    python = options.engine_python.absolute() if options.engine_python else None
+    python = options.python
     launch = measuring(
         command.argv,
         command.files,
         live,
-        options.server_args,
+        several(options.server_args),
         patience=options.start_timeout,
         python=python,
         drafts=not alone,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -58,16 +57,6 @@ class File(Part):
     exclude: list[Text]
 
 
-WANTED: Mapping[str, str] = {
-    "about": "line of text",
-    "weights": "mapping with keys grid, per, group, scale_rule, scale_dtype",
-    "weights.group": "whole number of inputs, such as 128",
-    "activations": "mapping with keys grid, per, scale",
-    "exclude": "list of roles and patterns as texts, such as [embed, lm_head, fc, norms]",
-}
-"""What keys hold that have no list of words to choose from."""
-
-
 def parse(text: str, name: str, where: str) -> Recipe:
     """Read a recipe.
 
@@ -83,7 +72,6 @@ def parse(text: str, name: str, where: str) -> Recipe:
         text,
         where,
         noun="recipe",
-        wanted=WANTED,
         why="a key that is misread would quantize something else than was meant",
         example="recipes/w4a16.yaml",
     )

@@ -31,10 +31,6 @@ class KeysValues:
         """These rows followed by `more`."""
         return KeysValues(torch.cat((self.key, more.key), 1), torch.cat((self.value, more.value), 1))
 
-    def first(self, rows: int) -> KeysValues:
-        """The first `rows` rows."""
-        return KeysValues(self.key[:, :rows], self.value[:, :rows])
-
 
 @dataclass(slots=True)
 class LayerCache:
@@ -83,13 +79,6 @@ class Cache:
             self.rows += rows
         self.step = step
         return Span(self.rows - rows, rows, step)
-
-    def rewind(self, rows: int) -> None:
-        """Forget every chain and all context rows from `rows` on."""
-        self.rows, self.step = min(rows, self.rows), 0
-        for layer in self.layers:
-            layer.own.clear()
-            layer.context = layer.context.first(self.rows) if layer.context else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.errors import UsageError
 from draftconv.layouts.readings import said_of_each
+from draftconv.options import several
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import Recipe, find_recipe
 from draftconv.report.arms import Names, about_arm, bits, bytes_of, done, gate
@@ -83,7 +84,7 @@ def line_up(
     from draftconv.replay.arms import Loading, fed_by, load_arm, replaced_one_by_one
 
     names = Names()
-    recipes = [find_recipe(spec) for spec in options.fake_quant]
+    recipes = [find_recipe(spec) for spec in several(options.fake_quant)]
     drafters = {names.new(found.checkpoint.name): found for found in _read(trace, (reference, *candidates), options)}
     for name, drafter in drafters.items():
         _refuse_other_target(name, drafter, trace)

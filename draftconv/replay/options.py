@@ -2,44 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Literal
 
+from draftconv.drafter.tensors import EMBEDDING
+from draftconv.drafter.words import listed
+from draftconv.engines import ENGINES
 from draftconv.engines.registry import DEFAULT
+from draftconv.options import (
+    ACCEPT_DETECTED,
+    Option,
+    Place,
+    Several,
+    aux_convention_of_each,
+    layout_of_each,
+    option,
+    python_only,
+)
+from draftconv.replay.semantics import semantics
+from draftconv.traces.trace import DTYPES
+
+Stage = Literal["reading", "replaying"]
+Progress = Callable[[Stage, int, int], None]
+"""Told the stage, and how much of it is done and in all: bytes of drafters, then tokens of the trace."""
+
+MARGIN = Option(
+    "Loss of accept length that is allowed, 0.02 for 2 %; 0 asks for equal counts.  "
+    "[default: 0, live 0.005; 0.01 for 8-bit weights, 0.02 for 4-bit ones]",
+    metavar="SHARE",
+    least=0,
+    most=1,
+)
+DEPTH = Option("Drafted tokens per step.", metavar="K", least=1)
+LIMIT = Option("Only the first N requests of the trace; live: the first N prompts.", metavar="N", least=1)
+EXTEND = Option("Add these requests to an inconclusive report; allowed once.", metavar="REPORT")
+REFERENCE_LAYOUT = layout_of_each("REFERENCE")
+REFERENCE_AUX_CONVENTION = aux_convention_of_each("REFERENCE")
+"""What a replay and a live run share."""
 
 
-@dataclass(frozen=True, slots=True)
+def _whose() -> str:
+    takers = [ENGINES[name].title for name, tables in semantics().items() if EMBEDDING in tables]
+    told = "Whose rule decides between the drafter's embedding and the target's"
+    return f"{told}: {listed(takers, 'and')} take the target's."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParityOptions:
-    """How arms are compared.
+    """How drafters are compared on a trace."""
 
-    Attributes:
-        margin: accepted loss of accept length as a share; 0 asks for equal counts; None takes
-            what `parity.verdict.GATES` asks of this kind of candidate.
-        depth: K, drafted tokens per step.
-        semantics: which engine's rule decides between the drafter's embedding and the target's.
-        dtype, device: what replay computes in, and where torch runs it.
-        fake_quant: recipes; each adds a candidate: the reference as the recipe would leave it.
-        attribute: measure the cost of each tensor that a candidate changed.
-        self_test: replay the negative controls too.
-        limit: only so many requests of the trace.
-        extend: an earlier, inconclusive report; its requests count too.
-        layout, aux_convention, accept_detected: how the drafters are to be read; VALUE is about the reference,
-            DRAFTER=VALUE about any.
-        command: argv for the report.
-    """
-
-    margin: float | None = None
-    depth: int = 3
-    semantics: str = DEFAULT
-    dtype: str = "float32"
-    device: str = "cpu"
-    fake_quant: tuple[str, ...] = ()
-    attribute: bool = False
-    self_test: bool = False
-    limit: int | None = None
-    extend: Path | None = None
-    layout: str | Sequence[str] = ()
-    aux_convention: str | Sequence[str] = ()
-    accept_detected: bool = False
-    command: tuple[str, ...] = ()
+    trace: Place = option(..., "Replay: what the target did, from `draftconv trace`.", metavar="DIR")
+    margin: float | None = option(None, MARGIN)
+    depth: int = option(3, DEPTH)
+    semantics: str = option(DEFAULT, _whose(), choices=lambda: tuple(semantics()))
+    fake_quant: Several = option(
+        (), "Add a candidate: REFERENCE as this recipe would leave it. May be repeated.", metavar="RECIPE"
+    )
+    attribute: bool = option(False, "Measure what each changed tensor costs on its own.")
+    self_test: bool = option(False, "Replay drafters broken on purpose; exit 1 if one is not noticed.")
+    limit: int | None = option(None, LIMIT)
+    extend: Place | None = option(None, EXTEND)
+    dtype: str = option("float32", "What replay computes in.", choices=tuple(DTYPES))
+    device: str = option("cpu", "Where torch runs the drafters.", metavar="DEVICE")
+    layout: Several = option((), REFERENCE_LAYOUT)
+    aux_convention: Several = option((), REFERENCE_AUX_CONVENTION)
+    accept_detected: bool = option(False, ACCEPT_DETECTED)
+    command: tuple[str, ...] = python_only((), "the command, for the report")
+    progress: Progress | None = python_only(None, "told the stage, and how much of it is done and in all")

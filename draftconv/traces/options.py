@@ -2,60 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from draftconv.engines import ENGINES
+from draftconv.options import (
+    ACCEPT_DETECTED,
+    Place,
+    Several,
+    aux_convention_of_each,
+    layout_of_each,
+    option,
+    python_only,
+)
+from draftconv.traces.trace import DTYPES
+
+TRANSFORMERS = "transformers"
 
 
-@dataclass(frozen=True, slots=True)
-class TraceOptions:
-    """How a trace is made.
+def runners() -> tuple[str, ...]:
+    """What can run a target, by the name of `--engine`."""
+    return (TRANSFORMERS, *(name for name, engine in ENGINES.items() if engine.tracing))
 
-    Attributes:
-        boundaries: which residual-stream boundaries to keep; empty means those of `drafters`, and
-            without drafters the target's default triple.
-        drafters: checkpoints whose boundaries are kept, all of them together.
-        layout, aux_convention, accept_detected: how the drafters are to be read; VALUE is about the first one,
-            DRAFTER=VALUE about any.
-        revision: branch, tag or commit of a target on the Hub.
-        device: where torch runs the target; None takes a GPU when there is one.
-        dtype: what it computes in; None means the checkpoint's own.
-        batch: prompts that run together.
-        chat: apply the chat template; None does so when the tokenizer has one.
-        max_tokens: counted tokens per request; None means the suite's, else 256.
-        depth: tokens kept beyond the counted end: the longest draft that can be replayed.
-        limit: only the first so many prompts.
-        ignore_eos: count all `max_tokens`, whatever the target says.
-        lm_head: keep the target's head beside its embedding.
-        link_tables: record where the target's tables lie instead of copying them.
-        trust_remote_code: run Python code that comes with the target.
-        engine: `transformers`, or an engine for targets that only one can hold.
-        url: of a running server of that engine that extracts hidden states; None loads the target in this process.
-        hidden_states_dir: where that server writes them (its shared_storage_path).
-        tensor_parallel: devices that an engine in this process puts the target on.
+
+def read_boundaries(text: str) -> tuple[int, ...]:
+    """Numbers with commas between: `2,4,5`.
+
+    Raises:
+        ValueError: something else.
     """
-
-    boundaries: tuple[int, ...] = ()
-    drafters: tuple[str | Path, ...] = ()
-    layout: str | Sequence[str] = ()
-    aux_convention: str | Sequence[str] = ()
-    accept_detected: bool = False
-    revision: str | None = None
-    device: str | None = None
-    dtype: str | None = None
-    batch: int = 8
-    chat: bool | None = None
-    max_tokens: int | None = None
-    depth: int = 8
-    limit: int | None = None
-    ignore_eos: bool = False
-    lm_head: bool = False
-    link_tables: bool = False
-    trust_remote_code: bool = False
-    engine: str = "transformers"
-    url: str | None = None
-    hidden_states_dir: Path | None = None
-    tensor_parallel: int = 1
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list of numbers like 2,4,5") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +58,67 @@ class Sizing:
     tokens: int
     states: int
     tables: int
+
+
+Progress = Callable[[int, float], None]
+"""Told the tokens that were captured so far, and the share of all that is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """How a trace is made."""
+
+    drafters: Place | Sequence[Place] = option(
+        (), "Keep the boundaries that this drafter reads; may be repeated.", flag="--drafter", metavar="CKPT"
+    )
+    layout: Several = option((), layout_of_each("the first drafter"))
+    aux_convention: Several = option((), aux_convention_of_each("the first drafter"))
+    accept_detected: bool = option(False, ACCEPT_DETECTED)
+    boundaries: tuple[int, ...] = option(
+        (),
+        "Keep these boundaries: b is the residual stream entering layer b, the layer count is what leaves the last "
+        "one.  [default: 2, L//2, L-3]",
+        metavar="B,B,…",
+        parse=read_boundaries,
+    )
+    max_tokens: int | None = option(
+        None, "Counted tokens per request at most.  [default: the suite's, else 256]", metavar="N", least=1
+    )
+    depth: int = option(
+        8, "Tokens kept beyond the counted end: the longest draft that can be replayed.", metavar="K", least=1
+    )
+    ignore_eos: bool = option(False, "Count all of --max-tokens, also what follows an end-of-text token.")
+    limit: int | None = option(None, "Only the first N prompts.", metavar="N", least=1)
+    chat: bool | None = option(
+        None,
+        "Apply the chat template, or take text as it is.  [default: --chat if the tokenizer has a template]",
+        flag="--chat/--raw",
+    )
+    device: str | None = option(
+        None, "Where torch runs the target.  [default: a GPU if there is one]", metavar="DEVICE"
+    )
+    dtype: str | None = option(None, "What it computes in.  [default: the checkpoint's own]", choices=tuple(DTYPES))
+    batch: int = option(8, "Prompts that run together.", metavar="N", least=1)
+    lm_head: bool = option(False, "Keep the target's lm_head beside its embed_tokens.")
+    link_tables: bool = option(False, "Record path and hash of the target's tables instead of copying them.")
+    revision: str | None = option(None, "Branch, tag or commit of a target on the Hub.", metavar="REV")
+    trust_remote_code: bool = option(False, "Run the Python code that comes with the target.")
+    engine: str = option(
+        TRANSFORMERS,
+        "What runs the target: transformers, or an engine for one that only an engine can hold.",
+        choices=runners,
+    )
+    url: str | None = option(
+        None,
+        "A running server of --engine that extracts hidden states; a wrong one is told how to start.  "
+        "[default: the engine in this process]",
+        metavar="URL",
+    )
+    hidden_states_dir: Place | None = option(
+        None,
+        "Where that server writes hidden states (its shared_storage_path); they are removed once read.",
+        metavar="DIR",
+    )
+    tensor_parallel: int = option(1, "Devices that --engine in this process puts the target on.", metavar="N", least=1)
+    announce: Callable[[Sizing], None] | None = python_only(None, "called once, before anything is generated")
+    progress: Progress | None = python_only(None, "called with the tokens captured so far and the share that is done")

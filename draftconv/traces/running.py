@@ -16,12 +16,11 @@ from draftconv.engines import ENGINES
 from draftconv.engines.engine import Engine
 from draftconv.engines.tracing import Extraction, Extractor, Tracing
 from draftconv.errors import Refused, Undecided, UsageError
+from draftconv.traces.options import TRANSFORMERS, runners
 
 if TYPE_CHECKING:
     from draftconv.traces.options import TraceOptions
     from draftconv.traces.turns import Capturer
-
-TRANSFORMERS = "transformers"
 
 _STEP = 1024
 
@@ -100,11 +99,6 @@ def running(job: Job, options: TraceOptions) -> Iterator[Runner]:
         yield _extracted(job, extraction, engine, extractor, f"at {show(options.url)}")
 
 
-def runners() -> tuple[str, ...]:
-    """What can run a target, by the name of `--engine`."""
-    return (TRANSFORMERS, *(name for name, engine in ENGINES.items() if engine.tracing))
-
-
 def _tracing(name: str) -> tuple[Engine, Tracing] | None:
     """The engine of this name and how it hands out states; None for transformers."""
     if name == TRANSFORMERS:
@@ -181,7 +175,7 @@ def _extracted(job: Job, extraction: Extraction, engine: Engine, extractor: Extr
 
 def _mounted(options: TraceOptions) -> Path:
     """Where a server writes states, as it is seen from here."""
-    storage = options.hidden_states_dir or Path()
+    storage = Path(options.hidden_states_dir or "")
     if not storage.is_dir():
         raise UsageError(
             f"--hidden-states-dir {show(storage)} is no directory on this machine",

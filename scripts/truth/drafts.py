@@ -22,8 +22,8 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from draftconv.api.convert import ConvertOptions, convert
-from draftconv.api.quantize import QuantizeOptions, quantize
+from draftconv.api.convert import convert
+from draftconv.api.quantize import quantize
 from draftconv.checkpoint import QUANT_FILE, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.shipped import recipes as shipped_directory
@@ -265,7 +265,7 @@ class Makers:
         how = "-".join([to, *map(str, options.values())]).replace(":", "-")
         path = self.work / "converted" / f"{source.parent.name}-{source.name}-{how}"
         if not path.exists():
-            convert(source, path, ConvertOptions(to=to, target=str(target_path(name)), **options))
+            convert(source, path, to=to, target=str(target_path(name)), **options)
         return path
 
     def _quantized(self, plain: str, way: Way, path: Path) -> None:
@@ -278,12 +278,14 @@ class Makers:
             recipe = str(file)
         if way.pack:
             where = path.with_name(f"{path.name}-unpacked")
-        options = ConvertOptions(target=str(target_path(plain)))
+        target = str(target_path(plain))
         if not where.exists():
-            how = QuantizeOptions(recipe, () if way.pack else engines, allow_a16=True, convert=options)
-            quantize(self.base(plain), where, how)
+            quantize(
+                self.base(plain), where, recipe=recipe, engines=() if way.pack else engines, allow_a16=True,
+                target=target,
+            )  # fmt: skip
         if way.pack:
-            convert(where, path, replace(options, to="vllm", pack=way.pack))
+            convert(where, path, to="vllm", pack=way.pack, target=target)
 
 
 def whole(path: Path, directory: Directory) -> Path:

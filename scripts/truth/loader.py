@@ -100,7 +100,7 @@ def _judged(
 def _producer(name: str, layout: str, work: Path, ask: Ask) -> Row:
     """A producer's own files straight into vLLM; what they say of themselves is what `inspect` reads."""
     path, target = spelled(work, name, layout), target_of(name)
-    found = inspect(path, [SPEC], target=str(target_path(name)))
+    found = inspect(path, engines=[SPEC], target=str(target_path(name)))
     (verdict,) = found.verdicts
     facts = found.drafter.facts
 

@@ -15,6 +15,7 @@ from draftconv.reference.counts import Counts
 from draftconv.replay.arms import Loading, load_arm
 from draftconv.replay.run import run as replay
 from draftconv.traces.trace import Trace, open_trace
+from tests.keywords import keywords
 from truth import engine
 from truth.drafts import DATA, FIXTURES, Makers, family, read, target_path
 from truth.store import Store
@@ -46,7 +47,7 @@ def traced(work: Path, target: str, length: int, count: int) -> Trace:
         )  # fmt: skip
         partial = path.with_name(f"{path.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        trace(DATA / "targets" / target, DATA / "prompts.json", partial, options)
+        trace(DATA / "targets" / target, DATA / "prompts.json", partial, **keywords(options))
         partial.replace(path)
     return open_trace(path)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.api.diff import diff
 from draftconv.api.inspect import inspect
-from draftconv.api.parity import ParityOptions, parity
+from draftconv.api.parity import parity
 from draftconv.api.quantize import QuantizeOptions, prepare, quantize
 from draftconv.api.serve import serve
 from draftconv.api.verify import verify
@@ -21,6 +22,7 @@ from draftconv.engines import ENGINES
 from draftconv.errors import DraftconvError
 from draftconv.quantization.recipes import recipe_names
 from tests import quantized, tiny
+from tests.keywords import keywords
 from tests.layouts.spelled import WRITABLE
 from tests.traces.recorded import Recorded
 from tests.traces.recorded import recorded as recorded
@@ -63,7 +65,7 @@ def biased(tmp_path_factory: pytest.TempPathFactory) -> Biased:
         if which in made:
             return made[which]
         path = root / which.replace("/", "")
-        convert(quantized.source("llama-eagle3"), path, ConvertOptions(target=target()))
+        convert(quantized.source("llama-eagle3"), path, target=target())
         (path / "draftconv.json").unlink()
         tensors = load_file(path / "model.safetensors")
         generator = torch.Generator().manual_seed(1)
@@ -88,13 +90,13 @@ def target() -> str:
 
 def options(recipe: str, engine: str, **others: object) -> QuantizeOptions:
     given = (engine,) if engine else ()
-    return QuantizeOptions(recipe, given, convert=ConvertOptions(target=target()), **others)  # type: ignore[arg-type]
+    return QuantizeOptions(recipe=recipe, engines=given, target=target(), **others)  # type: ignore[arg-type]
 
 
-def works(command: Callable[..., object], *given: object) -> bool:
+def works(command: Callable[..., object], *given: object, **named: object) -> bool:
     """Whether a command ends in a result; where it does not, it says why."""
     try:
-        command(*given)
+        command(*given, **named)
     except DraftconvError as error:
         assert error.why or error.cure, error
         return False
@@ -110,7 +112,7 @@ def test_every_recipe_for_every_engine_ends_in_a_plan_or_a_reason(variant: str, 
     plans = []
     for recipe in recipe_names():
         for spec in SPECS:
-            asked = QuantizeOptions(recipe, (spec,) if spec else (), convert=ConvertOptions(target_layers=tiny.LAYERS))
+            asked = QuantizeOptions(recipe=recipe, engines=(spec,) if spec else (), target_layers=tiny.LAYERS)
             plans.append(works(prepare, source, asked))
     assert any(plans) or variant == "mla-plain-q"  # no engine has a plain query beside latent attention
 
@@ -123,12 +125,12 @@ def test_a_biased_drafter_is_converted_or_refused(which: str, biased: Biased, tm
     written = []
     for to in WRITABLE:
         out = tmp_path / to
-        if not works(convert, source, out, ConvertOptions(to=to, target=target())):
+        if not works(convert, source, out, to=to, target=target()):
             continue
         written.append(to)
         assert verify(out, source).passed, to
         assert {row.what for row in diff(source, out, target=target()).tensors} <= {"embed_tokens.weight"}, to
-        assert to not in ENGINES or serve(out, to, target()).argv
+        assert to not in ENGINES or serve(out, engine=to, target=target()).argv
     assert written, which
 
 
@@ -144,24 +146,22 @@ def test_a_biased_drafter_is_quantized_to_the_bit_or_refused(
     for spec in ("", *ENGINES, "vllm:cpu", "trtllm:h200"):
         out = tmp_path / f"out-{spec.replace(':', '-')}"
         asked = options(recipe, spec, calibrate=trace)
-        if not works(quantize, source, out, asked):
+        if not works(quantize, source, out, **keywords(asked)):
             continue
         done.append(out)
         assert verify(out, source, target=target()).passed, spec
         if spec:
-            assert [v.status for v in inspect(out, [spec], target=target()).verdicts] == ["loads"], spec
+            assert [v.status for v in inspect(out, engines=[spec], target=target()).verdicts] == ["loads"], spec
         kept = load_file(source / "model.safetensors")
         now = load_file(out / "model.safetensors")
         for name in (name for name in kept if name.endswith(".bias")):
             assert torch.equal(now[name], kept[name]), (spec, name)
     for number, (out, engine) in enumerate((out, engine) for out in done[:1] for engine in ENGINES):
-        ways = (
-            ConvertOptions(to=engine, dequantize=True, target=target()),
-            ConvertOptions(to=engine, pack="compressed-pack", target=target(), allow_lossy=True),
-        )
-        works(convert, out, tmp_path / f"floats-{number}", ways[0])
-        works(convert, out, tmp_path / f"packed-{number}", ways[1])
-        works(quantize, out, tmp_path / f"again-{number}", options("w4a16", engine, requantize=True))
+        to: dict[str, Any] = {"to": engine, "target": target()}
+        works(convert, out, tmp_path / f"floats-{number}", **to, dequantize=True)
+        works(convert, out, tmp_path / f"packed-{number}", **to, pack="compressed-pack", allow_lossy=True)
+        again = keywords(options("w4a16", engine, requantize=True))
+        works(quantize, out, tmp_path / f"again-{number}", **again)
 
 
 @pytest.mark.parametrize("which", BIASES)
@@ -171,7 +171,7 @@ def test_a_biased_drafter_is_replayed(which: str, biased: Biased, recorded: Reco
     recipe, engine = {"o": ("fp8", "sglang"), "fc": ("w4a16-awq", "trtllm"), "all": ("w4a16-awq", "trtllm")}.get(
         which, ("w4a16", "vllm")
     )
-    quantize(source, out, options(recipe, engine))
-    report = parity(source, [out], trace=recorded("llama", count=2), options=ParityOptions(fake_quant=("w4a8", "fp8")))
+    quantize(source, out, **keywords(options(recipe, engine)))
+    report = parity(source, [out], trace=recorded("llama", count=2), fake_quant=("w4a8", "fp8"))
     rounded = [arm.quantization for arm in report.arms if arm.quantization != "none"]
     assert any("per token" in told for told in rounded) and len(rounded) >= 3, rounded

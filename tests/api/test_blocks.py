@@ -36,6 +36,7 @@ from tests import quantized, tiny
 from tests.api.conftest import Source
 from tests.api.test_verify import FLIPPED, different, flip, offsets_in_file
 from tests.api.test_verify_quantized import CODES, DOWN, NEAREST, REPACKED, rows
+from tests.keywords import keywords
 from tests.quantization.formats import samples
 from tests.quantized import STATIC
 from tests.traces import made
@@ -139,10 +140,10 @@ def test_a_conversion_and_its_proof_in_small_blocks(
     path, out = source(producer, variant), tmp_path / "out"
     target = str(tiny.write_target(tmp_path / "target"))
     chosen = ConvertOptions(**options, target=target if "embed" in options else None, max_positions=32768)
-    convert(path, out, chosen)
+    convert(path, out, **keywords(chosen))
     crossed = shrink(TINY)
     monkeypatch.delattr(os, "copy_file_range", raising=False)
-    convert(path, tmp_path / "again", chosen)
+    convert(path, tmp_path / "again", **keywords(chosen))
     assert contents(tmp_path / "again") == contents(out)
 
     assert verify(out, path).passed
@@ -166,19 +167,19 @@ def test_a_table_that_differs_in_its_last_row(
         save_file(tables, target / "model.safetensors")
     crossed = shrink(TINY)
     dropping = ConvertOptions(to="vllm", embed="drop", target=str(target))
-    convert(path, tmp_path / "out", dropping)
+    convert(path, tmp_path / "out", **keywords(dropping))
     assert crossed["draftconv.checkpoint.compare"] >= 3
 
     tables = load_file(target / "model.safetensors")
     tables["model.embed_tokens.weight"][-1, -1] += 1
     save_file(tables, target / "model.safetensors")
     with pytest.raises(Refused, match="embed_tokens is not the target's"):
-        convert(path, tmp_path / "other", dropping)
+        convert(path, tmp_path / "other", **keywords(dropping))
 
 
 def test_two_drafters_that_differ_in_their_last_rows(source: Source, shrink: Shrink, tmp_path: Path) -> None:
     path = source("torchspec-native", "llama")
-    convert(path, tmp_path / "out", ConvertOptions(to="vllm"))
+    convert(path, tmp_path / "out", to="vllm")
     shrink(TINY)
     assert not [row for row in diff(path, tmp_path / "out").tensors if row.what == "lm_head.weight"]
     weights = tmp_path / "out/model.safetensors"
@@ -202,7 +203,7 @@ def test_a_look_at_every_value_reaches_the_last(shrink: Shrink, tmp_path: Path) 
     assert not [problem for problem in found if problem.code == "all-zero"]
     assert crossed["draftconv.checkpoint.compare"] >= 3
     with pytest.raises(Refused, match=f"{up} holds NaN"):
-        convert(tmp_path / "source", tmp_path / "out", ConvertOptions(to="vllm", dtype="f32"))
+        convert(tmp_path / "source", tmp_path / "out", to="vllm", dtype="f32")
 
 
 # ── hashes ─────────────────────────────────────────────────────────────────────────
@@ -211,7 +212,7 @@ def test_a_look_at_every_value_reaches_the_last(shrink: Shrink, tmp_path: Path) 
 def test_hashes_of_files_and_tensors(source: Source, shrink: Shrink, tmp_path: Path) -> None:
     path = source("torchspec-native", "llama")
     crossed = shrink(TINY)
-    convert(path, tmp_path / "out", ConvertOptions(to="vllm", hash=True))
+    convert(path, tmp_path / "out", to="vllm", hash=True)
     record = json.loads((tmp_path / "out/draftconv.json").read_text())
     wanted = hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
     assert wanted in json.dumps(record["source"])
@@ -277,9 +278,9 @@ def test_a_repack_and_its_proof_in_small_blocks(form: str, shrink: Shrink, tmp_p
     """Also with scales grouped anew, whose values are compared in blocks of rows."""
     quantized.write(tmp_path / "start", NAME, "w4a16")
     packing = ConvertOptions(target=str(quantized.target(NAME).path), pack=form)
-    convert(tmp_path / "start", tmp_path / "whole", packing)
+    convert(tmp_path / "start", tmp_path / "whole", **keywords(packing))
     shrink(SEVERAL)
-    convert(tmp_path / "start", tmp_path / "out", packing)
+    convert(tmp_path / "start", tmp_path / "out", **keywords(packing))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert verify(tmp_path / "out", tmp_path / "start").passed
     flip_last_code(tmp_path / "out", bit=0)
@@ -302,7 +303,7 @@ def test_floats_again_in_small_blocks(shrink: Shrink, tmp_path: Path) -> None:
     target = str(quantized.target(NAME).path)
     crossed = shrink(SEVERAL)
     quantized.write(tmp_path / "quantized", NAME, "w4a16")
-    convert(tmp_path / "quantized", tmp_path / "out", ConvertOptions(target=target, dequantize=True))
+    convert(tmp_path / "quantized", tmp_path / "out", target=target, dequantize=True)
     assert verify(tmp_path / "out", SOURCE).passed
     assert crossed["draftconv.quantization.verifying"] >= 3
     weights = tmp_path / "out/model.safetensors"

@@ -14,6 +14,7 @@ from draftconv.drafter.facts import Gqa, Mla
 from draftconv.errors import Refused, UsageError
 from tests import tiny
 from tests.api.conftest import Source
+from tests.keywords import keywords
 from tests.layouts.spelled import IDS, KEY, WRITABLE, check_config, document, nulls, on_disk, refusal, stored
 
 
@@ -30,13 +31,13 @@ def test_every_variant_is_written_to_the_bit_or_refused(to: str, producer: str, 
     for variant in variants_of(producer):
         path, out = source(producer, variant), tmp_path / variant
         spelled = tiny.spell(variant, producer)
-        options = ConvertOptions(to=to, source=producer if tiny.doubtful(producer, variant) else None)
+        options = ConvertOptions(to=to, layout=producer if tiny.doubtful(producer, variant) else None)
         if (words := refusal(to, variant, spelled.facts)) is not None:
             with pytest.raises(Refused, match=words):
-                convert(path, out, options)
+                convert(path, out, **keywords(options))
             assert not out.exists(), variant
             continue
-        convert(path, out, options)
+        convert(path, out, **keywords(options))
         assert on_disk(out) == stored(spelled, to), variant
         config = document(out, "config.json")
         assert config["_draftconv_layout"] == IDS.get(to, to)
@@ -61,8 +62,8 @@ def test_speculators_gets_the_targets_table(producer: str, source: Source, tmp_p
         target = tiny.write_target(tmp_path / f"{variant}-target", tiny.VARIANTS[variant])
         out = tmp_path / variant
         said = producer if tiny.doubtful(producer, variant) else None
-        options = ConvertOptions(to="speculators", source=said, target=str(target))
-        found = convert(source(producer, variant), out, options)
+        options = ConvertOptions(to="speculators", layout=said, target=str(target))
+        found = convert(source(producer, variant), out, **keywords(options))
         table = tiny.build(tiny.VARIANTS[variant])["embed_tokens.weight"]
         assert on_disk(out) == stored(spelled, "speculators") | {"embed_tokens.weight": table}, variant
         change = next(change for change in found.changes if change.what == "embed_tokens.weight")
@@ -91,7 +92,7 @@ def test_speculators_is_never_written_without_a_table(
             (path / "model.safetensors").unlink()
     options = ConvertOptions(to="speculators", embed=embed, force=True, target=str(path) if path else None)
     with pytest.raises(Refused, match=words) as caught:
-        convert(source(producer, "llama"), tmp_path / "out", options)
+        convert(source(producer, "llama"), tmp_path / "out", **keywords(options))
     assert cure in caught.value.cure
     assert not (tmp_path / "out").exists()
 
@@ -100,14 +101,14 @@ def test_speculators_is_never_written_without_a_table(
 def test_modelopt_gets_only_what_it_trained_with_two_norms(producer: str, source: Source, tmp_path: Path) -> None:
     """0.37-0.40 and Megatron normalise once: their drafters have no way back through what 0.47 computes."""
     with pytest.raises(Refused, match="trained with one normalisation") as caught:
-        convert(source(producer, "llama"), tmp_path / "out", ConvertOptions(to="modelopt"))
+        convert(source(producer, "llama"), tmp_path / "out", to="modelopt")
     assert "hidden_norm(input_layernorm(s))" in caught.value.why
 
 
 def test_modelopt_gets_its_own_midlayer_drafters_of_041(tmp_path: Path) -> None:
     spelled = tiny.spell("llama", "modelopt-midlayer")
     spelled.config["eagle_config"] |= {"next_layer_regular": True, "parallel_draft_step": 1}
-    convert(spelled.write(tmp_path / "source"), tmp_path / "out", ConvertOptions(to="modelopt"))
+    convert(spelled.write(tmp_path / "source"), tmp_path / "out", to="modelopt")
     assert document(tmp_path / "out", "config.json")["eagle_config"]["parallel_draft_step"] == 1
     assert verify(tmp_path / "out", tmp_path / "source").passed
 
@@ -117,7 +118,7 @@ def test_modelopt_builds_a_bias_on_o_proj_too(tmp_path: Path) -> None:
     base = tiny.VARIANTS["llama"]
     biased = replace(base, facts=replace(base.facts, attention=tiny.gqa(qkv_bias=True)))
     path = tiny.spell(biased, "modelopt-layers").write(tmp_path / "source")
-    convert(path, tmp_path / "out", ConvertOptions(to="modelopt"))
+    convert(path, tmp_path / "out", to="modelopt")
     assert not any(on_disk(tmp_path / "out")["layers.0.self_attn.o_proj.bias"].data)
     assert verify(tmp_path / "out", path).passed
 
@@ -125,17 +126,17 @@ def test_modelopt_builds_a_bias_on_o_proj_too(tmp_path: Path) -> None:
 def test_a_folded_norm_does_not_go_back_to_modelopt(source: Source, tmp_path: Path) -> None:
     """Also not by its recorded config, which says that there are two."""
     path = source("modelopt-layers", "llama")
-    convert(path, tmp_path / "folded", ConvertOptions(to="vllm", repairs=("double-norm",)))
+    convert(path, tmp_path / "folded", to="vllm", repairs=("double-norm",))
     for start, repairs in ((tmp_path / "folded", ()), (path, ("double-norm",))):
         with pytest.raises(Refused, match="trained with one normalisation"):
-            convert(start, tmp_path / "out", ConvertOptions(to="modelopt", repairs=repairs))
+            convert(start, tmp_path / "out", to="modelopt", repairs=repairs)
 
 
 @pytest.mark.parametrize("to", ["torchspec", "specforge", "speculators"])
 def test_a_trainer_gets_a_head(to: str, tmp_path: Path) -> None:
     spelled = tiny.spell("llama", "torchspec-native").remove("lm_head.weight")
     with pytest.raises(Refused, match="always has a head of the drafter's own"):
-        convert(spelled.write(tmp_path / "source"), tmp_path / "out", ConvertOptions(to=to))
+        convert(spelled.write(tmp_path / "source"), tmp_path / "out", to=to)
 
 
 @pytest.mark.parametrize("to", ["torchspec", "specforge"])
@@ -146,7 +147,7 @@ def test_a_trainer_without_defaults_gets_every_key_of_yarn(to: str, missing: str
     bare = replace(base, facts=replace(base.facts, rope=replace(base.facts.rope, scaling=scaling)))
     path = tiny.spell(bare, "angelslim").write(tmp_path / "source")
     with pytest.raises(Refused, match="no defaults for YaRN"):
-        convert(path, tmp_path / "out", ConvertOptions(to=to))
+        convert(path, tmp_path / "out", to=to)
 
 
 @pytest.mark.parametrize("to", ["vllm", "speculators"])
@@ -154,7 +155,7 @@ def test_transformers_keeps_the_window(to: str, source: Source, tmp_path: Path) 
     """Its Qwen3Config, which both readers go through, forgets one that is not said to be in use."""
     from transformers import Qwen3Config
 
-    convert(source("speculators", "window"), tmp_path / "out", ConvertOptions(to=to))
+    convert(source("speculators", "window"), tmp_path / "out", to=to)
     config = document(tmp_path / "out", "config.json")
     assert Qwen3Config(**config.get("transformer_layer_config", config)).sliding_window == 32
 
@@ -213,13 +214,13 @@ def test_ids_stand_where_this_reader_finds_them(
     spelled = tiny.spell(replace(base, facts=replace(base.facts, boundaries=boundaries)), producer)
     path = spelled.write(tmp_path / "source")
     target = tiny.write_target(tmp_path / "target", model_type=FAMILIES[family])
-    options = ConvertOptions(to=to, source=producer, target=str(target))
+    options = ConvertOptions(to=to, layout=producer, target=str(target))
     if isinstance(wanted, str):
         with pytest.raises(Refused, match=wanted):
-            convert(path, tmp_path / "out", options)
+            convert(path, tmp_path / "out", **keywords(options))
         assert not (tmp_path / "out").exists()
         return
-    convert(path, tmp_path / "out", options)
+    convert(path, tmp_path / "out", **keywords(options))
     config = document(tmp_path / "out", "config.json")
     assert (config.get(KEY), config.get("eagle_config", {}).get(KEY)) == wanted
     assert verify(tmp_path / "out", path).passed
@@ -231,14 +232,14 @@ def test_ids_that_depend_on_the_family_need_the_target(to: str, tmp_path: Path) 
     odd = replace(base, facts=replace(base.facts, boundaries=(3, 5, 7)))
     path = tiny.spell(odd, "speculators").write(tmp_path / "source")
     with pytest.raises(UsageError, match="differently per target family") as caught:
-        convert(path, tmp_path / "out", ConvertOptions(to=to))
+        convert(path, tmp_path / "out", to=to)
     assert "--target" in caught.value.cure
 
 
 def test_the_default_triple_becomes_numbers_when_the_target_is_known(source: Source, tmp_path: Path) -> None:
     path = source("angelslim", "llama")
     target = tiny.write_target(tmp_path / "target")
-    convert(path, tmp_path / "out", ConvertOptions(to="portable", target=str(target)))
+    convert(path, tmp_path / "out", to="portable", target=str(target))
     config = document(tmp_path / "out", "config.json")
     assert (config[KEY], config["eagle_config"][KEY]) == ([2, 4, 5], [1, 3, 4])
     assert verify(tmp_path / "out", path).passed
@@ -289,7 +290,7 @@ def test_what_a_reader_cannot_express_is_refused(
     variant = tiny.VARIANTS[base]
     spelled = portable_spelling(replace(variant, facts=replace(variant.facts, **changes)))
     with pytest.raises(Refused, match=reason) as caught:
-        convert(spelled.write(tmp_path / "source"), tmp_path / "out", ConvertOptions(to=to))
+        convert(spelled.write(tmp_path / "source"), tmp_path / "out", to=to)
     assert caught.value.why
     assert caught.value.cure
     assert not (tmp_path / "out").exists()
@@ -301,7 +302,7 @@ def test_a_zero_bias_is_added_where_one_flag_builds_all_four(tmp_path: Path) -> 
     spelled = portable_spelling(variant)
     path = spelled.write(tmp_path / "source")
     for to in ("vllm", "trtllm", "speculators"):
-        conversion = convert(path, tmp_path / to, ConvertOptions(to=to))
+        conversion = convert(path, tmp_path / to, to=to)
         assert on_disk(tmp_path / to) == stored(spelled, to)
         assert [change.what for change in conversion.changes if change.kind == "added"] == [
             "layers.0.self_attn.o_proj.bias"
@@ -314,11 +315,11 @@ def test_a_drafter_without_its_own_head_converts_for_each_engine(tmp_path: Path)
     path = spelled.write(tmp_path / "source")
     for to in ("vllm", "sglang", "trtllm"):
         try:
-            convert(path, tmp_path / to, ConvertOptions(to=to))
+            convert(path, tmp_path / to, to=to)
         except Refused as error:
             assert to == "trtllm", error
             continue
         assert "lm_head.weight" not in on_disk(tmp_path / to)
         assert nulls(document(tmp_path / to, "config.json")) == (["/draft_vocab_size"] if to == "sglang" else [])
     with pytest.raises(Refused):
-        convert(path, tmp_path / "portable", ConvertOptions(to="portable"))
+        convert(path, tmp_path / "portable", to="portable")

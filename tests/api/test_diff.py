@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.api.diff import Difference, diff
 from tests import tiny
 from tests.api.conftest import Source
@@ -23,7 +23,7 @@ def test_a_drafter_does_not_differ_from_itself(source: Source) -> None:
 
 def test_another_spelling_differs_in_the_config_only(source: Source, tmp_path: Path) -> None:
     path = source("torchspec-native", "3.1")
-    convert(path, tmp_path / "out", ConvertOptions(to="trtllm"))
+    convert(path, tmp_path / "out", to="trtllm")
     found = diff(path, tmp_path / "out")
     assert (found.facts, found.tensors) == ((), ())
     config = {row.what: (row.left, row.right) for row in found.config}
@@ -60,7 +60,7 @@ def test_the_first_different_row_is_named(tmp_path: Path) -> None:
 def test_a_cast_says_whether_values_are_equal(variant: str, dtype: str, equal: bool, tmp_path: Path) -> None:
     calm = replace(tiny.VARIANTS[variant], awkward=False)
     path = tiny.spell(calm, "torchspec-native").write(tmp_path / "a")
-    convert(path, tmp_path / "b", ConvertOptions(to="torchspec", dtype=dtype))
+    convert(path, tmp_path / "b", to="torchspec", dtype=dtype)
     rows = {row.what: row.right for row in diff(path, tmp_path / "b").tensors}
     assert set(rows) == set(tiny.build(calm))
     assert {"equal values" in right for right in rows.values()} == {equal}

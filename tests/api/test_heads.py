@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.api.inspect import inspect
 from draftconv.api.quantize import prepare, quantize
 from draftconv.conversion import quantizing
@@ -19,6 +19,7 @@ from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.quantization.simulate import simulate
 from draftconv.reference.load import load_drafter
 from tests import quantized
+from tests.keywords import keywords
 
 REDUCED, LLAMA31, MLA31 = "llama-eagle3-reduced", "llama-eagle3.1", "mla-eagle3.1"
 SPECS = ("", *ENGINES, *(f"{engine}:{hardware}" for engine in ENGINES for hardware in ENGINES[engine].hardware))
@@ -45,7 +46,11 @@ def headed(name: str, recipe: str, place: Path, monkeypatch: pytest.MonkeyPatch)
     """A drafter whose head is quantized, as another program might have written it."""
     with monkeypatch.context() as patched:
         patched.setattr(quantizing, "refuse_heads", lambda *_: None)
-        quantize(quantized.source(name), place / "headed", quantized.options(name, without(recipe, "lm_head", place)))
+        quantize(
+            quantized.source(name),
+            place / "headed",
+            **keywords(quantized.options(name, without(recipe, "lm_head", place))),
+        )
     return place / "headed"
 
 
@@ -64,16 +69,14 @@ def test_no_engine_is_written_a_quantized_head(name: str, recipe: str, tmp_path:
 def test_what_to_do_is_said(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"recipe fp8-lm_head would quantize lm_head\.weight") as caught:
         options = quantized.options(MLA31, without("fp8", "lm_head", tmp_path), "vllm")
-        quantize(quantized.source(MLA31), tmp_path / "out", options)
+        quantize(quantized.source(MLA31), tmp_path / "out", **keywords(options))
     assert "read its codes without them" in caught.value.why
     assert "add lm_head to exclude" in caught.value.cure
     assert not (tmp_path / "out").exists()
 
 
 def test_a_drafter_without_a_head_has_none_to_keep(tmp_path: Path) -> None:
-    source = convert(
-        quantized.source(LLAMA31), tmp_path / "in", ConvertOptions(target=str(quantized.DATA / "targets" / "llama"))
-    )
+    source = convert(quantized.source(LLAMA31), tmp_path / "in", target=str(quantized.DATA / "targets" / "llama"))
     assert HEAD in source.names
     plain = tmp_path / "in" / "model.safetensors"
     save_file({k: v for k, v in load_file(plain).items() if k != HEAD}, plain, metadata={"format": "pt"})
@@ -89,14 +92,14 @@ def test_a_quantized_head_is_not_packed_again_but_brought_back(
     source = headed(name, "w4a16", tmp_path, monkeypatch)
     target = str(quantized.DATA / "targets" / quantized.family(name))
     with pytest.raises(Refused, match="the head of this drafter is quantized") as caught:
-        convert(source, tmp_path / "again", ConvertOptions(to="vllm", pack="gptq", target=target))
+        convert(source, tmp_path / "again", to="vllm", pack="gptq", target=target)
     assert "--unpack lm_head" in caught.value.cure
-    packed = convert(
-        source, tmp_path / "packed", ConvertOptions(to="vllm", pack="gptq", unpack=("lm_head",), target=target)
-    )
+    packed = convert(source, tmp_path / "packed", to="vllm", pack="gptq", unpack=("lm_head",), target=target)
     assert HEAD in packed.names
-    assert [verdict.status for verdict in inspect(tmp_path / "packed", ["vllm"], target=target).verdicts] == ["loads"]
-    floats = convert(source, tmp_path / "floats", ConvertOptions(to="vllm", dequantize=True, target=target))
+    assert [verdict.status for verdict in inspect(tmp_path / "packed", engines=["vllm"], target=target).verdicts] == [
+        "loads"
+    ]
+    floats = convert(source, tmp_path / "floats", to="vllm", dequantize=True, target=target)
     assert HEAD in floats.names
     options = quantized.options(name, "fp8", "vllm", requantize=True)
     assert prepare(source, options).decided.unpacked == (HEAD,)
@@ -110,7 +113,7 @@ def test_no_engine_is_said_to_load_one_that_it_reads_without_scales(
 ) -> None:
     """vLLM's MLA class never asks how its head is quantized."""
     source = headed(MLA31, "fp8", tmp_path, monkeypatch)
-    (verdict,) = inspect(source, ["vllm:cpu"], target=str(quantized.DATA / "targets" / "mla")).verdicts
+    (verdict,) = inspect(source, engines=["vllm:cpu"], target=str(quantized.DATA / "targets" / "mla")).verdicts
     assert verdict.status == "refused"
     assert verdict.reason is not None and verdict.reason.detail == "lm_head (it never asks for a quantization)"
 

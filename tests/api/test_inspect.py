@@ -11,6 +11,7 @@ from draftconv.api.inspect import Inspection, inspect, remedy
 from draftconv.errors import BadCheckpoint, NeedsExport, NotADrafter, UsageError
 from tests import tiny
 from tests.api.conftest import Source
+from tests.keywords import keywords
 
 
 def status(found: Inspection) -> dict[str, str]:
@@ -27,17 +28,17 @@ def test_facts_of_every_producer(producer: str, variant: str, source: Source) ->
 
 
 def test_engines_asked_for_are_judged_alone(source: Source) -> None:
-    found = inspect(source("torchspec-native", "mla-3.1"), ["vllm@0.22:h200", "sglang"])
+    found = inspect(source("torchspec-native", "mla-3.1"), engines=["vllm@0.22:h200", "sglang"])
     assert [str(verdict.spec) for verdict in found.verdicts] == ["vllm@0.22:h200", "sglang@0.5.23"]
 
 
 @pytest.mark.parametrize("engine", ["vlm", "vllm@new", "vllm:toaster", "vllm@"])
 def test_unknown_engines(engine: str, source: Source) -> None:
     if engine == "vllm@":
-        assert str(inspect(source("speculators", "llama"), [engine]).verdicts[0].spec).startswith("vllm@")
+        assert str(inspect(source("speculators", "llama"), engines=[engine]).verdicts[0].spec).startswith("vllm@")
         return
     with pytest.raises(UsageError):
-        inspect(source("speculators", "llama"), [engine])
+        inspect(source("speculators", "llama"), engines=[engine])
 
 
 def test_depth(source: Source, tmp_path: Path) -> None:
@@ -77,11 +78,11 @@ def test_the_proposed_conversion_is_possible(
     producer: str, variant: str, engines: tuple[str, ...], wanted: str | None, source: Source, tmp_path: Path
 ) -> None:
     path = source(producer, variant)
-    options = remedy(inspect(path, engines))
+    options = remedy(inspect(path, engines=engines))
     assert (options.to if options else None) == wanted
     if options:
-        convert(path, tmp_path / "out", options)
-        after = status(inspect(tmp_path / "out", engines))
+        convert(path, tmp_path / "out", **keywords(options))
+        after = status(inspect(tmp_path / "out", engines=engines))
         assert {after[name] for name in after if options.to in (name, "portable")} == {"loads"}
 
 
@@ -92,7 +93,7 @@ def test_every_proposal_is_possible(source: Source, tmp_path: Path) -> None:
         options = remedy(inspect(path))
         if options:
             out = tmp_path / f"{producer}-{variant}"
-            convert(path, out, options)
+            convert(path, out, **keywords(options))
             after = status(inspect(out))
             assert all(after[name] == "loads" for name in after if options.to in (name, "portable")), (
                 producer,
@@ -106,7 +107,7 @@ def test_a_repair_is_part_of_the_proposal(tmp_path: Path) -> None:
     options = remedy(inspect(spelled.write(tmp_path / "source")))
     assert options is not None
     assert (options.to, options.repairs) == ("portable", ("d2t-absolute",))
-    convert(tmp_path / "source", tmp_path / "out", options)
+    convert(tmp_path / "source", tmp_path / "out", **keywords(options))
 
 
 def test_what_cannot_be_repaired_is_not_proposed(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_nothing_is_proposed_when_all_is_well(source: Source, tmp_path: Path) ->
     path = source("torchspec-native", "llama")
     options = remedy(inspect(path))
     assert options is not None
-    convert(path, tmp_path / "out", options)
+    convert(path, tmp_path / "out", **keywords(options))
     found = inspect(tmp_path / "out")
     assert set(status(found).values()) == {"loads"}
     assert remedy(found) is None

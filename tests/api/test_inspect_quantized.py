@@ -20,6 +20,7 @@ from draftconv.api.verify import verify
 from draftconv.errors import CheckFailed, Refused, UsageError
 from draftconv.quantization.reading import find_stored
 from tests import quantized
+from tests.keywords import keywords
 from tests.traces.recorded import Recorded
 
 NAME = "llama-eagle3-reduced"
@@ -50,7 +51,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
             own = root / f"{recipe}.yaml"
             own.write_text(RECIPES.get(recipe, ""))
             spec = str(own) if recipe in RECIPES else recipe
-            quantize(quantized.source(NAME), root / recipe, quantized.options(NAME, spec))
+            quantize(quantized.source(NAME), root / recipe, **keywords(quantized.options(NAME, spec)))
         return root / recipe
 
     return write
@@ -97,7 +98,7 @@ LIES: dict[str, tuple[str, Callable[[Config], object], str, str | None]] = {
 @pytest.mark.parametrize("case", LIES)
 def test_what_config_json_says_wrongly_is_told_and_cured(case: str, written: Written, tmp_path: Path) -> None:
     recipe, change, says, cure = LIES[case]
-    found = inspect(lying(written(recipe), tmp_path / "out", change), ["vllm:b200"], target=TARGET)
+    found = inspect(lying(written(recipe), tmp_path / "out", change), engines=["vllm:b200"], target=TARGET)
     assert found.misdeclared
     assert [says in p.detail for p in found.problems if p.code == MISDECLARED] == [True]
     assert found.weights is not None
@@ -110,7 +111,7 @@ def test_what_config_json_says_wrongly_is_told_and_cured(case: str, written: Wri
 
 @pytest.mark.parametrize("recipe", ["w4a16", "w4a16-g128", "int8", "quark-w4a8", "packed-fc", "fp8"])
 def test_what_draftconv_writes_is_as_it_says(recipe: str, written: Written) -> None:
-    found = inspect(written(recipe), ["vllm:b200"], target=TARGET)
+    found = inspect(written(recipe), engines=["vllm:b200"], target=TARGET)
     assert not found.misdeclared
     assert found.weights is not None
     assert found.weights.findings == ()
@@ -122,7 +123,7 @@ def test_two_formats_in_one_drafter_are_refused(written: Written, tmp_path: Path
     mine = {name: tensor for name, tensor in mine.items() if "down_proj" not in name}
     mine |= {name: tensor for name, tensor in other.items() if "down_proj" in name}
     save_file(mine, out / "model.safetensors", {"format": "pt"})
-    found = inspect(out, ["vllm:b200"], target=TARGET)
+    found = inspect(out, engines=["vllm:b200"], target=TARGET)
     assert found.misdeclared
     assert remedy(found) is None
     says = f"layers.0.mlp.down_proj not stored as {PACKED} per channel like the others, but as Quark INT4 per channel"
@@ -141,7 +142,7 @@ def test_an_order_of_nibbles_that_is_told_wrongly_shows_in_no_header(written: Wr
 
 def test_the_format_can_be_said(written: Written, tmp_path: Path) -> None:
     out = lying(written("quark-w4a8"), tmp_path / "out", lambda c: c.pop("quantization_config"))
-    found = inspect(out, ["vllm:b200"], target=TARGET, from_format="quark-int4:reorder")
+    found = inspect(out, engines=["vllm:b200"], target=TARGET, from_format="quark-int4:reorder")
     assert found.weights is not None
     assert found.weights.format == "quark-int4"
     options = remedy(found)
@@ -165,7 +166,7 @@ def test_the_format_can_be_said(written: Written, tmp_path: Path) -> None:
 def test_integers_that_an_engine_does_not_read_are_offered_otherwise(
     recipe: str, engine: str, wanted: ConvertOptions, written: Written
 ) -> None:
-    options = remedy(inspect(written(recipe), [engine], target=TARGET))
+    options = remedy(inspect(written(recipe), engines=[engine], target=TARGET))
     assert options is not None
     assert (options.to, options.pack, options.unpack, options.dequantize) == (
         wanted.to, wanted.pack, wanted.unpack, wanted.dequantize,
@@ -186,7 +187,7 @@ def scaled(source: Path, out: Path, name: str, factor: float) -> Path:
 
 
 def statuses(path: Path) -> dict[str, str]:
-    found = inspect(path, ["vllm:b200", "sglang:b200", "trtllm:b200"], target=TARGET)
+    found = inspect(path, engines=["vllm:b200", "sglang:b200", "trtllm:b200"], target=TARGET)
     return {verdict.spec.name: verdict.status for verdict in found.verdicts}
 
 
@@ -199,7 +200,7 @@ def test_nvfp4_weights_that_are_joined_must_share_their_scale(recorded: Recorded
     sound = calibrated("nvfp4", "trtllm:b200", tmp_path / "sound", recorded)
     assert statuses(sound)["trtllm"] == "loads"
     broken = scaled(sound, tmp_path / "broken", "k_proj.weight_scale_2", 0.25)
-    found = inspect(broken, ["trtllm:b200"], target=TARGET)
+    found = inspect(broken, engines=["trtllm:b200"], target=TARGET)
     assert [problem.code for problem in found.problems if problem.code.startswith("joined")] == ["joined-weight-scales"]
     (verdict,) = found.verdicts
     assert verdict.reason is not None
@@ -208,7 +209,7 @@ def test_nvfp4_weights_that_are_joined_must_share_their_scale(recorded: Recorded
     assert options is not None
     assert options.dequantize
     with pytest.raises(CheckFailed, match="would not serve this drafter"):
-        serve(broken, "trtllm:b200", TARGET)
+        serve(broken, engine="trtllm:b200", target=TARGET)
 
 
 def test_what_is_joined_under_the_largest_scale_is_mis_read(recorded: Recorded, tmp_path: Path) -> None:
@@ -218,8 +219,8 @@ def test_what_is_joined_under_the_largest_scale_is_mis_read(recorded: Recorded, 
     assert {statuses(broken)[name] for name in ("vllm", "sglang")} == {"mis-read"}
     options = ConvertOptions(to="vllm", target=TARGET, pack="modelopt-nvfp4:plain")
     with pytest.raises(Refused, match="under the largest weight_scale_2"):
-        convert(broken, tmp_path / "out", options)
-    convert(sound, tmp_path / "out", options)
+        convert(broken, tmp_path / "out", **keywords(options))
+    convert(sound, tmp_path / "out", **keywords(options))
     assert verify(tmp_path / "out", sound).passed
 
 
@@ -227,7 +228,7 @@ def test_fp8_weights_that_are_joined_are_rounded_again(recorded: Recorded, tmp_p
     sound = calibrated("fp8-tensor", "vllm:b200", tmp_path / "sound", recorded)
     broken = scaled(sound, tmp_path / "scales", "k_proj.weight_scale", 0.5)
     broken = scaled(broken, tmp_path / "inputs", "k_proj.input_scale", 0.5)
-    found = inspect(broken, ["vllm:b200", "sglang:b200"], target=TARGET)
+    found = inspect(broken, engines=["vllm:b200", "sglang:b200"], target=TARGET)
     for verdict in found.verdicts:
         name = verdict.spec.name
         assert verdict.status == "loads"
@@ -240,14 +241,14 @@ def test_smoothing_of_joined_weights_is_lost_beside_16_bit_activations(written: 
     assert statuses(written("w4a16-awq"))["trtllm"] == "loads"
     smoothed = scaled(written("w4a16-awq"), tmp_path / "one", "gate_proj.pre_quant_scale", 2.0)
     smoothed = scaled(smoothed, tmp_path / "both", "up_proj.pre_quant_scale", 2.0)
-    found = inspect(smoothed, ["trtllm:b200"], target=TARGET)
+    found = inspect(smoothed, engines=["trtllm:b200"], target=TARGET)
     (verdict,) = found.verdicts
     assert verdict.reason is not None
     assert (verdict.status, verdict.reason.rule.code) == ("mis-read", "trtllm-joined-smoothing")
     options = remedy(found)
     assert options is not None
     assert options.dequantize
-    converted = convert(smoothed, tmp_path / "out", ConvertOptions(to="trtllm", target=TARGET, dequantize=True))
+    converted = convert(smoothed, tmp_path / "out", to="trtllm", target=TARGET, dequantize=True)
     assert not [problem for problem in converted.warnings if problem.code.startswith("joined")]
     down = scaled(written("w4a16-awq"), tmp_path / "down", "down_proj.pre_quant_scale", 2.0)
     assert statuses(down)["trtllm"] == "loads"

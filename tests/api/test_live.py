@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.api.live import LiveOptions, live_parity
 from draftconv.api.parity import exit_code
 from draftconv.api.quantize import QuantizeOptions, quantize
@@ -18,6 +18,7 @@ from draftconv.errors import CheckFailed, EngineError, Unfinished, UsageError, V
 from draftconv.live.plan import plan_live
 from draftconv.report import read_report, write_report
 from tests.engines.stub import Reply, steps
+from tests.keywords import keywords
 from tests.live.asked import LENGTH, REF, TARGET, judged, served
 from tests.reference.test_fixtures import DATA
 
@@ -152,7 +153,7 @@ def test_too_many_void_the_run_and_the_same_command_goes_on(options: LiveOptions
             judged(options, ref, other, cand)
         assert caught.value.exit_code == 4
         ref.change = lambda reply: reply
-        kept = len((options.run / "arms/0/answers.jsonl").read_bytes().splitlines())
+        kept = len((options.directory / "arms/0/answers.jsonl").read_bytes().splitlines())
         ref.asked.clear()
         report = judged(options, ref, other, cand)
     assert report.comparisons[0].verdict.outcome == "equivalent"
@@ -218,15 +219,15 @@ def test_one_server_is_swapped_between_calls(options: LiveOptions, cand: Path) -
     with served() as (stub, _):
         turn = replace(options, url=stub.url)
         with pytest.raises(Unfinished, match="cand is next") as caught:
-            live_parity(REF, [cand], turn)
+            live_parity(REF, [cand], **keywords(turn))
         assert caught.value.exit_code == 3
         assert "vllm serve" in caught.value.cure
         assert str(cand) in caught.value.cure
         assert f"--port {stub.url.rsplit(':', 1)[1]};" in caught.value.cure
         with pytest.raises(EngineError, match="is the one that answered for"):
-            live_parity(REF, [cand], turn)
+            live_parity(REF, [cand], **keywords(turn))
         stub.born = "2.0"
-        assert live_parity(REF, [cand], turn).comparisons[0].verdict.outcome == "equivalent"
+        assert live_parity(REF, [cand], **keywords(turn)).comparisons[0].verdict.outcome == "equivalent"
 
 
 # ── conversations ──────────────────────────────────────────────────────────────────
@@ -272,35 +273,36 @@ def test_later_turns_quote_the_references_answers(options: LiveOptions, cand: Pa
 )
 def test_options_that_do_not_fit(change: dict[str, Any], told: str, options: LiveOptions, cand: Path) -> None:
     with pytest.raises(UsageError, match=told):
-        live_parity(REF, [cand], replace(options, **change))
+        live_parity(REF, [cand], **keywords(replace(options, **change)))
 
 
 def test_no_candidate(options: LiveOptions) -> None:
     with pytest.raises(UsageError, match="no candidate"):
-        live_parity(REF, [], replace(options, launch=True))
+        live_parity(REF, [], **keywords(replace(options, launch=True)))
 
 
 def test_a_drafter_that_is_refused_is_so_before_anything_starts(options: LiveOptions, tmp_path: Path) -> None:
     """Its server would be the third, hours later."""
-    convert(REF, tmp_path / "out", ConvertOptions(to="vllm", target=str(TARGET)))
+    convert(REF, tmp_path / "out", to="vllm", target=str(TARGET))
     config = json.loads((tmp_path / "out/config.json").read_text())
     (tmp_path / "out/config.json").write_text(json.dumps({**config, "norm_output": False}))
     with pytest.raises(CheckFailed, match="would not serve this drafter as it was trained"):
-        live_parity(REF, [tmp_path / "out"], replace(options, launch=True, engine_python=Path("/nowhere/python")))
+        live_parity(
+            REF, [tmp_path / "out"], **keywords(replace(options, launch=True, engine_python=Path("/nowhere/python")))
+        )
 
 
 @pytest.mark.parametrize("way", ["launch", "offline"])
 def test_float32_beside_weights_without_a_kernel_for_it_is_so_too(
     way: str, options: LiveOptions, tmp_path: Path
 ) -> None:
-    convert_to = ConvertOptions(to="vllm", target=str(TARGET))
-    quantize(REF, tmp_path / "int4", QuantizeOptions("w4a16", ("vllm:cpu",), convert=convert_to))
+    quantize(REF, tmp_path / "int4", recipe="w4a16", engines=("vllm:cpu",), target=str(TARGET))
     asked: dict[str, Any] = {"engine": "vllm:cpu", way: True, "engine_python": Path("/nowhere/python")}
     float32 = replace(options, server_args=("--dtype=float32",), **asked)
     with pytest.raises(UsageError, match="does not compute in float32 beside compressed-tensors") as told:
-        live_parity(REF, [tmp_path / "int4"], float32)
+        live_parity(REF, [tmp_path / "int4"], **keywords(float32))
     assert "dies at the first request" in told.value.why
-    assert not (options.run / "arms" / "0" / "records.jsonl").exists()
+    assert not (options.directory / "arms" / "0" / "records.jsonl").exists()
     assert plan_live(REF, [REF], float32)
     assert plan_live(REF, [tmp_path / "int4"], replace(float32, server_args=("--dtype=bfloat16",)))
 
@@ -329,8 +331,8 @@ def test_an_inconclusive_report_is_extended(options: LiveOptions, cand: Path, tm
 
 
 def test_quantized_candidates_get_their_own_gate(options: LiveOptions, tmp_path: Path) -> None:
-    wanted = QuantizeOptions("w4a16-g128", ("vllm",), convert=ConvertOptions(target=str(TARGET)))
-    quantize(REF, tmp_path / "int4", wanted)
+    wanted = QuantizeOptions(recipe="w4a16-g128", engines=("vllm",), target=str(TARGET))
+    quantize(REF, tmp_path / "int4", **keywords(wanted))
     with served() as (ref, other):
         report = judged(options, ref, other, tmp_path / "int4")
     assert report.comparisons[0].verdict.gate.margin == 0.02
@@ -344,6 +346,6 @@ def test_progress_tells_every_arm(options: LiveOptions, cand: Path) -> None:
 
     with served() as (ref, other):
         chosen = replace(options, url_ref=ref.url, url_cand=(other.url,), concurrency=3)
-        live_parity(REF, [cand], chosen, progress=progress)
+        live_parity(REF, [cand], **keywords(chosen, progress=progress))
     assert list(told) == ["reading", "llama-eagle3.1", "llama-eagle3.1 again", "cand"]
     assert told["cand"] == (32, 32)

@@ -20,6 +20,7 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.errors import NotADrafter, Refused, UsageError, WriteError
 from tests import tiny
 from tests.api.conftest import Source
+from tests.keywords import keywords
 from tests.layouts.spelled import WRITABLE, document, on_disk, refusal, rows, start_for, stored
 from tests.tiny import Tensor
 
@@ -44,7 +45,7 @@ def test_same_bytes_from_another_place(to: str, tmp_path: Path) -> None:
         source = tiny.spell("llama", start_for(to)).write(room / "drafter")
         target = tiny.write_target(room / "target", max_position_embeddings=65536)
         options = ConvertOptions(to=to, target=str(target), dtype="f32", hash=True)
-        convert(source, room / "out", options)
+        convert(source, room / "out", **keywords(options))
         outputs.append(contents(room / "out"))
     assert outputs[0] == outputs[1]
     for name in ("config.json", "draftconv.json", "README.md"):
@@ -56,7 +57,7 @@ def test_same_bytes_from_another_place(to: str, tmp_path: Path) -> None:
 def test_no_path_is_told_by_a_table_of_the_target(embed: Any, to: str, source: Source, tmp_path: Path) -> None:
     target = tiny.write_target(tmp_path / "target")
     options = ConvertOptions(to=to, target=str(target), embed=embed)
-    convert(source("torchspec-native", "llama"), tmp_path / "out", options)
+    convert(source("torchspec-native", "llama"), tmp_path / "out", **keywords(options))
     for name in ("config.json", "draftconv.json", "README.md"):
         assert str(tmp_path) not in (tmp_path / "out" / name).read_text()
     assert document(tmp_path / "out", "draftconv.json")["target"]["name"] == "target"
@@ -69,8 +70,8 @@ def test_no_path_is_told_by_a_table_of_the_target(embed: Any, to: str, source: S
 def test_shards_hold_the_same_tensors(source: Source, tmp_path: Path) -> None:
     path = source("torchspec-native", "llama")
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    convert(path, whole, ConvertOptions(to="vllm"))
-    convert(path, cut, ConvertOptions(to="vllm", shard_size=30_000))
+    convert(path, whole, to="vllm")
+    convert(path, cut, to="vllm", shard_size=30_000)
     index = document(cut, "model.safetensors.index.json")
     files = sorted(file.name for file in cut.glob("*.safetensors"))
     assert len(files) > 2
@@ -84,8 +85,8 @@ def test_shards_hold_the_same_tensors(source: Source, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shards", [2, 5])
 def test_a_sharded_source_gives_the_same_weights(shards: int, source: Source, tmp_path: Path) -> None:
-    convert(source("torchspec-native", "reduced"), tmp_path / "one", ConvertOptions(to="sglang"))
-    convert(source("torchspec-native", "reduced", shards=shards), tmp_path / "many", ConvertOptions(to="sglang"))
+    convert(source("torchspec-native", "reduced"), tmp_path / "one", to="sglang")
+    convert(source("torchspec-native", "reduced", shards=shards), tmp_path / "many", to="sglang")
     assert on_disk(tmp_path / "one") == on_disk(tmp_path / "many")
 
 
@@ -106,7 +107,7 @@ def test_nothing_is_lost(to: str, producer: str, tmp_path: Path) -> None:
     spelled.tensors["rotary_emb.inv_freq"] = tiny.floats("inv_freq", (8,), "F32")
     spelled.config |= {"an_unknown_key": {"deep": [1, None]}, "_name_or_path": "/home/someone/run"}
     path = spelled.write(tmp_path / "source")
-    convert(path, tmp_path / "out", ConvertOptions(to=to))
+    convert(path, tmp_path / "out", to=to)
     record = document(tmp_path / "out", "draftconv.json")
     assert record["source"]["config"] == spelled.config
     dropped = {row["what"] for row in record["changes"] if row["kind"] == "dropped"}
@@ -125,7 +126,7 @@ def test_nothing_is_lost(to: str, producer: str, tmp_path: Path) -> None:
 def test_keys_of_sections_are_listed_too(tmp_path: Path) -> None:
     spelled = tiny.spell("llama", "torchspec-native")
     spelled.config["eagle_config"] |= {"some_switch": True}
-    conversion = convert(spelled.write(tmp_path / "source"), tmp_path / "out", ConvertOptions(to="vllm"))
+    conversion = convert(spelled.write(tmp_path / "source"), tmp_path / "out", to="vllm")
     assert "config.json: eagle_config.some_switch" in {change.what for change in conversion.changes}
 
 
@@ -134,7 +135,7 @@ def test_keys_of_sections_are_listed_too(tmp_path: Path) -> None:
 
 def test_the_record_names_its_parts(source: Source, tmp_path: Path) -> None:
     path = source("modelopt-layers", "frequency")
-    convert(path, tmp_path / "out", ConvertOptions(to="torchspec", hash=True))
+    convert(path, tmp_path / "out", to="torchspec", hash=True)
     record = document(tmp_path / "out", "draftconv.json")
     assert list(record) == [
         "draftconv", "format", "layout", "source", "target", "engines", "options", "facts", "reasons", "renamed",
@@ -157,7 +158,7 @@ def test_the_record_names_its_parts(source: Source, tmp_path: Path) -> None:
 
 
 def test_without_hash_nothing_is_hashed(source: Source, tmp_path: Path) -> None:
-    convert(source("torchspec-native", "llama"), tmp_path / "out", ConvertOptions(to="vllm", card=False))
+    convert(source("torchspec-native", "llama"), tmp_path / "out", to="vllm", card=False)
     record = document(tmp_path / "out", "draftconv.json")
     assert all("sha256" not in row for row in record["source"]["files"])
     assert not (tmp_path / "out" / "README.md").exists()
@@ -183,7 +184,7 @@ def test_only_copied_values_were_not_looked_at(source: Source) -> None:
     [
         ({"to": "angelslim"}, "can be read, not written"),
         ({"to": "vlm"}, "unknown layout vlm"),
-        ({"source": "torchspce-native"}, "unknown layout"),
+        ({"layout": "torchspce-native"}, "unknown layout"),
         ({"aux_convention": "during"}, "--aux-convention during"),
         ({"target": "kimi-k3000"}, "no such directory"),
         ({"dtype": "int4"}, "--dtype int4"),
@@ -194,7 +195,7 @@ def test_only_copied_values_were_not_looked_at(source: Source) -> None:
 )
 def test_wrong_options(options: dict[str, Any], reason: str, source: Source, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=reason):
-        convert(source("torchspec-native", "llama"), tmp_path / "out", ConvertOptions(**{"to": "vllm"} | options))
+        convert(source("torchspec-native", "llama"), tmp_path / "out", **{"to": "vllm"} | options)
     assert left_behind(tmp_path) == []
 
 
@@ -203,7 +204,7 @@ def test_problems_of_severity_error_refuse(tmp_path: Path) -> None:
     spelled.put("d2t", tiny.integers([1000] * len(tiny.ASCENDING)))
     spelled.remove("norm.weight")
     with pytest.raises(Refused) as caught:
-        convert(spelled.write(tmp_path / "source"), tmp_path / "out", ConvertOptions(to="vllm"))
+        convert(spelled.write(tmp_path / "source"), tmp_path / "out", to="vllm")
     assert "source: " in caught.value.what
     assert "[d2t-range]" in caught.value.what
     assert "tensor-missing" in caught.value.what
@@ -216,15 +217,16 @@ def test_a_quantized_source_is_refused(tmp_path: Path) -> None:
     spelled.tensors[f"{name}_scale"] = tiny.floats("scale", (96,), "F32")
     spelled.config["quantization_config"] = {"quant_method": "quark"}
     with pytest.raises(Refused, match="this drafter is quantized"):
-        convert(spelled.write(tmp_path / "source"), tmp_path / "out", ConvertOptions(to="vllm"))
+        convert(spelled.write(tmp_path / "source"), tmp_path / "out", to="vllm")
 
 
 def test_the_engines_check_comes_before_writing(source: Source, tmp_path: Path) -> None:
     """A target with a longer context than asked for: SGLang would refuse to start."""
     target = tiny.write_target(tmp_path / "target", max_position_embeddings=262144)
     with pytest.raises(Refused, match="SGLang would not serve this drafter") as caught:
-        convert(source("torchspec-native", "llama"), tmp_path / "out",
-                ConvertOptions(to="sglang", max_positions=2048, target=str(target)))  # fmt: skip
+        convert(
+            source("torchspec-native", "llama"), tmp_path / "out", to="sglang", max_positions=2048, target=str(target)
+        )
     assert "max_position_embeddings" in caught.value.why
     assert left_behind(tmp_path) == ["target"]
 
@@ -234,7 +236,7 @@ def test_source_and_output_must_not_overlap(place: str, tmp_path: Path) -> None:
     path = tiny.spell("llama", "torchspec-native").write(tmp_path / "room" / "drafter")
     before = contents(path)
     with pytest.raises(UsageError, match="the output"):
-        convert(path, path / place if place != ".." else path.parent, ConvertOptions(to="vllm"), overwrite=True)
+        convert(path, path / place if place != ".." else path.parent, overwrite=True, to="vllm")
     assert contents(path) == before
 
 
@@ -251,12 +253,12 @@ def test_an_existing_directory_is_not_replaced(source: Source, tmp_path: Path) -
     (tmp_path / "out" / "thesis.txt").write_text("precious")
     for overwrite in (False, True):
         with pytest.raises(WriteError):
-            convert(path, tmp_path / "out", ConvertOptions(to="vllm"), overwrite=overwrite)
+            convert(path, tmp_path / "out", overwrite=overwrite, to="vllm")
     assert (tmp_path / "out" / "thesis.txt").read_text() == "precious"
-    convert(path, tmp_path / "ours", ConvertOptions(to="vllm"))
+    convert(path, tmp_path / "ours", to="vllm")
     with pytest.raises(WriteError, match="exists already"):
-        convert(path, tmp_path / "ours", ConvertOptions(to="sglang"))
-    convert(path, tmp_path / "ours", ConvertOptions(to="sglang"), overwrite=True)
+        convert(path, tmp_path / "ours", to="sglang")
+    convert(path, tmp_path / "ours", overwrite=True, to="sglang")
     assert document(tmp_path / "ours", "draftconv.json")["layout"] == "sglang"
 
 
@@ -275,7 +277,7 @@ def test_a_dry_run_writes_nothing(source: Source, tmp_path: Path) -> None:
 def test_not_a_drafter(tmp_path: Path) -> None:
     target = tiny.write_target(tmp_path / "target")
     with pytest.raises(NotADrafter):
-        convert(target, tmp_path / "out", ConvertOptions(to="vllm"))
+        convert(target, tmp_path / "out", to="vllm")
 
 
 # ── the deep checks on what is loaded anyway ───────────────────────────────────────
@@ -309,7 +311,7 @@ def test_a_bad_value_that_is_loaded_stops_the_conversion(
     spelled.put(name, spoil(spelled.tensors[spelled.file(name)], bits))
     path = spelled.write(tmp_path / "source")
     with pytest.raises(Refused, match=reason) as caught:
-        convert(path, tmp_path / "out", ConvertOptions(**options))
+        convert(path, tmp_path / "out", **options)
     assert spelled.file(name) in caught.value.what
     assert "inspect --deep" in caught.value.cure
     assert left_behind(tmp_path) == ["source"]
@@ -321,7 +323,7 @@ def test_a_bad_value_that_is_copied_is_left_to_inspect(tmp_path: Path) -> None:
     spelled = tiny.spell("llama", "torchspec-native")
     spelled.put("norm.weight", spoil(spelled.tensors["norm.weight"], 0x7FC0))
     path = spelled.write(tmp_path / "source")
-    conversion = convert(path, tmp_path / "out", ConvertOptions(to="vllm"))
+    conversion = convert(path, tmp_path / "out", to="vllm")
     assert any("copied as they are" in check for check in conversion.not_made)
     assert on_disk(tmp_path / "out")["norm.weight"] == spelled.tensors["norm.weight"]
 
@@ -331,13 +333,15 @@ def test_a_bad_value_that_is_copied_is_left_to_inspect(tmp_path: Path) -> None:
 
 def test_the_record_echoes_the_options(source: Source, tmp_path: Path) -> None:
     options = ConvertOptions(to="vllm", dtype="bf16", max_positions=40000, shard_size=10**6)
-    convert(source("torchspec-native", "llama"), tmp_path / "out", options)
+    convert(source("torchspec-native", "llama"), tmp_path / "out", **keywords(options))
     echoed = document(tmp_path / "out", "draftconv.json")["options"]
-    assert echoed == {key: value for key, value in asdict(options).items() if value not in (None, ())}
+    unsaid = {"overwrite", "progress", "layout"}
+    said = {key: value for key, value in asdict(options).items() if key not in unsaid}
+    assert echoed == {key: value for key, value in said.items() if value not in (None, ())}
 
 
 def test_a_malformed_record_is_ignored(source: Source, tmp_path: Path) -> None:
-    convert(source("torchspec-native", "llama"), tmp_path / "out", ConvertOptions(to="vllm"))
+    convert(source("torchspec-native", "llama"), tmp_path / "out", to="vllm")
     good = document(tmp_path / "out", "draftconv.json")
     faults: tuple[dict[str, object], ...] = (
         {"changes": [{"kind": 1}]}, {"earlier": 3}, {"source": []}, {"made": {"a": 1}},
@@ -346,7 +350,7 @@ def test_a_malformed_record_is_ignored(source: Source, tmp_path: Path) -> None:
     for broken in faults:
         (tmp_path / "out" / "draftconv.json").write_text(json.dumps(good | broken))
         shutil.rmtree(tmp_path / "again", ignore_errors=True)
-        convert(tmp_path / "out", tmp_path / "again", ConvertOptions(to="torchspec"))
+        convert(tmp_path / "out", tmp_path / "again", to="torchspec")
         assert document(tmp_path / "again", "draftconv.json")["earlier"] == []
 
 
@@ -358,7 +362,7 @@ def test_deep_reads_what_would_be_copied(tmp_path: Path) -> None:
     stored = spelled.tensors[spelled.file("norm.weight")]
     spelled.put("norm.weight", tiny.Tensor(stored.dtype, stored.shape, b"\xff" * len(stored.data)))
     broken = spelled.write(tmp_path / "broken")
-    convert(broken, tmp_path / "unseen", ConvertOptions(to="vllm"))
+    convert(broken, tmp_path / "unseen", to="vllm")
     with pytest.raises(Refused, match="not-finite"):
-        convert(broken, tmp_path / "out", ConvertOptions(to="vllm", deep=True))
+        convert(broken, tmp_path / "out", to="vllm", deep=True)
     assert not (tmp_path / "out").exists()

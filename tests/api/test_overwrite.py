@@ -19,16 +19,17 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.conversion.provenance import output_digest
 from draftconv.errors import UsageError, WriteError
 from tests.api.conftest import Source
+from tests.keywords import keywords
 from tests.layouts.spelled import document
 
 VLLM = ConvertOptions(to="vllm")
 TRAINED = Path(__file__).parents[1] / "data/drafters/llama-eagle3"
-AWQ = QuantizeOptions("w4a16-awq", ("trtllm:h200",), convert=ConvertOptions(target_layers=8))
+AWQ = QuantizeOptions(recipe="w4a16-awq", engines=("trtllm:h200",), target_layers=8)
 
 
 @pytest.fixture
 def out(source: Source, tmp_path: Path) -> Path:
-    convert(source("torchspec-native", "llama"), tmp_path / "out", VLLM)
+    convert(source("torchspec-native", "llama"), tmp_path / "out", **keywords(VLLM))
     return tmp_path / "out"
 
 
@@ -52,20 +53,20 @@ def early(out: Path) -> None:
 
 
 def one_file(path: Path, out: Path) -> None:
-    convert(path, out, VLLM, overwrite=True)
+    convert(path, out, **keywords(VLLM, overwrite=True))
 
 
 def shards(path: Path, out: Path) -> None:
-    convert(path, out, ConvertOptions(to="vllm", shard_size=20_000), overwrite=True)
+    convert(path, out, overwrite=True, to="vllm", shard_size=20_000)
 
 
 def no_card(path: Path, out: Path) -> None:
-    convert(path, out, ConvertOptions(to="vllm", card=False), overwrite=True)
+    convert(path, out, overwrite=True, to="vllm", card=False)
 
 
 def quantized(_: Path, out: Path) -> None:
     """With an hf_quant_config.json beside the rest."""
-    quantize(TRAINED, out, AWQ, overwrite=True)
+    quantize(TRAINED, out, **keywords(AWQ, overwrite=True))
     assert (out / "hf_quant_config.json").exists()
 
 
@@ -92,7 +93,7 @@ def test_what_was_left_alone_is_replaced(
     out = tmp_path / "out"
     write(source("torchspec-native", "llama"), out)
     age(out)
-    convert(source("torchspec-native", "3.1"), out, ConvertOptions(to="sglang"), overwrite=True)
+    convert(source("torchspec-native", "3.1"), out, overwrite=True, to="sglang")
     assert document(out, "draftconv.json")["layout"] == "sglang"
     assert sorted(contents(out)) == ["README.md", "config.json", "draftconv.json", "model.safetensors"]
 
@@ -129,10 +130,10 @@ def test_the_work_of_the_user_is_named_and_kept(
     change(out)
     before = contents(out)
     with pytest.raises(WriteError, match="out holds what draftconv did not write, or what was changed") as caught:
-        convert(source("torchspec-native", "llama"), out, VLLM, overwrite=True)
+        convert(source("torchspec-native", "llama"), out, **keywords(VLLM, overwrite=True))
     assert caught.value.what.endswith(f": {named}")
     with pytest.raises(WriteError, match="out holds what draftconv did not write"):
-        quantize(source("torchspec-native", "llama"), out, AWQ, overwrite=True)
+        quantize(source("torchspec-native", "llama"), out, **keywords(AWQ, overwrite=True))
     assert contents(out) == before
 
 
@@ -151,7 +152,7 @@ def test_the_record_of_an_early_version_covers_no_more(
     change(out)
     before = contents(out)
     with pytest.raises(WriteError) as caught:
-        convert(source("torchspec-native", "llama"), out, VLLM, overwrite=True)
+        convert(source("torchspec-native", "llama"), out, **keywords(VLLM, overwrite=True))
     assert caught.value.what.endswith(said)
     assert contents(out) == before
 
@@ -174,13 +175,13 @@ def test_another_draftconv_json_is_not_ours(change: Callable[[str], str], out: P
     assert change(text) != text
     before = contents(out)
     with pytest.raises(WriteError, match=r"out was not written by draftconv: it holds no draftconv\.json of ours"):
-        convert(source("torchspec-native", "llama"), out, VLLM, overwrite=True)
+        convert(source("torchspec-native", "llama"), out, **keywords(VLLM, overwrite=True))
     assert contents(out) == before
 
 
 def test_a_shard_that_was_deleted_keeps_nothing(out: Path, source: Source) -> None:
     (out / "model.safetensors").unlink()
-    convert(source("torchspec-native", "llama"), out, VLLM, overwrite=True)
+    convert(source("torchspec-native", "llama"), out, **keywords(VLLM, overwrite=True))
     assert (out / "model.safetensors").exists()
 
 
@@ -189,7 +190,7 @@ def test_a_copied_record_does_not_make_a_directory_ours(out: Path, source: Sourc
     shutil.copytree(source("torchspec-native", "3.1"), mine)
     shutil.copy(out / "draftconv.json", mine)
     with pytest.raises(WriteError, match=r": config\.json, draftconv\.json, model\.safetensors"):
-        convert(source("torchspec-native", "llama"), mine, VLLM, overwrite=True)
+        convert(source("torchspec-native", "llama"), mine, **keywords(VLLM, overwrite=True))
 
 
 def test_an_occupied_place_is_refused_before_any_work(
@@ -201,10 +202,10 @@ def test_an_occupied_place_is_refused_before_any_work(
     (out / "notes.md").touch()
     for overwrite, said in ((False, "exists already"), (True, r"notes\.md")):
         with pytest.raises(WriteError, match=said):
-            convert(path, out, VLLM, overwrite=overwrite)
+            convert(path, out, **keywords(VLLM, overwrite=overwrite))
         with pytest.raises(WriteError, match=said):
-            quantize(path, out, AWQ, overwrite=overwrite)
+            quantize(path, out, **keywords(AWQ, overwrite=overwrite))
     with pytest.raises(UsageError, match="is the source"):
-        convert(path, path, VLLM, overwrite=True)
+        convert(path, path, **keywords(VLLM, overwrite=True))
     with pytest.raises(WriteError, match="does not exist"):
-        convert(path, tmp_path / "no/out", VLLM)
+        convert(path, tmp_path / "no/out", **keywords(VLLM))

@@ -34,6 +34,7 @@ from draftconv.report.arms import Names, content
 from draftconv.report.verdict import EXACT, Gate, Outcome
 from draftconv.traces.trace import open_trace
 from tests import tiny
+from tests.keywords import keywords
 from tests.layouts.spelled import ENGINE_LAYOUTS
 from tests.reference.test_fixtures import DATA, DRAFTERS
 from tests.traces.recorded import Recorded
@@ -95,7 +96,7 @@ def test_a_converted_drafter_is_the_same_to_every_count(name: str, recorded: Rec
     target = name.partition("-")[0]
     options = [ConvertOptions(to=to, target=str(DATA / "targets" / target)) for to in ENGINE_LAYOUTS]
     for option in options:
-        convert(DRAFTERS_AT / name, tmp_path / option.to, option)
+        convert(DRAFTERS_AT / name, tmp_path / option.to, **keywords(option))
     report = parity(DRAFTERS_AT / name, [tmp_path / to for to in ENGINE_LAYOUTS], trace=recorded(target))
     assert [arm.name for arm in report.arms] == [name, f"{name} again", *ENGINE_LAYOUTS]
     layouts = [read(tmp_path / to, target).detection.layout for to in ENGINE_LAYOUTS]
@@ -124,7 +125,7 @@ def test_one_wrong_tensor_fails_the_exact_gate(name: str, recorded: Recorded, tm
 def test_the_content_is_the_same_bits_in_any_layout(tmp_path: Path) -> None:
     """t2d, the map's dtype, names and positions are spelling; a single bit is not."""
     source = DRAFTERS_AT / "llama-eagle3-reduced"
-    convert(source, tmp_path / "out", ConvertOptions(to="vllm", target=str(DATA / "targets/llama")))
+    convert(source, tmp_path / "out", to="vllm", target=str(DATA / "targets/llama"))
     narrow = altered(source, tmp_path / "narrow", {"d2t": lambda offsets: offsets.to(torch.int32)})
     flipped = altered(source, tmp_path / "flipped", {"norm.weight": flip})
     moved = altered(source, tmp_path / "moved", {"d2t": lambda offsets: offsets + 1})
@@ -162,10 +163,11 @@ def test_what_is_asked_depends_on_what_was_done(
     margin: float | None, gates: list[Gate], recorded: Recorded, tmp_path: Path
 ) -> None:
     shutil.copytree(LLAMA, tmp_path / "copy")
-    options = ParityOptions(margin=margin, fake_quant=("w4a16", "fp8", "w4a8"), limit=2)
-    report = parity(LLAMA, [tmp_path / "copy"], trace=recorded(), options=options)
+    options: dict[str, Any] = {"margin": margin, "fake_quant": ("w4a16", "fp8", "w4a8"), "limit": 2}
+    report = parity(LLAMA, [tmp_path / "copy"], **keywords(options, trace=recorded()))
     assert [comparison.verdict.gate for comparison in report.comparisons] == gates
-    assert [c.candidate for c in report.comparisons] == ["copy", *(f"llama-eagle3 as {r}" for r in options.fake_quant)]
+    names = [f"llama-eagle3 as {recipe}" for recipe in options["fake_quant"]]
+    assert [c.candidate for c in report.comparisons] == ["copy", *names]
     simulated = report.arms[3:]
     assert simulated[0].quantization.startswith("simulated w4a16: weights INT4")
     assert len({arm.content for arm in report.arms}) == 4  # the copy and the second run are the reference
@@ -174,11 +176,11 @@ def test_what_is_asked_depends_on_what_was_done(
 @pytest.mark.parametrize("margin", [-0.1, 1.0, 1.5])
 def test_a_margin_that_is_no_share_is_refused(margin: float, recorded: Recorded) -> None:
     with pytest.raises(UsageError, match="is not between 0 and 1"):
-        parity(LLAMA, [LLAMA], trace=recorded(), options=ParityOptions(margin=margin, limit=1))
+        parity(LLAMA, [LLAMA], trace=recorded(), margin=margin, limit=1)
 
 
 def test_a_simulated_candidate_is_what_simulate_makes(recorded: Recorded) -> None:
-    report = parity(LLAMA, trace=recorded(), options=ParityOptions(fake_quant=("w4a8",)))
+    report = parity(LLAMA, (), trace=recorded(), fake_quant=("w4a8",))
     trace, drafter = open_trace(recorded()), read(LLAMA)
     arm = load_arm("whole", drafter, Loading(trace.table))
     model = simulate(arm.model, find_recipe("w4a8"), stored=stored_dtypes(drafter))
@@ -194,7 +196,7 @@ def test_a_simulated_candidate_is_what_simulate_makes(recorded: Recorded) -> Non
 def test_each_changed_tensor_is_measured_alone(recorded: Recorded, tmp_path: Path) -> None:
     changes = {"midlayer.mlp.down_proj.weight": worse, "midlayer.mlp.up_proj.weight": rolled}
     out = altered(LLAMA, tmp_path / "both", changes)
-    report = parity(LLAMA, [out], trace=recorded(), options=ParityOptions(attribute=True))
+    report = parity(LLAMA, [out], trace=recorded(), attribute=True)
     rows = only(report).diagnostics.attribution
     assert {row.tensor for row in rows} == {DOWN, UP}
     assert [row.change for row in rows] == sorted(row.change for row in rows)
@@ -209,7 +211,7 @@ def test_each_changed_tensor_is_measured_alone(recorded: Recorded, tmp_path: Pat
 
 def test_each_quantized_tensor_is_measured_alone(recorded: Recorded) -> None:
     recipe = find_recipe("w4a8")
-    report = parity(LLAMA, trace=recorded(), options=ParityOptions(fake_quant=("w4a8",), attribute=True))
+    report = parity(LLAMA, (), trace=recorded(), fake_quant=("w4a8",), attribute=True)
     rows = only(report).diagnostics.attribution
     assert len(rows) == 7
     assert list(rows) == sorted(rows, key=lambda row: (row.change, row.tensor))
@@ -228,14 +230,14 @@ def test_each_quantized_tensor_is_measured_alone(recorded: Recorded) -> None:
 
 
 def test_nothing_changed_costs_nothing(recorded: Recorded, tmp_path: Path) -> None:
-    convert(LLAMA, tmp_path / "out", ConvertOptions(to="sglang"))
-    report = parity(LLAMA, [tmp_path / "out"], trace=recorded(), options=ParityOptions(attribute=True, limit=1))
+    convert(LLAMA, tmp_path / "out", to="sglang")
+    report = parity(LLAMA, [tmp_path / "out"], trace=recorded(), attribute=True, limit=1)
     assert only(report).diagnostics.attribution == ()
 
 
 def test_another_drafter_has_no_cost_per_tensor(recorded: Recorded) -> None:
     with pytest.raises(Refused, match=r"llama-eagle3.1 is not llama-eagle3 with other weights"):
-        parity(LLAMA, [LLAMA31], trace=recorded(), options=ParityOptions(attribute=True))
+        parity(LLAMA, [LLAMA31], trace=recorded(), attribute=True)
     assert only(parity(LLAMA, [LLAMA31], trace=recorded())).verdict.outcome == "fail"
 
 
@@ -246,8 +248,8 @@ def test_equal_names_are_told_apart(recorded: Recorded, tmp_path: Path) -> None:
     paths = [tmp_path / str(i) / name for i, name in enumerate(["out", "out", "out (2)", "out again", "out"])]
     for path in paths:
         shutil.copytree(LLAMA, path)
-    options = ParityOptions(fake_quant=("w4a16", "w4a16"), limit=1)
-    report = parity(paths[0], paths[1:], trace=recorded(), options=options)
+    options: dict[str, Any] = {"fake_quant": ("w4a16", "w4a16"), "limit": 1}
+    report = parity(paths[0], paths[1:], **keywords(options, trace=recorded()))
     assert [arm.name for arm in report.arms] == [
         "out",
         "out again (2)",
@@ -273,7 +275,7 @@ def test_names_are_handed_out_once() -> None:
 
 def test_limit_takes_the_first_requests(recorded: Recorded) -> None:
     whole = parity(LLAMA, [LLAMA31], trace=recorded())
-    some = parity(LLAMA, [LLAMA31], trace=recorded(), options=ParityOptions(limit=3))
+    some = parity(LLAMA, [LLAMA31], trace=recorded(), limit=3)
     assert some.records == tuple(line for line in whole.records if line.id in ("00/1", "01/1", "02/1"))
     assert some.about.settings["requests"] == "3"
     assert some.about.trace != whole.about.trace
@@ -292,8 +294,14 @@ def test_the_order_of_requests_changes_no_count(recorded: Recorded) -> None:
 
 
 def test_the_same_call_gives_the_same_report_and_bytes(recorded: Recorded, tmp_path: Path) -> None:
-    options = ParityOptions(fake_quant=("w4a16",), attribute=True, self_test=True, limit=2, command=("draftconv",))
-    reports = [parity(LLAMA, trace=recorded(), options=options) for _ in range(2)]
+    options: dict[str, Any] = {
+        "fake_quant": ("w4a16",),
+        "attribute": True,
+        "self_test": True,
+        "limit": 2,
+        "command": ("draftconv",),
+    }
+    reports = [parity(LLAMA, (), **keywords(options, trace=recorded())) for _ in range(2)]
     assert reports[0] == reports[1]
     for number, report in enumerate(reports):
         write_report(report, tmp_path / str(number))
@@ -362,8 +370,8 @@ def test_ids_that_depend_on_the_target_are_read_as_inspect_reads_them(
     trace = shutil.copytree(recorded(), tmp_path / "trace")
     edit(trace / "trace.json", {"family": family})
     assert open_trace(trace).about.family == family
-    options = ParityOptions(limit=1, accept_detected=True)
-    run = lambda: parity(drafter, [drafter], trace=trace, options=options)  # noqa: E731
+    options: dict[str, Any] = {"limit": 1, "accept_detected": True}
+    run = lambda: parity(drafter, [drafter], **keywords(options, trace=trace))  # noqa: E731
     if boundaries is None:
         with pytest.raises(Undecided):
             run()
@@ -378,7 +386,7 @@ def test_engines_that_replace_the_embedding_are_told_apart(recorded: Recorded, t
     out = altered(LLAMA, tmp_path / "out", {"embed_tokens.weight": rolled})
     found: dict[str, Outcome] = {}
     for engine in semantics():
-        report = parity(LLAMA, [out], trace=recorded(), options=ParityOptions(semantics=engine))
+        report = parity(LLAMA, [out], trace=recorded(), semantics=engine)
         found[engine] = only(report).verdict.outcome
         assert report.about.settings["tables"] == f"as {engine} takes them"
     assert found == {"vllm": "fail", "sglang": "pass", "trtllm": "pass"}
@@ -388,7 +396,7 @@ def test_engines_that_replace_the_embedding_are_told_apart(recorded: Recorded, t
 
 
 def test_the_self_test_notices_every_fault(recorded: Recorded) -> None:
-    report = parity(LLAMA, trace=recorded(), options=ParityOptions(self_test=True))
+    report = parity(LLAMA, (), trace=recorded(), self_test=True)
     assert report.comparisons == ()
     assert [control.name for control in report.controls] == [fault.name for fault in controls.FAULTS]
     assert {control.name for control in report.controls if control.caught is None} == {"d2t zeroed", "fusion norm"}
@@ -407,7 +415,7 @@ def test_a_fault_that_changes_nothing_is_not_said_to_be_noticed(
     harmless = controls.Fault("nothing", "nothing is done", lambda of: of.arm)
     twin = controls.Fault("nothing in INT4", "nothing is done", lambda of: of.with_codes(), "int4")
     monkeypatch.setattr(controls, "FAULTS", (*controls.FAULTS[:1], harmless, twin))
-    report = parity(LLAMA, [LLAMA], trace=recorded(), options=ParityOptions(self_test=True))
+    report = parity(LLAMA, [LLAMA], trace=recorded(), self_test=True)
     assert [control.caught for control in report.controls] == [True, False, False]
     assert report.controls[1].accept_length == accept_length(report, "llama-eagle3")
     assert only(report).verdict.outcome == "pass"
@@ -428,7 +436,7 @@ def test_a_fault_that_changes_nothing_is_not_said_to_be_noticed(
     ],
 )
 def test_the_worst_outcome_decides(outcomes: list[Outcome], code: int, recorded: Recorded) -> None:
-    report = parity(LLAMA, [LLAMA], trace=recorded(), options=ParityOptions(limit=1))
+    report = parity(LLAMA, [LLAMA], trace=recorded(), limit=1)
     made = only(report)
     rows = tuple(replace(made, verdict=replace(made.verdict, outcome=outcome)) for outcome in outcomes)
     assert exit_code(replace(report, comparisons=rows)) == code
@@ -436,22 +444,22 @@ def test_the_worst_outcome_decides(outcomes: list[Outcome], code: int, recorded:
 
 # ── extension ──────────────────────────────────────────────────────────────────────
 
-W4A16 = ParityOptions(fake_quant=("w4a16",))
+W4A16: dict[str, Any] = {"fake_quant": ("w4a16",)}
 
 
 @pytest.fixture
 def earlier(recorded: Recorded, tmp_path: Path) -> Path:
     """An inconclusive report of the first eight prompts."""
-    report = parity(LLAMA, trace=recorded(), options=W4A16)
+    report = parity(LLAMA, (), **keywords(W4A16, trace=recorded()))
     assert only(report).verdict.outcome == "inconclusive"
     write_report(report, tmp_path / "earlier")
     return tmp_path / "earlier"
 
 
 def test_an_extension_judges_both_samples_as_one(earlier: Path, recorded: Recorded, tmp_path: Path) -> None:
-    options = replace(W4A16, extend=earlier)
-    both = parity(LLAMA, trace=recorded(first=8, count=8), options=options)
-    at_once = parity(LLAMA, trace=recorded(count=16), options=W4A16)
+    options = keywords(W4A16, extend=earlier)
+    both = parity(LLAMA, (), **keywords(options, trace=recorded(first=8, count=8)))
+    at_once = parity(LLAMA, (), **keywords(W4A16, trace=recorded(count=16)))
     assert sorted(both.records, key=str) == sorted(at_once.records, key=str)
     found, expected = only(both).verdict, only(at_once).verdict
     assert only(both).extended
@@ -462,7 +470,7 @@ def test_an_extension_judges_both_samples_as_one(earlier: Path, recorded: Record
     assert both.about.settings["requests"] == "8 + 8"
     write_report(both, tmp_path / "both")
     with pytest.raises(UsageError, match="was extended before"):
-        parity(LLAMA, trace=recorded(), options=replace(W4A16, extend=tmp_path / "both"))
+        parity(LLAMA, (), **keywords(W4A16, extend=tmp_path / "both", trace=recorded()))
 
 
 @pytest.mark.parametrize(
@@ -479,12 +487,12 @@ def test_an_extension_changes_nothing_but_the_prompts(
     change: Mapping[str, Any], said: str, earlier: Path, recorded: Recorded
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        parity(LLAMA, trace=recorded(first=8, count=8), options=replace(W4A16, extend=earlier, **change))
+        parity(LLAMA, (), **keywords(W4A16, extend=earlier, **change, trace=recorded(first=8, count=8)))
 
 
 def test_the_same_prompts_are_no_extension(earlier: Path, recorded: Recorded) -> None:
     with pytest.raises(UsageError, match="request 00/1 is in the report already, and 7 more are"):
-        parity(LLAMA, trace=recorded(), options=replace(W4A16, extend=earlier))
+        parity(LLAMA, (), **keywords(W4A16, extend=earlier, trace=recorded()))
 
 
 def test_what_cannot_be_extended_is_told_before_anything_is_replayed(
@@ -502,15 +510,15 @@ def test_what_cannot_be_extended_is_told_before_anything_is_replayed(
                 LLAMA,
                 candidates,
                 trace=recorded(first=8, count=8),
-                options=ParityOptions(extend=path),
                 progress=lambda stage, *_: told.append(stage),
+                extend=path,
             )
     assert told == []
 
 
 def test_a_report_that_is_none_is_refused(recorded: Recorded, tmp_path: Path) -> None:
     with pytest.raises(BadReport):
-        parity(LLAMA, [LLAMA], trace=recorded(), options=ParityOptions(extend=tmp_path))
+        parity(LLAMA, [LLAMA], trace=recorded(), extend=tmp_path)
 
 
 # ── options and progress ───────────────────────────────────────────────────────────
@@ -532,12 +540,12 @@ def test_a_report_that_is_none_is_refused(recorded: Recorded, tmp_path: Path) ->
 )
 def test_options_that_cannot_be(changes: Mapping[str, Any], said: str, recorded: Recorded) -> None:
     with pytest.raises(UsageError, match=said):
-        parity(LLAMA, [LLAMA], trace=recorded(), options=ParityOptions(**changes))
+        parity(LLAMA, [LLAMA], trace=recorded(), **changes)
 
 
 def test_somebody_has_to_be_compared(recorded: Recorded) -> None:
     with pytest.raises(UsageError, match="there is no candidate"):
-        parity(LLAMA, trace=recorded())
+        parity(LLAMA, (), trace=recorded())
 
 
 def test_quantized_weights_that_are_not_there_are_refused(recorded: Recorded, tmp_path: Path) -> None:

@@ -6,14 +6,15 @@ import json
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.api.inspect import inspect
-from draftconv.api.parity import ParityOptions, parity
+from draftconv.api.parity import parity
 from draftconv.api.quantize import Quantization, prepare, quantize
 from draftconv.api.verify import verify
 from draftconv.engines import ENGINES, parse_engine
@@ -31,6 +32,7 @@ from draftconv.replay.replay import Arm
 from draftconv.report import Report
 from draftconv.traces.request import Request
 from tests import quantized
+from tests.keywords import keywords
 from tests.quantized import Written, names_every_module
 from tests.traces.recorded import Recorded
 
@@ -56,7 +58,7 @@ def weights(path: Path) -> bytes:
 
 def repacked(source: Path, out: Path, name: str, form: str, **others: object) -> Path:
     target = str(quantized.DATA / "targets" / quantized.family(name))
-    convert(source, out, ConvertOptions(target=target, pack=form, **others))  # type: ignore[arg-type]
+    convert(source, out, target=target, pack=form, **others)  # type: ignore[arg-type]
     return out
 
 
@@ -109,7 +111,7 @@ def test_every_cell_is_written_and_read_rightly_or_refused(
             assert found.decided.deviations.keys() == set(found.decided.selection.quantized)
             if spec.startswith("trtllm"):
                 names_every_module(outputs[form], len(found.decided.selection.quantized))
-        seen = inspect(outputs[form], [spec], target=target)
+        seen = inspect(outputs[form], engines=[spec], target=target)
         assert [verdict.status for verdict in seen.verdicts] == ["loads"], spec
         assert not [problem for problem in seen.problems if problem.severity == "error"], spec
     assert outputs or recipe == "quark-w4a8"
@@ -147,7 +149,9 @@ def test_every_format_that_a_recipe_may_name_is_written_and_read_rightly_or_refu
         found.write(out)
         assert verify(out, quantized.source(name), target=target).passed
         if spec:
-            assert [verdict.status for verdict in inspect(out, [spec], target=target).verdicts] == ["loads"], spec
+            assert [verdict.status for verdict in inspect(out, engines=[spec], target=target).verdicts] == ["loads"], (
+                spec
+            )
             served.add(spec)
     wanted = {
         f"{name}:{hw}" for name, engine in ENGINES.items() for k in engine.kernels if k.format == form
@@ -254,7 +258,7 @@ def test_engines_that_need_different_files() -> None:
 def test_engines_that_share_a_file_get_one(tmp_path: Path) -> None:
     quantized.write(tmp_path / "out", LLAMA, "fp8", "vllm:b200", "sglang:mi325x")
     target = str(quantized.DATA / "targets" / "llama")
-    seen = inspect(tmp_path / "out", ["vllm:b200", "sglang:mi325x"], target=target)
+    seen = inspect(tmp_path / "out", engines=["vllm:b200", "sglang:mi325x"], target=target)
     assert [verdict.status for verdict in seen.verdicts] == ["loads", "loads"]
 
 
@@ -312,8 +316,8 @@ def test_the_file_drafts_as_its_recipe_was_simulated(
     name: str, recipe: str, recorded: Recorded, written: Written
 ) -> None:
     trace = recorded(quantized.family(name), count=4)
-    options = ParityOptions(fake_quant=(recipe,))
-    report = parity(quantized.source(name), [written(name, recipe)], trace=trace, options=options)
+    options: dict[str, Any] = {"fake_quant": (recipe,)}
+    report = parity(quantized.source(name), [written(name, recipe)], **keywords(options, trace=trace))
     file, simulated = drafted(report)
     reference = [record.counts for record in report.records if record.arm == name]
     assert file == simulated
@@ -326,8 +330,8 @@ def test_a_damaged_file_does_not(recorded: Recorded, written: Written, tmp_path:
     (scale,) = (name for name in tensors if name.endswith("mlp.down_proj.weight_scale"))
     tensors[scale] = tensors[scale] * 2
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
-    options = ParityOptions(fake_quant=("w4a8",))
-    report = parity(quantized.source(REDUCED), [out], trace=recorded("llama", count=4), options=options)
+    options: dict[str, Any] = {"fake_quant": ("w4a8",)}
+    report = parity(quantized.source(REDUCED), [out], **keywords(options, trace=recorded("llama", count=4)))
     file, simulated = drafted(report)
     assert file != simulated
 
@@ -354,7 +358,9 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "recipes" / "w4a16.yaml").read_text()
     mine = tmp_path / "mine.yaml"
     mine.write_text(text.replace("exclude: [", 'exclude: ["*.o_proj", '))
-    done = quantize(quantized.source(LLAMA), tmp_path / "out", quantized.options(LLAMA, str(mine), "vllm:b200"))
+    done = quantize(
+        quantized.source(LLAMA), tmp_path / "out", **keywords(quantized.options(LLAMA, str(mine), "vllm:b200"))
+    )
     assert done.decided.recipe.name == "mine"
     assert done.decided.selection.kept["layers.0.self_attn.o_proj.weight"] == "*.o_proj"
     stored = find_stored(quantized.read(tmp_path / "out", LLAMA))

@@ -15,8 +15,8 @@ from draftconv.api.convert import ConvertOptions, convert, prepare
 from draftconv.api.diff import diff
 from draftconv.api.inspect import inspect, remedy
 from draftconv.api.live import LiveOptions, plan_live
-from draftconv.api.parity import ParityOptions, parity
-from draftconv.api.quantize import QuantizeOptions, quantize
+from draftconv.api.parity import parity
+from draftconv.api.quantize import quantize
 from draftconv.api.serve import serve
 from draftconv.api.trace import TraceOptions, trace
 from draftconv.api.verify import verify
@@ -24,6 +24,7 @@ from draftconv.errors import Undecided, UsageError
 from draftconv.layouts.readings import Said, reading_json, reading_line, said_of_each
 from draftconv.traces.trace import open_trace
 from tests import tiny
+from tests.keywords import keywords
 from tests.reference.test_fixtures import DATA, DRAFTERS
 from tests.tiny import IDS
 from tests.traces.recorded import Recorded
@@ -58,26 +59,24 @@ def acts(path: Path, recorded: Recorded) -> dict[str, Act]:
     sound = DRAFTERS_AT / "llama-eagle3-reduced"
 
     def options(layout: str | None = None, **said: Any) -> ConvertOptions:
-        return ConvertOptions(to="vllm", target=TARGET, source=layout, **said)
+        return ConvertOptions(to="vllm", target=TARGET, layout=layout, **said)
 
     def live(layout: str = "", **said: Any) -> object:
-        asked = LiveOptions("vllm:cpu", TARGET, out, launch=True, layout=[layout] * bool(layout), **said)
+        asked = LiveOptions(
+            engine="vllm:cpu", target=TARGET, run=out, launch=True, layout=[layout] * bool(layout), **said
+        )
         return plan_live(path, [sound], asked)
 
     return {
-        "convert": lambda **said: convert(path, out, options(**said)),
-        "quantize": lambda **said: quantize(path, out, QuantizeOptions("w4a16", ("vllm",), convert=options(**said))),
+        "convert": lambda **said: convert(path, out, **keywords(options(**said))),
+        "quantize": lambda **said: quantize(path, out, recipe="w4a16", engines=("vllm",), target=TARGET, **said),
         "verify": lambda **said: verify(sound, path, target=TARGET, **said),
         "verify, the output": lambda **said: verify(path, sound, target=TARGET, **_named(path, said)),
-        "trace": lambda **said: trace(
-            TARGET, _prompts(path), out, TraceOptions(drafters=(path,), max_tokens=4, **said)
-        ),
-        "parity": lambda **said: parity(path, [sound], trace=recorded(), options=ParityOptions(limit=1, **said)),
-        "parity, a candidate": lambda **said: parity(
-            sound, [path], trace=recorded(), options=ParityOptions(limit=1, **_named(path, said))
-        ),
+        "trace": lambda **said: trace(TARGET, _prompts(path), out, drafters=(path,), max_tokens=4, **said),
+        "parity": lambda **said: parity(path, [sound], trace=recorded(), limit=1, **said),
+        "parity, a candidate": lambda **said: parity(sound, [path], trace=recorded(), limit=1, **_named(path, said)),
         "parity, live": live,
-        "serve": lambda **said: serve(path, "vllm", TARGET, **said),
+        "serve": lambda **said: serve(path, engine="vllm", target=TARGET, **said),
     }
 
 
@@ -126,7 +125,7 @@ def test_the_list_is_whole(alike: Path, recorded: Recorded) -> None:
 
 
 def test_what_was_accepted_is_recorded(alike: Path, tmp_path: Path) -> None:
-    convert(alike, tmp_path / "out", ConvertOptions(to="vllm", target=TARGET, accept_detected=True))
+    convert(alike, tmp_path / "out", to="vllm", target=TARGET, accept_detected=True)
     record = document(tmp_path / "out" / "draftconv.json")
     assert record["facts"]["boundaries"] == [3, 5, 6]
     assert record["options"]["accept_detected"] is True
@@ -140,18 +139,17 @@ def test_what_was_accepted_is_recorded(alike: Path, tmp_path: Path) -> None:
 
 
 def test_a_reading_that_was_said_is_recorded_with_its_own_warnings(alike: Path, tmp_path: Path) -> None:
-    convert(alike, tmp_path / "out", ConvertOptions(to="vllm", target=TARGET, source="vllm"))
+    convert(alike, tmp_path / "out", to="vllm", target=TARGET, layout="vllm")
     record = document(tmp_path / "out" / "draftconv.json")
     assert (record["facts"]["boundaries"], record["facts"]["feedback"]) == ([2, 4, 5], "post-norm")
     assert (record["source"]["readings"], record["warnings"]) == ([], [])
-    convert(alike, tmp_path / "other", ConvertOptions(to="vllm", target=TARGET, source="specforge"))
+    convert(alike, tmp_path / "other", to="vllm", target=TARGET, layout="specforge")
     codes = [row["code"] for row in document(tmp_path / "other" / "draftconv.json")["warnings"]]
     assert codes == ["aux-other-triple", "norm-output-specforge"]
 
 
 def test_a_quantized_output_tells_how_its_source_was_read(alike: Path, tmp_path: Path) -> None:
-    options = ConvertOptions(target=TARGET, accept_detected=True)
-    found = quantize(alike, tmp_path / "out", QuantizeOptions("w4a16", ("vllm",), convert=options))
+    found = quantize(alike, tmp_path / "out", recipe="w4a16", engines=("vllm",), target=TARGET, accept_detected=True)
     assert "reading-doubtful" in [problem.code for problem in found.conversion.warnings]
     codes = [row["code"] for row in document(tmp_path / "out" / "draftconv.json")["warnings"]]
     assert "reading-doubtful" in codes
@@ -159,9 +157,9 @@ def test_a_quantized_output_tells_how_its_source_was_read(alike: Path, tmp_path:
 
 def test_an_output_is_verified_under_the_reading_that_it_was_made_with(alike: Path, tmp_path: Path) -> None:
     """What was said is taken from the record; that a doubt was accepted has to be said again."""
-    convert(alike, tmp_path / "said", ConvertOptions(to="vllm", target=TARGET, source="vllm"))
+    convert(alike, tmp_path / "said", to="vllm", target=TARGET, layout="vllm")
     assert verify(tmp_path / "said", alike).passed
-    convert(alike, tmp_path / "accepted", ConvertOptions(to="vllm", target=TARGET, accept_detected=True))
+    convert(alike, tmp_path / "accepted", to="vllm", target=TARGET, accept_detected=True)
     with pytest.raises(Undecided):
         verify(tmp_path / "accepted", alike)
     assert verify(tmp_path / "accepted", alike, accept_detected=True).passed
@@ -170,7 +168,7 @@ def test_an_output_is_verified_under_the_reading_that_it_was_made_with(alike: Pa
 
 def test_a_trace_tells_how_its_drafters_were_read(alike: Path, tmp_path: Path) -> None:
     options = TraceOptions(drafters=(alike,), max_tokens=4, accept_detected=True)
-    trace(TARGET, _prompts(alike), tmp_path / "trace", options)
+    trace(TARGET, _prompts(alike), tmp_path / "trace", **keywords(options))
     told = open_trace(tmp_path / "trace").about.drafters
     assert told == tuple(document(tmp_path / "trace" / "trace.json")["drafters"])
     assert told[0].startswith("alike is read as specforge-sglang (likely: ")
@@ -181,7 +179,7 @@ def test_a_trace_tells_how_its_drafters_were_read(alike: Path, tmp_path: Path) -
 
 def test_a_trace_of_given_boundaries_has_read_no_drafter(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
-    trace(TARGET, _prompts(tmp_path / "x"), tmp_path / "trace", TraceOptions(boundaries=(2, 4, 5), max_tokens=4))
+    trace(TARGET, _prompts(tmp_path / "x"), tmp_path / "trace", boundaries=(2, 4, 5), max_tokens=4)
     assert open_trace(tmp_path / "trace").about.drafters == ()
 
 
@@ -196,8 +194,8 @@ def test_the_wrong_reading_costs_accept_length_and_the_right_one_none(recorded: 
     _bare_metadata(spelled)
     outcomes = {}
     for layout in ("vllm", "specforge"):
-        options = ParityOptions(layout=f"{spelled}={layout}")
-        report = parity(reference, [spelled], trace=recorded(), options=options)
+        options: dict[str, Any] = {"layout": f"{spelled}={layout}"}
+        report = parity(reference, [spelled], **keywords(options, trace=recorded()))
         outcomes[layout] = report.comparisons[0].verdict.outcome
     assert outcomes == {"vllm": "pass", "specforge": "fail"}
 
@@ -210,8 +208,8 @@ def _bare_metadata(path: Path) -> None:
 
 def test_a_report_tells_how_each_arm_was_read(alike: Path, recorded: Recorded) -> None:
     sound = DRAFTERS_AT / "llama-eagle3-reduced"
-    options = ParityOptions(limit=1, accept_detected=True)
-    report = parity(sound, [alike], trace=recorded(), options=options)
+    options: dict[str, Any] = {"limit": 1, "accept_detected": True}
+    report = parity(sound, [alike], **keywords(options, trace=recorded()))
     first, _, second = (arm.facts for arm in report.arms)
     assert first["read"].startswith("llama-eagle3-reduced is read as specforge-sglang (likely: ")
     assert "doubtful" not in first
@@ -225,8 +223,8 @@ def test_a_reference_in_one_spelling_beside_a_candidate_in_an_engines(
     alike: Path, recorded: Recorded, tmp_path: Path
 ) -> None:
     """The usual case: `--from` is about the reference, and the candidate is read by its mark."""
-    convert(alike, tmp_path / "out", ConvertOptions(to="sglang", target=TARGET, source="vllm"))
-    report = parity(alike, [tmp_path / "out"], trace=recorded(), options=ParityOptions(layout="vllm"))
+    convert(alike, tmp_path / "out", to="sglang", target=TARGET, layout="vllm")
+    report = parity(alike, [tmp_path / "out"], trace=recorded(), layout="vllm")
     assert [arm.layout for arm in report.arms] == ["vllm", "vllm", "sglang"]
     assert report.comparisons[0].verdict.outcome == "pass"
 
@@ -252,7 +250,7 @@ def test_what_is_said_of_nobody_or_twice_is_refused(given: Any, words: str) -> N
 
 def test_a_layout_without_a_drafter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no drafter"):
-        trace(TARGET, _prompts(tmp_path / "x"), tmp_path / "t", TraceOptions(layout="vllm"))
+        trace(TARGET, _prompts(tmp_path / "x"), tmp_path / "t", layout="vllm")
 
 
 # ── what is told of a reading ──────────────────────────────────────────────────────
@@ -273,10 +271,10 @@ def test_a_reading_in_one_line_and_as_json() -> None:
 
 
 def test_inspect_offers_no_conversion_of_what_can_be_read_in_several_ways(alike: Path) -> None:
-    found = inspect(alike, ["vllm"], target=TARGET)
+    found = inspect(alike, engines=["vllm"], target=TARGET)
     assert "reading-doubtful" in [problem.code for problem in found.problems]
     assert remedy(found) is None
-    assert remedy(inspect(alike, ["vllm"], target=TARGET, layout="specforge")) is not None
+    assert remedy(inspect(alike, engines=["vllm"], target=TARGET, layout="specforge")) is not None
 
 
 def test_diff_tells_the_reading_and_stops_at_none(alike: Path) -> None:
@@ -287,8 +285,8 @@ def test_diff_tells_the_reading_and_stops_at_none(alike: Path) -> None:
 
 def test_a_producers_own_config_that_came_back_is_as_doubtful_as_it_was(tmp_path: Path) -> None:
     source = tiny.spell("fc-norm", "specforge-hf").write(tmp_path / "source")
-    convert(source, tmp_path / "there", ConvertOptions(to="vllm", source="specforge"))
-    back = convert(tmp_path / "there", tmp_path / "back", ConvertOptions(to="specforge"))
+    convert(source, tmp_path / "there", to="vllm", layout="specforge")
+    back = convert(tmp_path / "there", tmp_path / "back", to="specforge")
     assert back.ambiguous
     assert document(tmp_path / "back" / "config.json") == document(source / "config.json")
     with pytest.raises(Undecided, match="back can be read in 2 ways"):

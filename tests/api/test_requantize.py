@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftconv.api.convert import ConvertOptions, convert
-from draftconv.api.parity import ParityOptions, parity
+from draftconv.api.convert import convert
+from draftconv.api.parity import parity
 from draftconv.api.quantize import QuantizeOptions, prepare, quantize
 from draftconv.api.verify import Comparison, verify
 from draftconv.checkpoint import open_checkpoint
@@ -21,6 +21,7 @@ from draftconv.quantization.grids import dequantize
 from draftconv.quantization.reading import find_stored
 from draftconv.quantization.weights import Again, floats
 from tests import quantized
+from tests.keywords import keywords
 from tests.quantization.test_sniffing import seed, stored
 from tests.traces.recorded import Recorded
 from tests.traces.recorded import recorded as recorded
@@ -38,7 +39,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def again(source: Path, out: Path, name: str, recipe: str, **others: object) -> Path:
-    quantize(source, out, quantized.options(name, recipe, requantize=True, **others))  # type: ignore[arg-type]
+    quantize(source, out, **keywords(quantized.options(name, recipe, requantize=True, **others)))  # type: ignore[arg-type]
     return out
 
 
@@ -58,8 +59,8 @@ def test_it_is_what_dequantizing_and_quantizing_give(name: str, first: str, seco
     source = tmp_path / "source"
     quantized.write(source, name, first)
     out = again(source, tmp_path / "out", name, second)
-    convert(source, tmp_path / "floats", ConvertOptions(dequantize=True))
-    quantize(tmp_path / "floats", tmp_path / "two steps", quantized.options(name, second))
+    convert(source, tmp_path / "floats", dequantize=True)
+    quantize(tmp_path / "floats", tmp_path / "two steps", **keywords(quantized.options(name, second)))
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "two steps" / "model.safetensors").read_bytes()
     assert json.loads((out / "config.json").read_text()) == json.loads(
         (tmp_path / "two steps" / "config.json").read_text()
@@ -71,7 +72,7 @@ def test_it_is_what_dequantizing_and_quantizing_give(name: str, first: str, seco
 def test_the_error_is_that_of_the_second_rounding(tmp_path: Path) -> None:
     source = tmp_path / "source"
     quantized.write(source, REDUCED, "w4a16")
-    done = quantize(source, tmp_path / "out", quantized.options(REDUCED, "fp8", requantize=True))
+    done = quantize(source, tmp_path / "out", **keywords(quantized.options(REDUCED, "fp8", requantize=True)))
     held = find_stored(quantized.read(source, REDUCED)).load(DOWN)
     twin = floats(held).bfloat16().float()
     mine = dequantize(find_stored(quantized.read(tmp_path / "out", REDUCED)).load(DOWN).quantized)
@@ -121,8 +122,8 @@ def test_another_source_fails(tmp_path: Path) -> None:
 def test_the_seed_with_its_fc_packed(recipe: str, tmp_path: Path) -> None:
     """What the recipe keeps becomes floats of the drafter's dtype, and is named."""
     path = seed(tmp_path, fc=True)
-    options = QuantizeOptions(recipe, requantize=True)
-    done = quantize(path, tmp_path / "out", options)
+    options = QuantizeOptions(recipe=recipe, requantize=True)
+    done = quantize(path, tmp_path / "out", **keywords(options))
     assert done.decided.unpacked == ("fc.weight",)
     fc = open_checkpoint(tmp_path / "out").tensors["fc.weight"]
     assert fc.dtype == stored(path).dtype == "F16"
@@ -138,7 +139,7 @@ def test_it_drafts(recorded: Recorded, tmp_path: Path) -> None:
     quantized.write(source, REDUCED, "w4a16")
     out = again(source, tmp_path / "out", REDUCED, "fp8-tensor", trace=recorded("llama", count=2, length=8))
     assert verify(out, source).passed
-    report = parity(source, [out], trace=recorded("llama", count=4), options=ParityOptions())
+    report = parity(source, [out], trace=recorded("llama", count=4))
     estimate = report.comparisons[0].verdict.estimate
     assert estimate is not None
     assert estimate.ratio > 0.9
@@ -159,7 +160,7 @@ def test_it_has_to_be_asked_for(tmp_path: Path) -> None:
 def test_a_plain_source_has_nothing_to_quantize_again(option: str) -> None:
     options = quantized.options(REDUCED, "fp8", requantize=option == "--requantize")
     if option == "--from-format":
-        options = replace(options, convert=replace(options.convert, from_format="gptq"))
+        options = replace(options, from_format="gptq")
     with pytest.raises(UsageError, match=f"{option} is about quantized drafters"):
         prepare(quantized.source(REDUCED), options)
 

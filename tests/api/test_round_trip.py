@@ -14,6 +14,7 @@ from draftconv.drafter.facts import Facts
 from draftconv.layouts.reading import read_drafter
 from tests import tiny
 from tests.api.conftest import Source
+from tests.keywords import keywords
 from tests.layouts.spelled import IDS, WRITABLE, document, on_disk, refusal
 from tests.tiny import Tensor
 
@@ -84,12 +85,12 @@ def test_there_and_back(
     options = options_of(start, variant)
     for home in homes:
         first, middle = tmp_path / f"{home}-1", tmp_path / f"{home}-2"
-        convert(path, first, options(home))
-        convert(first, middle, options(there))
+        convert(path, first, **keywords(options(home)))
+        convert(first, middle, **keywords(options(there)))
 
-        convert(middle, tmp_path / f"{home}-3", options(home))
+        convert(middle, tmp_path / f"{home}-3", **keywords(options(home)))
         (middle / "draftconv.json").unlink()
-        convert(middle, tmp_path / f"{home}-4", options(home))
+        convert(middle, tmp_path / f"{home}-4", **keywords(options(home)))
         check_return(first, tmp_path / f"{home}-3", tmp_path / f"{home}-4")
 
 
@@ -124,8 +125,8 @@ def test_a_trainers_own_files_come_back_verbatim(producer: str, source: Source, 
                 continue
             middle, back = tmp_path / f"{variant}-{there}", tmp_path / f"{variant}-{there}-back"
             options = options_of(producer, variant)
-            convert(source(producer, variant), middle, options(there))
-            convert(middle, back, options(home))
+            convert(source(producer, variant), middle, **keywords(options(there)))
+            convert(middle, back, **keywords(options(home)))
             config = {key: value for key, value in spelled.config.items() if key != "auto_map"}
             assert document(back, "config.json") == config, (variant, there)
             assert on_disk(back) == spelled.tensors, (variant, there)
@@ -137,7 +138,7 @@ def test_three_steps_come_home_too(source: Source, tmp_path: Path) -> None:
     path = source("modelopt-layers", "frequency")
     target = str(tiny.write_target(tmp_path / "target"))
     for number, to in enumerate(("torchspec", "sglang", "speculators", "modelopt")):
-        convert(path, tmp_path / str(number), ConvertOptions(to=to, target=target if to == "speculators" else None))
+        convert(path, tmp_path / str(number), to=to, target=target if to == "speculators" else None)
         path = tmp_path / str(number)
     spelled = tiny.spell("frequency", "modelopt-layers")
     assert on_disk(path) == spelled.tensors
@@ -146,23 +147,23 @@ def test_three_steps_come_home_too(source: Source, tmp_path: Path) -> None:
 
 def test_a_cast_on_the_way_is_not_forgotten(source: Source, tmp_path: Path) -> None:
     """The recorded config names the old dtype, so it does not come back verbatim."""
-    convert(source("torchspec-native", "f16"), tmp_path / "b", ConvertOptions(to="vllm", dtype="bf16"))
-    convert(tmp_path / "b", tmp_path / "c", ConvertOptions(to="torchspec"))
+    convert(source("torchspec-native", "f16"), tmp_path / "b", to="vllm", dtype="bf16")
+    convert(tmp_path / "b", tmp_path / "c", to="torchspec")
     assert document(tmp_path / "c", "config.json")["torch_dtype"] == "bfloat16"
     assert {tensor.dtype for tensor in on_disk(tmp_path / "c").values()} == {"BF16"}
 
 
 def test_a_change_on_the_way_is_not_undone(source: Source, tmp_path: Path) -> None:
-    convert(source("torchspec-native", "llama"), tmp_path / "b", ConvertOptions(to="vllm", max_positions=65536))
-    convert(tmp_path / "b", tmp_path / "c", ConvertOptions(to="torchspec"))
+    convert(source("torchspec-native", "llama"), tmp_path / "b", to="vllm", max_positions=65536)
+    convert(tmp_path / "b", tmp_path / "c", to="torchspec")
     assert document(tmp_path / "c", "config.json")["max_position_embeddings"] == 65536
 
 
 def test_an_edited_record_brings_nothing_back(source: Source, tmp_path: Path) -> None:
-    convert(source("speculators", "llama"), tmp_path / "b", ConvertOptions(to="vllm"))
+    convert(source("speculators", "llama"), tmp_path / "b", to="vllm")
     record = (tmp_path / "b" / "draftconv.json").read_text()
     (tmp_path / "b" / "draftconv.json").write_text(record.replace('"embed_requires_grad": false', '"evil": 1'))
-    convert(tmp_path / "b", tmp_path / "c", ConvertOptions(to="speculators"))
+    convert(tmp_path / "b", tmp_path / "c", to="speculators")
     config = document(tmp_path / "c", "config.json")
     assert "evil" not in config
     assert config["_draftconv_layout"] == IDS.get("speculators", "speculators")
@@ -171,7 +172,7 @@ def test_an_edited_record_brings_nothing_back(source: Source, tmp_path: Path) ->
 def test_specforges_two_exports_return_as_they_were(tmp_path: Path) -> None:
     """`--to specforge` writes the names of both, so the config of the one without an embedding comes back too."""
     source = tiny.spell("reduced", "specforge-sglang").write(tmp_path / "source")
-    convert(source, tmp_path / "there", ConvertOptions(to="vllm"))
-    convert(tmp_path / "there", tmp_path / "back", ConvertOptions(to="specforge"))
+    convert(source, tmp_path / "there", to="vllm")
+    convert(tmp_path / "there", tmp_path / "back", to="specforge")
     assert document(tmp_path / "back", "config.json") == document(source, "config.json")
     assert on_disk(tmp_path / "back") == on_disk(source)

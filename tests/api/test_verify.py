@@ -17,10 +17,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from draftconv.api.convert import ConvertOptions, convert
-from draftconv.api.quantize import QuantizeOptions, quantize
+from draftconv.api.quantize import quantize
 from draftconv.api.verify import Verification, verify
 from tests import tiny
 from tests.api.conftest import Source
+from tests.keywords import keywords
 from tests.layouts.spelled import WRITABLE, document, on_disk
 from tests.tiny import Tensor
 
@@ -92,7 +93,7 @@ def test_one_flipped_bit_in_any_tensor_fails(
     path, out = source(producer, variant), tmp_path / "out"
     target = str(tiny.write_target(tmp_path / "target"))
     chosen = ConvertOptions(**options, target=target if "embed" in options else None, max_positions=32768)
-    convert(path, out, chosen)
+    convert(path, out, **keywords(chosen))
     if record == "without":
         (out / "draftconv.json").unlink()
     else:
@@ -113,7 +114,7 @@ def test_a_flipped_bit_in_an_added_bias_fails(tmp_path: Path) -> None:
     base = tiny.VARIANTS["llama"]
     variant = replace(base, facts=replace(base.facts, attention=tiny.gqa(qkv_bias=True)))
     path = portable_spelling(variant).write(tmp_path / "source")
-    convert(path, tmp_path / "out", ConvertOptions(to="trtllm"))
+    convert(path, tmp_path / "out", to="trtllm")
     start, stop = offsets_in_file(tmp_path / "out" / "model.safetensors")["midlayer.self_attn.o_proj.bias"]
     for at in (start, stop - 1):
         flip(tmp_path / "out" / "model.safetensors", at, 7)
@@ -126,7 +127,7 @@ def test_a_flipped_bit_in_an_added_bias_fails(tmp_path: Path) -> None:
 def test_swapped_head_rows_fail(to: str, source: Source, tmp_path: Path) -> None:
     """Both rows are there, one place off: the map no longer says what the head means."""
     path, out = source("modelopt-layers", "frequency"), tmp_path / "out"
-    convert(path, out, ConvertOptions(to=to))
+    convert(path, out, to=to)
     tensors = on_disk(out)
     head = tensors["lm_head.weight"]
     size = len(head.data) // head.shape[0]
@@ -139,7 +140,7 @@ def test_swapped_head_rows_fail(to: str, source: Source, tmp_path: Path) -> None
 def test_a_consistent_permutation_means_the_same(record: str, source: Source, tmp_path: Path) -> None:
     """Rows and map moved together: another file, the same drafter."""
     path, out = source("torchspec-native", "reduced"), tmp_path / "out"
-    convert(path, out, ConvertOptions(to="vllm"))
+    convert(path, out, to="vllm")
     tensors = on_disk(out)
     order = list(reversed(range(len(tiny.ASCENDING))))
     head = tensors["lm_head.weight"]
@@ -157,7 +158,7 @@ def test_a_consistent_permutation_means_the_same(record: str, source: Source, tm
 @pytest.mark.parametrize("to", ["vllm", "torchspec"])
 def test_a_map_to_other_tokens_fails_even_if_consistent(to: str, source: Source, tmp_path: Path) -> None:
     path, out = source("torchspec-native", "reduced"), tmp_path / "out"
-    convert(path, out, ConvertOptions(to=to))
+    convert(path, out, to=to)
     other = tiny.maps((*tiny.ASCENDING[:-1], tiny.VOCAB - 2), tiny.VOCAB)
     tensors = on_disk(out)
     rewrite(out, tensors | {name: other[name] for name in other if name in tensors})
@@ -170,7 +171,7 @@ def test_a_map_to_other_tokens_fails_even_if_consistent(to: str, source: Source,
 @pytest.mark.parametrize("record", ["with", "without"])
 def test_a_missing_or_added_tensor_fails(record: str, source: Source, tmp_path: Path) -> None:
     path, out = source("torchspec-native", "llama"), tmp_path / "out"
-    convert(path, out, ConvertOptions(to="vllm"))
+    convert(path, out, to="vllm")
     if record == "without":
         (out / "draftconv.json").unlink()
     tensors = on_disk(out)
@@ -188,7 +189,7 @@ def test_a_missing_or_added_tensor_fails(record: str, source: Source, tmp_path: 
 
 def test_an_undeclared_cast_fails(source: Source, tmp_path: Path) -> None:
     path, out = source("torchspec-native", "llama"), tmp_path / "out"
-    convert(path, out, ConvertOptions(to="vllm"))
+    convert(path, out, to="vllm")
     tensors = on_disk(out)
     norm = tensors["norm.weight"]
     wide = tiny.to_torch(norm).float().numpy().tobytes()
@@ -258,7 +259,7 @@ EDITS: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
 def test_a_changed_config_key_fails(case: str, record: str, source: Source, tmp_path: Path) -> None:
     variant, change, fact = EDITS[case]
     path, out = source("torchspec-native", variant), tmp_path / "out"
-    convert(path, out, ConvertOptions(to="vllm", max_positions=32768 if variant == "mla" else None))
+    convert(path, out, to="vllm", max_positions=32768 if variant == "mla" else None)
     if record == "without":
         (out / "draftconv.json").unlink()
     edit(out, change)
@@ -269,7 +270,7 @@ def test_a_default_triple_is_compared_through_the_target(source: Source, tmp_pat
     """The source names no layers, the output does: equal for this target, not for a deeper one."""
     path, out = source("torchspec-native", "llama", ids=False), tmp_path / "out"
     target, deep = (tiny.write_target(tmp_path / name, layers=n) for name, n in (("target", 8), ("deep", 12)))
-    convert(path, out, ConvertOptions(to="vllm", target=str(target)))
+    convert(path, out, to="vllm", target=str(target))
     assert verify(out, path).passed  # the record knows the target
     (out / "draftconv.json").unlink()
     assert verify(out, path, target=str(target)).passed
@@ -285,7 +286,7 @@ def test_a_default_triple_is_compared_through_the_target(source: Source, tmp_pat
 @pytest.mark.parametrize("to", [to for to in WRITABLE if to != "modelopt"])
 def test_an_identity_conversion_needs_no_record(to: str, source: Source, tmp_path: Path) -> None:
     path, out = source("torchspec-native", "reduced"), tmp_path / "out"
-    convert(path, out, ConvertOptions(to=to))
+    convert(path, out, to=to)
     (out / "draftconv.json").unlink()
     found = verify(out, path)
     assert found.passed
@@ -294,7 +295,7 @@ def test_an_identity_conversion_needs_no_record(to: str, source: Source, tmp_pat
 
 def test_an_edited_record_declares_nothing(source: Source, tmp_path: Path) -> None:
     path, out = source("torchspec-native", "llama"), tmp_path / "out"
-    convert(path, out, ConvertOptions(to="vllm", embed="drop", force=True))
+    convert(path, out, to="vllm", embed="drop", force=True)
     assert verify(out, path).record == "believed"
     edit(out, lambda record: record["changes"].append({"kind": "fact", "what": "rope", "why": "x"}), "draftconv.json")
     found = verify(out, path)
@@ -305,8 +306,8 @@ def test_an_edited_record_declares_nothing(source: Source, tmp_path: Path) -> No
 def test_another_directorys_record_declares_nothing(source: Source, tmp_path: Path) -> None:
     path = source("torchspec-native", "llama")
     dropping = ConvertOptions(to="vllm", embed="drop", force=True)
-    convert(path, tmp_path / "out", dropping)
-    convert(path, tmp_path / "longer", replace(dropping, max_positions=65536))
+    convert(path, tmp_path / "out", **keywords(dropping))
+    convert(path, tmp_path / "longer", **keywords(replace(dropping, max_positions=65536)))
     shutil.copy(tmp_path / "longer" / "draftconv.json", tmp_path / "out" / "draftconv.json")
     found = verify(tmp_path / "out", path)
     assert found.record == "not believed"
@@ -319,7 +320,7 @@ def test_a_copied_record_does_not_vouch_for_other_bytes(tmp_path: Path) -> None:
     for seed in (0, 1):
         spelled = tiny.spell(replace(tiny.VARIANTS["llama"], seed=seed), "modelopt-layers")
         path = spelled.write(tmp_path / f"source{seed}")
-        convert(path, tmp_path / f"out{seed}", ConvertOptions(to="vllm", repairs=("double-norm",)))
+        convert(path, tmp_path / f"out{seed}", to="vllm", repairs=("double-norm",))
         outs.append(tmp_path / f"out{seed}")
     shutil.copy(outs[0] / "draftconv.json", outs[1] / "draftconv.json")
     mixed = on_disk(outs[0]) | {"midlayer.hidden_norm.weight": on_disk(outs[1])["midlayer.hidden_norm.weight"]}
@@ -330,7 +331,7 @@ def test_a_copied_record_does_not_vouch_for_other_bytes(tmp_path: Path) -> None:
 
 def test_another_source_is_not_what_the_record_is_about(source: Source, tmp_path: Path) -> None:
     dropping = ConvertOptions(to="vllm", embed="drop", force=True)
-    convert(source("torchspec-native", "llama"), tmp_path / "out", dropping)
+    convert(source("torchspec-native", "llama"), tmp_path / "out", **keywords(dropping))
     found = verify(tmp_path / "out", source("speculators", "llama"))
     assert found.record == "of another source"
     assert "embed_tokens.weight" in different(found)
@@ -339,9 +340,9 @@ def test_another_source_is_not_what_the_record_is_about(source: Source, tmp_path
 def test_any_ancestor_can_be_verified_against(source: Source, tmp_path: Path) -> None:
     path = source("modelopt-layers", "frequency")
     target = str(tiny.write_target(tmp_path / "target"))
-    convert(path, tmp_path / "b", ConvertOptions(to="torchspec", embed="from-target", target=target))
-    convert(tmp_path / "b", tmp_path / "c", ConvertOptions(to="vllm", dtype="f32"))
-    convert(tmp_path / "c", tmp_path / "d", ConvertOptions(to="modelopt"))
+    convert(path, tmp_path / "b", to="torchspec", embed="from-target", target=target)
+    convert(tmp_path / "b", tmp_path / "c", to="vllm", dtype="f32")
+    convert(tmp_path / "c", tmp_path / "d", to="modelopt")
     for out, ancestors in (("b", [path]), ("c", [path, tmp_path / "b"]), ("d", [path, tmp_path / "b", tmp_path / "c"])):
         for ancestor in ancestors:
             found = verify(tmp_path / out, ancestor)
@@ -359,17 +360,17 @@ def test_what_the_conversion_was_told_is_remembered(tmp_path: Path) -> None:
     spelled.metadata = None
     spelled.config["eagle_config"][KEY] = [2, 3, 4]
     path = spelled.write(tmp_path / "source")
-    convert(path, tmp_path / "out", ConvertOptions(to="vllm", aux_convention="before"))
+    convert(path, tmp_path / "out", to="vllm", aux_convention="before")
     assert document(tmp_path / "out", "config.json")[KEY] == [2, 3, 4]
     assert verify(tmp_path / "out", path).passed
-    convert(path, tmp_path / "other", ConvertOptions(to="vllm", source="angelslim"))
+    convert(path, tmp_path / "other", to="vllm", layout="angelslim")
     assert document(tmp_path / "other", "config.json")[KEY] == [3, 4, 5]
     assert verify(tmp_path / "other", path).passed
 
 
 def test_progress_ends_at_the_total(source: Source, tmp_path: Path) -> None:
     path, out = source("torchspec-native", "llama"), tmp_path / "out"
-    convert(path, out, ConvertOptions(to="vllm"))
+    convert(path, out, to="vllm")
     seen: list[tuple[int, int]] = []
     verify(out, path, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] == sum(len(tensor.data) for tensor in on_disk(out).values())
@@ -393,7 +394,7 @@ def test_an_engine_that_would_stumble_fails(
 ) -> None:
     source = tiny.spell("llama", "torchspec-native").write(tmp_path / "source")
     out, target = tmp_path / "out", str(tiny.write_target(tmp_path / "target"))
-    convert(source, out, ConvertOptions(to=to, target=target))
+    convert(source, out, to=to, target=target)
     assert verify(out, source, target=target).passed
     if record == "deleted":
         (out / "draftconv.json").unlink()
@@ -406,7 +407,7 @@ def test_an_engine_that_would_stumble_fails(
 
 def test_a_stray_weights_file_fails(tmp_path: Path) -> None:
     source = tiny.spell("llama", "torchspec-native").write(tmp_path / "source")
-    convert(source, tmp_path / "out", ConvertOptions(to="vllm"))
+    convert(source, tmp_path / "out", to="vllm")
     shutil.copy(source / "model.safetensors", tmp_path / "out" / "other.safetensors")
     assert different(verify(tmp_path / "out", source)) == {"other.safetensors"}
 
@@ -414,7 +415,7 @@ def test_a_stray_weights_file_fails(tmp_path: Path) -> None:
 def test_an_engine_that_cannot_be_judged_is_listed_not_praised(tmp_path: Path) -> None:
     source = tiny.spell("llama", "torchspec-native").write(tmp_path / "source")
     target = str(tiny.write_target(tmp_path / "target"))
-    convert(source, tmp_path / "out", ConvertOptions(to="trtllm", target=target))
+    convert(source, tmp_path / "out", to="trtllm", target=target)
     (tmp_path / "out/draftconv.json").unlink()
     edit(tmp_path / "out", top(draft_vocab_size=None))
     rows = verify(tmp_path / "out", source, target=target).directory
@@ -437,7 +438,7 @@ def quantized(recipe: str, path: Path, out: Path, **options: Any) -> Path:
         file = out.parent / "w4a16-tiny.yaml"
         file.write_text(TINY_GROUPS)
         recipe = str(file)
-    quantize(path, out, QuantizeOptions(recipe, **options))
+    quantize(path, out, recipe=recipe, **options)
     return out
 
 
@@ -571,7 +572,7 @@ def test_a_quantized_output_without_a_record_is_undeclared(source: Source, tmp_p
 def test_packed_anew_is_the_same_weight(pack: str, source: Source, tmp_path: Path) -> None:
     path = source("torchspec-native", "llama")
     seed = quantized("quark-w4a8", path, tmp_path / "seed")
-    convert(seed, tmp_path / "out", ConvertOptions(to="vllm" if pack == "gptq" else "portable", pack=pack))
+    convert(seed, tmp_path / "out", to="vllm" if pack == "gptq" else "portable", pack=pack)
     found = verify(tmp_path / "out", seed)
     assert found.passed, different(found)
     assert outcomes(found)[DOWN] == ("equal", "the same INT4 codes under the same scales")
@@ -585,7 +586,7 @@ def test_packed_anew_is_the_same_weight(pack: str, source: Source, tmp_path: Pat
 )  # fmt: skip
 def test_packed_anew_and_damaged_fails(case: str, how: str, source: Source, tmp_path: Path) -> None:
     seed = quantized("quark-w4a8", source("torchspec-native", "llama"), tmp_path / "seed")
-    convert(seed, tmp_path / "out", ConvertOptions(to="vllm", pack="compressed-pack"))
+    convert(seed, tmp_path / "out", to="vllm", pack="compressed-pack")
     change, what, _ = BROKEN[case]
     tensors = on_disk(tmp_path / "out")
     rewrite(tmp_path / "out", tensors | change("midlayer.mlp.down_proj.weight_packed")(tensors))
@@ -598,7 +599,7 @@ def test_packed_anew_and_damaged_fails(case: str, how: str, source: Source, tmp_
 def test_dequantized_is_what_the_integers_stand_for(dtype: str | None, source: Source, tmp_path: Path) -> None:
     seed = quantized("quark-w4a8", source("torchspec-native", "llama"), tmp_path / "seed")
     out = tmp_path / "out"
-    convert(seed, out, ConvertOptions(to="sglang", dequantize=True, dtype=dtype))
+    convert(seed, out, to="sglang", dequantize=True, dtype=dtype)
     found = verify(out, seed)
     assert found.passed, different(found)
     told = "what the INT4 codes stand for" + ("" if dtype else ", rounded once to BF16")
@@ -622,7 +623,7 @@ def test_a_quantized_weight_that_is_missing_fails(source: Source, tmp_path: Path
 
 def test_nothing_quantized_needs_no_torch(source: Source, tmp_path: Path) -> None:
     path, out = source("torchspec-native", "llama"), tmp_path / "out"
-    convert(path, out, ConvertOptions(to="vllm"))
+    convert(path, out, to="vllm")
     code = f"import sys; from draftconv.api.verify import verify; assert verify({str(out)!r}, {str(path)!r}).passed"
     listing = f"{code}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)

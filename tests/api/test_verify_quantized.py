@@ -16,7 +16,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.api.quantize import quantize
 from draftconv.api.verify import Verification, verify
 from draftconv.checkpoint import open_checkpoint
@@ -24,6 +24,7 @@ from draftconv.conversion.provenance import output_digest, read_provenance
 from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.traces.trace import open_trace
 from tests import quantized
+from tests.keywords import keywords
 from tests.traces.recorded import Recorded
 
 NAME = "llama-eagle3-reduced"
@@ -290,7 +291,7 @@ def test_activations_that_are_declared_otherwise_fail(written: Written, tmp_path
 
 
 def converted(source: Path, out: Path, **options: Any) -> Path:
-    convert(source, out, ConvertOptions(target=str(quantized.target(NAME).path), **options))
+    convert(source, out, target=str(quantized.target(NAME).path), **options)
     return out
 
 
@@ -392,7 +393,7 @@ def test_the_trace_is_told_by_what_it_holds(written: Written, recorded: Recorded
 
 def test_what_was_asked_for_is_told(tmp_path: Path) -> None:
     options = quantized.options(NAME, "w4a8", "sglang:b200", allow_a16=True)
-    quantize(SOURCE, tmp_path / "out", options)
+    quantize(SOURCE, tmp_path / "out", **keywords(options))
     told = record(tmp_path / "out")["quantization"]
     assert (told["engines"], told["allow_a16"], told["tp"]) == (["sglang@0.5.23:b200"], True, 1)
     assert told["recipe"]["activations"] == {"grid": "int8", "per": "token", "scale": "dynamic"}

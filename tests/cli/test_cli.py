@@ -17,8 +17,8 @@ from click.testing import Result
 from draftconv.cli import COMMANDS, cli
 from draftconv.cli import convert as cli_convert
 from draftconv.cli import quantize as cli_quantize
-from draftconv.cli.convert import parse_size
 from draftconv.cli.output import safe, size
+from draftconv.conversion.options import read_size
 from draftconv.errors import CheckFailed
 from tests import tiny
 from tests.cli.conftest import Run
@@ -112,12 +112,11 @@ def test_usage_and_bad_input_exit_2(words: tuple[str, ...], run: Run, drafter: P
      ("0", None), ("-1", None), ("5TB", None), ("GB", None), ("²GB", None), ("1e9", None), ("0.5", None), ("", None)],
 )  # fmt: skip
 def test_sizes(text: str, wanted: int | None) -> None:
-    context, parameter = click.Context(cli), click.Option(["--shard-size"])
     if wanted is None:
-        with pytest.raises(click.BadParameter):
-            parse_size(context, parameter, text)
+        with pytest.raises(ValueError, match="is not a size; write 5GB or 512MiB"):
+            read_size(text)
     else:
-        assert parse_size(context, parameter, text) == wanted
+        assert read_size(text) == wanted
 
 
 @pytest.mark.parametrize(

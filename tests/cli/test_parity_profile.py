@@ -12,8 +12,7 @@ import pytest
 import torch
 from click.testing import Result
 
-from draftconv.api.convert import ConvertOptions
-from draftconv.api.quantize import QuantizeOptions, quantize
+from draftconv.api.quantize import quantize
 from draftconv.live.profiles import find_profile, profile_names
 from draftconv.live.speed import CONCURRENCY
 from draftconv.report import read_report
@@ -189,7 +188,7 @@ def test_a_dry_run_of_every_profile(name: str, run: Run, tmp_path: Path, monkeyp
 
 def test_a_dry_run_tells_what_serve_would_tell_once(run: Run, tmp_path: Path) -> None:
     small = tmp_path / "w4a16"
-    quantize(REF, small, QuantizeOptions("w4a16", ("vllm:mi325x",), convert=ConvertOptions(target=TARGET)))
+    quantize(REF, small, recipe="w4a16", engines=("vllm:mi325x",), target=TARGET)
     words = ["parity", REF, str(small), "--profile", "mi325x-vllm", "--target", TARGET, "--launch", "--dry-run"]
     lines = run(*words).stdout.splitlines()
     assert sum(line.startswith("# note: EAGLE-3.1 needs vLLM 0.22") for line in lines) == 1
@@ -236,7 +235,7 @@ def test_a_real_vllm_says_which_kernel_it_chose(run: Run, tmp_path: Path, monkey
     for name, value in (("OMP_NUM_THREADS", "1"), ("HF_HUB_OFFLINE", "1"), ("VLLM_NO_USAGE_STATS", "1")):
         monkeypatch.setenv(name, value)
     profile, small = find_profile("cpu-vllm"), tmp_path / "small"
-    quantize(REF, small, QuantizeOptions(profile.recipe, (profile.engine,), convert=ConvertOptions(target=TARGET)))
+    quantize(REF, small, recipe=profile.recipe, engines=(profile.engine,), target=TARGET)
     words = ["--profile", profile.name, "--offline", "--engine-python", str(ENGINE), "--run", "run", "--limit", "2"]
     words += ["--max-tokens", "16"]
     found = parity(run, str(small), *words, "--report", str(tmp_path / "report"))

@@ -16,10 +16,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from draftconv.api.convert import ConvertOptions
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.live.launch import address, free_port
 from tests.cli.conftest import Run, environment
+from tests.keywords import keywords
 from tests.live.test_real import ENGINE
 from tests.programs import shebang
 from tests.reference.test_fixtures import DATA
@@ -145,7 +145,7 @@ def test_exec_without_the_engine(engine: Path, tmp_path: Path) -> None:
 )
 def test_what_will_be_multiplied(spec: str, recipe: str, said: tuple[str, ...], run: Run, tmp_path: Path) -> None:
     out = tmp_path / "small"
-    quantize(DRAFTER, out, QuantizeOptions(recipe, (spec,), convert=ConvertOptions(target=TARGET)))
+    quantize(DRAFTER, out, recipe=recipe, engines=(spec,), target=TARGET)
     told = json.loads(run("serve", str(out), "--for", spec, "--target", TARGET, "--format", "json").stdout)
     assert all(any(text in note for note in told["notes"]) for text in said), told["notes"]
     assert not any("unquant" in note for note in told["notes"])
@@ -161,8 +161,8 @@ def quantized(tmp_path: Path, recorded: Recorded) -> Callable[[str, str], str]:
     def made(recipe: str, spec: str) -> str:
         out = tmp_path / "small"
         trace = recorded("llama", count=2, length=8) if recipe == "nvfp4" else None
-        options = QuantizeOptions(recipe, (spec,), calibrate=trace, convert=ConvertOptions(target=TARGET))
-        quantize(DRAFTER, out, options)
+        options = QuantizeOptions(recipe=recipe, engines=(spec,), calibrate=trace, target=TARGET)
+        quantize(DRAFTER, out, **keywords(options))
         return str(out)
 
     return made
@@ -249,8 +249,8 @@ def serving(words: list[str], log: Path, port: int) -> Iterator[None]:
 def test_a_real_vllm_answers_and_counts(name: str, recipe: str | None, tmp_path: Path) -> None:
     port, drafter, target = free_port(), str(DATA / "drafters" / name), str(DATA / "targets" / name.partition("-")[0])
     if recipe:
-        options = QuantizeOptions(recipe, ("vllm:cpu",), convert=ConvertOptions(target=target))
-        quantize(drafter, tmp_path / "small", options)
+        options = QuantizeOptions(recipe=recipe, engines=("vllm:cpu",), target=target)
+        quantize(drafter, tmp_path / "small", **keywords(options))
         drafter = str(tmp_path / "small")
     words = ["serve", drafter, "--for", "vllm:cpu", "--target", target, "--engine-python", str(ENGINE)]
     argv = [sys.executable, "-m", "draftconv", *words, "--port", str(port), "--exec"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from tests import tiny
 from tests.layouts.spelled import document
 
@@ -14,7 +14,7 @@ def test_code_does_not_come_back_with_a_recorded_config(tmp_path: Path) -> None:
     clean = dict(spelled.config)
     code = {"auto_map": {"AutoModel": "modeling_eagle.Eagle"}}
     spelled.config |= {**code, "of_the_trainer": [code, {"kept": 1}]}
-    convert(spelled.write(tmp_path / "source"), tmp_path / "there", ConvertOptions(to="vllm"))
-    convert(tmp_path / "there", tmp_path / "back", ConvertOptions(to="torchspec"))
+    convert(spelled.write(tmp_path / "source"), tmp_path / "there", to="vllm")
+    convert(tmp_path / "there", tmp_path / "back", to="torchspec")
     found = document(tmp_path / "back", "config.json")
     assert found == {**clean, "of_the_trainer": [{}, {"kept": 1}]}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.checkpoint import open_checkpoint
 from draftconv.conversion.provenance import Origin, Provenance, read_provenance
 from tests import tiny
@@ -32,7 +32,7 @@ def edited(path: Path, change: Callable[[dict[str, object]], object]) -> None:
 def test_a_record_is_not_believed_beside_other_files(
     file: str, change: Callable[[dict[str, object]], object], tmp_path: Path
 ) -> None:
-    convert(tiny.spell("llama", "speculators").write(tmp_path / "source"), tmp_path / "out", ConvertOptions(to="vllm"))
+    convert(tiny.spell("llama", "speculators").write(tmp_path / "source"), tmp_path / "out", to="vllm")
     assert read_provenance(open_checkpoint(tmp_path / "out")) is not None
     edited(tmp_path / "out" / file, change)
     assert read_provenance(open_checkpoint(tmp_path / "out")) is None

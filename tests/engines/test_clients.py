@@ -370,7 +370,7 @@ def test_a_server_that_hangs(way: str) -> None:
         asked = client(served, timeout=0.3)
         asked.served(PROMPT)
         served.hang = 2.0
-        with pytest.raises(EngineError, match="TimeoutError"):
+        with pytest.raises(EngineError, match="ReadTimeout"):
             asked.ask(PROMPT)
 
 
@@ -393,7 +393,7 @@ def test_an_address_as_other_clients_want_it() -> None:
 
 def test_nobody_listens() -> None:
     asked = live_of("vllm").connect("http://127.0.0.1:9", "--url-ref", Asking(3, LENGTH))
-    with pytest.raises(EngineError, match="ConnectionRefusedError"):
+    with pytest.raises(EngineError, match="Connection refused"):
         asked.served(PROMPT)
     with pytest.raises(UsageError, match="--url holds a name or a password") as caught:
         live_of("vllm").connect("http://me:secret@127.0.0.1:9", "--url", Asking(3, LENGTH))

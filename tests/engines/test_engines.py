@@ -14,6 +14,7 @@ from draftconv.drafter.kinds.eagle3 import KIND as EAGLE3
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
 from draftconv.engines.base import Rule
 from draftconv.engines.engine import UNQUANTIZED, Engine
+from draftconv.engines.modules import Names
 from draftconv.errors import UsageError
 from tests.engines.cases import judged
 from tests.engines.views import LLAMA, LLAMA_TARGET, FakeView, written
@@ -100,9 +101,51 @@ def test_the_worst_effect_is_the_status() -> None:
 
 
 def toy(*covers: str) -> Engine:
-    """An engine without a rule of its own that reads a directory as vLLM does."""
+    """An engine whose one rule is never broken and that reads a directory as vLLM does."""
     vllm = ENGINES["vllm"]
-    return Engine("toy", "Toy", 99, "1.0", "1.0", (), (), vllm.read, vllm.command, vllm.names, (EAGLE3,), covers)
+    methods = {method: vllm.methods["modelopt"] for method in covers if method != UNQUANTIZED}
+    return Engine(
+        "toy", "Toy", 99, "1.0", "1.0", ("cpu",), (KEPT,), vllm.read, vllm.command, vllm.names, (EAGLE3,), covers,
+        methods=methods,
+    )  # fmt: skip
+
+
+KEPT = Rule("toy-kept", "refused", "it is always kept", "toy.py, 1.0", "run", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"name": "ac:me"}, "a name is small letters"),
+        ({"version": "1.0rc1"}, "version is numbers and dots, not '1.0rc1'"),
+        ({"version": None}, "version is numbers and dots, not None"),
+        ({"hardware": "cpu"}, "hardware is a tuple of str"),
+        ({"hardware": ("cpu", "tpu9")}, "hardware has no tpu9"),
+        ({"kinds": EAGLE3}, "kinds is a tuple of DrafterKind"),
+        ({"covers": "fp8"}, "covers is a tuple of str"),
+        (
+            {"covers": (UNQUANTIZED, "fp8"), "methods": {}},
+            "it covers fp8, and methods does not say how its lists match",
+        ),
+        ({"methods": {"fp8": print}}, "methods are of the class Method"),
+        ({"kernels": (ENGINES["vllm"].kernels[0],)}, "a kernel for gfx942, which no hardware of it has"),
+        ({"layouts": ("vllm",)}, "layouts is a tuple of Layout"),
+        ({"replaces": "embed_tokens"}, "replaces is a str"),
+        ({"live": print}, "live is a builtin_function_or_method"),
+        ({"names": Names("layers.{}", {}, {})}, "names have a row for llama"),
+        ({"rules": ()}, "it covers drafters and has no rule"),
+        (
+            {"rules": (replace(KEPT, effect="misread"),)},  # type: ignore[arg-type]
+            "rule toy-kept has effect 'misread'",
+        ),
+        ({"rules": (replace(KEPT, evidence="seen"),)}, "and evidence 'seen'"),  # type: ignore[arg-type]
+        ({"rules": (KEPT, KEPT)}, "a code starts with the engine's name, and stands for one rule"),
+        ({"rules": (replace(KEPT, code="vllm-kept"),)}, "rule vllm-kept: a code starts with the engine's name"),
+    ],
+)
+def test_an_engine_that_contradicts_itself_is_none(changes: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        replace(toy(UNQUANTIZED), **changes)  # type: ignore[arg-type]
 
 
 def declared(method: str) -> FakeView:

@@ -34,9 +34,9 @@ def test_clients_are_imported_when_one_is_asked_for() -> None:
     """`inspect` and `convert` import every engine, and speak to none."""
     code = (
         "import sys, draftconv.engines as e; from draftconv.engines.client import Asking\n"
-        "print('http.client' in sys.modules)\n"
+        "print('httpx2' in sys.modules)\n"
         "for engine in e.ENGINES.values(): engine.live.connect('http://127.0.0.1:9', '--url', Asking(3, 8))\n"
-        "print('http.client' in sys.modules)"
+        "print('httpx2' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\nTrue\n"

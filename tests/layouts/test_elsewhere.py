@@ -68,7 +68,7 @@ def test_portable_is_what_its_readers_agree_on(engines: pytest.MonkeyPatch) -> N
     toy = brought("toy", Writer(spelling, config, (no_yarn,), serves=("toy",)))
     before = writer_of("portable").config(Writing(LLAMA, None, None, {}, "bfloat16"))
     layouts.cache_clear()
-    engine = replace(ENGINES["vllm"], name="toy", layouts=(toy,), portable=True)
+    engine = replace(ENGINES["vllm"], name="toy", rules=(), covers=(), layouts=(toy,), portable=True)
     engines.setitem(ENGINES.found, "toy", engine)
     portable = writer_of("portable")
     assert portable.serves == ("vllm", "sglang", "trtllm", "toy")
@@ -89,6 +89,7 @@ def test_portable_is_what_its_readers_agree_on(engines: pytest.MonkeyPatch) -> N
 def test_an_engine_cannot_take_a_layouts_name(engines: pytest.MonkeyPatch) -> None:
     toy = brought("torchspec", writer_of("vllm"))
     layouts.cache_clear()
-    engines.setitem(ENGINES.found, "toy", replace(ENGINES["vllm"], name="toy", title="Toy", layouts=(toy,)))
+    engine = replace(ENGINES["vllm"], name="toy", rules=(), covers=(), title="Toy", layouts=(toy,))
+    engines.setitem(ENGINES.found, "toy", engine)
     with pytest.raises(BadPlugin, match="Toy brings the layout torchspec, and there is one of that name"):
         room.layouts()

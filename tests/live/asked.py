@@ -16,6 +16,7 @@ from draftconv.api.live import LiveOptions, live_parity
 from draftconv.live.collect import Patience
 from draftconv.report import Report
 from tests.engines.stub import Stub, all_serving
+from tests.keywords import keywords
 from tests.reference.test_fixtures import DATA
 
 TARGET, REF, OTHER = DATA / "targets/llama", DATA / "drafters/llama-eagle3.1", DATA / "drafters/llama-eagle3"
@@ -51,4 +52,4 @@ def served(engine: Any = "vllm", *changes: dict[str, Any]) -> Iterator[tuple[Stu
 
 
 def judged(options: LiveOptions, ref: Stub, cand: Stub, drafter: Path) -> Report:
-    return live_parity(REF, [drafter], replace(options, url_ref=ref.url, url_cand=(cand.url,)))
+    return live_parity(REF, [drafter], **keywords(replace(options, url_ref=ref.url, url_cand=(cand.url,))))

@@ -14,6 +14,7 @@ from draftconv.drafter.targets import find_target
 from draftconv.errors import EngineError, Void
 from draftconv.live.arms import arms_of
 from draftconv.report.verdict import Gate
+from tests.keywords import keywords
 from tests.live.asked import REF, TARGET, judged, served
 
 # ── servers ────────────────────────────────────────────────────────────────────────
@@ -66,7 +67,7 @@ def test_servers_in_the_wrong_order(options: LiveOptions, cand: Path) -> None:
 def test_a_switch_is_refused_before_anything_starts(options: LiveOptions, cand: Path) -> None:
     faked = replace(options, launch=True, server_args=('--speculative-config={"synthetic_acceptance_length": 3}',))
     with pytest.raises(Void, match="synthetic_acceptance"):
-        live_parity(REF, [cand], faked)
+        live_parity(REF, [cand], **keywords(faked))
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["our environment", "an option"])
@@ -80,7 +81,7 @@ def test_a_server_that_would_be_started_inherits_what_we_have(
     environment: Mapping[str, str] = {} if ours else switch
     launched = replace(options, launch=True, environment=environment, engine_python=Path("/nowhere/python"))
     with pytest.raises(Void if on else EngineError, match="SGLANG_SIMULATE_ACC_LEN" if on else "cannot be started"):
-        live_parity(REF, [cand], launched)
+        live_parity(REF, [cand], **keywords(launched))
 
 
 # ── arms ───────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from draftconv.engines.live import Live
 from draftconv.errors import UsageError
 from draftconv.live.engine import generator_of, live_of, offline_of
 from draftconv.live.switches import arguments, refuse_switches, variables
+from tests.keywords import keywords
 
 
 @pytest.fixture
@@ -26,11 +27,15 @@ def bare() -> Live:
     return Live(live_of("sglang").connect)
 
 
+def run(reference: str, candidates: list[str], options: LiveOptions) -> object:
+    return live_parity(reference, candidates, **keywords(options))
+
+
 @pytest.mark.parametrize("way", [{"launch": True}, {"offline": True}, {"url": "http://127.0.0.1:9"}])
 def test_an_engine_without_a_client(mute: Callable[[Live | None], None], way: dict[str, object]) -> None:
     mute(None)
     options = LiveOptions(engine="sglang", target="none", run=Path("run"), **way)  # type: ignore[arg-type]
-    for act in (live_parity, plan_live):
+    for act in (run, plan_live):
         with pytest.raises(UsageError, match="what SGLang accepts cannot be counted live") as caught:
             act("ref", ["cand"], options)
         assert caught.value.why == "draftconv has no client for it"
@@ -49,7 +54,7 @@ def test_an_engine_that_only_has_a_client(
 ) -> None:
     mute(bare())
     options = LiveOptions(engine="sglang", target="none", run=Path("run"), **way)  # type: ignore[arg-type]
-    for act in (live_parity, plan_live):
+    for act in (run, plan_live):
         with pytest.raises(UsageError, match=told):
             act("ref", ["cand"], options)
     for asked in (offline_of, generator_of):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.api.live import LiveOptions, live_parity
 from draftconv.api.serve import serve
 from draftconv.engines.client import Asking
@@ -24,6 +24,7 @@ from draftconv.live.commands import measuring
 from draftconv.live.engine import live_of
 from draftconv.live.launch import address, free_port, launched
 from draftconv.report import Report
+from tests.keywords import keywords
 from tests.reference.test_fixtures import DATA
 
 ROOT = Path(__file__).parents[2]
@@ -59,12 +60,12 @@ def judged(tmp_path: Path, reference: str, target: str, candidate: Path, *, offl
         timeout=120,
         start_timeout=400,
     )
-    return live_parity(DATA / "drafters" / reference, [candidate], options)
+    return live_parity(DATA / "drafters" / reference, [candidate], **keywords(options))
 
 
 def converted(tmp_path: Path, drafter: str, target: str) -> Path:
     out = tmp_path / "converted"
-    convert(DATA / "drafters" / drafter, out, ConvertOptions(to="vllm", target=str(DATA / "targets" / target)))
+    convert(DATA / "drafters" / drafter, out, to="vllm", target=str(DATA / "targets" / target))
     return out
 
 
@@ -105,7 +106,7 @@ def test_servers_that_are_started(tmp_path: Path) -> None:
 
 def test_both_ways_of_counting_agree(tmp_path: Path) -> None:
     """Counts per request, and those of the server's counters around one request."""
-    command = serve(DATA / "drafters/llama-eagle3", "vllm:cpu", str(DATA / "targets/llama"))
+    command = serve(DATA / "drafters/llama-eagle3", engine="vllm:cpu", target=str(DATA / "targets/llama"))
     server = measuring(command.argv, {}, live_of("vllm"), ("--dtype", "float32"), patience=400, python=ENGINE)
     port = free_port()
     with launched(server, port, tmp_path / "server"):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.api.inspect import inspect
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.api.verify import verify
@@ -22,6 +22,7 @@ from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
 from draftconv.quantization.reading import Stored, find_stored
 from tests import tiny
+from tests.keywords import keywords
 
 Tensors = dict[str, torch.Tensor]
 RECIPE = """\
@@ -47,7 +48,7 @@ def seed(path: Path, variant: str = "mixed", *, fc: bool = False, group: int | N
     recipe = path / "recipe.yaml"
     told = {"per": "group" if group else "channel", "group": f", group: {group}" if group else ""}
     recipe.write_text(RECIPE.format(about="Quark INT4", fc="" if fc else ", fc", **told))
-    quantize(source(path, variant), path / "seed", QuantizeOptions(str(recipe)))
+    quantize(source(path, variant), path / "seed", recipe=str(recipe))
     (path / "seed" / "draftconv.json").unlink()
     return path / "seed"
 
@@ -104,24 +105,26 @@ def test_the_seed_becomes_servable(fc: bool, zeros: str, tmp_path: Path) -> None
     assert ("weight_zero_point is missing" in told) == (zeros == "without")
 
     unpack = ("fc",) if fc else ()
-    convert(path, tmp_path / "packed", ConvertOptions(pack="compressed-pack", unpack=unpack))
-    assert {v.status for v in inspect(tmp_path / "packed", ["vllm:b200", "sglang:b200"]).verdicts} == {"loads"}
+    convert(path, tmp_path / "packed", pack="compressed-pack", unpack=unpack)
+    assert {v.status for v in inspect(tmp_path / "packed", engines=["vllm:b200", "sglang:b200"]).verdicts} == {"loads"}
     assert verify(tmp_path / "packed", path).passed
 
-    convert(path, tmp_path / "floats", ConvertOptions(to="sglang", dequantize=True))
-    assert inspect(tmp_path / "floats", ["sglang:mi325x"]).verdicts[0].status == "loads"
+    convert(path, tmp_path / "floats", to="sglang", dequantize=True)
+    assert inspect(tmp_path / "floats", engines=["sglang:mi325x"]).verdicts[0].status == "loads"
     assert verify(tmp_path / "floats", path).passed
 
 
 def test_packed_fc_is_for_vllm_alone(tmp_path: Path) -> None:
     path = seed(tmp_path, fc=True)
-    convert(path, tmp_path / "vllm", ConvertOptions(to="vllm", pack="compressed-pack"))
+    convert(path, tmp_path / "vllm", to="vllm", pack="compressed-pack")
     assert "fc.weight_packed" in load_file(tmp_path / "vllm" / "model.safetensors")
-    assert inspect(tmp_path / "vllm", ["vllm:b200"]).verdicts[0].status == "loads"
-    assert inspect(tmp_path / "vllm", ["sglang:b200"]).verdicts[0].status == "mis-read"  # dropped without a word
+    assert inspect(tmp_path / "vllm", engines=["vllm:b200"]).verdicts[0].status == "loads"
+    assert (
+        inspect(tmp_path / "vllm", engines=["sglang:b200"]).verdicts[0].status == "mis-read"
+    )  # dropped without a word
     with pytest.raises(Refused, match="--unpack fc"):
-        convert(path, tmp_path / "sglang", ConvertOptions(to="sglang", pack="compressed-pack"))
-    convert(path, tmp_path / "sglang", ConvertOptions(to="sglang", pack="compressed-pack", unpack=("fc",)))
+        convert(path, tmp_path / "sglang", to="sglang", pack="compressed-pack")
+    convert(path, tmp_path / "sglang", to="sglang", pack="compressed-pack", unpack=("fc",))
     tensors = load_file(tmp_path / "sglang" / "model.safetensors")
     assert tensors["fc.weight"].dtype == torch.float16
     assert verify(tmp_path / "sglang", path).passed
@@ -133,15 +136,15 @@ def test_packed_fc_is_for_vllm_alone(tmp_path: Path) -> None:
 )
 def test_unpacking_is_checked(unpack: tuple[str, ...], says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=says):
-        convert(seed(tmp_path), tmp_path / "out", ConvertOptions(pack="compressed-pack", unpack=unpack))
+        convert(seed(tmp_path), tmp_path / "out", pack="compressed-pack", unpack=unpack)
 
 
 def test_all_unpacked_is_dequantized(tmp_path: Path) -> None:
     path = seed(tmp_path)
     with pytest.raises(UsageError, match="use --dequantize"):
-        convert(path, tmp_path / "out", ConvertOptions(pack="gptq", unpack=tuple(stored(path).modules)))
+        convert(path, tmp_path / "out", pack="gptq", unpack=tuple(stored(path).modules))
     with pytest.raises(UsageError, match="belongs to --pack"):
-        convert(path, tmp_path / "out", ConvertOptions(dequantize=True, unpack=("fc",)))
+        convert(path, tmp_path / "out", dequantize=True, unpack=("fc",))
 
 
 # ── silent configs ─────────────────────────────────────────────────────────────────
@@ -150,14 +153,14 @@ def test_all_unpacked_is_dequantized(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pack", ["compressed-pack", "compressed-int", "gptq"])
 def test_tensors_tell_the_format(pack: str, tmp_path: Path) -> None:
     path = seed(tmp_path)
-    convert(path, tmp_path / "out", ConvertOptions(to="vllm", pack=pack))
+    convert(path, tmp_path / "out", to="vllm", pack=pack)
     undeclared(tmp_path / "out")
     (tmp_path / "out" / "draftconv.json").unlink()
     found = stored(tmp_path / "out")
     assert (found.format.id, found.declared.grid, found.declared.per) == (pack, "int4", "channel")
     assert found.findings[0].startswith("config.json does not say how the weights are stored")
     assert same_weights(found, stored(path))
-    result = convert(tmp_path / "out", tmp_path / "again", ConvertOptions(to="vllm", pack="compressed-pack"))
+    result = convert(tmp_path / "out", tmp_path / "again", to="vllm", pack="compressed-pack")
     assert result.findings == found.findings
     assert verify(tmp_path / "again", tmp_path / "out").passed
 
@@ -176,8 +179,8 @@ def test_the_order_of_nibbles_must_be_given(tmp_path: Path) -> None:
     assert weights.format is None
     assert "may be quark-int4:reorder or quark-int4:order" in weights.findings[0]
     with pytest.raises(Undecided):
-        convert(path, tmp_path / "out", ConvertOptions(pack="compressed-pack"))
-    convert(path, tmp_path / "out", ConvertOptions(pack="compressed-pack", from_format="quark-int4:reorder"))
+        convert(path, tmp_path / "out", pack="compressed-pack")
+    convert(path, tmp_path / "out", pack="compressed-pack", from_format="quark-int4:reorder")
     assert verify(tmp_path / "out", path).passed  # the record remembers what was given
     assert same_weights(stored(tmp_path / "out"), before)
 
@@ -190,7 +193,7 @@ def test_a_format_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         stored(path, "qark")
     plain = source(tmp_path / "plain")
     with pytest.raises(UsageError, match="this one is not quantized"):
-        convert(plain, tmp_path / "out", ConvertOptions(from_format="gptq"))
+        convert(plain, tmp_path / "out", from_format="gptq")
 
 
 def test_codes_of_eight_bits_are_seen(tmp_path: Path) -> None:
@@ -200,7 +203,7 @@ def test_codes_of_eight_bits_are_seen(tmp_path: Path) -> None:
         "about: INT8\nweights: {grid: int8, per: channel, scale_rule: max/127, scale_dtype: weight}\n"
         "exclude: [embed, lm_head, fc, norms]\nformat: compressed-int\n"
     )
-    quantize(source(tmp_path), tmp_path / "out", QuantizeOptions(str(recipe)))
+    quantize(source(tmp_path), tmp_path / "out", recipe=str(recipe))
     undeclared(tmp_path / "out")
     assert stored(tmp_path / "out").declared.grid == "int8"
 
@@ -227,7 +230,7 @@ def test_a_wrong_granularity_is_overruled(tmp_path: Path) -> None:
 
 def test_the_wrong_format_is_overruled(tmp_path: Path) -> None:
     path = seed(tmp_path)
-    convert(path, tmp_path / "out", ConvertOptions(to="vllm", pack="compressed-pack"))
+    convert(path, tmp_path / "out", to="vllm", pack="compressed-pack")
     claimed = json.loads((path / "config.json").read_text())["quantization_config"]
     edit(tmp_path / "out", lambda config: config.update(quantization_config=claimed))
     found = stored(tmp_path / "out")
@@ -240,7 +243,7 @@ def test_the_label_of_file_to_file_is_told(tmp_path: Path) -> None:
     """F32 scales, no zero points, natural order, and a config that says reorder."""
     path = seed(tmp_path, "llama")
     before = stored(path)
-    convert(path, tmp_path / "order", ConvertOptions(pack="quark-int4:order"))
+    convert(path, tmp_path / "order", pack="quark-int4:order")
     undone = tmp_path / "order"
     (undone / "draftconv.json").unlink()
 
@@ -274,8 +277,8 @@ def test_what_draftconv_writes_gives_nothing_to_tell(
     engine: str | None, recipe: str, variant: str, tmp_path: Path
 ) -> None:
     engines = (engine,) if engine and recipe != "quark-w4a8" else ()
-    options = QuantizeOptions(recipe, engines, allow_a16=True)
-    quantize(source(tmp_path, variant), tmp_path / "out", options)
+    options = QuantizeOptions(recipe=recipe, engines=engines, allow_a16=True)
+    quantize(source(tmp_path, variant), tmp_path / "out", **keywords(options))
     # SGLang's Llama class never quantizes fc, so a directory for it alone has no need to say so.
     unsaid = engines == ("sglang:b200",) and variant != "mla-3.1"
     assert stored(tmp_path / "out").findings == ()

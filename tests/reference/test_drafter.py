@@ -80,17 +80,6 @@ def test_attention_in_row_blocks_changes_nothing(variant: Variant, monkeypatch: 
     assert torch.allclose(unrolled(double(variant.facts)), whole, rtol=0, atol=1e-12)
 
 
-def test_rewound_context_is_as_if_never_seen() -> None:
-    model = double(LLAMA)
-    states, tokens = random_text(LLAMA, ROWS)
-    fused = model.fuse(states[None])
-    straight, rewound = model.cache(), model.cache()
-    expected = model.step(fused, tokens[None, 1 : 1 + ROWS], straight)
-    model.step(torch.cat((fused[:, :2], fused[:, :2]), dim=1), tokens[None, :4], rewound)
-    rewound.rewind(0)
-    assert torch.equal(model.step(fused, tokens[None, 1 : 1 + ROWS], rewound), expected)
-
-
 @pytest.mark.parametrize("order", ["ascending", "unordered"])
 def test_reduced_vocabulary_maps_by_offset(order: str) -> None:
     facts = replace(LLAMA, draft_vocab=12, vocab_order=order)  # type: ignore[arg-type]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from speculate import Decoded
+from target_model import continue_greedily, load_target
 from tokenizers import Tokenizer
 
 from draftconv.reference.counts import Counts
-from draftconv.reference.speculate import Decoded
-from draftconv.reference.targets import continue_greedily, load_target
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

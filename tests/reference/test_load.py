@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from speculate import draft
+from target_model import TargetModel, TargetSession, load_target
 from torch import Tensor
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.checkpoint import MemoryFile, TensorRef, open_checkpoint
 from draftconv.drafter.checks import target_table
 from draftconv.drafter.drafter import Drafter
@@ -23,8 +25,6 @@ from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter, to_torch
-from draftconv.reference.speculate import draft
-from draftconv.reference.targets import TargetModel, TargetSession, load_target
 from tests import tiny
 from tests.reference.test_fixtures import DATA, DRAFTERS, train_tiny
 
@@ -93,7 +93,7 @@ def test_the_weights_are_those_of_the_file(name: str) -> None:
 @DRAFTERS
 def test_a_converted_copy_drafts_the_same(name: str, to: str, tmp_path: Path) -> None:
     source = DATA / "drafters" / name
-    convert(source, tmp_path / "out", ConvertOptions(to=to, target=str(target_path(name))))
+    convert(source, tmp_path / "out", to=to, target=str(target_path(name)))
     assert drafts(tmp_path / "out", name) == drafts(source, name)
 
 
@@ -101,7 +101,7 @@ def test_a_converted_copy_drafts_the_same(name: str, to: str, tmp_path: Path) ->
 def test_a_damaged_copy_does_not(name: str, tmp_path: Path) -> None:
     """The negative control of the test above: half of the final norm is gone."""
     source = DATA / "drafters" / name
-    convert(source, tmp_path / "out", ConvertOptions(to="vllm", target=str(target_path(name))))
+    convert(source, tmp_path / "out", to="vllm", target=str(target_path(name)))
     norm = open_checkpoint(tmp_path / "out").tensors["norm.weight"]
     weights = tmp_path / "out" / norm.file.name
     data = bytearray(weights.read_bytes())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
+from speculate import draft
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from draftconv.drafter.facts import Facts
 from draftconv.reference.drafter import DrafterModel
-from draftconv.reference.speculate import draft
 from draftconv.replay.replay import Arm
 from draftconv.traces.request import Request
 from tests.reference.variants import random_tensors

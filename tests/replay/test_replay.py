@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from speculate import speculate
+from target_model import TargetSession
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,8 +20,6 @@ from draftconv.layouts.base import Hints
 from draftconv.layouts.reading import read_drafter
 from draftconv.reference.counts import Counts
 from draftconv.reference.load import load_drafter
-from draftconv.reference.speculate import speculate
-from draftconv.reference.targets import TargetSession
 from draftconv.replay import heads
 from draftconv.replay.replay import NOTHING, Acceptance, Arm, replay, roots, walk
 from draftconv.traces.request import Request

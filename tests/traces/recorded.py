@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from target_model import TargetModel, continue_greedily, load_target
 from torch import Tensor
 
 from draftconv.drafter.targets import EMBED_NAMES, Target, find_target
-from draftconv.reference.targets import TargetModel, continue_greedily, load_target
 from draftconv.traces.request import Request
 from draftconv.traces.trace import About, Trace
 from draftconv.traces.writer import Captured, Slot, TraceWriter

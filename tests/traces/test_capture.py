@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from target_model import TargetModel, continue_greedily, load_target
 from torch import Tensor, nn
 
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.reference.targets import TargetModel, continue_greedily, load_target
 from draftconv.traces import capture
 from draftconv.traces.capture import TransformersTarget, find_layers, load_model, transformers
 from draftconv.traces.writer import Captured

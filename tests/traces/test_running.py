@@ -15,9 +15,10 @@ from safetensors.torch import save_file
 from draftconv.api.trace import Sizing, TraceOptions, trace
 from draftconv.engines import ENGINES
 from draftconv.errors import DraftconvError, EngineError, Refused, Undecided, UsageError, Void
-from draftconv.traces.running import runners
+from draftconv.traces.options import runners
 from draftconv.traces.trace import open_trace
 from tests.engines.tracing.stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
+from tests.keywords import keywords
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -72,7 +73,7 @@ def options(stub: Stub) -> TraceOptions:
 
 def test_a_trace_from_a_server(tmp_path: Path, target: Path, prompts: Path, stub: Stub) -> None:
     told: list[Sizing] = []
-    made = trace(target, prompts, tmp_path / "trace", options(stub), announce=told.append)
+    made = trace(target, prompts, tmp_path / "trace", **keywords(options(stub), announce=told.append))
     assert made.about == open_trace(tmp_path / "trace").about
     assert made.about.made_by.endswith(", vllm 0.32.0")
     assert (made.about.dtype, made.about.boundaries, made.about.eos) == ("bfloat16", BOUNDARIES, (49,))
@@ -94,9 +95,9 @@ def test_a_trace_that_stopped_goes_on(tmp_path: Path, target: Path, prompts: Pat
     whole = stub.answer
     stub.answer = lambda reply: whole(reply) if len(stub.asked) < 4 else b"<html>"
     with pytest.raises(EngineError, match="does not answer as vLLM"):
-        trace(target, prompts, tmp_path / "trace", broken)
+        trace(target, prompts, tmp_path / "trace", **keywords(broken))
     stub.answer, before = whole, len(stub.asked)
-    made = trace(target, prompts, tmp_path / "trace", broken)
+    made = trace(target, prompts, tmp_path / "trace", **keywords(broken))
     assert len(made.entries) == 3
     assert [body["prompt"] for body in stub.asked[before:]] == [PROMPTS[2], PROMPTS[2]]  # a look, and the request
 
@@ -106,7 +107,7 @@ def test_a_server_without_extraction_is_told_how_to_start(
 ) -> None:
     stub.answer = lambda reply: {key: value for key, value in reply.items() if key != "kv_transfer_params"}
     with pytest.raises(EngineError, match="extracts no hidden states") as caught:
-        trace(target, prompts, tmp_path / "trace", options(stub))
+        trace(target, prompts, tmp_path / "trace", **keywords(options(stub)))
     assert caught.value.cure.startswith(f"start it with: vllm serve {shlex.quote(str(target))} --host 127.0.0.1")
     assert str(stub.storage) in caught.value.cure
     assert not (tmp_path / "trace").exists()
@@ -114,7 +115,7 @@ def test_a_server_without_extraction_is_told_how_to_start(
 
 def test_other_boundaries_void_it_before_it_is_begun(tmp_path: Path, target: Path, prompts: Path, stub: Stub) -> None:
     with pytest.raises(Void, match=r"boundaries \[2, 5\]") as caught:
-        trace(target, prompts, tmp_path / "trace", replace(options(stub), boundaries=(2, 5)))
+        trace(target, prompts, tmp_path / "trace", **keywords(replace(options(stub), boundaries=(2, 5))))
     assert '"eagle_aux_hidden_state_layer_ids": [2, 5]' in caught.value.cure
     assert not (tmp_path / "trace").exists()
 
@@ -138,14 +139,15 @@ WRONG: dict[str, tuple[dict[str, object], type[DraftconvError], str]] = {
 def test_options_that_do_not_fit(tmp_path: Path, target: Path, prompts: Path, stub: Stub, name: str) -> None:
     changes, kind, told = WRONG[name]
     with pytest.raises(kind, match=told):
-        trace(target, prompts, tmp_path / "trace", replace(options(stub), **changes))  # type: ignore[arg-type]
+        trace(target, prompts, tmp_path / "trace", **keywords(replace(options(stub), **changes)))  # type: ignore[arg-type]
     assert stub.asked == []
     assert not (tmp_path / "trace").exists()
 
 
 def test_an_engine_that_hands_out_states_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runners() == ("transformers", "vllm")
-    monkeypatch.setitem(ENGINES.found, "toy", replace(ENGINES["sglang"], name="toy", tracing=ENGINES["vllm"].tracing))
+    toy = replace(ENGINES["sglang"], name="toy", rules=(), covers=(), tracing=ENGINES["vllm"].tracing)
+    monkeypatch.setitem(ENGINES.found, "toy", toy)
     assert runners() == ("transformers", "vllm", "toy")
 
 
@@ -153,9 +155,10 @@ def test_a_dtype_that_nobody_tells(tmp_path: Path, prompts: Path, stub: Stub) ->
     config = {key: value for key, value in CONFIG.items() if key != "torch_dtype"}
     target = write_target(tmp_path / "target", config, "model.embed_tokens.weight")
     with pytest.raises(Undecided, match="does not say what vLLM shall compute in"):
-        trace(target, prompts, tmp_path / "trace", options(stub))
+        trace(target, prompts, tmp_path / "trace", **keywords(options(stub)))
     assert (
-        trace(target, prompts, tmp_path / "trace", replace(options(stub), dtype="bfloat16")).about.dtype == "bfloat16"
+        trace(target, prompts, tmp_path / "trace", **keywords(replace(options(stub), dtype="bfloat16"))).about.dtype
+        == "bfloat16"
     )
 
 
@@ -167,21 +170,21 @@ def test_a_multimodal_target_says_it_in_its_text_config(tmp_path: Path, prompts:
         "text_config": {**text_config, "model_type": "kimi_k2", "dtype": "bfloat16"},
     }
     target = write_target(tmp_path / "target", config, "language_model.model.embed_tokens.weight")
-    made = trace(target, prompts, tmp_path / "trace", options(stub))
+    made = trace(target, prompts, tmp_path / "trace", **keywords(options(stub)))
     assert (made.about.dtype, set(made.tables)) == ("bfloat16", {"embed_tokens"})
 
 
 def test_a_table_that_no_file_holds(tmp_path: Path, prompts: Path, stub: Stub) -> None:
     target = write_target(tmp_path / "target", CONFIG, "transformer.wte.weight")
     with pytest.raises(Refused, match="hold no unquantized embed_tokens"):
-        trace(target, prompts, tmp_path / "trace", options(stub))
+        trace(target, prompts, tmp_path / "trace", **keywords(options(stub)))
     assert not (tmp_path / "trace").exists()
 
 
 def test_offline_without_vllm(tmp_path: Path, target: Path, prompts: Path) -> None:
     wanted = TraceOptions(boundaries=BOUNDARIES, engine="vllm", max_tokens=8, depth=3)
     with pytest.raises(EngineError, match="vLLM is not installed") as caught:
-        trace(target, prompts, tmp_path / "trace", wanted)
+        trace(target, prompts, tmp_path / "trace", **keywords(wanted))
     assert "vllm serve" in caught.value.cure
     assert '"shared_storage_path": "DIR"' in caught.value.cure
     assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.json", "target"]

@@ -19,6 +19,7 @@ from draftconv.drafter.tensors import expected
 from draftconv.drafter.vocabulary import VocabMap
 from draftconv.engines.problems import why
 from draftconv.errors import Refused, UsageError
+from draftconv.options import several
 
 Repair = Callable[[Work, str | None], Work]
 
@@ -33,7 +34,7 @@ def run(work: Work, context: Context) -> Work:
     problems = context.findings.problems
     found = frozenset(problem.code for problem in problems)
     made: set[str] = set()
-    for request in context.options.repairs:
+    for request in several(context.options.repairs):
         code, _, path = request.partition("=")
         if code not in REPAIRS:
             raise UsageError(

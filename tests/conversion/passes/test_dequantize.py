@@ -13,6 +13,7 @@ from draftconv.quantization.recipes import find_recipe
 from draftconv.quantization.simulate import simulate, stored_dtypes
 from draftconv.reference.load import load_drafter, to_torch
 from tests import quantized
+from tests.keywords import keywords
 from tests.quantized import Written, floats_of
 
 LLAMA, REDUCED, LLAMA31, MLA, MLA31 = (
@@ -24,7 +25,7 @@ LLAMA, REDUCED, LLAMA31, MLA, MLA31 = (
 def test_the_dequantized_twin_is_what_is_simulated(name: str, recipe: str, written: Written, tmp_path: Path) -> None:
     target = quantized.target(name)
     options = ConvertOptions(target=str(quantized.DATA / "targets" / quantized.family(name)), dequantize=True)
-    convert(written(name, recipe), tmp_path / "out", options)
+    convert(written(name, recipe), tmp_path / "out", **keywords(options))
     source, twin = quantized.read(quantized.source(name), name), quantized.read(tmp_path / "out", name)
     assert twin.facts.computed == source.facts.computed
     model = load_drafter(source, target, dtype=torch.bfloat16)
@@ -35,7 +36,7 @@ def test_the_dequantized_twin_is_what_is_simulated(name: str, recipe: str, writt
 
 def test_a_wider_twin_rounds_nothing(written: Written, tmp_path: Path) -> None:
     source = written(REDUCED, "quark-w4a8")
-    convert(source, tmp_path / "out", ConvertOptions(dequantize=True, dtype="f32"))
+    convert(source, tmp_path / "out", dequantize=True, dtype="f32")
     twin = quantized.read(tmp_path / "out", REDUCED)
     for module, wanted in floats_of(source, REDUCED).items():
         assert twin.tensors[f"{module}{WEIGHT}"].dtype == "F32"

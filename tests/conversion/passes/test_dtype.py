@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.api.verify import verify
 from draftconv.errors import Refused
 from tests import tiny
@@ -24,7 +24,7 @@ def test_floats_are_rounded_and_integers_are_not_touched(variant: str, dtype: st
     calm = replace(tiny.VARIANTS[variant], awkward=False)
     spelled = tiny.spell(calm, "torchspec-native")
     path = spelled.write(tmp_path / "source")
-    convert(path, tmp_path / "out", ConvertOptions(to="torchspec", dtype=dtype))
+    convert(path, tmp_path / "out", to="torchspec", dtype=dtype)
     found = on_disk(tmp_path / "out")
     for name, tensor in spelled.tensors.items():
         if tensor.dtype in ("I64", "BOOL"):
@@ -40,5 +40,5 @@ def test_floats_are_rounded_and_integers_are_not_touched(variant: str, dtype: st
 
 def test_a_value_too_large_for_the_dtype_is_refused(source: Source, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="F16 cannot hold"):
-        convert(source("torchspec-native", "llama"), tmp_path / "out", ConvertOptions(to="vllm", dtype="f16"))
+        convert(source("torchspec-native", "llama"), tmp_path / "out", to="vllm", dtype="f16")
     assert list(tmp_path.iterdir()) == []

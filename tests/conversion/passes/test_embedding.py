@@ -13,17 +13,18 @@ from draftconv.api.verify import verify
 from draftconv.errors import DraftconvError, Refused, UsageError
 from tests import tiny
 from tests.api.conftest import Source
+from tests.keywords import keywords
 from tests.layouts.spelled import document, on_disk, start_for, stored
 
 
 def test_drop_needs_proof(source: Source, tmp_path: Path) -> None:
     path = source("torchspec-native", "llama")
     with pytest.raises(UsageError, match="needs the target's weights"):
-        convert(path, tmp_path / "out", ConvertOptions(to="vllm", embed="drop"))
+        convert(path, tmp_path / "out", to="vllm", embed="drop")
     other = tiny.floats("model.embed_tokens.weight", (tiny.VOCAB, 64), "BF16", seed=5)
     strange = tiny.write_target(tmp_path / "strange", tables={"model.embed_tokens.weight": other})
     with pytest.raises(Refused, match="is not the target's") as caught:
-        convert(path, tmp_path / "out", ConvertOptions(to="vllm", embed="drop", target=str(strange)))
+        convert(path, tmp_path / "out", to="vllm", embed="drop", target=str(strange))
     assert "first in row 0" in caught.value.why
     assert [item.name for item in tmp_path.iterdir()] == ["strange"]
 
@@ -32,7 +33,7 @@ def test_drop_needs_proof(source: Source, tmp_path: Path) -> None:
 def test_drop_leaves_the_table_to_the_target(force: bool, source: Source, tmp_path: Path) -> None:
     path = source("torchspec-native", "llama")
     target = None if force else str(tiny.write_target(tmp_path / "target"))
-    conversion = convert(path, tmp_path / "out", ConvertOptions(to="vllm", embed="drop", force=force, target=target))
+    conversion = convert(path, tmp_path / "out", to="vllm", embed="drop", force=force, target=target)
     wanted = stored(tiny.spell("llama", "torchspec-native"), "vllm")
     del wanted["embed_tokens.weight"]
     assert on_disk(tmp_path / "out") == wanted
@@ -45,8 +46,8 @@ def test_a_table_that_was_replaced_is_recorded_so(source: Source, tmp_path: Path
     """`verify` asks for it: what was added is not in the source."""
     target = str(tiny.write_target(tmp_path / "target"))
     for producer, kind in (("torchspec-native", "replaced"), ("modelopt-layers", "added")):
-        options = ConvertOptions(to="vllm", embed="from-target", target=target)
-        conversion = convert(source(producer, "llama"), tmp_path / producer, options)
+        path = source(producer, "llama")
+        conversion = convert(path, tmp_path / producer, to="vllm", embed="from-target", target=target)
         assert [change.kind for change in conversion.changes if change.what == "embed_tokens.weight"] == [kind]
 
 
@@ -54,7 +55,7 @@ def test_the_targets_table_is_attached(source: Source, tmp_path: Path) -> None:
     path = source("modelopt-layers", "llama")
     target = tiny.write_target(tmp_path / "target")
     options = ConvertOptions(to="vllm", embed="from-target", target=str(target))
-    conversion = convert(path, tmp_path / "out", options)
+    conversion = convert(path, tmp_path / "out", **keywords(options))
     table = tiny.build(tiny.VARIANTS["llama"])["embed_tokens.weight"]
     assert on_disk(tmp_path / "out")["embed_tokens.weight"] == table
     assert conversion.drafter.facts.own_embedding is False
@@ -78,42 +79,41 @@ def test_a_table_that_cannot_be_attached_is_refused(
     chosen: dict[str, Any] = {key: str(target) for key in options}
     with pytest.raises(DraftconvError, match=reason):
         options_ = ConvertOptions(to=to, embed="from-target", **chosen)
-        convert(source(start_for(to), variant), tmp_path / "out", options_)
+        convert(source(start_for(to), variant), tmp_path / "out", **keywords(options_))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_wide_targets_table_is_not_dropped(source: Source, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not as wide"):
-        convert(source("torchspec-native", "wide-target"), tmp_path / "out",
-                ConvertOptions(to="vllm", embed="drop", force=True))  # fmt: skip
+        convert(source("torchspec-native", "wide-target"), tmp_path / "out", to="vllm", embed="drop", force=True)
 
 
 def with_a_table(tmp_path: Path, target: str) -> Path:
     """A drafter of ModelOpt's that went to TorchSpec and got the target's table there."""
     path = tiny.spell("llama", "modelopt-layers").write(tmp_path / "trained")
-    convert(path, tmp_path / "source", ConvertOptions(to="torchspec", embed="from-target", target=target))
+    convert(path, tmp_path / "source", to="torchspec", embed="from-target", target=target)
     return tmp_path / "source"
 
 
 def test_modelopt_does_not_drop_a_table_that_differs(tmp_path: Path) -> None:
     same = str(tiny.write_target(tmp_path / "same"))
     source = with_a_table(tmp_path, same)
-    proven = convert(source, tmp_path / "proven", ConvertOptions(to="modelopt", target=same))
+    proven = convert(source, tmp_path / "proven", to="modelopt", target=same)
     assert any("bit-equal" in change.why for change in proven.changes)
     stored = on_disk(source)["embed_tokens.weight"]
     other = {"model.embed_tokens.weight": tiny.floats("other", stored.shape, stored.dtype)}
     target = str(tiny.write_target(tmp_path / "target", tables=other))
     with pytest.raises(Refused, match="not the target's"):
-        convert(source, tmp_path / "out", ConvertOptions(to="modelopt", target=target))
-    convert(source, tmp_path / "forced", ConvertOptions(to="modelopt", target=target, force=True))
-    convert(source, str(tmp_path / "unknown"), ConvertOptions(to="modelopt"))
+        convert(source, tmp_path / "out", to="modelopt", target=target)
+    convert(source, tmp_path / "forced", to="modelopt", target=target, force=True)
+    convert(source, str(tmp_path / "unknown"), to="modelopt")
 
 
 def test_a_targets_config_is_enough_where_no_table_is_compared(tmp_path: Path) -> None:
     target = tiny.write_target(tmp_path / "target")
     source = with_a_table(tmp_path, str(target))
     (target / "model.safetensors").unlink()
-    found = convert(source, tmp_path / "out", ConvertOptions(to="modelopt", target=str(target)))
+    found = convert(source, tmp_path / "out", to="modelopt", target=str(target))
     assert any("not compared" in change.why for change in found.changes)
     with pytest.raises(UsageError, match="needs the target's weights"):
-        convert(source, tmp_path / "other", ConvertOptions(to="vllm", embed="drop", target=str(target)))
+        convert(source, tmp_path / "other", to="vllm", embed="drop", target=str(target))

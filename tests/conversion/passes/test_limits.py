@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.errors import Refused
 from tests.api.conftest import Source
 
@@ -21,6 +21,6 @@ from tests.api.conftest import Source
 )
 def test_what_a_layout_cannot_express(variant: str, to: str, told: str, source: Source, tmp_path: Path) -> None:
     with pytest.raises(Refused, match=told) as caught:
-        convert(source("speculators", variant), tmp_path / "out", ConvertOptions(to=to))
+        convert(source("speculators", variant), tmp_path / "out", to=to)
     assert caught.value.cure.startswith("convert to vllm")
     assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.verify import verify
 from tests import tiny
 from tests.api.conftest import Source
+from tests.keywords import keywords
 from tests.layouts.spelled import document
 
 
@@ -23,8 +24,8 @@ def test_positions(asked: int | None, target: int | None, wanted: int, source: S
     path = source("torchspec-native", "llama")
     options = ConvertOptions(to="torchspec", max_positions=asked, target=spec)
     if asked and target and asked < target:
-        convert(path, tmp_path / "out", options)
+        convert(path, tmp_path / "out", **keywords(options))
     else:
-        convert(path, tmp_path / "out", replace(options, to="vllm"))
+        convert(path, tmp_path / "out", **keywords(replace(options, to="vllm")))
     assert document(tmp_path / "out", "config.json")["max_position_embeddings"] == wanted
     assert verify(tmp_path / "out", path).passed

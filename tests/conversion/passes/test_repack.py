@@ -19,6 +19,7 @@ from draftconv.errors import BadCheckpoint, DraftconvError, Refused, UsageError
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.reading import Stored, find_stored
 from tests import quantized
+from tests.keywords import keywords
 from tests.quantized import Written, floats_of, names_every_module
 from tests.traces.recorded import Recorded
 
@@ -38,7 +39,7 @@ def weights(path: Path) -> bytes:
 
 def repacked(source: Path, out: Path, name: str, form: str, **others: object) -> Path:
     target = str(quantized.DATA / "targets" / quantized.family(name))
-    convert(source, out, ConvertOptions(target=target, pack=form, **others))  # type: ignore[arg-type]
+    convert(source, out, target=target, pack=form, **others)  # type: ignore[arg-type]
     return out
 
 
@@ -81,11 +82,11 @@ def test_a_drafter_repacked_for_tensorrt_llm_names_every_module(
 def test_a_repacked_drafter_is_served(written: Written, tmp_path: Path) -> None:
     target = str(quantized.DATA / "targets" / "llama")
     source = written(REDUCED, "quark-w4a8")
-    before = inspect(source, ["vllm:b200"], target=target)
+    before = inspect(source, engines=["vllm:b200"], target=target)
     assert [verdict.status for verdict in before.verdicts] != ["loads"]
     for engine in ("vllm", "sglang"):
         out = repacked(source, tmp_path / engine, REDUCED, "compressed-pack", to=engine)
-        seen = inspect(out, [f"{engine}:b200"], target=target)
+        seen = inspect(out, engines=[f"{engine}:b200"], target=target)
         assert [verdict.status for verdict in seen.verdicts] == ["loads"]
 
 
@@ -136,7 +137,7 @@ def test_calibrated_scales_are_left_out_with_their_activations(recorded: Recorde
     assert judged.passed
     assert any(found.what == "activations" and found.outcome == "declared" for found in judged.tensors)
     target = str(quantized.DATA / "targets" / "llama")
-    assert [verdict.status for verdict in inspect(out, ["vllm:b200"], target=target).verdicts] == ["loads"]
+    assert [verdict.status for verdict in inspect(out, engines=["vllm:b200"], target=target).verdicts] == ["loads"]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_options_that_cannot_be_meant(
     options: ConvertOptions, error: type[DraftconvError], says: str, written: Written, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=says) as caught:
-        convert(written(REDUCED, "quark-w4a8"), tmp_path / "out", options)
+        convert(written(REDUCED, "quark-w4a8"), tmp_path / "out", **keywords(options))
     assert says != "no format is called compressed-pak" or "compressed-pack" in caught.value.cure
     assert not (tmp_path / "out").exists()
 
@@ -212,4 +213,4 @@ def test_options_that_cannot_be_meant(
 @pytest.mark.parametrize("options", [ConvertOptions(pack="gptq"), ConvertOptions(dequantize=True)], ids=str)
 def test_a_plain_drafter_has_nothing_to_repack(options: ConvertOptions, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="this one is not quantized"):
-        convert(quantized.source(LLAMA), tmp_path / "out", options)
+        convert(quantized.source(LLAMA), tmp_path / "out", **keywords(options))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import convert
 from draftconv.api.inspect import inspect
 from draftconv.api.verify import verify
 from draftconv.errors import Refused, UsageError
@@ -25,9 +25,9 @@ def repaired(spelled: tiny.Spelled, tmp_path: Path, *codes: str, to: str = "vllm
     assert set(bare) <= problems.keys()
     if any(problems[code] == "error" for code in bare):
         with pytest.raises(Refused):
-            convert(path, tmp_path / "out", ConvertOptions(to=to))
+            convert(path, tmp_path / "out", to=to)
         assert not (tmp_path / "out").exists()
-    convert(path, tmp_path / "out", ConvertOptions(to=to, repairs=codes))
+    convert(path, tmp_path / "out", to=to, repairs=codes)
     after = {problem.code for problem in inspect(tmp_path / "out", deep=True).problems}
     assert not after & set(bare)
     assert not [p for p in inspect(tmp_path / "out", deep=True).problems if p.severity == "error"]
@@ -85,8 +85,7 @@ def test_rounded_offsets_are_not_repaired(tmp_path: Path) -> None:
     floats = torch.tensor(spelled.tensors["d2t"].numpy()).to(torch.bfloat16)
     spelled.put("d2t", Tensor("BF16", (len(ids),), floats.view(torch.uint8).numpy().tobytes()))
     with pytest.raises(Refused):
-        convert(spelled.write(tmp_path / "source"), tmp_path / "out",
-                ConvertOptions(to="vllm", repairs=("d2t-dtype",)))  # fmt: skip
+        convert(spelled.write(tmp_path / "source"), tmp_path / "out", to="vllm", repairs=("d2t-dtype",))  # fmt: skip
 
 
 def pruned_by_offset() -> tuple[tiny.Spelled, tiny.Spelled]:
@@ -116,8 +115,7 @@ def test_a_head_is_not_rebuilt_from_another_drafter(tmp_path: Path) -> None:
     other = tiny.spell(replace(tiny.VARIANTS["llama"], seed=9), "torchspec-native").write(tmp_path / "other")
     for spec, error in (("", UsageError), (f"={other}", Refused), (f"={path}", Refused)):
         with pytest.raises(error):
-            convert(path, tmp_path / "out",
-                    ConvertOptions(to="vllm", repairs=(f"head-pruned-by-offset{spec}",)))  # fmt: skip
+            convert(path, tmp_path / "out", to="vllm", repairs=(f"head-pruned-by-offset{spec}",))  # fmt: skip
 
 
 @pytest.mark.parametrize(("variant", "flag"), [("fc-norm", "fc_norm"), ("norm-before-fc", "norm_before_fc")])

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from target_model import continue_greedily, load_target
 from torch import Tensor
 
 from draftconv.api.trace import TraceOptions, trace
@@ -27,8 +28,8 @@ from draftconv.engines.tracing import Extraction
 from draftconv.engines.vllm.tracing.server import Server
 from draftconv.engines.vllm.tracing.start import server
 from draftconv.errors import EngineError, Void
-from draftconv.reference.targets import continue_greedily, load_target
 from draftconv.traces.trace import Trace, open_trace
+from tests.keywords import keywords
 
 ROOT = Path(__file__).parents[3]
 ENGINE = Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", ROOT / ".engine-venv" / "bin" / "python"))
@@ -138,7 +139,7 @@ def test_offline(tmp_path: Path, prompts: Path, target: str, dtype: str, one_pro
 def test_the_trace_equals_that_of_transformers(tmp_path: Path, prompts: Path) -> None:
     made = offline(tmp_path, prompts, "llama", "float32", one_process=True)
     options = TraceOptions(boundaries=BOUNDARIES, dtype="float32", max_tokens=MAX_TOKENS, depth=DEPTH, device="cpu")
-    wanted = trace(TARGETS / "llama", prompts, tmp_path / "transformers", options)
+    wanted = trace(TARGETS / "llama", prompts, tmp_path / "transformers", **keywords(options))
     assert replace(made.about, made_by="") == replace(wanted.about, made_by="")
     assert made.tables == wanted.tables
     for mine, theirs in zip(made.entries, wanted.entries, strict=True):
@@ -196,11 +197,11 @@ def test_server(tmp_path: Path, prompts: Path) -> None:
         hidden_states_dir=storage,
     )
     with serving(extraction, tmp_path / "log") as url:
-        made = trace(target, prompts, tmp_path / "trace", replace(options, url=url))
+        made = trace(target, prompts, tmp_path / "trace", **keywords(replace(options, url=url)))
         compare(made, "mla", "float32")
         assert list(storage.iterdir()) == []
         with pytest.raises(Void, match=r"boundaries \[2, 4, 5\]"):
-            trace(target, prompts, tmp_path / "other", replace(options, url=url, boundaries=(2, 4, 5)))
+            trace(target, prompts, tmp_path / "other", **keywords(replace(options, url=url, boundaries=(2, 4, 5))))
         with pytest.raises(Void, match="hidden_states F32"):
-            trace(target, prompts, tmp_path / "other", replace(options, url=url, dtype="bfloat16"))
+            trace(target, prompts, tmp_path / "other", **keywords(replace(options, url=url, dtype="bfloat16")))
         assert not (tmp_path / "other").exists()

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from draftconv.api.inspect import inspect
-from draftconv.api.parity import ParityOptions, parity
+from draftconv.api.parity import parity
 from draftconv.api.quantize import Quantization, quantize
 from draftconv.api.verify import verify
 from draftconv.errors import UsageError
@@ -26,6 +26,7 @@ from draftconv.replay.arms import Loading, load_arm
 from draftconv.replay.calibration import Inputs, sampled_inputs
 from draftconv.traces.trace import open_trace
 from tests import quantized
+from tests.keywords import keywords
 from tests.quantization.oracles.real import hard, identical, needs, same
 from tests.quantization.refs import loaded, ref_of
 from tests.traces.recorded import Recorded, recorded
@@ -75,7 +76,7 @@ def lopsided(tmp_path: Path) -> Path:
 
 def write(source: Path, out: Path, recipe: str, trace: Path, backend: str = "modelopt") -> Quantization:
     options = quantized.options(REDUCED, recipe, "trtllm:h200", trace=trace, backend=backend)
-    return quantize(source, out, options)
+    return quantize(source, out, **keywords(options))
 
 
 def stored(path: Path) -> Stored:
@@ -130,8 +131,8 @@ def test_it_is_verified_inspected_and_replayed(recipe: str, lopsided: Path, reco
     write(lopsided, out, recipe, trace)
     assert verify(out, lopsided).passed
     target = str(quantized.DATA / "targets" / "llama")
-    assert [verdict.status for verdict in inspect(out, ["trtllm:h200"], target=target).verdicts] == ["loads"]
-    report = parity(lopsided, [out], trace=trace, options=ParityOptions())
+    assert [verdict.status for verdict in inspect(out, engines=["trtllm:h200"], target=target).verdicts] == ["loads"]
+    report = parity(lopsided, [out], trace=trace)
     (comparison,) = report.comparisons
     estimate = comparison.verdict.estimate
     assert estimate is not None

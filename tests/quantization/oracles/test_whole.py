@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from draftconv.api.convert import ConvertOptions, convert
-from draftconv.api.quantize import QuantizeOptions, quantize
+from draftconv.api.convert import convert
+from draftconv.api.quantize import quantize
 from tests.quantization.oracles.real import needs, same
 
 pytestmark = [*needs("quark"), *needs("modelopt")]
@@ -49,12 +49,12 @@ def tensors(directory: Path) -> Mapping[str, Tensor]:
 
 def dequantized(directory: Path, out: Path) -> Mapping[str, Tensor]:
     """Its weights as float32, by draftconv."""
-    convert(directory, out, ConvertOptions(to="portable", dequantize=True, dtype="f32"))
+    convert(directory, out, to="portable", dequantize=True, dtype="f32")
     return tensors(out)
 
 
 def test_every_byte_of_quark_w4a8_is_amd_quarks(source: Path, tmp_path: Path) -> None:
-    quantize(source, tmp_path / "out", QuantizeOptions("quark-w4a8"))
+    quantize(source, tmp_path / "out", recipe="quark-w4a8")
     ours, theirs = tensors(tmp_path / "out"), tensors(written("quark-memory", source))
     assert sum(name.endswith("weight_zero_point") for name in ours) == QUANTIZED
     assert ours.keys() == theirs.keys() - {"t2d"}  # follows from d2t, and engines do not read it

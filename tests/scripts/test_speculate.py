@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from speculate import Decoded, speculate
+from target_model import TargetSession, continue_greedily
 from torch import Tensor
 
 from draftconv.drafter.facts import Facts
@@ -11,10 +13,8 @@ from draftconv.errors import UsageError
 from draftconv.reference.attention import Cache
 from draftconv.reference.counts import Counts
 from draftconv.reference.drafter import DrafterModel
-from draftconv.reference.speculate import Decoded, speculate
-from draftconv.reference.targets import TargetSession, continue_greedily
-from tests.reference.test_targets import random_target
 from tests.reference.variants import LLAMA, MLA, random_tensors
+from tests.scripts.test_target_model import random_target
 
 VOCAB = 40
 

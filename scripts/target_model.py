@@ -19,7 +19,7 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import DEFAULT_EPS, Gqa, Mla, Rope
 from draftconv.drafter.rope import read_rope
 from draftconv.errors import Refused
-from draftconv.reference.attention import Cache, LayerCache, Span, build_attention
+from draftconv.reference.attention import Cache, KeysValues, LayerCache, Span, build_attention
 from draftconv.reference.blocks import Mlp, RmsNorm, check_tensors
 from draftconv.reference.load import to_torch
 
@@ -213,7 +213,10 @@ class TargetSession:
 
     def rewind(self, rows: int) -> None:
         """Forget all tokens from position `rows` on."""
-        self.cache.rewind(rows)
+        self.cache.rows = min(rows, self.cache.rows)
+        for layer in self.cache.layers:
+            if layer.context:
+                layer.context = KeysValues(layer.context.key[:, :rows], layer.context.value[:, :rows])
 
 
 @torch.no_grad()

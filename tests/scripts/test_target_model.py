@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-
-from draftconv.drafter.facts import Facts, Gqa, Mla
-from draftconv.errors import BadCheckpoint, Refused
-from draftconv.reference.targets import (
+from target_model import (
     TargetModel,
     TargetSession,
     TargetShape,
@@ -19,6 +16,9 @@ from draftconv.reference.targets import (
     load_target,
     target_shape,
 )
+
+from draftconv.drafter.facts import Facts, Gqa, Mla
+from draftconv.errors import BadCheckpoint, Refused
 from tests.reference import twin
 from tests.reference.variants import LLAMA, MLA
 

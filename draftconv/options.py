@@ -1,0 +1,165 @@
+"""Options of the commands, each said once: its name, type, default and what it is for.
+
+A command's options are a frozen dataclass whose fields are made with `option`. `takes` makes keyword arguments of a
+Python function from them, and `draftconv.cli.options` what is typed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import wraps
+from pathlib import Path
+from textwrap import indent, wrap
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
+
+Place: TypeAlias = str | Path
+"""A directory, a file or a Hub id."""
+Several: TypeAlias = str | Sequence[str]
+"""One text, or any number of them."""
+
+P = ParamSpec("P")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+T = TypeVar("T")
+R = TypeVar("R")
+
+KEY = "option"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How one field is typed on a command line, and what it is for.
+
+    Attributes:
+        help: one sentence; `[default: …]` in it where the default is not a value.
+        flag: as typed, `--a/--b` for a yes and a no; empty is the field's name with dashes.
+        metavar: what stands for its value in help texts.
+        choices: all values that there are, or what lists them.
+        least, above, most: bounds of a number; `above` is not reached itself.
+        file: it names a file that must exist.
+        parse: reads what is typed; raises ValueError with what is wrong.
+    """
+
+    help: str
+    flag: str = ""
+    metavar: str = ""
+    choices: Sequence[str] | Callable[[], Sequence[str]] = ()
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    file: bool = False
+    parse: Callable[[str], object] | None = None
+
+
+def option(default: Any, told: Option | str, /, **more: Any) -> Any:
+    """A field of a command's options.
+
+    Args:
+        default: `...` where there is none. `told`: an `Option`, or its help with the rest of it as keywords.
+    """
+    found = told if isinstance(told, Option) else Option(told, **more)
+    return field(default=MISSING if default is ... else default, metadata={KEY: found})
+
+
+# ── what several commands have ────────────────────────────────────────────────────────
+
+TARGET = Option(
+    "The target model: a directory with a config.json, a Hub id, or a known name (kimi-k2.6 …).", metavar="TARGET"
+)
+TARGET_LAYERS = Option("Number of decoder layers of the target.", metavar="N", least=1)
+LAYOUT = Option("Read the source as this layout instead of detecting it.", flag="--from", metavar="LAYOUT")
+AUX_CONVENTION = Option(
+    "What the layer ids in the file mean: captured before or after layer n.", choices=("before", "after")
+)
+ACCEPT_DETECTED = Option(
+    "Go on as detected where a file can be read in several ways; what was inferred is printed and recorded."
+)
+FROM_FORMAT = Option(
+    "How a quantized SOURCE is stored, where its config.json and tensors do not tell.", metavar="FORMAT[:STYLE]"
+)
+OVERWRITE = Option("Replace OUT if draftconv wrote all that is in it.")
+
+
+def layout_of_each(first: str) -> Option:
+    """`LAYOUT` where a command takes several drafters; a value without a name is about `first`, as --help calls it."""
+    told = f"Read {first}, or the DRAFTER named, as this layout instead of detecting it (repeatable)."
+    return Option(told, flag="--from", metavar="[DRAFTER=]LAYOUT")
+
+
+def aux_convention_of_each(first: str) -> Option:
+    """The same of `AUX_CONVENTION`."""
+    told = f"What the layer ids of {first}, or of the DRAFTER named, mean: captured before or after layer n."
+    return Option(told, metavar="[DRAFTER=]before|after")
+
+
+# ── fields ─────────────────────────────────────────────────────────────────────────
+
+
+def python_only(default: Any, about: str) -> Any:
+    """A field that only Python has: what cannot be typed."""
+    return field(default=default, metadata={"about": about})
+
+
+def option_of(each: Field[Any]) -> Option | None:
+    """What a field says; None for one that only Python has."""
+    return each.metadata.get(KEY)
+
+
+def several(given: Several) -> tuple[str, ...]:
+    """What was given where several are allowed."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def each_of(places: Place | Sequence[Place]) -> tuple[Place, ...]:
+    """One place, or any number of them."""
+    return (places,) if isinstance(places, str | Path) else tuple(places)
+
+
+class takes(Generic[P, T]):
+    """Make a function's last argument, a command's options, into keyword arguments.
+
+    `@takes(ConvertOptions)` over `def convert(source, out, options)` gives `convert(source, out, *, to="portable", …)`.
+    """
+
+    def __init__(self, kind: Callable[P, T]) -> None:
+        self.kind = kind
+
+    @overload
+    def __call__(self, function: Callable[[A, T], R]) -> Callable[Concatenate[A, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[[A, B, T], R]) -> Callable[Concatenate[A, B, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[[A, B, C, T], R]) -> Callable[Concatenate[A, B, C, P], R]: ...
+
+    def __call__(self, function: Callable[..., R]) -> Callable[..., R]:
+        asked = inspect.signature(function)
+        *first, last = asked.parameters.values()
+        keywords = [
+            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in inspect.signature(self.kind).parameters.values()
+        ]
+        signature = asked.replace(parameters=[*first, *keywords])
+        names = [each.name for each in first]
+
+        @wraps(function)
+        def wrapper(*given: Any, **named: Any) -> R:
+            arguments = signature.bind(*given, **named).arguments
+            told = {name: arguments.pop(name) for name in names if name in arguments}
+            return function(**told, **{last.name: self.kind(**arguments)})  # type: ignore[call-arg]
+
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        wrapper.__doc__ = f"{inspect.getdoc(function)}\n\nKeyword arguments:\n{_listed(self.kind)}"
+        return wrapper
+
+
+def _listed(kind: Callable[..., Any]) -> str:
+    """Every field with what it is for."""
+    lines = []
+    for each in fields(kind):  # type: ignore[arg-type]
+        told = option_of(each)
+        text = told.help if told else str(each.metadata.get("about", ""))
+        lines += wrap(f"{each.name}: {text}", 100, subsequent_indent="    ")
+    return indent("\n".join(lines), "    ")
