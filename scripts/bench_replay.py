@@ -26,16 +26,16 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.errors import DraftconvError
-from draftconv.layouts.base import Hints
-from draftconv.layouts.reading import read_drafter
-from draftconv.reference.counts import Counts
+from draftconv.layouts.base import ReadOptions
+from draftconv.layouts.reader import read_drafter
+from draftconv.reference.accept_length import Counts
 from draftconv.reference.drafter import DrafterModel
-from draftconv.replay.arms import Loading, load_arm
+from draftconv.replay.load_arm import LoadSettings, load_arm
 from draftconv.replay.replay import ROWS_AT_ONCE, Arm, replay, roots
 from draftconv.replay.run import run
-from draftconv.traces.capture import find_layers, load_model, taps, transformers
-from draftconv.traces.request import Request
+from draftconv.traces.request import TraceRequest
 from draftconv.traces.trace import Trace, open_trace
+from draftconv.traces.transformers_target import aux_layers, find_layers, load_model, transformers
 
 DEPTH = 3
 TEXT = 512
@@ -72,7 +72,7 @@ class Live:
     def feed(self, token_T: Tensor) -> tuple[Tensor, Tensor]:
         """Append tokens; logits [T, V] and states [T, A, W]."""
         stream: dict[int, Tensor] = {}
-        with taps(self.layers, self.boundaries, stream):
+        with aux_layers(self.layers, self.boundaries, stream):
             output = self.model(input_ids=token_T[None], past_key_values=self.cache, use_cache=True)
         return output.logits[0], torch.stack([stream[b] for b in self.boundaries], dim=2)[0]
 
@@ -98,7 +98,7 @@ def against_live(trace: Trace, target: Path, drafters: Sequence[Path], runs: int
         found = run(opened, opened.entries, arms[0], arms[1:], depth=DEPTH)
         return {(record.arm, record.id): record.counts for record in found.records}
 
-    def decoded(requests: Sequence[Request] = prompts) -> Counted:
+    def decoded(requests: Sequence[TraceRequest] = prompts) -> Counted:
         counted = {}
         for arm in arms:
             for request in requests:
@@ -215,14 +215,14 @@ def random_values(shape: Sequence[int], device: str) -> Tensor:
     return out.view(*shape)
 
 
-def accepted_texts(facts: Facts, positions: int) -> list[Request]:
+def accepted_texts(facts: Facts, positions: int) -> list[TraceRequest]:
     """Texts of token 0 with so many roots together, and random states."""
     states_TAW = random_values((TEXT + DEPTH, facts.aux, facts.target_hidden), "cpu")
     found = []
     for first in range(0, positions, TEXT):
         counted = min(TEXT, positions - first) + 1
         tokens_N = torch.zeros(1 + counted + DEPTH, dtype=torch.int64)
-        found.append(Request(f"{first}", f"{first}", "", 1, counted, tokens_N, states_TAW[: counted + DEPTH]))
+        found.append(TraceRequest(f"{first}", f"{first}", "", 1, counted, tokens_N, states_TAW[: counted + DEPTH]))
     return found
 
 
@@ -237,12 +237,12 @@ def multiplied(model: DrafterModel) -> int:
 def load(trace: Trace, drafters: Sequence[Path]) -> list[Arm]:
     """The drafters as `draftconv parity` loads them; what is equal is shared."""
     about = trace.about
-    hints = Hints(target=Target(about.target, about.layers, hidden=about.hidden, vocab=about.vocab))
+    hints = ReadOptions(target=Target(about.target, about.layers, hidden=about.hidden, vocab=about.vocab))
     arms: list[Arm] = []
     for number, path in enumerate(drafters):
         drafter = read_drafter(open_checkpoint(path), hints)
         arms.append(
-            load_arm(f"{number}: {path.name}", drafter, Loading(trace.table), like=arms[0].model if arms else None)
+            load_arm(f"{number}: {path.name}", drafter, LoadSettings(trace.table), like=arms[0].model if arms else None)
         )
     return arms
 

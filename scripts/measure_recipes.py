@@ -24,7 +24,7 @@ import yaml
 from draftconv.api.parity import parity
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.api.trace import TraceOptions, trace
-from draftconv.drafter.shipped import recipes as shipped_directory
+from draftconv.drafter.shipped_files import recipes as shipped_directory
 from draftconv.quantization.recipes import recipe_names
 from draftconv.report import Report
 from tests.keywords import keywords

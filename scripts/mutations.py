@@ -86,13 +86,13 @@ CHECKPOINT = (
         "file.readinto(done, piece)", "file.readinto(0, piece)",
         "the first block of a file is hashed again and again", ("test_checkpoint.py",)),
     Mutation(
-        "checkpoint/compare.py",
+        "checkpoint/compare_values.py",
         "for start, stop in row_blocks(mine, BLOCK):", "for start, stop in list(row_blocks(mine, BLOCK))[:1]:",
-        "only the first block of two tensors is compared", ("test_compare.py",)),
+        "only the first block of two tensors is compared", ("test_compare_values.py",)),
     Mutation(
-        "checkpoint/compare.py",
+        "checkpoint/compare_values.py",
         "zero = zero and not np.any(bits & form.magnitude)", "zero = not np.any(bits & form.magnitude)",
-        "a tensor whose last block is zeros is called all zeros", ("test_compare.py",)),
+        "a tensor whose last block is zeros is called all zeros", ("test_compare_values.py",)),
     Mutation(
         "checkpoint/casts.py",
         "wide + (((wide >> 16) & 1) + np.uint32(0x7FFF))", "wide + np.uint32(0x8000)",
@@ -114,19 +114,19 @@ CHECKPOINT = (
         "where.get(tensor) != name:", "tensor not in where:",
         "a tensor may lie in another shard than the index says", ("test_checkpoint.py",)),
     Mutation(
-        "checkpoint/ranges.py",
+        "checkpoint/hub_file.py",
         'f"bytes={offset}-{offset + length - 1}"', 'f"bytes={offset}-{offset + length}"',
         "a range read asks for one byte too many", ("test_hub.py",)),
     Mutation(
-        "checkpoint/ranges.py",
+        "checkpoint/hub_file.py",
         "if found is None or int(found[1]) != offset:", "if found is None:",
         "another range than the one asked for is taken", ("test_hub.py",)),
     Mutation(
-        "checkpoint/ranges.py",
+        "checkpoint/hub_file.py",
         "if self._token is not None and origin(url) == origin(self._endpoint):", "if self._token is not None:",
         "the token is shown to every host", ("test_hub.py",)),
     Mutation(
-        "checkpoint/ranges.py",
+        "checkpoint/hub_file.py",
         'if scheme == "http" and urlsplit(url).scheme == "https":', "if not scheme:",
         "a redirection from https to http is followed", ("test_hub.py",)),
     Mutation(
@@ -234,19 +234,19 @@ DRAFTER = (
         "        if bare in into:\n", "        if bare in stale:\n",
         "of two tensors of one name the later wins", ("test_names.py",)),
     Mutation(
-        "drafter/joined.py",
+        "drafter/fused_qparams.py",
         "if len(set(values.values())) > 1:", "if len(set(values.values())) > 2:",
-        "two scales that differ in a joined weight are let through", ("test_joined.py",)),
+        "two scales that differ in a joined weight are let through", ("test_fused_qparams.py",)),
     Mutation(
-        "drafter/joined.py",
+        "drafter/fused_qparams.py",
         "bool((each == factors[0]).all())", "bool((each == factors[0]).any())",
-        "smoothing that differs in some inputs is let through", ("test_joined.py",)),
+        "smoothing that differs in some inputs is let through", ("test_fused_qparams.py",)),
     Mutation(
         "drafter/kinds/eagle31.py",
         ' or facts.feedback == "post-norm"', "",
         "a drafter with post-norm feedback is called EAGLE-3", ("test_kinds.py",)),
     Mutation(
-        "drafter/kinds/strangers.py",
+        "drafter/kinds/unsupported.py",
         "fc[1] != 2 * fc[0]", "fc[1] != 3 * fc[0]",
         "an EAGLE-1 drafter is taken for EAGLE-3", ("test_kinds.py",)),
     Mutation(
@@ -261,31 +261,31 @@ DRAFTER = (
 
 LAYOUTS = (
     Mutation(
-        "layouts/emit.py",
+        "layouts/config_json.py",
         '"norm_output": facts.feedback == "post-norm",', '"norm_output": False,',
         "norm_output is always written as false", ("test_writing.py",)),
     Mutation(
-        "layouts/emit.py",
+        "layouts/config_json.py",
         '        "norm_before_residual": facts.norm_before_residual,\n', "",
         "norm_before_residual is not written", ("test_writing.py",)),
     Mutation(
-        "layouts/emit.py",
+        "layouts/config_json.py",
         '"fc_norm": facts.fusion == "fc_norm",', '"fc_norm": False,',
         "fc_norm is always written as false", ("test_writing.py",)),
     Mutation(
-        "layouts/emit.py",
+        "layouts/config_json.py",
         "if facts.target_hidden != facts.hidden:", "if facts.target_hidden:",
         "target_hidden_size is written where it makes engines keep the embedding", ("test_writing.py",)),
     Mutation(
-        "layouts/emit.py",
+        "layouts/config_json.py",
         "{IDS: [b - 1 for b in writing.boundaries]}", "{IDS: list(writing.boundaries)}",
         "trainers' ids are one layer later", ("test_writing.py",)),
     Mutation(
-        "layouts/emit.py",
+        "layouts/config_json.py",
         "if first != 2 and writing.target", "if first > 2 and writing.target",
         "ids that a trainer mis-reads on DeepSeek targets are written", ("test_writing.py",)),
     Mutation(
-        "layouts/emit.py",
+        "layouts/config_json.py",
         'facts.rope.pairs == "interleaved"', 'facts.rope.pairs == "halves"',
         "rope_interleave is written the wrong way round", ("test_writing.py",)),
     Mutation(
@@ -299,43 +299,43 @@ LAYOUTS = (
     Mutation(
         "layouts/modelopt.py",
         'has("next_layer_regular") or evidence', 'has("next_layer_regular") and evidence',
-        "ModelOpt's double norm is told by two keys only", ("test_reading.py",)),
+        "ModelOpt's double norm is told by two keys only", ("test_reader.py",)),
     Mutation(
-        "layouts/reading.py",
+        "layouts/reader.py",
         'if self.layout.norm_output == "final-norm":', "if not self.layout.norm_output:",
         "SpecForge's norm_output is read as the engines read theirs", ("test_ambiguity.py",)),
     Mutation(
-        "layouts/reading.py",
+        "layouts/reader.py",
         "return bool(flag)", "return flag is not False",
         "norm_before_residual is true where it is absent", ("test_detect.py",)),
     Mutation(
-        "layouts/reading.py",
+        "layouts/reader.py",
         'self.eagle.flag("norm_before_fc") or self.config', "self.config",
-        "norm_before_fc in eagle_config is ignored", ("test_reading.py",)),
+        "norm_before_fc in eagle_config is ignored", ("test_reader.py",)),
     Mutation(
-        "layouts/reading.py",
+        "layouts/reader.py",
         "found = rows or written or vocab", "found = written or rows or vocab",
-        "draft_vocab_size wins over the rows of lm_head", ("test_reading.py",)),
+        "draft_vocab_size wins over the rows of lm_head", ("test_reader.py",)),
     Mutation(
-        "layouts/reading.py",
+        "layouts/reader.py",
         '{"gate_proj": rows // 2, "up_proj": rows // 2}', '{"up_proj": rows // 2, "gate_proj": rows // 2}',
-        "gate and up are exchanged when a joined weight is split", ("test_reading.py",)),
+        "gate and up are exchanged when a joined weight is split", ("test_reader.py",)),
     Mutation(
-        "layouts/reading.py",
+        "layouts/reader.py",
         "flag is not None and nested is not None and flag is not nested", "flag and nested is False",
-        "one of two contradictions about the feedback is not noticed", ("test_reading.py",)),
+        "one of two contradictions about the feedback is not noticed", ("test_reader.py",)),
     Mutation(
-        "layouts/taps.py",
+        "layouts/aux_layers.py",
         "if nested == tuple(b - 1 for b in top):", "if nested == tuple(b + 1 for b in top):",
-        "ids of two conventions that agree are called a contradiction", ("test_reading.py",)),
+        "ids of two conventions that agree are called a contradiction", ("test_reader.py",)),
     Mutation(
-        "layouts/taps.py",
+        "layouts/aux_layers.py",
         "if list(found) != sorted(set(found)) or found[0] < 0", "if found[0] < 0",
-        "boundaries out of order are not noticed", ("test_reading.py",)),
+        "boundaries out of order are not noticed", ("test_reader.py",)),
     Mutation(
-        "layouts/taps.py",
+        "layouts/aux_layers.py",
         "(ids[-1] + 3, ids[-1] + 4)", "(ids[-1] + 3, ids[-1] + 3)",
-        "the usual triple `after the layer` is looked for one layer off", ("test_reading.py",)),
+        "the usual triple `after the layer` is looked for one layer off", ("test_reader.py",)),
     Mutation(
         "layouts/detect.py",
         "    _refuse_strangers(evidence)\n    if mark", "    if mark",
@@ -347,35 +347,35 @@ LAYOUTS = (
     Mutation(
         "layouts/limits.py",
         'lambda f: f.feedback == "post-norm",', 'lambda f: f.feedback == "pre-norm" and f.window is not None,',
-        "post-norm feedback is written for readers without it", ("test_elsewhere.py", "test_writing.py")),
+        "post-norm feedback is written for readers without it", ("test_alternatives.py", "test_writing.py")),
 )  # fmt: skip
 
 ENGINES = (
     Mutation(
-        "engines/base.py",
+        "engines/rules.py",
         "return self.numbers[: len(version)] < version", "return self.numbers[: len(version)] <= version",
         "a rule that holds since a version starts one later", ("test_engines.py",)),
     Mutation(
-        "engines/base.py",
+        "engines/rules.py",
         'for status in ("refused", "mis-read", "undecided"):',
         'for status in ("mis-read", "refused", "undecided"):',
         "what is mis-read and refused is called mis-read", ("test_engines.py",)),
     Mutation(
-        "engines/vllm/captures.py",
+        "engines/vllm/aux_layers.py",
         "b >= 0 and (target is None or b <= target.layers)", "b >= 0 and (target is None or b < target.layers)",
         "vLLM is said not to capture boundary L", ("test_vllm.py",)),
     Mutation(
-        "engines/sglang/captures.py",
+        "engines/sglang/aux_layers.py",
         "sorted({i + 1 for i in ids})", "sorted({i for i in ids})",
         "SGLang's ids are read one layer earlier", ("test_sglang.py",)),
     Mutation(
-        "engines/sglang/captures.py",
+        "engines/sglang/aux_layers.py",
         '1 if target.family == "minimax-m3-vl" else 0', "0",
-        "MiniMax-M3's default triple is that of all others", ("test_captures.py",)),
+        "MiniMax-M3's default triple is that of all others", ("test_aux_layers.py",)),
     Mutation(
-        "engines/trtllm/captures.py",
+        "engines/trtllm/aux_layers.py",
         "return tuple(b - 1 for b in boundaries)", "return tuple(boundaries)",
-        "TensorRT-LLM's ids are one layer later", ("test_captures.py",)),
+        "TensorRT-LLM's ids are one layer later", ("test_aux_layers.py",)),
     Mutation(
         "engines/trtllm/refusals.py",
         'OLD, "read", until=(1, 3))  # fmt: skip\ndef _draft_vocab',
@@ -394,34 +394,36 @@ ENGINES = (
         'RULES.row("sglang-norm-output", "mis-read",', 'RULES.row("sglang-norm-output", "refused",',
         "SGLang is said to refuse what it mis-reads", ("test_engines.py",)),
     Mutation(
-        "engines/vllm/matching.py",
+        "engines/vllm/quantized_modules.py",
         'if entry := named(module.name, told.config.texts("exclude")):',
         'if entry := inside(module.name, told.config.texts("exclude")):',
-        "vLLM is said to match Quark's exclusions by parts of names", ("test_matching.py", "test_naming.py")),
+        "vLLM is said to match Quark's exclusions by parts of names",
+        ("test_quantized_modules.py", "test_ignore_lists.py")),
     Mutation(
-        "engines/matching.py",
+        "engines/quantized_modules.py",
         "if compiled(entry[3:]).match(name):", "if compiled(entry[3:]).search(name):",
-        "`re:` is matched anywhere and not from the start", ("test_matching.py",)),
+        "`re:` is matched anywhere and not from the start", ("test_quantized_modules.py",)),
     Mutation(
-        "engines/matching.py",
+        "engines/quantized_modules.py",
         'name.endswith(f".{e}")', "name.endswith(e)",
-        "SGLang's suffixes need no dot before them", ("test_matching.py",)),
+        "SGLang's suffixes need no dot before them", ("test_quantized_modules.py",)),
     Mutation(
-        "engines/sglang/matching.py",
-        'return Built("stops", "no target matches it")', 'return Built("plain", "no target matches it")',
-        "a linear that no target matches is said to be plain in SGLang", ("test_matching.py", "test_sglang.py")),
+        "engines/sglang/quantized_modules.py",
+        'return BuiltModule("stops", "no target matches it")', 'return BuiltModule("plain", "no target matches it")',
+        "a linear that no target matches is said to be plain in SGLang",
+        ("test_quantized_modules.py", "test_sglang.py")),
     Mutation(
-        "engines/trtllm/matching.py",
+        "engines/trtllm/quantized_modules.py",
         'name = name.rpartition(".")[0]', 'name = ""',
-        "TensorRT-LLM's patterns are not tried on what is around a module", ("test_matching.py",)),
+        "TensorRT-LLM's patterns are not tried on what is around a module", ("test_quantized_modules.py",)),
     Mutation(
-        "engines/naming.py",
+        "engines/ignore_lists.py",
         r'return rf"re:.*\b{re.escape(tail)}$"', r'return rf"re:\b{re.escape(tail)}$"',
-        "exclusions are written that match no runtime name", ("test_naming.py",)),
+        "exclusions are written that match no runtime name", ("test_ignore_lists.py",)),
     Mutation(
-        "engines/naming.py",
+        "engines/ignore_lists.py",
         "(chosen if inside else others).append(module)", "(chosen if not inside else others).append(module)",
-        "what is kept and what is quantized are exchanged in lists", ("test_naming.py",)),
+        "what is kept and what is quantized are exchanged in lists", ("test_ignore_lists.py",)),
     Mutation(
         "engines/vllm/kernels.py",
         "_MARLIN_GROUPS = (32, 64, 128)", "_MARLIN_GROUPS = (32, 64, 128, 256)",
@@ -443,21 +445,21 @@ ENGINES = (
         'BY_INPUT = ("o_proj", "down_proj")', 'BY_INPUT = ("o_proj",)',
         "down_proj is said to be whole on every rank", ("test_shapes.py",)),
     Mutation(
-        "engines/quantized.py",
+        "engines/quantization_mismatch.py",
         'elif "plain" in stored and codes:', 'elif "plain" in stored and not codes and not stored:',
-        "projections that are quantized in part are let through", ("test_quantized.py", "test_vllm.py")),
+        "projections that are quantized in part are let through", ("test_quantization_mismatch.py", "test_vllm.py")),
     Mutation(
-        "engines/answer.py",
+        "engines/request_output.py",
         "steps[-1] - surplus]", "steps[-1]]",
-        "what is accepted beyond the end counts", ("test_answer.py",)),
+        "what is accepted beyond the end counts", ("test_request_output.py",)),
     Mutation(
-        "engines/answer.py",
+        "engines/request_output.py",
         "length <= made <= length + counts.depth + hidden", "made <= length + counts.depth + hidden",
-        "counts that do not make the text are taken", ("test_answer.py",)),
+        "counts that do not make the text are taken", ("test_request_output.py",)),
     Mutation(
-        "engines/answer.py",
+        "engines/request_output.py",
         "(found.steps, found.accepted) != (steps, accepted)", "found.steps != steps",
-        "a histogram that contradicts the accepted tokens is taken", ("test_answer.py",)),
+        "a histogram that contradicts the accepted tokens is taken", ("test_request_output.py",)),
     Mutation(
         "engines/vllm/client.py",
         "if self.born != before.born or self.drafts < before.drafts:", "if self.drafts < before.drafts:",
@@ -494,41 +496,42 @@ ENGINES = (
 
 QUANTIZATION = (
     Mutation(
-        "quantization/nibbles.py",
+        "quantization/pack_int32.py",
         "bitwise_xor_(8).sub_(8)", "sub_(8)",
-        "words are read as unsigned nibbles", ("test_nibbles.py",)),
+        "words are read as unsigned nibbles", ("test_pack_int32.py",)),
     Mutation(
-        "quantization/nibbles.py",
+        "quantization/pack_int32.py",
         '"reorder": ((12, 0x0000FFFF0000FFFF), (-8, 0x00FF00FF00FF00FF), (24, 0x00000000FFFFFFFF)),',
         '"reorder": ((4, 0x00FF00FF00FF00FF), (8, 0x0000FFFF0000FFFF), (16, 0x00000000FFFFFFFF)),',
-        "`reorder` is the natural order of nibbles", ("test_nibbles.py",)),
+        "`reorder` is the natural order of nibbles", ("test_pack_int32.py",)),
     Mutation(
-        "quantization/pairs.py",
+        "quantization/pack_bytes.py",
         "(first & 0xF).bitwise_or_(second << 4)", "(second & 0xF).bitwise_or_(first << 4)",
-        "two FP4 codes are written in the other order", ("test_pairs.py",)),
+        "two FP4 codes are written in the other order", ("test_pack_bytes.py",)),
     Mutation(
-        "quantization/pairs.py",
+        "quantization/pack_bytes.py",
         "torch.stack((first, wide >> 4), axis + 1)", "torch.stack((wide >> 4, first), axis + 1)",
-        "two FP4 codes are read in the other order", ("test_pairs.py",)),
+        "two FP4 codes are read in the other order", ("test_pack_bytes.py",)),
     Mutation(
         "quantization/formats/autoawq.py",
-        'pack(weight.quantized.codes.T, "reorder")', 'pack(weight.quantized.codes.T, "order")',
-        "AutoAWQ's words are written in natural order", ("formats/test_columns.py",)),
+        'pack(weight.quantized.qvalues.T, "reorder")', 'pack(weight.quantized.qvalues.T, "order")',
+        "AutoAWQ's words are written in natural order", ("formats/test_gptq_awq.py",)),
     Mutation(
         "quantization/formats/gptq.py",
         "ZERO = 8 - 1", "ZERO = 8",
-        "GPTQ's zero points are written and read as those of version 2", ("formats/test_columns.py",)),
+        "GPTQ's zero points are written and read as those of version 2", ("formats/test_gptq_awq.py",)),
     Mutation(
         "quantization/formats/gptq.py",
         "device=device) // (inputs // groups)", "device=device) % groups",
-        "g_idx names scales in turn", ("formats/test_columns.py",)),
+        "g_idx names scales in turn", ("formats/test_gptq_awq.py",)),
     Mutation(
         "quantization/formats/quark_int4.py",
-        'codes = nibbles.unpack(words, "order" if', 'codes = nibbles.unpack(words, "reorder" if',
+        'qvalues = pack_int32.unpack(words, "order" if', 'qvalues = pack_int32.unpack(words, "reorder" if',
         "Quark's file-to-file exports are read as their label says", ("formats/test_quark_int4.py",)),
     Mutation(
         "quantization/formats/quark_int4.py",
-        "nibbles.pack(codes_OI.T.contiguous(), order)", "nibbles.pack(codes_OI.T.contiguous().flip(0), order)",
+        "pack_int32.pack(qvalues_OI.T.contiguous(), order)",
+        "pack_int32.pack(qvalues_OI.T.contiguous().flip(0), order)",
         "the inputs of Quark's groups are written back to front", ("formats/test_quark_int4.py",)),
     Mutation(
         "quantization/formats/quark_mxfp4.py",
@@ -536,12 +539,12 @@ QUANTIZATION = (
         "an MXFP4 scale that is no number is read", ("formats/test_quark_mxfp4.py",)),
     Mutation(
         "quantization/formats/compressed_pack.py",
-        "codes.contiguous().bitwise_xor(-128).view(torch.int32)", "codes.contiguous().view(torch.int32)",
-        "INT8 words lack the offset of 128", ("formats/test_compressed.py",)),
+        "qvalues.contiguous().bitwise_xor(-128).view(torch.int32)", "qvalues.contiguous().view(torch.int32)",
+        "INT8 words lack the offset of 128", ("formats/test_compressed_tensors.py",)),
     Mutation(
         "quantization/formats/compressed_pack.py",
-        "torch.tensor(codes.shape, dtype=torch.int64)", "torch.tensor(codes.T.shape, dtype=torch.int64)",
-        "weight_shape has inputs before outputs", ("formats/test_compressed.py",)),
+        "torch.tensor(qvalues.shape, dtype=torch.int64)", "torch.tensor(codes.T.shape, dtype=torch.int64)",
+        "weight_shape has inputs before outputs", ("formats/test_compressed_tensors.py",)),
     Mutation(
         "quantization/formats/modelopt_nvfp4.py",
         "weight.quantized.unit.float().reshape(())", "weight.quantized.unit.reciprocal().reshape(())",
@@ -550,44 +553,44 @@ QUANTIZATION = (
         "quantization/scales.py",
         "exponent_OG = torch.frexp(torch.where(ratio_OG > 0, ratio_OG, 1)).exponent - 1",
         "exponent_OG = torch.frexp(torch.where(ratio_OG > 0, ratio_OG, 1)).exponent",
-        "MXFP4 scales are rounded up", ("test_grids.py",)),
+        "MXFP4 scales are rounded up", ("test_rounding.py",)),
     Mutation(
         "quantization/scales.py",
-        'whole / (GRIDS["nvfp4"].high * FP8_MAX)', 'whole / GRIDS["nvfp4"].high',
-        "NVFP4's scale of scales leaves E4M3 no room", ("test_grids.py",)),
+        'whole / (DTYPES["nvfp4"].high * FP8_MAX)', 'whole / DTYPES["nvfp4"].high',
+        "NVFP4's scale of scales leaves E4M3 no room", ("test_rounding.py",)),
     Mutation(
         "quantization/scales.py",
         "return torch.where((top_OG > 0) & (scale_OG > 0), scale_OG, 1)", "return scale_OG",
-        "rows of zeros get a scale of zero", ("test_grids.py",)),
+        "rows of zeros get a scale of zero", ("test_rounding.py",)),
     Mutation(
         "quantization/scales.py",
         "torch.where(now_OG < error_OG, stored_OG", "torch.where(now_OG > error_OG, stored_OG",
-        "mse keeps the scale that errs most", ("test_grids.py",)),
+        "mse keeps the scale that errs most", ("test_rounding.py",)),
     Mutation(
         "quantization/scales.py",
         "wide_OGg * step_OG1.reciprocal() if self.rule.reciprocal", "wide_OGg / step_OG1 if self.rule.reciprocal",
-        "a rule that multiplies by the reciprocal divides", ("test_grids.py", "test_vectors.py")),
+        "a rule that multiplies by the reciprocal divides", ("test_rounding.py", "test_vectors.py")),
     Mutation(
-        "quantization/grids.py",
+        "quantization/rounding.py",
         "torch.unflatten(rows_BI.float(), 1, (-1, group))",
         "torch.unflatten(rows_BI.float(), 1, (group, -1)).transpose(1, 2)",
-        "a scale covers inputs that are not neighbours", ("test_grids.py",)),
+        "a scale covers inputs that are not neighbours", ("test_rounding.py",)),
     Mutation(
-        "quantization/grids.py",
-        'return peak.float() / (FP8_MAX * GRIDS["nvfp4"].high)', "return peak.float() / FP8_MAX",
-        "NVFP4's input_scale is that of FP8", ("test_grids.py",)),
+        "quantization/rounding.py",
+        'return peak.float() / (FP8_MAX * DTYPES["nvfp4"].high)', "return peak.float() / FP8_MAX",
+        "NVFP4's input_scale is that of FP8", ("test_rounding.py",)),
     Mutation(
-        "quantization/grids.py",
+        "quantization/rounding.py",
         "scale = (top / FP8_MAX).clamp_min", "scale = (top / 240).clamp_min",
-        "activations are scaled to the E4M3 of AMD", ("test_grids.py",)),
+        "activations are scaled to the E4M3 of AMD", ("test_rounding.py",)),
     Mutation(
-        "quantization/codes.py",
+        "quantization/quantized_values.py",
         "return x.round_().clamp_(", "return x.trunc_().clamp_(",
-        "integers are cut off and not rounded", ("test_grids.py",)),
+        "integers are cut off and not rounded", ("test_rounding.py",)),
     Mutation(
-        "quantization/codes.py",
+        "quantization/quantized_values.py",
         "torch.where(magnitude < 4, 1.0, 2.0)", "torch.where(magnitude < 6, 1.0, 2.0)",
-        "FP4 has a 5", ("test_grids.py",)),
+        "FP4 has a 5", ("test_rounding.py",)),
     Mutation(
         "quantization/exclusions.py",
         '(".q_a_proj.weight", ".kv_a_proj_with_mqa.weight")', '(".q_a_proj.weight",)',
@@ -605,9 +608,9 @@ QUANTIZATION = (
         "for other in together]).amax()", "for other in together]).amin()",
         "joined weights share the smallest scale", ("test_simulate.py",)),
     Mutation(
-        "quantization/verifying.py",
+        "quantization/compare_weights.py",
         "SLACK = 2.0**-20", "SLACK = 2.0**0",
-        "a code may be the nearest but one", ("test_verifying.py",)),
+        "a code may be the nearest but one", ("test_compare_weights.py",)),
 )  # fmt: skip
 
 REFERENCE = (
@@ -657,14 +660,14 @@ REFERENCE = (
         "return ids - torch.arange(len(ids))", "return ids",
         "target ids are loaded where offsets belong", ("test_load.py",)),
     Mutation(
-        "reference/counts.py",
+        "reference/accept_length.py",
         "return 1 + self.accepted / self._some_steps()", "return self.accepted / self._some_steps()",
-        "accept length leaves the bonus token out", ("test_counts.py",)),
+        "accept length leaves the bonus token out", ("test_accept_length.py",)),
     Mutation(
-        "reference/counts.py",
+        "reference/accept_length.py",
         "return sum(self.histogram[j:]) / self._some_steps()",
         "return sum(self.histogram[j + 1 :]) / self._some_steps()",
-        "p_j is that of more than j tokens", ("test_counts.py",)),
+        "p_j is that of more than j tokens", ("test_accept_length.py",)),
     Mutation(
         "reference/rope.py",
         '_number(rope, "mscale_all_dim", 0)) ** 2', '_number(rope, "mscale_all_dim", 0))',
@@ -716,7 +719,7 @@ REPLAY = (
         "a control doubles nothing", ("test_controls.py",)),
     Mutation(
         "replay/controls.py",
-        'unpack(pack(codes, "order"), "reorder")', 'unpack(pack(codes, "order"), "order")',
+        'unpack(pack(qvalues, "order"), "reorder")', 'unpack(pack(qvalues, "order"), "order")',
         "a control permutes nothing", ("test_controls.py",)),
     Mutation(
         "replay/tally.py",
@@ -735,19 +738,19 @@ REPLAY = (
         "accepted_2R[:, :, None] > torch.arange(self.depth)", "accepted_2R[:, :, None] >= torch.arange(self.depth)",
         "acceptance by depth is that of one token less", ("test_tally.py",)),
     Mutation(
-        "replay/semantics.py",
+        "replay/target_tables.py",
         "if facts.hidden == facts.target_hidden else missing", "if facts.hidden else missing",
-        "the target's tables are put into a drafter of another width", ("test_arms.py",)),
+        "the target's tables are put into a drafter of another width", ("test_load_arm.py",)),
     Mutation(
-        "replay/arms.py",
+        "replay/load_arm.py",
         'if not alike or ("d2t" in mine', 'if not alike and ("d2t" in mine',
-        "drafters of other vocabularies are taken apart tensor by tensor", ("test_arms.py",)),
+        "drafters of other vocabularies are taken apart tensor by tensor", ("test_load_arm.py",)),
     Mutation(
         "replay/calibration.py",
         "x_BI.abs().amax(0).float().cpu())", "x_BI.amax(0).float().cpu())",
         "negative activations do not count for a scale", ("test_calibration.py",)),
     Mutation(
-        "replay/heads.py",
+        "replay/lm_head.py",
         "better_R = (value_R > self.value_R)", "better_R = (value_R >= self.value_R)",
         "of equal logits the last is drafted, not the first", ("test_replay.py",)),
 )  # fmt: skip
@@ -843,13 +846,13 @@ REPORT = (
 
 TRACES = (
     Mutation(
-        "traces/extracted.py",
+        "traces/engine_target.py",
         "ends = (i + 1 for i, token", "ends = (i for i, token",
-        "the end of a text is not counted", ("test_extracted.py",)),
+        "the end of a text is not counted", ("test_engine_target.py",)),
     Mutation(
-        "traces/extracted.py",
+        "traces/engine_target.py",
         "extracted.states_TAW[: len(tokens) - 1]", "extracted.states_TAW[1 : len(tokens)]",
-        "states are those of the token after", ("test_extracted.py",)),
+        "states are those of the token after", ("test_engine_target.py",)),
     Mutation(
         "traces/trace.py",
         "if token_hash(tokens) != entry.tokens:", "if not tokens:",
@@ -887,22 +890,22 @@ TRACES = (
         "                os.fsync(file.fileno())\n", "",
         "a request is not made durable before it is renamed", ("test_writer.py",)),
     Mutation(
-        "traces/dialogue.py",
+        "traces/chat_template.py",
         "return answer[:-1] if answer and answer[-1] in self.eos else answer", "return answer",
-        "the token that ends an answer is quoted in the next turn", ("test_dialogue.py",)),
+        "the token that ends an answer is quoted in the next turn", ("test_chat_template.py",)),
     Mutation(
-        "traces/capture.py",
+        "traces/transformers_target.py",
         "- 1).clamp(min=0)[:, start:]", "- 1).clamp(min=0)[:, : token_BT.shape[1]]",
-        "a token that was generated stands at the first position", ("test_capture.py",)),
+        "a token that was generated stands at the first position", ("test_transformers_target.py",)),
     Mutation(
-        "traces/capture.py",
+        "traces/transformers_target.py",
         "into.update({b + 1: state for b, state in last.items()})",
         "into.update({b + 1: state * 1.5 for b, state in last.items()})",
-        "boundary L is not what the last layer returns", ("test_capture.py",)),
+        "boundary L is not what the last layer returns", ("test_transformers_target.py",)),
     Mutation(
-        "traces/turns.py",
+        "traces/conversations.py",
         "tokens[captured.prompt : captured.prompt + captured.counted]", "tokens[captured.prompt :]",
-        "what lies beyond an answer is quoted in the next turn", ("test_turns.py",)),
+        "what lies beyond an answer is quoted in the next turn", ("test_conversations.py",)),
     Mutation(
         "traces/suites.py",
         "if all(_column(suite, row, name) == value for", "if not any(_column(suite, row, name) == value for",
@@ -911,46 +914,46 @@ TRACES = (
 
 LIVE = (
     Mutation(
-        "live/switches.py",
+        "live/forced_acceptance.py",
         "forced = len(used) == 1 or (", "forced = len(used) == 0 or (",
         "acceptance that is made up is measured",
-        ("test_engine.py", "test_launch.py", "test_collect.py", "test_real.py")),
+        ("test_capabilities.py", "test_launch.py", "test_requests.py", "test_real.py")),
     Mutation(
-        "live/switches.py",
+        "live/forced_acceptance.py",
         "2 * parted > len(splits)", "parted > len(splits)",
         "arms that write other texts are compared", ("test_launch.py",)),
     Mutation(
-        "live/switches.py",
+        "live/forced_acceptance.py",
         "float(value) > 0", "float(value) > 1",
-        "a switch that is set to one is not noticed", ("test_answers.py",)),
+        "a switch that is set to one is not noticed", ("test_serve_arms.py",)),
     Mutation(
-        "live/store.py",
+        "live/run_directory.py",
         "if prompt != token_hash(ask.tokens):", "if not prompt:",
-        "an answer to another prompt is taken", ("test_collect.py",)),
+        "an answer to another prompt is taken", ("test_requests.py",)),
     Mutation(
-        "live/store.py",
+        "live/run_directory.py",
         "            os.truncate(path, whole)\n", "            pass\n",
-        "an answer is written behind one that was cut short", ("test_collect.py",)),
+        "an answer is written behind one that was cut short", ("test_requests.py",)),
     Mutation(
-        "live/store.py",
+        "live/run_directory.py",
         "if begun.get(key) != wanted.get(key):", "if begun.get(key) is None:",
-        "a run goes on with other options", ("test_collect.py",)),
+        "a run goes on with other options", ("test_requests.py",)),
     Mutation(
-        "live/collect.py",
+        "live/requests.py",
         "return int(MOST_ERRORS * requests)", "return int(MOST_ERRORS * requests) + 1",
-        "one failure more is survived than the verdict allows", ("test_collect.py",)),
+        "one failure more is survived than the verdict allows", ("test_requests.py",)),
     Mutation(
-        "live/collect.py",
+        "live/requests.py",
         "if len(failures) > allowed:", "if len(failures) >= allowed > 0:",
-        "a run is void one failure too early", ("test_collect.py",)),
+        "a run is void one failure too early", ("test_requests.py",)),
     Mutation(
-        "live/collect.py",
+        "live/requests.py",
         "for _ in range(patience.attempts - 1):", "for _ in range(patience.attempts):",
-        "a request is sent once more than it should be", ("test_collect.py",)),
+        "a request is sent once more than it should be", ("test_requests.py",)),
     Mutation(
         "live/arms.py",
         'gate(kind, margin, "live") if number', 'gate(kind, margin, "replay") if number',
-        "a live conversion is asked for equal counts", ("test_answers.py",)),
+        "a live conversion is asked for equal counts", ("test_serve_arms.py",)),
     Mutation(
         "live/machine.py",
         "return SLICE not in words and not words.isdisjoint", "return not words.isdisjoint",
@@ -966,15 +969,15 @@ LIVE = (
     Mutation(
         "live/servers.py",
         "{**environment, **os.environ})", "environment)",
-        "a switch in our own environment reaches the server", ("test_answers.py",)),
+        "a switch in our own environment reaches the server", ("test_serve_arms.py",)),
     Mutation(
-        "live/answers.py",
+        "live/serve_arms.py",
         "if _base(served.drafter) != _base(arm.source) and _base(served.drafter) in theirs:", "if not served:",
-        "a server with another arm's drafter is asked", ("test_answers.py",)),
+        "a server with another arm's drafter is asked", ("test_serve_arms.py",)),
     Mutation(
-        "live/answers.py",
+        "live/serve_arms.py",
         "if its != ours:", "if not its:",
-        "arms on different versions of an engine are compared", ("test_answers.py",)),
+        "arms on different versions of an engine are compared", ("test_serve_arms.py",)),
 )  # fmt: skip
 
 CONVERSION = (
@@ -1036,7 +1039,7 @@ CONVERSION = (
         "largest > EXACT.get(stored.dtype, largest) and (mask is not None and",
         "offsets that may have been rounded are taken for whole", ("passes/test_repair.py",)),
     Mutation(
-        "conversion/repacking.py",
+        "conversion/repack_plan.py",
         "if inputs not in form.inputs and not lossy:", "if not form.inputs and not lossy:",
         "activations are left in 16 bits without a word", ("passes/test_repack.py",)),
     Mutation(
@@ -1049,9 +1052,9 @@ CONVERSION = (
         "found = order if found is None else tuple(found[row] for row in order)",
         "permutations of two conversions are put together the wrong way", ("test_provenance.py",)),
     Mutation(
-        "conversion/planned.py",
+        "conversion/planned_output.py",
         'for key, item in value.items() if key != "auto_map"', "for key, item in value.items()",
-        "code of a stranger comes back with a recorded config", ("test_planned.py",)),
+        "code of a stranger comes back with a recorded config", ("test_planned_output.py",)),
     Mutation(
         "conversion/record.py",
         'f"{code}={Path(path).name}" if path else code', 'f"{code}={path}" if path else code',

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Literal, Union
 
-from draftconv.report.schema import Document, Line
+from draftconv.report.schema import Document, RecordLine
 
 WORDS: Mapping[object, str] = {
     str: "text",
@@ -23,7 +23,7 @@ WORDS: Mapping[object, str] = {
 
 def tables() -> Iterator[tuple[str, str, list[tuple[str, str, str]]]]:
     """Name, first words and rows (field, type, meaning) of every class, each after the one that names it."""
-    waiting: list[type] = [Line, Document]
+    waiting: list[type] = [RecordLine, Document]
     seen: set[type] = set()
     while waiting:
         found = waiting.pop(0)
@@ -31,7 +31,9 @@ def tables() -> Iterator[tuple[str, str, list[tuple[str, str, str]]]]:
             continue
         seen.add(found)
         hints = typing.get_type_hints(found, include_extras=True)
-        names = list(found.model_fields) if found in (Line, Document) else [f.name for f in dataclasses.fields(found)]
+        names = (
+            list(found.model_fields) if found in (RecordLine, Document) else [f.name for f in dataclasses.fields(found)]
+        )
         about, meanings = described(found, names)
         yield found.__name__, about, [(name, word(hints[name]), meanings.get(name, "")) for name in names]
         waiting += [part for name in names for part in classes(hints[name])]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from draftconv.errors import UsageError
+from draftconv.reference.accept_length import Counts
 from draftconv.reference.attention import Cache
-from draftconv.reference.counts import Counts
 from draftconv.reference.drafter import DrafterModel
 
 

@@ -20,7 +20,7 @@ from draftconv.drafter.facts import DEFAULT_EPS, Gqa, Mla, Rope
 from draftconv.drafter.rope import read_rope
 from draftconv.errors import Refused
 from draftconv.reference.attention import Cache, KeysValues, LayerCache, Span, build_attention
-from draftconv.reference.blocks import Mlp, RmsNorm, check_tensors
+from draftconv.reference.layers import Mlp, RmsNorm, check_tensors
 from draftconv.reference.load import to_torch
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -44,11 +44,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from draftconv.checkpoint import open_checkpoint
-from draftconv.drafter.facts import Facts, Gqa, Mla, Rope, Taps
+from draftconv.drafter.facts import AuxLayers, Facts, Gqa, Mla, Rope
 from draftconv.drafter.targets import find_target
-from draftconv.layouts.base import Hints
-from draftconv.layouts.reading import read_drafter
-from draftconv.reference.counts import Counts
+from draftconv.layouts.base import ReadOptions
+from draftconv.layouts.reader import read_drafter
+from draftconv.reference.accept_length import Counts
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter
 
@@ -649,9 +649,9 @@ def decode(name: str, prompts: Sequence[Tensor], **misread: Any) -> list[Decoded
     """
     directory = DATA / "targets" / RECIPES[name].target
     described, target = find_target(str(directory), None), load_target(directory)
-    opened = read_drafter(open_checkpoint(DATA / "drafters" / name), Hints(target=described))
+    opened = read_drafter(open_checkpoint(DATA / "drafters" / name), ReadOptions(target=described))
     facts = replace(opened.facts, **misread)
-    if isinstance(facts.boundaries, Taps):
+    if isinstance(facts.boundaries, AuxLayers):
         raise SystemExit(f"{name}: the captured layers cannot be told from its files")
     drafter = load_drafter(replace(opened, facts=facts), described)
     return [

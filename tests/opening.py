@@ -13,8 +13,8 @@ from draftconv.drafter.checks import Findings, check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.problems import Level
 from draftconv.drafter.targets import Target
-from draftconv.layouts.base import Hints
-from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.base import ReadOptions
+from draftconv.layouts.reader import read_drafter
 
 SHARED = Path(os.environ.get("DRAFTCONV_SHARED", Path(__file__).parents[1].parent / "shared"))
 
@@ -22,7 +22,7 @@ SHARED = Path(os.environ.get("DRAFTCONV_SHARED", Path(__file__).parents[1].paren
 def read(
     path: Path, layout: str | None = None, *, aux: Convention | None = None, target: Target | None = None
 ) -> Drafter:
-    return read_drafter(open_checkpoint(path), Hints(layout, aux, target))
+    return read_drafter(open_checkpoint(path), ReadOptions(layout, aux, target))
 
 
 def findings(path: Path, level: Level = "deep", *, target: Target | None = None, layout: str | None = None) -> Findings:

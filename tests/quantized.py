@@ -12,8 +12,8 @@ import torch
 from draftconv.api.quantize import Quantization, QuantizeOptions, quantize
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target, find_target
-from draftconv.quantization.grids import dequantize
-from draftconv.quantization.reading import find_stored
+from draftconv.quantization.quantized_weights import find_quantized
+from draftconv.quantization.rounding import dequantize
 from tests import opening
 from tests.keywords import keywords
 from tests.reference.test_fixtures import DATA
@@ -63,7 +63,7 @@ def names_every_module(out: Path, quantized: int) -> None:
 
 def floats_of(path: Path, name: str) -> dict[str, torch.Tensor]:
     """Every quantized weight as the floats that it stands for, by module."""
-    stored = find_stored(read(path, name))
+    stored = find_quantized(read(path, name))
     return {module: dequantize(stored.load(module).quantized) for module in stored.modules}
 
 

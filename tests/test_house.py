@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,6 +101,62 @@ def test_a_late_import_would_be_noticed() -> None:
         check=True,
     )
     assert done.stdout == "True\n"
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────
+
+
+def classes_named_twice(sources: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
+    """Class names that more than one class has, with the modules of each."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for where, source in sources:
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(where)
+    return {name: places for name, places in homes.items() if len(places) > 1}
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    sources = ((path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for _, path in modules())
+    assert classes_named_twice(sources) == {}
+
+
+def test_a_class_name_that_is_taken_is_noticed() -> None:
+    sources = [("a.py", "class Arm: ..."), ("b.py", "def f():\n    class Arm: ...\n"), ("c.py", "class Legs: ...")]
+    assert classes_named_twice(iter(sources)) == {"Arm": ["a.py", "b.py"]}
+
+
+FORMER = re.compile(r"(^|_)(taps?|companions?|fates?|grids?|lineup|sniff\w*)(_|$)", re.IGNORECASE)
+"""What docs/glossary.md has other words for."""
+
+
+def former_words(source: str) -> set[str]:
+    """Identifiers that use a word which the glossary has another one for."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+    of_matplotlib = {"grid"} if "matplotlib" in source else set()
+    return {name for name in found - of_matplotlib if FORMER.search(name)}
+
+
+@pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(ROOT))) for _, p in modules()])
+def test_code_uses_the_words_of_the_glossary(path: Path) -> None:
+    assert former_words(path.read_text(encoding="utf-8")) == set()
+    assert not FORMER.search(path.stem)
+
+
+def test_the_glossary_is_one_screen_and_linked() -> None:
+    docs = ROOT.parent / "docs"
+    assert len((docs / "glossary.md").read_text(encoding="utf-8").splitlines()) <= 40
+    assert "(docs/glossary.md)" in (ROOT.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_former_word_is_noticed() -> None:
+    assert former_words("def wide_taps(grid): return grid.fates") == {"wide_taps", "grid", "fates"}
 
 
 # ── engines ──────────────────────────────────────────────────────────────────────────

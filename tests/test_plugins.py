@@ -16,7 +16,7 @@ from tests.layouts.spelled import on_disk
 RECIPE = """\
 about: INT4 as the toy trainer stores it
 format: toy
-weights: {grid: int4, per: channel, scale_rule: mse, scale_dtype: weight}
+weights: {dtype: int4, granularity: channel, scale_rule: mse, scale_dtype: weight}
 exclude: [embed, lm_head, fc, norms]
 """
 LLAMA = "llama-eagle3-reduced"

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from draftconv.drafter.facts import Facts, Gqa, Mla, Rope, Taps, VocabOrder
+from draftconv.drafter.facts import AuxLayers, Facts, Gqa, Mla, Rope, VocabOrder
 
 LAYERS = 8
 """Decoder layers of the imaginary target; its default boundaries are (2, 4, 5)."""
@@ -480,7 +480,7 @@ def spell(
     if (ids and layout not in NO_IDS) or layout in ALWAYS_IDS:
         config = with_ids(config, layout, variant)
     else:
-        facts = replace(facts, boundaries=Taps.DEFAULT if facts.aux == len(DEFAULT) else Taps.UNKNOWN)
+        facts = replace(facts, boundaries=AuxLayers.DEFAULT if facts.aux == len(DEFAULT) else AuxLayers.UNKNOWN)
     if layout == "modelopt-layers":
         facts = replace(facts, double_norm=True)
     if layout.startswith("torchspec") and isinstance(facts.attention, Mla):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftconv.checkpoint import Checkpoint, open_checkpoint
 from draftconv.conversion.options import ConvertOptions
 from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place, writer_of
-from draftconv.conversion.request import Request
+from draftconv.conversion.request import ConversionRequest
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
 from draftconv.layouts import layout
@@ -50,4 +50,4 @@ def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = Non
     target = find_target(options.target, options.target_layers)
     drafter = options.said.read(checkpoint, target)
     findings = check_drafter(drafter, target, level="deep" if options.deep else "sample")
-    return plan_drafter(drafter, findings, target, Request(options))
+    return plan_drafter(drafter, findings, target, ConversionRequest(options))

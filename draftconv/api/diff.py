@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from draftconv.checkpoint import FLOATS, TensorRef, first_difference, open_checkpoint
+from draftconv.drafter.describe import describe_value
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import find_target
-from draftconv.drafter.words import word
-from draftconv.layouts.reading import read_drafter
-from draftconv.layouts.readings import Said
+from draftconv.layouts.reader import read_drafter
+from draftconv.layouts.reading_options import ReadingOptions
 from draftconv.options import TARGET, TARGET_LAYERS, Place, option, takes
 
 
@@ -55,7 +55,7 @@ def diff(left: Place, right: Place, options: DiffOptions) -> Differences:
         BadCheckpoint, NotADrafter: one of the two cannot be read.
     """
     goal = find_target(options.target, options.target_layers)
-    a, b = (read_drafter(open_checkpoint(path), Said().hints(goal)) for path in (left, right))
+    a, b = (read_drafter(open_checkpoint(path), ReadingOptions().hints(goal)) for path in (left, right))
     return Differences(tuple(_facts(a.facts, b.facts)), tuple(_tensors(a, b)), tuple(_config(a, b)), a, b)
 
 
@@ -63,11 +63,11 @@ def _facts(a: Facts, b: Facts) -> Iterator[Difference]:
     for item in fields(Facts):
         left, right = getattr(a, item.name), getattr(b, item.name)
         if left != right:
-            yield Difference(item.name, word(left), word(right))
+            yield Difference(item.name, describe_value(left), describe_value(right))
 
 
 def _tensors(a: Drafter, b: Drafter) -> Iterator[Difference]:
-    mine, theirs = ({**drafter.tensors, **drafter.companions} for drafter in (a, b))
+    mine, theirs = ({**drafter.tensors, **drafter.qparams} for drafter in (a, b))
     for name in dict.fromkeys((*mine, *theirs)):
         left, right = mine.get(name), theirs.get(name)
         if left is None or right is None:
@@ -91,7 +91,11 @@ def _config(a: Drafter, b: Drafter) -> Iterator[Difference]:
     left, right = a.checkpoint.config, b.checkpoint.config
     for key in dict.fromkeys((*left, *right)):
         if left.get(key) != right.get(key) or (key in left) != (key in right):
-            yield Difference(key, word(left[key]) if key in left else "", word(right[key]) if key in right else "")
+            yield Difference(
+                key,
+                describe_value(left[key]) if key in left else "",
+                describe_value(right[key]) if key in right else "",
+            )
 
 
 def _header(ref: TensorRef | None) -> str:

@@ -11,10 +11,10 @@ from draftconv.drafter.checks import Findings, check_drafter, deep_bytes
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target, find_target
-from draftconv.engines import ENGINES, Verdict, parse_engine
+from draftconv.engines import ENGINES, LoadVerdict, parse_engine
 from draftconv.errors import DraftconvError, UsageError
-from draftconv.layouts.reading import read_drafter
-from draftconv.layouts.readings import Said
+from draftconv.layouts.reader import read_drafter
+from draftconv.layouts.reading_options import ReadingOptions
 from draftconv.options import (
     AUX_CONVENTION,
     LAYOUT,
@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class QuantizationSummary:
     """How quantized weights are stored.
 
     Attributes:
@@ -60,8 +60,8 @@ class Inspection:
     target: Target | None
     problems: tuple[Problem, ...]
     not_made: tuple[str, ...]
-    verdicts: tuple[Verdict, ...]
-    weights: Weights | None = None
+    verdicts: tuple[LoadVerdict, ...]
+    weights: QuantizationSummary | None = None
     from_format: str | None = None
     """How quantized weights were said to be stored."""
 
@@ -107,7 +107,7 @@ def inspect(source: Place, options: InspectOptions) -> Inspection:
     """
     specs = [parse_engine(text) for text in several(options.engines) or ENGINES]
     found = find_target(options.target, options.target_layers)
-    drafter = read_drafter(open_checkpoint(source), Said(options.layout, options.aux_convention).hints(found))
+    drafter = read_drafter(open_checkpoint(source), ReadingOptions(options.layout, options.aux_convention).hints(found))
     progress = options.progress
     total = deep_bytes(drafter, found) if options.deep and progress else 0
     findings = check_drafter(
@@ -123,26 +123,26 @@ def inspect(source: Place, options: InspectOptions) -> Inspection:
     return Inspection(drafter, found, problems, findings.not_made, verdicts, weights, options.from_format)
 
 
-def _weights(drafter: Drafter, from_format: str | None) -> Weights | None:
+def _weights(drafter: Drafter, from_format: str | None) -> QuantizationSummary | None:
     if drafter.facts.quantization is None:
         if from_format:
             raise UsageError("--from-format is about quantized drafters, this one is not quantized")
         return None
-    from draftconv.quantization.reading import find_stored
+    from draftconv.quantization.quantized_weights import find_quantized
 
     try:
-        stored = find_stored(drafter, from_format)
+        stored = find_quantized(drafter, from_format)
     except UsageError:
         raise
     except DraftconvError as error:
         told = (error.what, error.why, f"to go on, {error.cure}" if error.cure else "")
         lines = tuple(line for line in told if line)
-        return Weights(None, "not known", lines, lines[:1])
+        return QuantizationSummary(None, "not known", lines, lines[:1])
     findings = list(stored.findings)
     if stored.unlisted:
         names = show_some(stored.unlisted)
         findings.append(f"{names} plain and not excluded by config.json: some engines take it for quantized, see below")
-    return Weights(stored.format.id, stored.title, tuple(findings), stored.lies)
+    return QuantizationSummary(stored.format.id, stored.title, tuple(findings), stored.lies)
 
 
 MISDECLARED = "weights-misdeclared"
@@ -158,7 +158,7 @@ def remedy(found: Inspection) -> ConvertOptions | None:
     from draftconv.conversion.options import ConvertOptions
     from draftconv.conversion.passes.repair import errors, mendable
     from draftconv.conversion.plan import plan_drafter
-    from draftconv.conversion.request import Request
+    from draftconv.conversion.request import ConversionRequest
 
     if found.drafter.readings:
         return None  # a person has to say first which of them is right
@@ -177,7 +177,7 @@ def remedy(found: Inspection) -> ConvertOptions | None:
         for rest in _ways(found) if quantized else [ConvertOptions()]:
             options = replace(rest, to=to, repairs=tuple(dict.fromkeys(broken)), card=False)
             try:
-                plan_drafter(found.drafter, findings, found.target, Request(options, engines))
+                plan_drafter(found.drafter, findings, found.target, ConversionRequest(options, engines))
             except DraftconvError:
                 continue
             return options

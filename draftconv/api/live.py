@@ -10,25 +10,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from draftconv.engines import parse_engine
-from draftconv.live.answers import all_answers
 from draftconv.live.arms import arms_of
-from draftconv.live.beside import Beside
-from draftconv.live.engine import live_of
-from draftconv.live.machine_told import told_of
+from draftconv.live.benchmarks import Benchmarks
+from draftconv.live.capabilities import live_of
+from draftconv.live.machine_summary import machine_summary
 from draftconv.live.options import LiveOptions, check_options, in_full, way_of
-from draftconv.live.plan import Step, plan_live
+from draftconv.live.plan import PlannedStep, plan_live
 from draftconv.live.report import report_of
-from draftconv.live.run import Run
+from draftconv.live.run import LiveRun
+from draftconv.live.run_directory import RunDirectory, RunSettings
+from draftconv.live.serve_arms import serve_arms
 from draftconv.live.servers import launch_of
-from draftconv.live.store import Store, Terms
 from draftconv.options import Place, each_of, several, takes
 from draftconv.report import read_report
-from draftconv.report.extended import extended, refuse_unextendable
+from draftconv.report.merge_extension import extended, refuse_unextendable
 from draftconv.report.model import Report
-from draftconv.traces.asking import ends_of, goal_of, questions, refuse_too_long, target_files
 from draftconv.traces.prompts import load_prompts
+from draftconv.traces.target_prompts import ends_of, goal_of, refuse_too_long, target_files, tokenize_prompts
 
-__all__ = ["LiveOptions", "Step", "live_parity", "plan_live"]
+__all__ = ["LiveOptions", "PlannedStep", "live_parity", "plan_live"]
 
 
 @takes(LiveOptions)
@@ -52,7 +52,7 @@ def live_parity(reference: Place, candidates: Place | Sequence[Place], options: 
         refuse_unextendable(earlier, len(candidates))
     goal = goal_of(in_full(options.target))
     directory, checkpoint = target_files(goal, weights=False)
-    asked = questions(
+    asked = tokenize_prompts(
         goal,
         directory,
         load_prompts(options.prompts, options.limit),
@@ -64,9 +64,9 @@ def live_parity(reference: Place, candidates: Place | Sequence[Place], options: 
     )
     refuse_too_long(asked, goal)
     arms = arms_of(reference, candidates, goal, options, progress)
-    beside = Beside.of(options, spec, goal) if options.also_speed or options.accuracy else None
+    beside = Benchmarks.of(options, spec, goal) if options.also_speed or options.accuracy else None
     started = way in ("launch", "offline")
-    terms = Terms(
+    terms = RunSettings(
         target=checkpoint.name + (f"@{checkpoint.revision}" if checkpoint.revision else ""),
         engine=spec.name,
         way=way,
@@ -80,11 +80,11 @@ def live_parity(reference: Place, candidates: Place | Sequence[Place], options: 
             *several(options.server_args),
             *([f"tensor parallel {options.tensor_parallel}"] * (options.tensor_parallel > 1)),
         ),
-        machine=told_of(options, spec) if started else {},
+        machine=machine_summary(options, spec) if started else {},
     )
     live = live_of(spec.name)
     launches = [launch_of(arm.source, arm.said, live, options) for arm in arms] if started else []
-    with Store(options.directory, terms) as store:
-        run = Run(options, way, spec, goal, asked, arms, launches, beside, terms, store, progress)
-        found = report_of(run, all_answers(run))
+    with RunDirectory(options.directory, terms) as store:
+        run = LiveRun(options, way, spec, goal, asked, arms, launches, beside, terms, store, progress)
+        found = report_of(run, serve_arms(run))
     return extended(earlier, found) if earlier else found

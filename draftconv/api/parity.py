@@ -16,16 +16,16 @@ import draftconv
 from draftconv.checkpoint import show
 from draftconv.errors import UsageError
 from draftconv.options import Place, each_of, several, takes
-from draftconv.reference.counts import Counts
-from draftconv.replay.lineup import Lineup, Side, line_up
+from draftconv.reference.accept_length import Counts
+from draftconv.replay.arms import ReplayArm, ReplayArms, load_arms
 from draftconv.replay.options import ParityOptions, Progress
-from draftconv.replay.semantics import semantics
+from draftconv.replay.target_tables import semantics
 from draftconv.report import read_report
-from draftconv.report.extended import extended, refuse_unextendable
-from draftconv.report.model import About, Attribution, Comparison, Control, Report
+from draftconv.report.merge_extension import extended, refuse_unextendable
+from draftconv.report.model import Attribution, Comparison, Control, Report, RunInfo
 from draftconv.report.records import Record, paired
 from draftconv.report.verdict import CONTROL_MARGIN, EXIT_CODES, Gate, judge
-from draftconv.traces.trace import DTYPES, Entry, Trace, digest, open_trace
+from draftconv.traces.trace import DTYPES, Trace, TraceEntry, digest, open_trace
 
 if TYPE_CHECKING:
     from draftconv.replay import controls, replay
@@ -62,7 +62,7 @@ def parity(reference: Place, candidates: Place | Sequence[Place], options: Parit
     _refuse_depth(options.depth, opened.about.depth)
     entries = opened.entries[: options.limit]
     told = None if progress is None else partial(progress, "reading")
-    line = line_up(opened, reference, candidates, options, told)
+    line = load_arms(opened, reference, candidates, options, told)
     found = _report(opened, entries, line, options, progress)
     return extended(earlier, found) if earlier else found
 
@@ -105,8 +105,8 @@ def _refuse_depth(depth: int, kept: int) -> None:
 
 def _report(
     trace: Trace,
-    entries: Sequence[Entry],
-    line: Lineup,
+    entries: Sequence[TraceEntry],
+    line: ReplayArms,
     options: ParityOptions,
     progress: Progress | None,
 ) -> Report:
@@ -156,7 +156,7 @@ def _report(
     )
 
 
-def _attribution(records: Sequence[Record], reference: replay.Arm, side: Side) -> tuple[Attribution, ...]:
+def _attribution(records: Sequence[Record], reference: replay.Arm, side: ReplayArm) -> tuple[Attribution, ...]:
     """The costliest tensor first."""
     if not side.parts:
         return ()
@@ -173,7 +173,7 @@ def _control(
     records: Sequence[Record],
     reference: replay.Arm,
     twin: replay.Arm | None,
-    fault: controls.Fault,
+    fault: controls.PlantedFault,
     arm: replay.Arm | str,
 ) -> Control:
     if isinstance(arm, str):
@@ -196,9 +196,9 @@ def _accept_length(records: Sequence[Record], arm: str) -> float:
     return Counts.pooled(line.counts for line in records if line.arm == arm).accept_length
 
 
-def _run_about(trace: Trace, entries: Sequence[Entry], options: ParityOptions) -> About:
+def _run_about(trace: Trace, entries: Sequence[TraceEntry], options: ParityOptions) -> RunInfo:
     about = trace.about
-    return About(
+    return RunInfo(
         how="replay",
         target=about.target + (f"@{about.revision}" if about.revision else ""),
         prompts=about.prompts,

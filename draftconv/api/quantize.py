@@ -12,7 +12,7 @@ from pathlib import Path
 from draftconv.checkpoint import open_checkpoint
 from draftconv.conversion.options import QuantizeOptions
 from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place
-from draftconv.conversion.quantizing import Asked, Quantizing, decide_quantizing
+from draftconv.conversion.quantization_plan import QuantizationPlan, QuantizationRequest, plan_quantization
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
 from draftconv.options import Place, takes
@@ -24,7 +24,7 @@ __all__ = ["Quantization", "QuantizeOptions", "prepare", "quantize"]
 class Quantization:
     """A quantization that is decided and checked, and not yet written."""
 
-    decided: Quantizing
+    decided: QuantizationPlan
     conversion: Conversion
 
     def write(self, out: str | Path, *, overwrite: bool = False, progress: Callable[[int], None] | None = None) -> None:
@@ -59,9 +59,9 @@ def prepare(source: Place, options: QuantizeOptions, *, download: bool = True) -
         UsageError: unknown recipe or engine, several engines that need different files, no calibration,
             a backend whose package is missing or does not start.
     """
-    asked = Asked.of(options)
+    asked = QuantizationRequest.of(options)
     target = find_target(options.convert.target, options.convert.target_layers)
     drafter = options.convert.said.read(open_checkpoint(source, download=download), target)
-    decided = decide_quantizing(drafter, target, asked)
+    decided = plan_quantization(drafter, target, asked)
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     return Quantization(decided, plan_drafter(drafter, findings, target, decided.request))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from draftconv.drafter.shipped import SUFFIXES
+from draftconv.drafter.shipped_files import SUFFIXES
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.deployment import resolve
 from draftconv.errors import Refused, UsageError, did_you_mean
@@ -17,7 +17,7 @@ Kind = Literal["recipe", "profile", "suite"]
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class RecipeSupport:
     """One recipe on one engine and hardware.
 
     Attributes:
@@ -82,7 +82,7 @@ def _is_profile(path: Path) -> bool:
     return isinstance(data, dict) and "engine" in data
 
 
-def served(name: str) -> tuple[Recipe, tuple[Served, ...]]:
+def served(name: str) -> tuple[Recipe, tuple[RecipeSupport, ...]]:
     """A recipe, shipped or of the user's own, and where it runs.
 
     Raises:
@@ -93,10 +93,10 @@ def served(name: str) -> tuple[Recipe, tuple[Served, ...]]:
     return recipe, tuple(_served(recipe, spec) for spec in specs)
 
 
-def _served(recipe: Recipe, spec: str) -> Served:
+def _served(recipe: Recipe, spec: str) -> RecipeSupport:
     try:
         found = resolve(recipe, parse_engine(spec))
     except Refused as refusal:
-        return Served(spec, "", f"no form: {refusal.why}; {refusal.cure}")
+        return RecipeSupport(spec, "", f"no form: {refusal.why}; {refusal.cure}")
     style = f" ({found.style})" if found.style else ""
-    return Served(spec, f"{found.format}{style}", found.executed)
+    return RecipeSupport(spec, f"{found.format}{style}", found.executed)

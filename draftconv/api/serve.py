@@ -13,8 +13,8 @@ from draftconv.checkpoint import show
 from draftconv.checkpoint.staging import write_error
 from draftconv.engines.serving import ServeCommand
 from draftconv.errors import EngineError, WriteError
-from draftconv.layouts.readings import Said
-from draftconv.live.serving import serve_as
+from draftconv.layouts.reading_options import ReadingOptions
+from draftconv.live.server_command import serve_as
 from draftconv.options import ACCEPT_DETECTED, AUX_CONVENTION, LAYOUT, Place, option, python_only, takes
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -60,7 +60,7 @@ def serve(source: Place, options: ServeOptions) -> ServeCommand:
         source,
         options.engine,
         options.target,
-        Said(options.layout, options.aux_convention, options.accept_detected),
+        ReadingOptions(options.layout, options.aux_convention, options.accept_detected),
         drafts=options.drafts,
         tensor_parallel=options.tensor_parallel,
         alone=options.alone,

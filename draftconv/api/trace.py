@@ -11,18 +11,18 @@ from draftconv.checkpoint import FLOATS, SIZES, Checkpoint, TensorRef, open_chec
 from draftconv.checkpoint.text import size
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Taps
+from draftconv.drafter.facts import AuxLayers
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.errors import Undecided, UsageError, WriteError
-from draftconv.layouts.readings import reading_line, reading_warnings, said_of_each
+from draftconv.layouts.reading_options import reading_line, reading_options, reading_warnings
 from draftconv.options import Place, takes
-from draftconv.traces.asking import ends_of, goal_of, questions, refuse_too_long, target_files
-from draftconv.traces.options import Sizing, TraceOptions
+from draftconv.traces.options import TraceOptions, TraceSize
 from draftconv.traces.prompts import load_prompts
-from draftconv.traces.running import Job, Runner, running
-from draftconv.traces.trace import DTYPES, TOKENIZER, About, Trace
+from draftconv.traces.runners import Runner, TraceJob, running
+from draftconv.traces.target_prompts import ends_of, goal_of, refuse_too_long, target_files, tokenize_prompts
+from draftconv.traces.trace import DTYPES, TOKENIZER, Trace, TraceInfo
 
-__all__ = ["Sizing", "TraceOptions", "trace"]
+__all__ = ["TraceOptions", "TraceSize", "trace"]
 
 _TABLES: Mapping[str, tuple[str, ...]] = {"embed_tokens": EMBED_NAMES, "lm_head": HEAD_NAMES}
 
@@ -46,7 +46,7 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
         EngineError: the engine is not there, does not answer, or extracts no states.
         Void: the target gave states that are short, shifted or not finite.
     """
-    from draftconv.traces.turns import capture_all, slots
+    from draftconv.traces.conversations import capture_all, slots
     from draftconv.traces.writer import TraceWriter, refuse_occupied
 
     out = Path(out)
@@ -60,7 +60,7 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
     requests = slots(wanted.prompts)
     directory, checkpoint = target_files(goal)
     eos = () if options.ignore_eos else ends_of(checkpoint)
-    asked = questions(
+    asked = tokenize_prompts(
         goal,
         directory,
         wanted,
@@ -72,12 +72,12 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
     )
     if options.url is None:  # a server knows its own room
         refuse_too_long(asked, goal)
-    job = Job(goal, directory, checkpoint, boundaries, asked.length, options.depth, eos, asked.longest, out)
+    job = TraceJob(goal, directory, checkpoint, boundaries, asked.length, options.depth, eos, asked.longest, out)
     with running(job, options) as runner:
         tables = {
             name: _table(checkpoint, runner, name) for name in _TABLES if name == "embed_tokens" or options.lm_head
         }
-        about = About(
+        about = TraceInfo(
             target=checkpoint.name,
             revision=checkpoint.revision,
             layers=goal.layers,
@@ -95,7 +95,7 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
             family=goal.family,
             drafters=read,
         )
-        sizing = Sizing(
+        sizing = TraceSize(
             boundaries=boundaries,
             reason=reason,
             drafters=read,
@@ -131,7 +131,7 @@ def _drafters(goal: Target, options: TraceOptions) -> list[Drafter]:
     if options.boundaries and options.drafters:
         raise UsageError("--boundaries and --drafter both say what to keep", cure="give one of the two")
     drafters = [options.drafters] if isinstance(options.drafters, str | Path) else options.drafters
-    said = said_of_each(drafters, options.layout, options.aux_convention, accept_detected=options.accept_detected)
+    said = reading_options(drafters, options.layout, options.aux_convention, accept_detected=options.accept_detected)
     return [each.read(open_checkpoint(spec), goal) for each, spec in zip(said, drafters, strict=True)]
 
 
@@ -154,7 +154,7 @@ def _boundaries(goal: Target, options: TraceOptions, drafters: Sequence[Drafter]
 
 def _boundaries_of(drafter: Drafter) -> tuple[int, ...]:
     found = drafter.facts.boundaries
-    if isinstance(found, Taps):
+    if isinstance(found, AuxLayers):
         raise Undecided(
             f"which layers {show(drafter.checkpoint.name)} reads is not told by its files",
             why="a drafter is replayed on the very states that it was trained on",
@@ -173,7 +173,7 @@ def _table(checkpoint: Checkpoint, runner: Runner, name: str) -> TensorRef:
     return runner.table(name)
 
 
-def _check_room(out: Path, sizing: Sizing) -> None:
+def _check_room(out: Path, sizing: TraceSize) -> None:
     written = sum(path.stat().st_size for path in out.rglob("*.safetensors")) if out.is_dir() else 0
     needed = sizing.states + sizing.tables - written
     free = shutil.disk_usage(out if out.is_dir() else out.parent).free

@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Literal
 
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
 from draftconv.checkpoint.hashing import tensor_hash
-from draftconv.conversion.provenance import FILE, Provenance, Way, read_provenance
-from draftconv.conversion.told import recorded_weights
-from draftconv.conversion.work import ACTIVATIONS, DEQUANTIZED, MAPS, copy_of, output_blocks
+from draftconv.conversion.provenance import FILE, Lineage, Provenance, read_provenance
+from draftconv.conversion.quantization_record import recorded_weights
+from draftconv.conversion.working_drafter import ACTIVATIONS, DEQUANTIZED, MAPS, copy_of, output_blocks
+from draftconv.drafter.describe import describe_value
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
-from draftconv.drafter.facts import Facts, Taps
-from draftconv.drafter.joined import joined_values
+from draftconv.drafter.facts import AuxLayers, Facts
+from draftconv.drafter.fused_qparams import joined_values
 from draftconv.drafter.names import canonical_name
 from draftconv.drafter.targets import Target, find_target
 from draftconv.drafter.vocabulary import VocabMap
-from draftconv.drafter.words import word
 from draftconv.engines import ENGINES, parse_engine
-from draftconv.engines.base import EngineSpec, Status
+from draftconv.engines.rules import EngineSpec, Status
 from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
-from draftconv.layouts.readings import said_of_each
+from draftconv.layouts.reading_options import reading_options
 from draftconv.options import (
     ACCEPT_DETECTED,
     TARGET,
@@ -49,7 +49,7 @@ from draftconv.quantization.exclusions import WEIGHT, fused_with
 from draftconv.quantization.scheme import WeightScheme
 
 if TYPE_CHECKING:
-    from draftconv.quantization.reading import Stored
+    from draftconv.quantization.quantized_weights import QuantizedWeights
 
 Outcome = Literal["equal", "declared", "different"]
 READ: Mapping[Status, Outcome] = {
@@ -62,7 +62,7 @@ Record = Literal["believed", "absent", "not believed", "of another source"]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparedItem:
     """One tensor or fact, compared."""
 
     what: str
@@ -74,9 +74,9 @@ class Comparison:
 class Verification:
     """The result of `verify`."""
 
-    tensors: tuple[Comparison, ...]
-    facts: tuple[Comparison, ...]
-    directory: tuple[Comparison, ...]
+    tensors: tuple[ComparedItem, ...]
+    facts: tuple[ComparedItem, ...]
+    directory: tuple[ComparedItem, ...]
     """What readers would make of the output as a whole: its record, its files, the engines it was written for."""
     record: Record
     """Whether a draftconv.json belongs to the output and names this source; only then it declares anything."""
@@ -113,7 +113,7 @@ def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
         BadCheckpoint, NotADrafter: one of the two cannot be read.
     """
     goal = find_target(options.target, options.target_layers)
-    theirs_said, ours_said = said_of_each(
+    theirs_said, ours_said = reading_options(
         (against, out), options.layout, options.aux_convention, accept_detected=options.accept_detected
     )
     ours, theirs = (open_checkpoint(spec, download=True) for spec in (out, against))
@@ -146,7 +146,7 @@ class _Declared:
     """What the record of the output says was changed on the way from this source."""
 
     provenance: Provenance | None
-    way: Way | None
+    way: Lineage | None
 
     def find(self, kind: str, *names: str) -> str | None:
         changes = self.way.changes if self.way else ()
@@ -187,7 +187,7 @@ class _Declared:
 
 def _tensors(
     out: Drafter, source: Drafter, declared: _Declared, progress: Callable[[int, int], None]
-) -> Iterator[Comparison]:
+) -> Iterator[ComparedItem]:
     mine, theirs = _all(out), _all(source)
     total = sum(ref.nbytes for ref in theirs.values())
     seen = 0
@@ -209,12 +209,12 @@ def _tensors(
             yield _tensor(name, mine[name], ref, out, source, declared)
         else:
             why = declared.find("dropped", name, source.names.get(name, name))
-            yield Comparison(name, "declared" if why else "different", why or "missing from the output")
+            yield ComparedItem(name, "declared" if why else "different", why or "missing from the output")
         seen += ref.nbytes
         progress(seen, total)
     for name, ref in mine.items():
         if name not in theirs:
-            yield _made(name, ref, declared, "added") or Comparison(name, "different", "not in the source")
+            yield _made(name, ref, declared, "added") or ComparedItem(name, "different", "not in the source")
     yield from _maps(out, source, declared)
     yield from _leftovers(out, source)
 
@@ -229,34 +229,34 @@ class _Weights:
 
     out: Drafter
     source: Drafter
-    mine: Stored | None
-    theirs: Stored | None
-    faults: tuple[Comparison, ...]
+    mine: QuantizedWeights | None
+    theirs: QuantizedWeights | None
+    faults: tuple[ComparedItem, ...]
 
     @classmethod
     def of(cls, out: Drafter, source: Drafter, declared: _Declared) -> _Weights:
-        from draftconv.quantization.reading import find_stored
+        from draftconv.quantization.quantized_weights import find_quantized
 
-        found: list[Stored | None] = []
+        found: list[QuantizedWeights | None] = []
         faults = []
         for drafter, where, given in ((out, "the output", None), (source, "the source", declared.from_format)):
             try:
-                found.append(find_stored(drafter, given) if drafter.facts.quantization else None)
+                found.append(find_quantized(drafter, given) if drafter.facts.quantization else None)
             except DraftconvError as error:
                 found = [None, None]
-                faults.append(Comparison("quantized weights", "different", f"{where} cannot be read: {error.what}"))
+                faults.append(ComparedItem("quantized weights", "different", f"{where} cannot be read: {error.what}"))
                 break
         # Two that cannot be read may still be the same bytes.
         alike = out.facts.quantization == source.facts.quantization
         return cls(out, source, found[0], found[1], () if alike else tuple(faults))
 
     @property
-    def lies(self) -> Iterator[Comparison]:
+    def lies(self) -> Iterator[ComparedItem]:
         """What config.json says wrongly of the output's weights, and not of the source's."""
         known = self.theirs.lies if self.theirs else ()
         for finding in self.mine.lies if self.mine else ():
             if finding not in known:
-                yield Comparison("quantized weights", "different", finding)
+                yield ComparedItem("quantized weights", "different", finding)
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -268,22 +268,22 @@ class _Weights:
         suffixes = {s for stored in (self.mine, self.theirs) if stored for s in stored.modules.get(module, ())}
         return frozenset(f"{module}.{suffix}" for suffix in suffixes | {WEIGHT.removeprefix(".")})
 
-    def activations(self, declared: _Declared) -> Iterator[Comparison]:
+    def activations(self, declared: _Declared) -> Iterator[ComparedItem]:
         """What the inputs of weights are rounded to, when both sides say so."""
         if self.mine and self.theirs and self.mine.declared.inputs != self.theirs.declared.inputs:
             ours, theirs = (stored.declared.inputs or "16 bit" for stored in (self.mine, self.theirs))
             why = declared.find("fact", ACTIVATIONS)
             how = why or f"{ours} in the output, {theirs} in the source"
-            yield Comparison(ACTIVATIONS, "declared" if why else "different", how)
+            yield ComparedItem(ACTIVATIONS, "declared" if why else "different", how)
 
-    def compare(self, module: str, declared: _Declared) -> Comparison:
-        from draftconv.quantization.verifying import compare
+    def compare(self, module: str, declared: _Declared) -> ComparedItem:
+        from draftconv.quantization.compare_weights import compare
 
         name = f"{module}{WEIGHT}"
         mine, theirs = _side(self.out, self.mine, module), _side(self.source, self.theirs, module)
         if mine is None or theirs is None:
             where = "missing from the output" if mine is None else "not in the source"
-            return Comparison(name, "different", where)
+            return ComparedItem(name, "different", where)
         again = declared.find("requantized", name)
         found = compare(module, mine, theirs, again=again is not None)
         every = _all(self.out)
@@ -291,68 +291,68 @@ class _Weights:
         parts = ", ".join(part.removeprefix(f"{module}.") for part in changed)
         if found.fault:
             told = f"; by draftconv.json its {parts} changed after it was written" if parts else ""
-            return Comparison(name, "different", found.fault + told)
+            return ComparedItem(name, "different", found.fault + told)
         if parts:
-            return Comparison(name, "different", f"{parts}: other bytes than draftconv.json was written for")
+            return ComparedItem(name, "different", f"{parts}: other bytes than draftconv.json was written for")
         if found.same:
-            return Comparison(name, "equal", found.how)
+            return ComparedItem(name, "equal", found.how)
         if again is None and declared.find("replaced", name) is None:
-            return Comparison(name, "different", f"{found.how}; undeclared")
-        return Comparison(name, "declared", found.how)
+            return ComparedItem(name, "different", f"{found.how}; undeclared")
+        return ComparedItem(name, "declared", found.how)
 
 
-def _side(drafter: Drafter, stored: Stored | None, module: str) -> Stored | TensorRef | None:
+def _side(drafter: Drafter, stored: QuantizedWeights | None, module: str) -> QuantizedWeights | TensorRef | None:
     """Where a weight is to be had from."""
     return stored if stored and module in stored.modules else drafter.tensors.get(f"{module}{WEIGHT}")
 
 
 def _all(drafter: Drafter) -> Mapping[str, TensorRef]:
     """Tensors to be compared one by one; the maps are compared by what they mean."""
-    found = {**drafter.tensors, **drafter.companions}
+    found = {**drafter.tensors, **drafter.qparams}
     return {name: ref for name, ref in found.items() if name not in MAPS}
 
 
 def _tensor(
     name: str, mine: TensorRef, ref: TensorRef, out: Drafter, source: Drafter, declared: _Declared
-) -> Comparison:
+) -> ComparedItem:
     for kind in ("replaced", "repaired", "added"):
         if made := _made(name, mine, declared, kind):
             return made
     if mine.shape != ref.shape:
-        return Comparison(name, "different", f"{list(mine.shape)} in the output, {list(ref.shape)} in the source")
+        return ComparedItem(name, "different", f"{list(mine.shape)} in the output, {list(ref.shape)} in the source")
     cast = mine.dtype != ref.dtype
     if cast and not (declared.find("cast", name) and {mine.dtype, ref.dtype} <= FLOATS):
-        return Comparison(name, "different", f"{mine.dtype} in the output, {ref.dtype} in the source, undeclared")
+        return ComparedItem(name, "different", f"{mine.dtype} in the output, {ref.dtype} in the source, undeclared")
     order = _row_order(name, out, source, declared)
     row = _first_unequal(mine, _wanted(mine, ref, order))
     if row is not None:
-        return Comparison(name, "different", f"first in row {row}")
+        return ComparedItem(name, "different", f"first in row {row}")
     how = [f"{ref.dtype} → {mine.dtype}, rounded to nearest even"] if cast else []
     how += ["rows follow the vocabulary map"] if order else []
-    return Comparison(name, "declared" if how else "equal", ", ".join(how) or "every bit")
+    return ComparedItem(name, "declared" if how else "equal", ", ".join(how) or "every bit")
 
 
-def _dequantized(name: str, mine: TensorRef, source: Drafter, declared: _Declared) -> Comparison:
+def _dequantized(name: str, mine: TensorRef, source: Drafter, declared: _Declared) -> ComparedItem:
     """A weight that was quantized and dequantized on the way: floats on both sides, with a rounding between."""
-    from draftconv.quantization.verifying import rounded_again
+    from draftconv.quantization.compare_weights import rounded_again
 
     scheme = declared.rounded(name)
     if scheme is None:
         how = "it was quantized and dequantized on the way, and draftconv.json does not tell how it was rounded"
-        return Comparison(name, "different", f"{how}; verify it --against {declared.direct}, which it was made from")
+        return ComparedItem(name, "different", f"{how}; verify it --against {declared.direct}, which it was made from")
     fused = [source.tensors[other] for other in fused_with(name, source.tensors)]
     found = rounded_again(mine, source.tensors[name], fused, scheme)
-    return Comparison(name, "different" if found.fault else "declared", found.fault or found.how)
+    return ComparedItem(name, "different" if found.fault else "declared", found.fault or found.how)
 
 
-def _made(name: str, mine: TensorRef, declared: _Declared, kind: str) -> Comparison | None:
+def _made(name: str, mine: TensorRef, declared: _Declared, kind: str) -> ComparedItem | None:
     """A tensor that does not come from the source: its bytes against the hash in the record."""
     why = declared.find(kind, name)
     if why is None:
         return None
     if tensor_hash(mine) == declared.made(name):
-        return Comparison(name, "declared", f"{kind}: {why}")
-    return Comparison(name, "different", f"{kind} ({why}), but not the bytes that draftconv.json was written for")
+        return ComparedItem(name, "declared", f"{kind}: {why}")
+    return ComparedItem(name, "different", f"{kind} ({why}), but not the bytes that draftconv.json was written for")
 
 
 def _wanted(mine: TensorRef, ref: TensorRef, order: tuple[int, ...] | None) -> PlannedTensor:
@@ -390,25 +390,25 @@ def _first_unequal(mine: TensorRef, wanted: PlannedTensor) -> int | None:
     return None
 
 
-def _maps(out: Drafter, source: Drafter, declared: _Declared) -> Iterator[Comparison]:
+def _maps(out: Drafter, source: Drafter, declared: _Declared) -> Iterator[ComparedItem]:
     """d2t and t2d are compared by what they mean: the set of target tokens, in row order."""
     what = "d2t and t2d"
     ours = out.maps.map if out.maps else None
     theirs = source.maps.map if source.maps else None
     faults = [*(detail for _, detail in out.maps.faults), *_strange_mask(out, ours)] if out.maps else []
     if faults:
-        yield from (Comparison(what, "different", detail) for detail in faults)
+        yield from (ComparedItem(what, "different", detail) for detail in faults)
     elif not (out.facts.reduced_vocab or source.facts.reduced_vocab):
         if (ours is None) != (theirs is None):
-            yield Comparison(what, "declared", "the identity of a full vocabulary, which changes nothing")
+            yield ComparedItem(what, "declared", "the identity of a full vocabulary, which changes nothing")
     elif "d2t" in out.tensors and (made := _made("d2t", out.tensors["d2t"], declared, "repaired")):
         yield made
     elif ours is None or theirs is None or sorted(ours.ids) != sorted(theirs.ids):
-        yield Comparison(what, "different", "they reach other target tokens")
+        yield ComparedItem(what, "different", "they reach other target tokens")
     elif ours.ids == theirs.ids:
-        yield Comparison(what, "equal", "every draft id stands for the same token")
+        yield ComparedItem(what, "equal", "every draft id stands for the same token")
     else:
-        yield Comparison(what, "declared", "the same tokens in another order, lm_head rows along with them")
+        yield ComparedItem(what, "declared", "the same tokens in another order, lm_head rows along with them")
 
 
 def _strange_mask(out: Drafter, mapped: VocabMap | None) -> Iterator[str]:
@@ -418,14 +418,14 @@ def _strange_mask(out: Drafter, mapped: VocabMap | None) -> Iterator[str]:
             yield f"{name} is not the mask of d2t, byte for byte"
 
 
-def _leftovers(out: Drafter, source: Drafter) -> Iterator[Comparison]:
+def _leftovers(out: Drafter, source: Drafter) -> Iterator[ComparedItem]:
     """Tensors that are no part of the drafter: dropped ones are listed, the output may have no new ones."""
     for name, why in source.dropped.items():
-        yield Comparison(name, "declared", f"not part of the drafter: {why}")
+        yield ComparedItem(name, "declared", f"not part of the drafter: {why}")
     for name, why in out.dropped.items():
         mine, theirs = (drafter.checkpoint.tensors.get(name) for drafter in (out, source))
         if mine is not None and why not in SAME_WITHOUT and not _same(mine, theirs):
-            yield Comparison(name, "different", "a leftover that the source does not have")
+            yield ComparedItem(name, "different", "a leftover that the source does not have")
 
 
 def _same(mine: TensorRef, theirs: TensorRef | None) -> bool:
@@ -434,25 +434,29 @@ def _same(mine: TensorRef, theirs: TensorRef | None) -> bool:
     return _first_unequal(mine, copy_of(theirs.name, theirs)) is None
 
 
-def _facts(out: Facts, source: Facts, declared: _Declared) -> Iterator[Comparison]:
+def _facts(out: Facts, source: Facts, declared: _Declared) -> Iterator[ComparedItem]:
     for item in fields(Facts):
         ours, theirs = getattr(out, item.name), getattr(source, item.name)
         if ours == theirs:
-            yield Comparison(item.name, "equal", "")
+            yield ComparedItem(item.name, "equal", "")
         elif why := declared.find("fact", item.name) or _follows(item.name, ours, theirs):
-            yield Comparison(item.name, "declared", why)
+            yield ComparedItem(item.name, "declared", why)
         else:
-            how = f"{word(ours)} in the output, {word(theirs)} in the source"
-            told = "; give --target to compare them" if isinstance(ours, Taps) or isinstance(theirs, Taps) else ""
-            yield Comparison(item.name, "different", how + told)
+            how = f"{describe_value(ours)} in the output, {describe_value(theirs)} in the source"
+            told = (
+                "; give --target to compare them"
+                if isinstance(ours, AuxLayers) or isinstance(theirs, AuxLayers)
+                else ""
+            )
+            yield ComparedItem(item.name, "different", how + told)
 
 
-def _faults(out: Drafter, source: Drafter) -> Iterator[Comparison]:
+def _faults(out: Drafter, source: Drafter) -> Iterator[ComparedItem]:
     """Errors of the output that its source does not have: facts may agree while readers would not."""
     known = {problem.code for problem in source.problems}
     for problem in out.problems:
         if problem.severity == "error" and problem.code not in known:
-            yield Comparison(problem.code, "different", f"{problem.kind.title}: {problem.detail}")
+            yield ComparedItem(problem.code, "different", f"{problem.kind.title}: {problem.detail}")
 
 
 def _judges(out: Drafter, provenance: Provenance | None) -> tuple[EngineSpec, ...]:
@@ -465,20 +469,20 @@ def _judges(out: Drafter, provenance: Provenance | None) -> tuple[EngineSpec, ..
 
 def _directory(
     out: Drafter, target: Target | None, judges: Iterable[EngineSpec], *, edited: bool
-) -> Iterator[Comparison]:
+) -> Iterator[ComparedItem]:
     """Faults that no tensor and no fact shows: a changed record or config, a stray file, an engine that stumbles."""
     if edited:
         told = "does not belong to this config.json and these tensors: one of them was changed after it was written"
-        yield Comparison(FILE, "different", told)
+        yield ComparedItem(FILE, "different", told)
     for file in out.checkpoint.files:
         if file.unused:
-            yield Comparison(file.name, "different", "a weights file that is not part of the output")
+            yield ComparedItem(file.name, "different", "a weights file that is not part of the output")
     known = frozenset(problem.code for problem in joined_values(out))
     for spec in judges:
         verdict = ENGINES[spec.name].check(out.checkpoint, out.facts, target, spec, known)
         line = verdict.reason
         how = f"{verdict.status}: {line.rule.says}: {line.detail} [{line.rule.code}]" if line else ""
-        yield Comparison(str(verdict.spec), READ[verdict.status], how)
+        yield ComparedItem(str(verdict.spec), READ[verdict.status], how)
 
 
 def _follows(name: str, ours: object, theirs: object) -> str | None:

@@ -15,10 +15,10 @@ from draftconv.checkpoint.checkpoint import (
     read_config,
     read_sidecar,
 )
-from draftconv.checkpoint.compare import first_difference, scan
+from draftconv.checkpoint.compare_values import first_difference, scan
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
 from draftconv.checkpoint.headers import encode_header
-from draftconv.checkpoint.memory import MemoryFile
+from draftconv.checkpoint.memory_file import MemoryFile
 from draftconv.checkpoint.plan import (
     Cast,
     Computation,
@@ -32,7 +32,7 @@ from draftconv.checkpoint.plan import (
     PlannedTensor,
     Rows,
 )
-from draftconv.checkpoint.progress import Progress, Tally
+from draftconv.checkpoint.progress import ByteCounter, Progress
 from draftconv.checkpoint.tensors import TensorRef, as_float32, row_blocks
 from draftconv.checkpoint.text import show, show_some
 
@@ -40,6 +40,7 @@ __all__ = [
     "FLOATS",
     "QUANT_FILE",
     "SIZES",
+    "ByteCounter",
     "Cast",
     "Checkpoint",
     "Computation",
@@ -54,7 +55,6 @@ __all__ = [
     "PlannedTensor",
     "Progress",
     "Rows",
-    "Tally",
     "TensorRef",
     "as_float32",
     "cast_bytes",

@@ -22,7 +22,6 @@ from draftconv.checkpoint.casts import FLOAT_BITS, cast
 from draftconv.checkpoint.dtypes import SIZES
 from draftconv.checkpoint.files import DataFile, LocalFile, shrunk
 from draftconv.checkpoint.headers import read_header
-from draftconv.checkpoint.kernel import reserve, start_writeback
 from draftconv.checkpoint.plan import (
     BLOCK,
     COPY_BUFFER,
@@ -38,8 +37,9 @@ from draftconv.checkpoint.plan import (
     Rows,
     Shard,
 )
-from draftconv.checkpoint.progress import Progress, Tally
-from draftconv.checkpoint.staging import Mark, refuse_same, staging
+from draftconv.checkpoint.progress import ByteCounter, Progress
+from draftconv.checkpoint.staging import OwnershipMark, refuse_same, staging
+from draftconv.checkpoint.syscalls import reserve, start_writeback
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import show
 from draftconv.errors import Refused, WriteError
@@ -100,7 +100,7 @@ def execute(
     out: Path,
     *,
     overwrite: bool = False,
-    mark: Mark | None = None,
+    mark: OwnershipMark | None = None,
     progress: Progress | None = None,
     threads: int | None = None,
     deep: bool = False,
@@ -123,7 +123,7 @@ def execute(
         refuse_same(source, out)
     shards = plan.shards()
     hashes: dict[str, str] = {}
-    tally = Tally(progress)
+    tally = ByteCounter(progress)
     watch = _Watch() if deep else None
     workers = threads or min(MAX_THREADS, os.cpu_count() or 1)
     with staging(out, overwrite=overwrite, mark=mark) as directory:
@@ -168,7 +168,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def _write_shard(
-    path: Path, shard: Shard, workers: int, tally: Tally, watch: _Watch | None, hashes: dict[str, str]
+    path: Path, shard: Shard, workers: int, tally: ByteCounter, watch: _Watch | None, hashes: dict[str, str]
 ) -> None:
     with _opened(path, os.O_RDWR) as descriptor:
         _write_all(descriptor, memoryview(shard.header), 0)
@@ -262,7 +262,7 @@ def segments(operation: Cast | Rows, start: int, stop: int) -> Iterator[tuple[in
 
 
 def _run(
-    jobs: list[_Job], descriptor: int, workers: int, tally: Tally, watch: _Watch | None, hashes: dict[str, str]
+    jobs: list[_Job], descriptor: int, workers: int, tally: ByteCounter, watch: _Watch | None, hashes: dict[str, str]
 ) -> None:
     """Do the jobs on a pool; the first error stops the rest and is raised."""
     stop = threading.Event()

@@ -26,7 +26,7 @@ LFS_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class SafetensorsHeader:
     """What a safetensors file says of itself; tensors in the order of their bytes."""
 
     tensors: dict[str, TensorRef]
@@ -34,7 +34,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HeaderEntry:
     """One tensor of a header to be written; offsets count from the end of the header."""
 
     name: str
@@ -44,7 +44,7 @@ class Entry:
     stop: int
 
 
-def read_header(file: DataFile) -> Header:
+def read_header(file: DataFile) -> SafetensorsHeader:
     """Read and check the header; no tensor byte is touched.
 
     Raises:
@@ -70,10 +70,10 @@ def read_header(file: DataFile) -> Header:
     refs = [_reference(name, entry, file, begin) for name, entry in entries.items()]
     refs.sort(key=lambda ref: (ref.offset, ref.nbytes))
     _check_cover(refs, file, begin)
-    return Header({ref.name: ref for ref in refs}, metadata)
+    return SafetensorsHeader({ref.name: ref for ref in refs}, metadata)
 
 
-def encode_header(entries: Iterable[Entry], metadata: Mapping[str, str]) -> bytes:
+def encode_header(entries: Iterable[HeaderEntry], metadata: Mapping[str, str]) -> bytes:
     """The length and the JSON, padded with spaces so that tensor bytes start on a multiple of 8.
 
     Entries keep their order, metadata keys are sorted: equal input gives equal bytes.

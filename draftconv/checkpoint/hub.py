@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.checkpoint.checkpoint import CONFIG, SIDECARS, Checkpoint, assemble, open_local
-from draftconv.checkpoint.ranges import HubFile, network_errors
+from draftconv.checkpoint.hub_file import HubFile, network_errors
 from draftconv.checkpoint.text import is_plain_name, show, show_some
 from draftconv.checkpoint.weights import is_weights
 from draftconv.errors import BadCheckpoint, WriteError

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
-from draftconv.checkpoint.headers import METADATA, Entry, encode_header
+from draftconv.checkpoint.headers import METADATA, HeaderEntry, encode_header
 from draftconv.checkpoint.tensors import TensorRef, element_count
 from draftconv.checkpoint.text import is_plain_name, show
 
@@ -272,7 +272,7 @@ def _shard(file_name: str, tensors: list[PlannedTensor], metadata: Mapping[str, 
     entries = []
     offset = 0
     for tensor in ordered:
-        entries.append(Entry(tensor.name, tensor.dtype, tensor.shape, offset, offset + tensor.nbytes))
+        entries.append(HeaderEntry(tensor.name, tensor.dtype, tensor.shape, offset, offset + tensor.nbytes))
         offset += tensor.nbytes
     header = encode_header(entries, metadata)
     base = len(header)

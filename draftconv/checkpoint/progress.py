@@ -9,7 +9,7 @@ Progress: TypeAlias = Callable[[int], None]
 """Called, in the thread that started the work, with the bytes done so far."""
 
 
-class Tally:
+class ByteCounter:
     """Adds up the bytes of single steps and tells the sum to whoever wants to know it."""
 
     def __init__(self, progress: Progress | None = None) -> None:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.hashing import sha256
-from draftconv.checkpoint.kernel import exchange
+from draftconv.checkpoint.syscalls import exchange
 from draftconv.checkpoint.text import show, show_some
 from draftconv.errors import BadCheckpoint, UsageError, WriteError
 
@@ -32,18 +32,18 @@ NAMED = 8
 """How many files a refusal names."""
 
 
-class Written(NamedTuple):
+class FileDigest(NamedTuple):
     """A file as it was written; None for what is not known of it."""
 
     size: int | None = None
     sha256: str | None = None
 
     @classmethod
-    def of(cls, data: bytes) -> Written:
+    def of(cls, data: bytes) -> FileDigest:
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
 
-class Mark(NamedTuple):
+class OwnershipMark(NamedTuple):
     """The file that tells which directories are ours to overwrite.
 
     Attributes:
@@ -51,11 +51,11 @@ class Mark(NamedTuple):
     """
 
     file: str
-    wrote: Callable[[Path], Mapping[str, Written] | None]
+    wrote: Callable[[Path], Mapping[str, FileDigest] | None]
 
 
 @contextmanager
-def staging(out: Path, *, overwrite: bool = False, mark: Mark | None = None) -> Iterator[Path]:
+def staging(out: Path, *, overwrite: bool = False, mark: OwnershipMark | None = None) -> Iterator[Path]:
     """A fresh directory that becomes `out` when the block ends without an exception.
 
     Args:
@@ -85,7 +85,7 @@ def staging(out: Path, *, overwrite: bool = False, mark: Mark | None = None) -> 
         raise write_error(error, out) from error
 
 
-def refuse_occupied(out: Path, *, overwrite: bool = False, mark: Mark | None = None) -> Path:
+def refuse_occupied(out: Path, *, overwrite: bool = False, mark: OwnershipMark | None = None) -> Path:
     """Refuse what `staging` would refuse, before hours of work; what it returns is `out`, absolute.
 
     Raises:
@@ -164,7 +164,7 @@ def occupied(out: Path) -> bool:
     return True
 
 
-def _refuse_target(out: Path, mark: Mark | None, *, overwrite: bool) -> None:
+def _refuse_target(out: Path, mark: OwnershipMark | None, *, overwrite: bool) -> None:
     name = show(out.name)
     if not occupied(out):
         return
@@ -197,12 +197,12 @@ def _refuse_target(out: Path, mark: Mark | None, *, overwrite: bool) -> None:
         )
 
 
-def _wrote(out: Path, mark: Mark) -> Mapping[str, Written] | None:
+def _wrote(out: Path, mark: OwnershipMark) -> Mapping[str, FileDigest] | None:
     path = out / mark.file
     return mark.wrote(out) if path.is_file() and not path.is_symlink() else None
 
 
-def _strange(out: Path, wrote: Mapping[str, Written]) -> list[str]:
+def _strange(out: Path, wrote: Mapping[str, FileDigest]) -> list[str]:
     """What of a directory is not a file that was written there, or not as it was written; directories with a slash."""
     found = []
     with os.scandir(out) as entries:
@@ -215,7 +215,7 @@ def _strange(out: Path, wrote: Mapping[str, Written]) -> list[str]:
     return sorted(found)
 
 
-def _is_as_written(path: Path, told: Written) -> bool:
+def _is_as_written(path: Path, told: FileDigest) -> bool:
     try:
         with LocalFile(path) as file:
             if told.size not in (None, file.size):

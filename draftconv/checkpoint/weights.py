@@ -45,7 +45,7 @@ class Directory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightFiles:
     """The tensors of all weight files, in file order, and where they came from."""
 
     tensors: dict[str, TensorRef]
@@ -58,7 +58,7 @@ def is_weights(name: str) -> bool:
     return name.endswith((SAFETENSORS, TORCH)) and name not in NOT_WEIGHTS
 
 
-def read_weights(directory: Directory, only: str | None = None) -> Weights:
+def read_weights(directory: Directory, only: str | None = None) -> WeightFiles:
     """Read the headers of the directory's weights, or of the one file `only`.
 
     Raises:
@@ -92,7 +92,7 @@ def read_file(file: DataFile) -> tuple[dict[str, TensorRef], dict[str, str]]:
     return read_torch(file), {}
 
 
-def _read_indexed(directory: Directory, index: str, single: str) -> Weights:
+def _read_indexed(directory: Directory, index: str, single: str) -> WeightFiles:
     size = directory.files[index]
     if size > MAX_INDEX:
         raise BadCheckpoint(f"{index} has {size} bytes; {MAX_INDEX} is the limit")
@@ -126,7 +126,9 @@ def _read_indexed(directory: Directory, index: str, single: str) -> Weights:
     return _merge(directory, shards, where, index)
 
 
-def _merge(directory: Directory, names: tuple[str, ...], where: Mapping[str, str] | None, index: str | None) -> Weights:
+def _merge(
+    directory: Directory, names: tuple[str, ...], where: Mapping[str, str] | None, index: str | None
+) -> WeightFiles:
     tensors: dict[str, TensorRef] = {}
     metadata: dict[str, str] = {}
     for name in names:
@@ -162,7 +164,7 @@ def _merge(directory: Directory, names: tuple[str, ...], where: Mapping[str, str
         )
     if not tensors:
         raise BadCheckpoint(f"{show(directory.name)} holds no tensors", cure="export the checkpoint again")
-    return Weights(tensors, metadata, frozenset(names))
+    return WeightFiles(tensors, metadata, frozenset(names))
 
 
 def _refuse_missing_shards(directory: Directory, names: list[str]) -> None:

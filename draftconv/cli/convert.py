@@ -63,7 +63,7 @@ def _readable(conversion: Conversion, out: Path) -> list[str]:
 
 def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:
     from draftconv.cli.describe import verdict_json
-    from draftconv.layouts.readings import reading_json
+    from draftconv.layouts.reading_options import reading_json
 
     plan = conversion.plan
     return {

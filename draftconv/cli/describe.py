@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from draftconv.api.inspect import Inspection
 from draftconv.cli.output import size
+from draftconv.drafter.describe import facts_json
 from draftconv.drafter.facts import Facts, Fusion, Gqa, Mla, describe_boundaries
 from draftconv.drafter.kinds import kind_of
-from draftconv.drafter.words import facts_json
-from draftconv.engines import Verdict
+from draftconv.engines import LoadVerdict
 from draftconv.engines.problems import why
-from draftconv.layouts.readings import readings_json
+from draftconv.layouts.reading_options import readings_json
 
 FUSIONS: Mapping[Fusion, str] = {
     "plain": "none",
@@ -70,7 +70,7 @@ def inspection_json(found: Inspection) -> dict[str, object]:
             name: {"file_name": drafter.names[name], "dtype": ref.dtype, "shape": list(ref.shape)}
             for name, ref in drafter.tensors.items()
         },
-        "companions": sorted(drafter.companions),
+        "companions": sorted(drafter.qparams),
         "dropped": dict(drafter.dropped),
         "target": {"name": found.target.name, "layers": found.target.layers, "family": found.target.family}
         if found.target
@@ -96,7 +96,7 @@ def inspection_json(found: Inspection) -> dict[str, object]:
     }
 
 
-def verdict_json(verdict: Verdict) -> dict[str, object]:
+def verdict_json(verdict: LoadVerdict) -> dict[str, object]:
     broken = {line.rule.code for line in verdict.lines}
     return {
         "engine": verdict.spec.name,

@@ -126,7 +126,7 @@ def print_readings(form: str, *drafters: Drafter) -> None:
     Args:
         form: of --format. JSON holds all of it.
     """
-    from draftconv.layouts.readings import reading_line, reading_warnings
+    from draftconv.layouts.reading_options import reading_line, reading_warnings
 
     for drafter in drafters:
         if form == "human":

@@ -209,9 +209,9 @@ def _print(ctx: click.Context, report: Report, out: Path | None, form: str) -> N
             _show(ctx, report, out)
 
 
-def _recorded(words: Sequence[str]) -> tuple[str, ...]:
+def _recorded(argv: Sequence[str]) -> tuple[str, ...]:
     """The command for the report, which names no place on this machine: an absolute path by its last part."""
-    return tuple(Path(word).name if Path(word).is_absolute() else word for word in words)
+    return tuple(Path(word).name if Path(word).is_absolute() else word for word in argv)
 
 
 def _decoder(trace: Path) -> Callable[..., str] | None:
@@ -240,7 +240,7 @@ def _decoder(trace: Path) -> Callable[..., str] | None:
 
 def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
     from draftconv.cli import output
-    from draftconv.report import tables, words
+    from draftconv.report import formatting, tables
 
     screen = output.console()
     if report.comparisons:
@@ -255,11 +255,11 @@ def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
         if found.rows:
             screen.print(_table(found))
     for comparison in report.comparisons:
-        screen.print(output.text(words.sentence(comparison)))
+        screen.print(output.text(formatting.sentence(comparison)))
         for line in _beside(comparison):
             screen.print(output.text(f"  {line}", "dim"))
     if report.controls:
-        screen.print(output.text(words.controls(report)))
+        screen.print(output.text(formatting.controls(report)))
     if out is not None:
         screen.print(output.text(f"Report: {out / 'report.html'}"))
     if len(report.comparisons) == 1 and (more := report.comparisons[0].verdict.more_prompts) and out is not None:

@@ -14,8 +14,8 @@ from draftconv.cli.examples import ENGINE, OTHER, THIRD
 from draftconv.cli.options import command_line, format_option, options_of
 
 if TYPE_CHECKING:
-    from draftconv.conversion.quantizing import Quantizing
-    from draftconv.conversion.rounding import Rounding
+    from draftconv.conversion.backend_choice import BackendChoice
+    from draftconv.conversion.quantization_plan import QuantizationPlan
     from draftconv.quantization.deviation import Deviation
 
 EPILOG = f"""\b
@@ -90,7 +90,7 @@ def _warnings(found: Quantization) -> list[str]:
     return [f"{p.code}: {p.detail}" for p in found.conversion.warnings if not p.kind.reading]
 
 
-def _card(decided: Quantizing) -> list[tuple[str, object]]:
+def _card(decided: QuantizationPlan) -> list[tuple[str, object]]:
     quantized, kept = decided.selection.quantized, decided.selection.kept
     rows: list[tuple[str, object]] = [
         ("scheme", decided.deployment.scheme),
@@ -108,12 +108,12 @@ def _card(decided: Quantizing) -> list[tuple[str, object]]:
     return rows
 
 
-def _rounding(rounding: Rounding) -> list[tuple[str, object]]:
+def _rounding(rounding: BackendChoice) -> list[tuple[str, object]]:
     told = [("rounded by", rounding.package)] if rounding.package else []
     return [*told, *(("", note) for note in rounding.notes)]
 
 
-def _again(decided: Quantizing) -> list[tuple[str, object]]:
+def _again(decided: QuantizationPlan) -> list[tuple[str, object]]:
     """What a person has to know of a source that was quantized already."""
     if decided.stored is None:
         return []
@@ -126,7 +126,7 @@ def _again(decided: Quantizing) -> list[tuple[str, object]]:
     return told + [("", finding) for finding in decided.stored.findings]
 
 
-def _format(decided: Quantizing) -> str:
+def _format(decided: QuantizationPlan) -> str:
     style = f", style {decided.deployment.style}" if decided.deployment.style else ""
     return f"{decided.deployment.format}{style}"
 
@@ -188,7 +188,7 @@ def _summed(bytes_of: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
 
 def _sizes(found: Quantization) -> tuple[int, int]:
     drafter = found.conversion.drafter
-    every = {**drafter.tensors, **drafter.companions}
+    every = {**drafter.tensors, **drafter.qparams}
     return sum(ref.nbytes for ref in every.values()), found.conversion.plan.total_bytes
 
 
@@ -199,7 +199,7 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
     from dataclasses import asdict
 
     from draftconv.cli.describe import verdict_json
-    from draftconv.layouts.readings import reading_json
+    from draftconv.layouts.reading_options import reading_json
     from draftconv.quantization.deviation import total
 
     decided = found.decided

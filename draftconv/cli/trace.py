@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from draftconv.api.trace import Sizing, TraceOptions, trace
+from draftconv.api.trace import TraceOptions, TraceSize, trace
 from draftconv.checkpoint.text import safe
 from draftconv.cli.options import format_option, options_of
 from draftconv.traces.options import runners
@@ -64,7 +64,7 @@ def command(target: str, prompts: str, out: Path, form: str, **told: Any) -> Non
             _show(made, out)
 
 
-def _announce(sizing: Sizing) -> None:
+def _announce(sizing: TraceSize) -> None:
     from draftconv.cli import output
 
     boundaries = ", ".join(map(str, sizing.boundaries))

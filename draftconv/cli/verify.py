@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from draftconv.api.verify import Comparison, Verification, VerifyOptions, verify
+from draftconv.api.verify import ComparedItem, Verification, VerifyOptions, verify
 from draftconv.cli.options import format_option, options_of
 from draftconv.layouts import layout as find_layout
-from draftconv.layouts.readings import reading_json
+from draftconv.layouts.reading_options import reading_json
 
 EPILOG = """\b
 Examples:
@@ -73,7 +73,7 @@ def _show(found: Verification) -> None:
     screen.print(output.text("Verified: ").append(output.styled("pass" if found.passed else "fail")))
 
 
-def _equal(rows: Sequence[Comparison]) -> int:
+def _equal(rows: Sequence[ComparedItem]) -> int:
     return sum(row.outcome == "equal" for row in rows)
 
 
@@ -88,5 +88,5 @@ def _json(found: Verification) -> dict[str, object]:
     }
 
 
-def _row(row: Comparison) -> dict[str, str]:
+def _row(row: ComparedItem) -> dict[str, str]:
     return {"what": row.what, "outcome": row.outcome, "how": row.how}

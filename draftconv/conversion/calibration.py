@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.conversion.rounding import Rounding
+from draftconv.conversion.backend_choice import BackendChoice
 from draftconv.drafter.drafter import Drafter
 from draftconv.quantization.exclusions import WEIGHT, Selection, fused_with
 
 if TYPE_CHECKING:
-    from draftconv.quantization.grids import InputScales
-    from draftconv.quantization.reading import Stored
+    from draftconv.quantization.computations import Smoothing
+    from draftconv.quantization.quantized_weights import QuantizedWeights
+    from draftconv.quantization.rounding import InputScales
     from draftconv.quantization.scheme import InputScheme, Scheme
-    from draftconv.quantization.weights import Smoothing
     from draftconv.replay.replay import Arm
-    from draftconv.traces.request import Request
+    from draftconv.traces.request import TraceRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Calibration:
 
 
 def calibrate(
-    drafter: Drafter, stored: Stored | None, selection: Selection, rounding: Rounding, trace: Path | None
+    drafter: Drafter, stored: QuantizedWeights | None, selection: Selection, rounding: BackendChoice, trace: Path | None
 ) -> Calibration:
     """Measure what this rounding needs; nothing where it needs nothing.
 
@@ -57,7 +57,7 @@ def calibrate(
 
 def _input_scales(drafter: Drafter, inputs: InputScheme, quantized: Sequence[str], trace: Path) -> InputScales:
     """Scales of static activations."""
-    from draftconv.quantization.grids import input_scale
+    from draftconv.quantization.rounding import input_scale
     from draftconv.replay.calibration import input_peaks
 
     arm, requests = _fed(drafter, trace)
@@ -67,14 +67,14 @@ def _input_scales(drafter: Drafter, inputs: InputScheme, quantized: Sequence[str
 
 
 def _smoothed(
-    drafter: Drafter, stored: Stored | None, scheme: Scheme, quantized: Sequence[str], trace: Path
+    drafter: Drafter, stored: QuantizedWeights | None, scheme: Scheme, quantized: Sequence[str], trace: Path
 ) -> Calibration:
     """What AWQ smooths the inputs of weights by, found when they are written; and what to say of it.
 
     Source of what is left out: TensorRT-LLM `_torch/modules/linear.py`, 1.3.0rc at 00bbf71e; read.
     """
-    from draftconv.quantization.oracles.modelopt import smoothing
-    from draftconv.quantization.weights import Again, Smoothing
+    from draftconv.quantization.backends.modelopt import smoothing
+    from draftconv.quantization.computations import RestoredWeight, Smoothing
     from draftconv.replay.calibration import sampled_inputs
 
     groups = dict.fromkeys(fused_with(name, quantized) for name in quantized)
@@ -86,7 +86,7 @@ def _smoothed(
     for group in smooth:
         inputs = sampled[group[0].removesuffix(WEIGHT)]
         again = group[0].removesuffix(WEIGHT) in stored.modules if stored else False
-        refs = {name: Again(name, stored) if stored and again else drafter.tensors[name] for name in group}
+        refs = {name: RestoredWeight(name, stored) if stored and again else drafter.tensors[name] for name in group}
         found |= dict.fromkeys(group, Smoothing(refs, scheme, inputs.rows_NI, inputs.peak_I, smoothing))
     notes = []
     if sampled:
@@ -98,11 +98,11 @@ def _smoothed(
     return Calibration(smoothings=found, notes=tuple(notes))
 
 
-def _fed(drafter: Drafter, directory: Path) -> tuple[Arm, Iterator[Request]]:
+def _fed(drafter: Drafter, directory: Path) -> tuple[Arm, Iterator[TraceRequest]]:
     """The drafter and the requests of a trace, to be replayed for what its weights are fed."""
-    from draftconv.replay.arms import Loading, load_arm
+    from draftconv.replay.load_arm import LoadSettings, load_arm
     from draftconv.traces.trace import open_trace
 
     trace = open_trace(directory)
-    arm = load_arm(drafter.checkpoint.name, drafter, Loading(trace.table))
+    arm = load_arm(drafter.checkpoint.name, drafter, LoadSettings(trace.table))
     return arm, (trace.read(entry, arm.boundaries) for entry in trace.entries)

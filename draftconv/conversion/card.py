@@ -18,11 +18,13 @@ from draftconv.layouts import layouts
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from draftconv.conversion.told import Told
+    from draftconv.conversion.quantization_record import QuantizationRecord
     from draftconv.quantization.deviation import Total
 
 
-def model_card(record: Mapping[str, object], facts: Facts, target: Target | None, told: Told | None) -> str:
+def model_card(
+    record: Mapping[str, object], facts: Facts, target: Target | None, told: QuantizationRecord | None
+) -> str:
     """Render the card. Nothing that came from a checkpoint can act as markup in it."""
     layout = layouts()[str(record["layout"])]
     hub = target.repo if target and target.path is None else ""
@@ -44,7 +46,7 @@ def model_card(record: Mapping[str, object], facts: Facts, target: Target | None
     )
 
 
-def _total(told: Told) -> Total:
+def _total(told: QuantizationRecord) -> Total:
     from draftconv.quantization.deviation import total
 
     return total(told.deviations)

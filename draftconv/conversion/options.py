@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from draftconv.errors import UsageError
-from draftconv.layouts.readings import Said
+from draftconv.layouts.reading_options import ReadingOptions
 from draftconv.options import (
     ACCEPT_DETECTED,
     AUX_CONVENTION,
@@ -24,7 +24,7 @@ from draftconv.options import (
     option,
     python_only,
 )
-from draftconv.quantization.oracles import BackendName
+from draftconv.quantization.backends import BackendName
 
 Progress = Callable[[int], None]
 """Told the bytes that are written so far."""
@@ -87,9 +87,9 @@ class ConvertOptions:
     progress: Progress | None = python_only(None, "called with the number of bytes written so far")
 
     @property
-    def said(self) -> Said:
+    def said(self) -> ReadingOptions:
         """How the source is to be read."""
-        return Said(self.layout, self.aux_convention, self.accept_detected)
+        return ReadingOptions(self.layout, self.aux_convention, self.accept_detected)
 
     @property
     def float_dtype(self) -> str | None:

@@ -27,23 +27,23 @@ from draftconv.checkpoint.staging import refuse_occupied, refuse_same
 from draftconv.conversion.options import ConvertOptions, Progress
 from draftconv.conversion.passes import run_passes
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.planned import judge, named_quantization, spell_config
+from draftconv.conversion.planned_output import judge, named_quantization, spell_config
 from draftconv.conversion.provenance import FILE, OURS, read_provenance
+from draftconv.conversion.quantization_record import QuantizationRecord, quantization_record
 from draftconv.conversion.record import completed, make_record, sealed
-from draftconv.conversion.request import Request
-from draftconv.conversion.told import Told, told_of
-from draftconv.conversion.weights import decide_weights
-from draftconv.conversion.work import Change, Work, start
+from draftconv.conversion.request import ConversionRequest
+from draftconv.conversion.weight_plan import plan_weights
+from draftconv.conversion.working_drafter import Change, WorkingDrafter, start
 from draftconv.drafter.checks import VALUES, Findings
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.joined import CODES
+from draftconv.drafter.fused_qparams import CODES
 from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target
-from draftconv.engines import Verdict, parse_engine
+from draftconv.engines import LoadVerdict, parse_engine
 from draftconv.errors import UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, Writer
-from draftconv.layouts.spelling import spell
+from draftconv.layouts.tensor_names import spell
 from draftconv.options import several
 
 
@@ -52,12 +52,12 @@ class Conversion:
     """A conversion that is decided and checked, and not yet written."""
 
     drafter: Drafter
-    work: Work
+    work: WorkingDrafter
     layout: Layout
     plan: Plan
     config: Mapping[str, object]
     names: Mapping[str, str]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[LoadVerdict, ...]
     warnings: tuple[Problem, ...]
     """How the source was read where that is doubtful, and what is still worth knowing of the output."""
     not_made: tuple[str, ...]
@@ -67,7 +67,7 @@ class Conversion:
     """Whether the output can be read in several ways too: a producer's own config.json that came back."""
     findings: tuple[str, ...] = ()
     """What of the source's quantized weights is not as its config.json says."""
-    told: Told | None = None
+    told: QuantizationRecord | None = None
     """What the record and the card tell of a quantization."""
 
     @property
@@ -100,7 +100,7 @@ def refuse_place(source: str | Path, out: str | Path, *, overwrite: bool = False
     refuse_occupied(Path(out), overwrite=overwrite, mark=OURS)
 
 
-def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, request: Request) -> Conversion:
+def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, request: ConversionRequest) -> Conversion:
     """Decide and check the conversion of a drafter that has been read and checked.
 
     Raises:
@@ -111,7 +111,7 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
     checkpoint, options = drafter.checkpoint, request.options
     found = layout(options.to)
     writer = writer_of(found, options.to)
-    weights = decide_weights(drafter, found, request)
+    weights = plan_weights(drafter, found, request)
     provenance = read_provenance(checkpoint)
     twins = (name for name, other in layouts().items() if other.twin == found.id)
     returning = provenance.since_layout(found.id, *twins) if provenance else None
@@ -141,7 +141,7 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
         reads=_reads(checkpoint, target, options),
         ambiguous="reading-doubtful" in spelled.left,
         findings=weights.stored.findings if weights.stored else (),
-        told=told_of(request.quantizing) if request.quantizing else None,
+        told=quantization_record(request.quantizing) if request.quantizing else None,
     )
     record = make_record(conversion, options, target, provenance)
 
@@ -193,7 +193,9 @@ def _reads(checkpoint: Checkpoint, target: Target | None, options: ConvertOption
     return tuple(path for path in found if path is not None)
 
 
-def _declare_config(work: Work, source: Mapping[str, object], config: Mapping[str, object], path: str = "") -> Work:
+def _declare_config(
+    work: WorkingDrafter, source: Mapping[str, object], config: Mapping[str, object], path: str = ""
+) -> WorkingDrafter:
     """Declare every key of the source's config, at any depth, that the output does not have."""
     for key, value in source.items():
         kept = config.get(key)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import cast, get_args
 
 from draftconv.checkpoint import QUANT_FILE, Checkpoint, PlannedTensor, TensorRef, open_checkpoint, read_sidecar
-from draftconv.checkpoint.staging import Mark, Written
-from draftconv.conversion.work import Change
+from draftconv.checkpoint.staging import FileDigest, OwnershipMark
+from draftconv.conversion.working_drafter import Change
 from draftconv.drafter.config import Config
 from draftconv.drafter.targets import Family, Target
 from draftconv.errors import DraftconvError
@@ -63,7 +63,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Lineage:
     """The way from one source in the history to the output: one conversion or several."""
 
     origin: Origin
@@ -123,18 +123,18 @@ class Provenance:
         family: Family | None = next((f for f in get_args(Family) if f == row.text("family")), None)
         return Target(row.text("name") or "", layers, family, hidden=row.size("hidden"))
 
-    def since_layout(self, *names: str) -> Way | None:
+    def since_layout(self, *names: str) -> Lineage | None:
         """The way from the newest source that was in one of these layouts."""
         return self._since([origin.source.text("layout") in names for origin in self.history])
 
-    def since(self, checkpoint: Checkpoint) -> Way | None:
+    def since(self, checkpoint: Checkpoint) -> Lineage | None:
         """The way from this checkpoint, known by its config.json; None when it is not in the history."""
         config = _text(checkpoint.config)
         return self._since([_text(origin.config) == config for origin in self.history])
 
-    def _since(self, fits: Sequence[bool]) -> Way | None:
+    def _since(self, fits: Sequence[bool]) -> Lineage | None:
         history = self.history
-        return next((Way(history[i], history[: i + 1]) for i, fit in enumerate(fits) if fit), None)
+        return next((Lineage(history[i], history[: i + 1]) for i, fit in enumerate(fits) if fit), None)
 
     def handed_on(self) -> list[dict[str, object]]:
         """The history as the `earlier` of a next conversion."""
@@ -155,7 +155,7 @@ def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
     return Provenance(data) if genuine else None
 
 
-def written(directory: Path) -> Mapping[str, Written] | None:
+def written(directory: Path) -> Mapping[str, FileDigest] | None:
     """What was written with the record of a directory, by file name; None when it is no record of draftconv's."""
     try:
         record = read_sidecar(directory, FILE)
@@ -166,29 +166,29 @@ def written(directory: Path) -> Mapping[str, Written] | None:
         return None
 
 
-OURS = Mark(FILE, written)
+OURS = OwnershipMark(FILE, written)
 """The mark of a directory that `convert` or `quantize` wrote."""
 
 
-def _listed(record: Mapping[str, object], directory: Path) -> Mapping[str, Written]:
+def _listed(record: Mapping[str, object], directory: Path) -> Mapping[str, FileDigest]:
     """The files that a record lists, and the record itself unless it was edited (which a missing file hides)."""
     files = Config(record, FILE).section("files")
     rows = {name: files.section(name) for name in files.data}
-    listed = {name: Written(row.integer("size"), row.text("sha256")) for name, row in rows.items()}
+    listed = {name: FileDigest(row.integer("size"), row.text("sha256")) for name, row in rows.items()}
     try:
         edited = read_provenance(open_checkpoint(directory)) is None
     except DraftconvError:
         edited = False
-    return listed if edited else listed | {FILE: Written()}
+    return listed if edited else listed | {FILE: FileDigest()}
 
 
-def _derived(directory: Path) -> Mapping[str, Written] | None:
+def _derived(directory: Path) -> Mapping[str, FileDigest] | None:
     """What a record without a list belongs to, as early versions wrote it; an edited card is not noticed."""
     checkpoint = open_checkpoint(directory)
     if read_provenance(checkpoint) is None:
         return None
     weights = {ref.file.name for ref in checkpoint.tensors.values()}
-    return dict.fromkeys((*weights, *SMALL, FILE), Written())
+    return dict.fromkeys((*weights, *SMALL, FILE), FileDigest())
 
 
 def output_digest(tensors: Tensors, config: Mapping[str, object], record: Mapping[str, object]) -> str:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, cast
 import draftconv
 from draftconv.checkpoint import Checkpoint, Computed, Copy, Hashes
 from draftconv.checkpoint.plan import encode
-from draftconv.checkpoint.staging import Written
+from draftconv.checkpoint.staging import FileDigest
 from draftconv.conversion.provenance import FORMAT, Provenance, output_digest
-from draftconv.conversion.work import Work, content_hash
+from draftconv.conversion.working_drafter import WorkingDrafter, content_hash
+from draftconv.drafter.describe import facts_json
 from draftconv.drafter.targets import Target
-from draftconv.drafter.words import facts_json
-from draftconv.layouts.readings import readings_json
+from draftconv.layouts.reading_options import readings_json
 
 if TYPE_CHECKING:
     from draftconv.conversion.options import ConvertOptions
@@ -112,12 +112,12 @@ def sealed(record: Mapping[str, object], conversion: Conversion, card: Mapping[s
     plan = conversion.plan
     small = {**plan.first_files(), **{name: encode(text) for name, text in card.items()}}
     files: dict[str, dict[str, object]] = {shard.file_name: {"size": shard.size} for shard in plan.shards()}
-    files |= {name: Written.of(data)._asdict() for name, data in small.items()}
+    files |= {name: FileDigest.of(data)._asdict() for name, data in small.items()}
     whole = {**record, "files": dict(sorted(files.items()))}
     return whole | {"output": output_digest({t.name: t for t in plan.tensors}, conversion.config, whole)}
 
 
-def _made(work: Work, provenance: Provenance | None) -> dict[str, str]:
+def _made(work: WorkingDrafter, provenance: Provenance | None) -> dict[str, str]:
     """Hashes of the tensors that `verify` cannot judge by the source: attached, repaired, added."""
     declared = {change.what for change in work.changes if change.kind in ("added", "replaced", "repaired")}
     earlier = provenance.made if provenance else {}

@@ -10,11 +10,11 @@ from draftconv.conversion.options import ConvertOptions
 from draftconv.engines import EngineSpec
 
 if TYPE_CHECKING:
-    from draftconv.conversion.quantizing import Quantizing
+    from draftconv.conversion.quantization_plan import QuantizationPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ConversionRequest:
     """Options, and what they do not tell.
 
     Attributes:
@@ -24,4 +24,4 @@ class Request:
 
     options: ConvertOptions
     engines: Sequence[EngineSpec] = ()
-    quantizing: Quantizing | None = None
+    quantizing: QuantizationPlan | None = None

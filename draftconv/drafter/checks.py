@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from draftconv.checkpoint import FLOATS, Progress, Tally, TensorRef, show, show_some
+from draftconv.checkpoint import FLOATS, ByteCounter, Progress, TensorRef, show, show_some
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import UNDECLARED, Mla
-from draftconv.drafter.joined import joined_values
+from draftconv.drafter.fused_qparams import joined_values
 from draftconv.drafter.names import PREFIXES
 from draftconv.drafter.problems import LEVELS, Level, Problem
 from draftconv.drafter.targets import EMBED_NAMES, Target
-from draftconv.drafter.tensors import OPTIONAL, Expected, expected
+from draftconv.drafter.tensors import OPTIONAL, ExpectedTensor, expected
 from draftconv.drafter.vocabulary import offset_twins
 
 SAMPLED_PAIRS = 16
@@ -45,20 +45,20 @@ PACKED = frozenset({"I32", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_
 
 
 @dataclass(frozen=True)
-class Subject:
+class CheckedDrafter:
     """What a check looks at; `tally` is told the bytes that the deep checks read."""
 
     drafter: Drafter
     target: Target | None
-    tally: Tally
+    tally: ByteCounter
 
     @cached_property
-    def expected(self) -> Mapping[str, Expected]:
+    def expected(self) -> Mapping[str, ExpectedTensor]:
         """The tensors that the facts ask for."""
         return expected(self.drafter.facts)
 
 
-Check = Callable[[Subject], Iterator[Problem | str]]
+Check = Callable[[CheckedDrafter], Iterator[Problem | str]]
 """Yields problems, or a sentence for what it could not look at."""
 
 
@@ -78,7 +78,7 @@ def check_drafter(
     Args:
         progress: told the bytes that the checks of level `deep` have read so far, of `deep_bytes`.
     """
-    subject = Subject(drafter, target, Tally(progress))
+    subject = CheckedDrafter(drafter, target, ByteCounter(progress))
     problems = list(drafter.problems)
     not_made: list[str] = []
     for rank, name in enumerate(LEVELS):
@@ -112,7 +112,7 @@ def deep_bytes(drafter: Drafter, target: Target | None) -> int:
 # ── tensors ────────────────────────────────────────────────────────────────────────
 
 
-def _tensor_set(subject: Subject) -> Iterator[Problem]:
+def _tensor_set(subject: CheckedDrafter) -> Iterator[Problem]:
     drafter, wanted = subject.drafter, subject.expected
     known_missing = {"lm_head.weight", "embed_tokens.weight", "d2t", *OPTIONAL}
     for name in wanted:
@@ -127,7 +127,7 @@ def _tensor_set(subject: Subject) -> Iterator[Problem]:
         yield Problem("tensor-missing", "embed_tokens.weight, and the target's table is not as wide as the drafter")
 
 
-def _tensor_shapes(subject: Subject) -> Iterator[Problem]:
+def _tensor_shapes(subject: CheckedDrafter) -> Iterator[Problem]:
     drafter = subject.drafter
     for name, row in subject.expected.items():
         ref = drafter.tensors.get(name)
@@ -143,7 +143,7 @@ def _tensor_shapes(subject: Subject) -> Iterator[Problem]:
             )
 
 
-def _dtypes(subject: Subject) -> Iterator[Problem]:
+def _dtypes(subject: CheckedDrafter) -> Iterator[Problem]:
     drafter, rows = subject.drafter, subject.expected
     weights = {name: ref.dtype for name, ref in drafter.tensors.items() if name not in ("d2t", "t2d")}
     quantization = drafter.facts.quantization
@@ -154,27 +154,27 @@ def _dtypes(subject: Subject) -> Iterator[Problem]:
             continue
         told = "" if declared else " and config.json has no quantization_config"
         yield Problem("tensor-dtype", f"{show(drafter.names[name])} is {dtype}{told}")
-    if quantization and not declared and drafter.companions:
-        yield Problem("tensor-dtype", f"{_some(list(drafter.companions))} without a quantization_config")
+    if quantization and not declared and drafter.qparams:
+        yield Problem("tensor-dtype", f"{_some(list(drafter.qparams))} without a quantization_config")
     floats = sorted(set(weights.values()) & FLOATS)
     if len(floats) > 1:
         yield Problem("dtype-mixed", ", ".join(f"{sum(d == f for d in weights.values())} x {f}" for f in floats))
 
 
-def _stale(subject: Subject) -> Iterator[Problem]:
+def _stale(subject: CheckedDrafter) -> Iterator[Problem]:
     leftovers = [f"{name}: {why}" for name, why in subject.drafter.dropped.items() if why not in SAME_WITHOUT]
     if leftovers:
         yield Problem("tensor-stale", _some(leftovers))
 
 
-def _prefixes(subject: Subject) -> Iterator[Problem]:
+def _prefixes(subject: CheckedDrafter) -> Iterator[Problem]:
     drafter = subject.drafter
     prefixed = [name for name in drafter.names.values() if name.startswith(PREFIXES)]
     if prefixed and drafter.detection.layout != "automodel":
         yield Problem("name-prefix", _some(prefixed))
 
 
-def _stray_weights(subject: Subject) -> Iterator[Problem]:
+def _stray_weights(subject: CheckedDrafter) -> Iterator[Problem]:
     """Unread safetensors; a .bin beside them is usual and no engine prefers it."""
     files = subject.drafter.checkpoint.files
     if stray := [file.name for file in files if file.unused and file.name.endswith(".safetensors")]:
@@ -183,13 +183,13 @@ def _stray_weights(subject: Subject) -> Iterator[Problem]:
 
 def _packed(drafter: Drafter, name: str) -> bool:
     stem = name.removesuffix(".weight")
-    return any(companion.startswith(f"{stem}.") for companion in drafter.companions)
+    return any(qparam.startswith(f"{stem}.") for qparam in drafter.qparams)
 
 
 # ── config keys ────────────────────────────────────────────────────────────────────
 
 
-def _nulls(subject: Subject) -> Iterator[Problem]:
+def _nulls(subject: CheckedDrafter) -> Iterator[Problem]:
     config = subject.drafter.checkpoint.config
     nulls = [key for key, value in config.items() if value is None and key not in HARMLESS_NULLS]
     nulls += [
@@ -201,7 +201,7 @@ def _nulls(subject: Subject) -> Iterator[Problem]:
         yield Problem("config-null", _some(others))
 
 
-def _flags(subject: Subject) -> Iterator[Problem]:
+def _flags(subject: CheckedDrafter) -> Iterator[Problem]:
     drafter = subject.drafter
     config = Config(drafter.config)
     if config.has("auto_map"):
@@ -219,7 +219,7 @@ def _flags(subject: Subject) -> Iterator[Problem]:
         yield Problem("double-norm", "next_layer_regular / layers.0.* names: ModelOpt 0.41 or later")
 
 
-def _rope(subject: Subject) -> Iterator[Problem]:
+def _rope(subject: CheckedDrafter) -> Iterator[Problem]:
     drafter, rope = subject.drafter, subject.drafter.facts.rope
     if "attention_factor" in rope.scaling:
         yield Problem("rope-attention-factor", f"attention_factor: {rope.scaling['attention_factor']}")
@@ -234,7 +234,7 @@ def _rope(subject: Subject) -> Iterator[Problem]:
         yield Problem("rope-mscale-missing", f"YaRN factor {rope.scaling.get('factor')} without {missing}")
 
 
-def _positions(subject: Subject) -> Iterator[Problem]:
+def _positions(subject: CheckedDrafter) -> Iterator[Problem]:
     limit, target = subject.drafter.facts.max_positions, subject.target
     wanted = target.max_positions if target and target.max_positions else LONG_CONTEXT
     if limit is None:
@@ -244,7 +244,7 @@ def _positions(subject: Subject) -> Iterator[Problem]:
         yield Problem("positions-short", f"max_position_embeddings is {limit}, {whose}")
 
 
-def _target_sizes(subject: Subject) -> Iterator[Problem]:
+def _target_sizes(subject: CheckedDrafter) -> Iterator[Problem]:
     vocab, target = subject.drafter.facts.vocab, subject.target
     if target and target.vocab and target.vocab != vocab:
         yield Problem("vocab-target", f"vocab_size is {vocab}, {target.name} has {target.vocab}")
@@ -253,7 +253,7 @@ def _target_sizes(subject: Subject) -> Iterator[Problem]:
 # ── contents ───────────────────────────────────────────────────────────────────────
 
 
-def _zero_offsets(subject: Subject) -> Iterator[Problem]:
+def _zero_offsets(subject: CheckedDrafter) -> Iterator[Problem]:
     """The first target ids, which only a t2d that says the same makes believable."""
     drafter = subject.drafter
     offsets = drafter.maps.offsets if drafter.maps else ()
@@ -263,7 +263,7 @@ def _zero_offsets(subject: Subject) -> Iterator[Problem]:
         yield Problem("d2t-zeros", f"all {len(offsets)} offsets are 0: draft ids are taken for target ids")
 
 
-def _pruned_head(subject: Subject) -> Iterator[Problem | str]:
+def _pruned_head(subject: CheckedDrafter) -> Iterator[Problem | str]:
     drafter = subject.drafter
     head, maps = drafter.tensors.get("lm_head.weight"), drafter.maps
     if head is None or not drafter.facts.reduced_vocab or maps is None or (len(maps.offsets),) != head.shape[:1]:
@@ -281,7 +281,7 @@ def _pruned_head(subject: Subject) -> Iterator[Problem | str]:
         yield Problem("head-pruned-by-offset", told)
 
 
-def _values(subject: Subject) -> Iterator[Problem]:
+def _values(subject: CheckedDrafter) -> Iterator[Problem]:
     from draftconv.checkpoint import scan
 
     for name, ref in _floats(subject.drafter):
@@ -294,11 +294,11 @@ def _values(subject: Subject) -> Iterator[Problem]:
 
 def _floats(drafter: Drafter) -> Iterator[tuple[str, TensorRef]]:
     """The tensors whose every value is looked at, by canonical name."""
-    stored = (*drafter.tensors.items(), *drafter.companions.items())
+    stored = (*drafter.tensors.items(), *drafter.qparams.items())
     return ((name, ref) for name, ref in stored if ref.dtype in FLOATS)
 
 
-def _embedding(subject: Subject) -> Iterator[Problem | str]:
+def _embedding(subject: CheckedDrafter) -> Iterator[Problem | str]:
     mine, target = _replaceable_embedding(subject.drafter), subject.target
     if mine is None or target is None:
         return
@@ -321,7 +321,7 @@ def target_table(target: Target, names: tuple[str, ...]) -> TensorRef | None:
     return next((tensors[name] for name in names if name in tensors), None)
 
 
-def table_difference(mine: TensorRef, theirs: TensorRef | None, tally: Tally | None = None) -> str | None:
+def table_difference(mine: TensorRef, theirs: TensorRef | None, tally: ByteCounter | None = None) -> str | None:
     """How two tables [V, H] differ, or None when every value is equal (dtypes may differ).
 
     Args:

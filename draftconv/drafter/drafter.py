@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from draftconv.checkpoint import Checkpoint, TensorRef
-from draftconv.drafter.facts import Facts, Feedback, Taps, describe_boundaries
+from draftconv.drafter.facts import AuxLayers, Facts, Feedback, describe_boundaries
 from draftconv.drafter.kinds import DrafterKind, kind_of
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.vocabulary import MapReading
@@ -37,7 +37,7 @@ class Reading:
     """
 
     option: tuple[str, str]
-    boundaries: tuple[int, ...] | Taps
+    boundaries: tuple[int, ...] | AuxLayers
     feedback: Feedback
     final_norm: bool = True
 
@@ -74,7 +74,7 @@ class Drafter:
     names: Mapping[str, str]
     config: Mapping[str, object]
     dropped: Mapping[str, str] = field(default_factory=dict)
-    companions: Mapping[str, TensorRef] = field(default_factory=dict)
+    qparams: Mapping[str, TensorRef] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     maps: MapReading | None = None

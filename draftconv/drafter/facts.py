@@ -2,7 +2,7 @@
 
 Every layout and every engine's reading of a checkpoint ends in the same `Facts`, so
 "would this engine compute what was trained?" is a comparison of two of them.
-Sizes are element counts. Layer ids exist here only as *boundaries* (see `Taps`).
+Sizes are element counts. Layer ids exist here only as *boundaries* (see `AuxLayers`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ DEFAULT_EPS = 1e-6
 """rms_norm_eps where a config names none: of transformers 5.19 LlamaConfig, Qwen3Config and DeepseekV3Config."""
 
 
-class Taps(enum.Enum):
+class AuxLayers(enum.Enum):
     """What is known of the captured boundaries when the file names none."""
 
     DEFAULT = "default"  # the producer's rule: (2, L//2, L-3) of a target with L layers
     UNKNOWN = "unknown"
 
 
-def describe_boundaries(boundaries: tuple[int, ...] | Taps) -> str:
+def describe_boundaries(boundaries: tuple[int, ...] | AuxLayers) -> str:
     """Captured boundaries, or what is known instead, in words."""
     match boundaries:
-        case Taps.DEFAULT:
+        case AuxLayers.DEFAULT:
             return "the default triple (2, L//2, L-3)"
-        case Taps.UNKNOWN:
+        case AuxLayers.UNKNOWN:
             return "unknown"
         case known:
             return ", ".join(map(str, known))
@@ -114,7 +114,7 @@ class Facts:
     vocab: int
     draft_vocab: int
     aux: int
-    boundaries: tuple[int, ...] | Taps
+    boundaries: tuple[int, ...] | AuxLayers
     rope: Rope
     eps: float
     fusion: Fusion = "plain"

@@ -34,7 +34,7 @@ STALE: tuple[tuple[str, str], ...] = (
     (r"(^|\.)target_model\.", "the target's own weights, kept by a training wrapper"),
 )
 
-COMPANIONS = re.compile(
+QPARAMS = re.compile(
     r"\.(weight_scale|weight_scale_2|weight_scale_inv|weight_zero_point|weight_shape|weight_packed|weight_g_idx"
     r"|weight_global_scale|input_global_scale|input_scale|input_zero_point|output_scale|output_zero_point"
     r"|pre_quant_scale|qweight|qzeros|scales|g_idx|[qkv]_scale|[qkv]_zero_point|kv_scale)$"
@@ -43,13 +43,13 @@ COMPANIONS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class SortedNames:
     """File names sorted into what they are."""
 
     canonical: Mapping[str, str]
     """canonical name → file name"""
     stale: Mapping[str, str] = field(default_factory=dict)
-    companions: Mapping[str, str] = field(default_factory=dict)
+    qparams: Mapping[str, str] = field(default_factory=dict)
     prefixed: tuple[str, ...] = ()
 
 
@@ -69,14 +69,14 @@ def canonical_name(name: str) -> str:
     return bare
 
 
-def sort_names(names: Iterable[str]) -> Names:
+def sort_names(names: Iterable[str]) -> SortedNames:
     """Sort file names into canonical tensors, quantization companions and leftovers.
 
     Raises:
         BadCheckpoint: two tensors of the file are the same canonical tensor.
     """
     canonical: dict[str, str] = {}
-    companions: dict[str, str] = {}
+    qparams: dict[str, str] = {}
     stale: dict[str, str] = {}
     prefixed: list[str] = []
     for name in names:
@@ -86,7 +86,7 @@ def sort_names(names: Iterable[str]) -> Names:
         if name.startswith(PREFIXES) or "draft_model." in name:
             prefixed.append(name)
         bare = canonical_name(name)
-        into = companions if COMPANIONS.search(bare) else canonical
+        into = qparams if QPARAMS.search(bare) else canonical
         if bare in into:
             raise BadCheckpoint(
                 f"tensors {into[bare]} and {name} are both {bare}",
@@ -95,7 +95,7 @@ def sort_names(names: Iterable[str]) -> Names:
             )
         into[bare] = name
     _one_norm_for_later_layers(canonical, stale)
-    return Names(canonical, stale, companions, tuple(prefixed))
+    return SortedNames(canonical, stale, qparams, tuple(prefixed))
 
 
 def _one_norm_for_later_layers(canonical: dict[str, str], stale: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from draftconv.checkpoint import Checkpoint, open_checkpoint, read_config
 from draftconv.drafter.config import Config
-from draftconv.drafter.shipped import recipes
+from draftconv.drafter.shipped_files import recipes
 from draftconv.errors import BadCheckpoint, UsageError, did_you_mean
 
 Family = Literal["llama", "deepseek", "gpt-oss", "minimax-m3-vl"]

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from draftconv.drafter.facts import Facts, Gqa, Mla
 from draftconv.drafter.kinds import kind_of
-from draftconv.drafter.rows import Role, Row
+from draftconv.drafter.tensor_specs import Role, TensorSpec
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 """The tables: a row per token of the target, a row per token that can be drafted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedTensor:
     """What the facts say of one canonical tensor."""
 
     shape: tuple[int, ...]
@@ -29,20 +29,20 @@ OPTIONAL = frozenset({"t2d"})
 """Tensors that follow from others (t2d from d2t), so no file has to hold them."""
 
 
-def expected(facts: Facts) -> dict[str, Expected]:
+def expected(facts: Facts) -> dict[str, ExpectedTensor]:
     """Every canonical tensor that a drafter with these facts has, with its shape and role.
 
     Tensors in `OPTIONAL` are included; a file may lack them.
     """
-    found: dict[str, Expected] = {}
+    found: dict[str, ExpectedTensor] = {}
     for row in kind_of(facts).rows:
         if row.when(facts):
             for name, layer in _instances(row, facts):
-                found[name] = Expected(_shape(row.shape, _symbols(facts, layer)), row.role)
+                found[name] = ExpectedTensor(_shape(row.shape, _symbols(facts, layer)), row.role)
     return found
 
 
-def _instances(row: Row, facts: Facts) -> Iterator[tuple[str, int]]:
+def _instances(row: TensorSpec, facts: Facts) -> Iterator[tuple[str, int]]:
     match row.layers:
         case "none":
             yield row.name, 0

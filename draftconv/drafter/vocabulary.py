@@ -134,12 +134,12 @@ def _rounded(offsets: Sequence[int], marked: set[int] | None) -> str | None:
         zeros = sum(value.bit_length() - bits for value in large)
         if len(large) < 8 or zeros < _SURE or any(_round(value, bits) != value for value in large):
             continue
-        if _fills_its_grid(large, bits):
+        if _fills_its_range(large, bits):
             return f"all {len(large)} distinct offsets above {1 << bits} have {bits} significant bits ({name})"
     return None
 
 
-def _fills_its_grid(values: set[int], bits: int) -> bool:
+def _fills_its_range(values: set[int], bits: int) -> bool:
     """True unless the values share a coarser step: vocabularies cut in blocks are multiples of the block."""
     binades: dict[int, int] = {}
     for value in values:

@@ -20,7 +20,7 @@ SHOWN = 80
 """Characters of a text that a message repeats."""
 
 
-class Part(BaseModel):
+class YamlMapping(BaseModel):
     """A mapping in such a file: no key that it does not know, no value of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -31,7 +31,7 @@ class Part(BaseModel):
         return {field.alias or name: field.annotation for name, field in cls.model_fields.items()}
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=YamlMapping)
 
 
 def read_yaml(model: type[P], text: str, where: str, *, noun: str, why: str, example: str) -> P:
@@ -86,7 +86,7 @@ def _refuse_twice(root: yaml.Node | None, where: str) -> None:
                 nodes += node.value
 
 
-def _told(model: type[Part], noun: str, details: ErrorDetails) -> tuple[str, str]:
+def _told(model: type[YamlMapping], noun: str, details: ErrorDetails) -> tuple[str, str]:
     """What is wrong with one key, and what to write instead where that is a guess."""
     path = [str(step) for step in details["loc"] if step != "[key]"]
     key, fault = ".".join(path), f"{details['msg'][:1].lower()}{details['msg'][1:]}"
@@ -109,21 +109,21 @@ def _short(value: object) -> str:
     return words.repr(value)
 
 
-def _part(model: type[Part], path: Sequence[str]) -> type[Part]:
+def _part(model: type[YamlMapping], path: Sequence[str]) -> type[YamlMapping]:
     """The model of what a path leads to."""
     for step in path:
         model = next(_models(model.keys().get(step)), model)
     return model
 
 
-def _models(annotation: object) -> Iterator[type[Part]]:
-    if isinstance(annotation, type) and issubclass(annotation, Part):
+def _models(annotation: object) -> Iterator[type[YamlMapping]]:
+    if isinstance(annotation, type) and issubclass(annotation, YamlMapping):
         yield annotation
     for part in get_args(annotation):
         yield from _models(part)
 
 
-def _keys(part: type[Part]) -> str:
+def _keys(part: type[YamlMapping]) -> str:
     return f"keys: {', '.join(part.keys())}"
 
 

@@ -1,23 +1,23 @@
 """Engines: what each server loads, mis-reads and refuses, one package per engine.
 
 An engine is a package here that defines `ENGINE`, or one that another package brings (docs/engines.md); nothing else
-names it. Inside, `loading` is how it reads a directory, `layout` how one is written for it and `captures` how it is
-told which layers; `refusals`, `misreadings` and `notes` hold its rules next to their checks, `problems` what it makes
-of faults that every drafter can have; `matching` is how it reads the lists of quantized files and `modules` what its
-classes call linear layers; `kernels` holds what it can multiply, `shapes` and `dtypes` what its kernels ask for;
-`serving` is the command, `live` how it is measured and `client` how its servers are asked, `tracing` how it runs the
-target of a trace. What engines share stands beside the packages.
+names it. Inside, `loading` is how it reads a directory, `layout` how one is written for it and `aux_layers` which
+layers of the target it captures; `refusals`, `misreadings` and `notes` hold its rules next to their checks, `problems`
+what it makes of faults that every drafter can have; `quantized_modules` is how it reads the lists of quantized files
+and `module_names` what its classes call linear layers; `kernels` holds what it can multiply, `shapes` and `dtypes` what
+its kernels ask for; `serving` is the command, `live` how it is measured and `client` how its servers are asked,
+`tracing` how it runs the target of a trace. What engines share stands beside the packages.
 """
 
 from __future__ import annotations
 
-from draftconv.engines.base import EngineSpec, Verdict
 from draftconv.engines.engine import Engine
 from draftconv.engines.registry import ENGINES
-from draftconv.engines.serving import ServeCommand, Start
+from draftconv.engines.rules import EngineSpec, LoadVerdict
+from draftconv.engines.serving import ServeCommand, ServeRequest
 from draftconv.errors import UsageError, did_you_mean
 
-__all__ = ["ENGINES", "Engine", "EngineSpec", "ServeCommand", "Start", "Verdict", "parse_engine"]
+__all__ = ["ENGINES", "Engine", "EngineSpec", "LoadVerdict", "ServeCommand", "ServeRequest", "parse_engine"]
 
 
 def parse_engine(text: str) -> EngineSpec:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
-from draftconv.engines.answer import Answer
+from draftconv.engines.request_output import RequestOutput
 from draftconv.errors import EngineError
 
 GREEDY: Mapping[str, object] = MappingProxyType(
@@ -24,7 +24,7 @@ whose repetition_penalty would change greedy text too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RequestSettings:
     """How every arm is asked.
 
     Attributes:
@@ -38,13 +38,13 @@ class Asking:
     ignore_eos: bool = True
     timeout: float = 600.0
 
-    def probe(self, length: int) -> Asking:
+    def probe(self, length: int) -> RequestSettings:
         """A short request that shows whether an engine drafts, which a text that ends at once would not."""
         return replace(self, length=min(length, self.length), ignore_eos=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServerInfo:
     """What an engine says of itself.
 
     Attributes:
@@ -70,7 +70,7 @@ class Served:
 class Client(Protocol):
     """An engine that serves one arm."""
 
-    def served(self, prompt: Sequence[int]) -> Served:
+    def served(self, prompt: Sequence[int]) -> ServerInfo:
         """What it is, once it has shown on a prompt that it drafts and counts.
 
         Raises:
@@ -78,9 +78,9 @@ class Client(Protocol):
             Void: what it counts is not to be trusted.
         """
 
-    def ask(self, prompt: Sequence[int]) -> Answer:
+    def ask(self, prompt: Sequence[int]) -> RequestOutput:
         """The greedy text after a prompt, with the counts of this request alone; from several threads at once
-        unless `Served.alone`.
+        unless `ServerInfo.alone`.
 
         Raises:
             EngineError: it failed. Void: its answer or its counts are not to be trusted.
@@ -101,7 +101,7 @@ def refuse_depth(engine: str, drafted: int | None, asked: int) -> None:
         )
 
 
-def refuse_length(tokens: Sequence[int], asking: Asking) -> None:
+def refuse_length(tokens: Sequence[int], asking: RequestSettings) -> None:
     """Refuse a text that is longer than was asked for, or shorter although its end was to be ignored.
 
     Raises:

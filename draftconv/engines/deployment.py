@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from draftconv.drafter.facts import Facts, Mla
-from draftconv.engines.base import EngineSpec, Evidence
 from draftconv.engines.hardware import CHIPS, Chip, named
 from draftconv.engines.kernels import FP8_TENSOR, FP8_TOKEN, INT8_TOKEN, NVFP4_BLOCK, Kernel
 from draftconv.engines.registry import ENGINES
+from draftconv.engines.rules import EngineSpec, Evidence
 from draftconv.errors import Refused, Undecided
 from draftconv.quantization.recipes import FORMATS, FormatName, Recipe, find_recipe
-from draftconv.quantization.scheme import GridName, InputScheme, Per, Scheme
+from draftconv.quantization.scheme import Granularity, InputScheme, Scheme, WeightDtype
 
-NEAREST: Mapping[tuple[GridName, Per, InputScheme | None], tuple[str, ...]] = {
+NEAREST: Mapping[tuple[WeightDtype, Granularity, InputScheme | None], tuple[str, ...]] = {
     ("int4", "channel", None): ("w4a16", "w4a16-awq"),
     ("int4", "group", None): ("w4a16-g128", "w4a16-awq"),
     ("int4", "channel", INT8_TOKEN): ("w4a8", "w4a8-awq", "w4a16"),
@@ -33,7 +33,7 @@ NEAREST: Mapping[tuple[GridName, Per, InputScheme | None], tuple[str, ...]] = {
 LAST_RESORT = ("fp8", "fp8-tensor")
 """Nearest of all, for every engine has one of them on every GPU."""
 
-DEFAULTS: Mapping[GridName, FormatName] = {
+DEFAULTS: Mapping[WeightDtype, FormatName] = {
     "int4": "compressed-pack",
     "int8": "compressed-int",
     "fp8": "compressed-float",
@@ -123,7 +123,7 @@ def widest(recipe: Recipe) -> Deployment:
     count = dict.fromkeys(((kernel.format, kernel.style) for _, kernel in served), 0)
     for _, kernel in served:
         count[kernel.format, kernel.style] += sum(chip in kernel.chips for chip in CHIPS.values())
-    unserved = recipe.format or DEFAULTS[recipe.scheme.weights.grid]
+    unserved = recipe.format or DEFAULTS[recipe.scheme.weights.dtype]
     form, style = max(
         count, key=lambda key: count[key], default=(unserved, next(iter(FORMATS.get(unserved, ())), None))
     )
@@ -256,7 +256,7 @@ def _gap(recipe: Recipe, engine: str, chip: Chip, *, mla: bool) -> tuple[str, st
 def nearest(recipe: Recipe, engine: str, hardware: str, *, mla: bool = False) -> str | None:
     """The shipped recipe that comes closest and has a form there; None when none has."""
     scheme = recipe.scheme
-    kind = (scheme.weights.grid, scheme.weights.per, scheme.inputs)
+    kind = (scheme.weights.dtype, scheme.weights.granularity, scheme.inputs)
     for name in (*NEAREST.get(kind, ()), *LAST_RESORT):
         other = find_recipe(name)
         if next(_kernels(other.scheme, other.format, engine, hardware, mla=mla), None):
@@ -282,8 +282,8 @@ def _repacked(recipe: Recipe, engine: str, hardware: str, *, mla: bool) -> Forma
     """Another format that holds the same integers there: with the same scales, or those of rows repeated per group."""
     weights = recipe.scheme.weights
     schemes = [recipe.scheme]
-    if weights.per == "channel" and weights.grid == "int4":
-        schemes.append(replace(recipe.scheme, weights=replace(weights, per="group", group=128)))
+    if weights.granularity == "channel" and weights.dtype == "int4":
+        schemes.append(replace(recipe.scheme, weights=replace(weights, granularity="group", group=128)))
     return next(
         (kernel.format for scheme in schemes for kernel in _kernels(scheme, None, engine, hardware, mla=mla)), None
     )

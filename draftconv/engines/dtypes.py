@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from draftconv.engines.base import EngineSpec, Evidence
 from draftconv.engines.hardware import CHIPS, Chip
 from draftconv.engines.registry import ENGINES
+from draftconv.engines.rules import EngineSpec, Evidence
 from draftconv.quantization.recipes import FormatName
 
 DTYPE = "--dtype"
@@ -21,7 +21,7 @@ FLOAT32 = frozenset({"float32", "float"})
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Float32Stop:
     """What stops an engine that is told to compute in float32; without `chips` it does so everywhere."""
 
     formats: tuple[FormatName, ...]
@@ -36,7 +36,7 @@ class Stop:
         return form in self.formats and there
 
 
-def float32_stop(spec: EngineSpec, form: FormatName) -> Stop | None:
+def float32_stop(spec: EngineSpec, form: FormatName) -> Float32Stop | None:
     """What stops an engine in float32 beside weights in this format; None where nothing is known to."""
     return next((stop for stop in ENGINES[spec.name].float32 if stop.holds(spec, form)), None)
 

@@ -12,15 +12,24 @@ from typing import get_args
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.kinds import DrafterKind, kind_of
 from draftconv.drafter.targets import Target
-from draftconv.engines.base import Effect, EngineSpec, Evidence, Line, Reading, Rule, Verdict, View
-from draftconv.engines.dtypes import Stop
+from draftconv.engines.dtypes import Float32Stop
 from draftconv.engines.hardware import HARDWARE
+from draftconv.engines.ignore_lists import IgnoreLists
 from draftconv.engines.kernels import Gap, Kernel
 from draftconv.engines.live import Live
-from draftconv.engines.matching import Method, method_name, told
-from draftconv.engines.modules import Names
-from draftconv.engines.naming import Lists
-from draftconv.engines.serving import ServeCommand, Start
+from draftconv.engines.module_names import ModuleNames
+from draftconv.engines.quantized_modules import Method, method_name, told
+from draftconv.engines.rules import (
+    BrokenRule,
+    DirectoryView,
+    Effect,
+    EngineSpec,
+    Evidence,
+    LoadVerdict,
+    Rule,
+    SimulatedLoad,
+)
+from draftconv.engines.serving import ServeCommand, ServeRequest
 from draftconv.engines.shapes import Shapes
 from draftconv.engines.tracing import Tracing
 from draftconv.layouts.base import Layout
@@ -65,17 +74,17 @@ class Engine:
     oldest: str
     hardware: tuple[str, ...]
     rules: tuple[Rule, ...]
-    read: Callable[[View, Facts, Target | None, EngineSpec], Reading]
-    command: Callable[[Start, EngineSpec], ServeCommand]
-    names: Names
+    read: Callable[[DirectoryView, Facts, Target | None, EngineSpec], SimulatedLoad]
+    command: Callable[[ServeRequest, EngineSpec], ServeCommand]
+    names: ModuleNames
     kinds: tuple[DrafterKind, ...] = ()
     covers: tuple[str, ...] = ()
     methods: Mapping[str, Method] = field(default_factory=dict)
-    lists: Mapping[FormatName, Lists] = field(default_factory=dict)
+    lists: Mapping[FormatName, IgnoreLists] = field(default_factory=dict)
     kernels: tuple[Kernel, ...] = ()
     gaps: tuple[Gap, ...] = ()
     shapes: Shapes = field(default_factory=Shapes)
-    float32: tuple[Stop, ...] = ()
+    float32: tuple[Float32Stop, ...] = ()
     replaces: frozenset[str] | None = None
     sidecar_wins: bool = False
     layouts: tuple[Layout, ...] = ()
@@ -100,27 +109,27 @@ class Engine:
 
     def check(
         self,
-        view: View,
+        view: DirectoryView,
         truth: Facts,
         target: Target | None,
         spec: EngineSpec,
         known: frozenset[str] = frozenset(),
-    ) -> Verdict:
+    ) -> LoadVerdict:
         """Judge a directory that is known to hold a drafter with the facts `truth`.
 
         `known` are codes of problems already found in it, for what headers cannot show: an
         embedding that differs from the target's.
         """
-        reading = replace(self.read(view, truth, target, spec), known=known)
+        load = replace(self.read(view, truth, target, spec), known=known)
         rules = tuple(rule for rule in self.rules if rule.applies(spec))
-        lines = tuple(Line(rule, detail) for rule in rules if (detail := rule.check(reading)))
-        return Verdict(spec, (*lines, *self._uncovered(reading, lines), *self._unread(spec)), rules)
+        lines = tuple(BrokenRule(rule, detail) for rule in rules if (detail := rule.check(load)))
+        return LoadVerdict(spec, (*lines, *self._uncovered(load, lines), *self._unread(spec)), rules)
 
-    def _uncovered(self, reading: Reading, lines: tuple[Line, ...]) -> tuple[Line, ...]:
+    def _uncovered(self, load: SimulatedLoad, lines: tuple[BrokenRule, ...]) -> tuple[BrokenRule, ...]:
         """What no rule speaks of cannot be said to load; what is refused is not asked any further."""
         if any(line.rule.effect == "refused" for line in lines):
             return ()
-        stored, kind = self._stored(reading), kind_of(reading.truth)
+        stored, kind = self._stored(load), kind_of(load.truth)
         nothing = "nothing is known of what it loads"
         if kind not in self.kinds:
             known = ", ".join(known.title for known in self.kinds)
@@ -131,13 +140,13 @@ class Engine:
         says = f"weights are known as {', '.join(self.covers)}" if self.covers else nothing
         return (self._own("uncovered", says, self.version, f"stored as {stored}"),)
 
-    def _stored(self, reading: Reading) -> str:
+    def _stored(self, load: SimulatedLoad) -> str:
         """How the weights are stored: by the method that the directory declares, as this engine reads it."""
-        section = reading.config.section("quantization_config").data
-        words = told(reading.spec, section, reading.view.sidecars)
-        return method_name(words, sidecar_wins=self.sidecar_wins) or reading.truth.quantization or UNQUANTIZED
+        section = load.config.section("quantization_config").data
+        words = told(load.spec, section, load.view.sidecars)
+        return method_name(words, sidecar_wins=self.sidecar_wins) or load.truth.quantization or UNQUANTIZED
 
-    def _unread(self, spec: EngineSpec) -> tuple[Line, ...]:
+    def _unread(self, spec: EngineSpec) -> tuple[BrokenRule, ...]:
         """A version older than any whose rules are known cannot be said to load anything."""
         floor = EngineSpec(self.name, self.oldest).numbers
         if spec.numbers >= floor[: len(spec.numbers)]:
@@ -145,10 +154,10 @@ class Engine:
         says = f"nothing is known of versions before {self.oldest}"
         return (self._own("version", says, self.oldest, f"{spec} was asked for"),)
 
-    def _own(self, code: str, says: str, version: str, detail: str) -> Line:
+    def _own(self, code: str, says: str, version: str, detail: str) -> BrokenRule:
         """Something that cannot be decided, whatever the rules say."""
         source = f"{self.title} {version}"
-        return Line(Rule(f"{self.name}-{code}", "undecided", says, source, "inferred", lambda _: None), detail)
+        return BrokenRule(Rule(f"{self.name}-{code}", "undecided", says, source, "inferred", lambda _: None), detail)
 
 
 _TUPLES: Mapping[str, type] = {
@@ -158,11 +167,11 @@ _TUPLES: Mapping[str, type] = {
     "covers": str,
     "kernels": Kernel,
     "gaps": Gap,
-    "float32": Stop,
+    "float32": Float32Stop,
     "layouts": Layout,
 }
 _ONE: Mapping[str, type | tuple[type, ...]] = {
-    "names": Names,
+    "names": ModuleNames,
     "shapes": Shapes,
     "live": (Live, NoneType),
     "tracing": (Tracing, NoneType),

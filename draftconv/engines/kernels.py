@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from draftconv.engines.base import Evidence
 from draftconv.engines.hardware import Chip
+from draftconv.engines.rules import Evidence
 from draftconv.quantization.recipes import FormatName
-from draftconv.quantization.scheme import GridName, InputScheme, Per, ScaleDtype, Scheme
+from draftconv.quantization.scheme import Granularity, InputScheme, ScaleDtype, Scheme, WeightDtype
 
 INT8_TOKEN = InputScheme("int8", "token", True)
 FP8_TOKEN = InputScheme("fp8", "token", True)
 FP8_TENSOR = InputScheme("fp8", "tensor", False)
 NVFP4_BLOCK = InputScheme("nvfp4", "tensor", False)
 
-Held = tuple[GridName, Per]
+Held = tuple[WeightDtype, Granularity]
 CHANNEL: Held = ("int4", "channel")
 GROUP: Held = ("int4", "group")
 
@@ -31,7 +31,7 @@ class Kernel:
     """One stored form that an engine has a kernel for.
 
     Attributes:
-        holds: grids and granularities of the weights. `groups`: sizes with a kernel; none means any.
+        holds: dtypes and granularities of the weights. `groups`: sizes with a kernel; none means any.
         inputs: the activation scheme that the file declares; None is 16 bit.
         executed: the arithmetic in words, which need not be what the file declares.
         scales: dtypes a scale may be stored in without being rounded when it is loaded.
@@ -62,7 +62,7 @@ class Kernel:
         weights = scheme.weights
         return (
             (form == self.format if form else not self.asked)
-            and (weights.grid, weights.per) in self.holds
+            and (weights.dtype, weights.granularity) in self.holds
             and scheme.inputs == self.inputs
             and weights.scale_dtype in self.scales
             and (not self.groups or weights.group is None or weights.group in self.groups)
@@ -78,8 +78,8 @@ class Gap:
     source: str
     chips: tuple[Chip, ...] = ()
     formats: tuple[FormatName, ...] = ()
-    grids: tuple[GridName, ...] = ()
-    pers: tuple[Per, ...] = ()
+    dtypes: tuple[WeightDtype, ...] = ()
+    pers: tuple[Granularity, ...] = ()
     inputs: tuple[InputScheme | None, ...] = ()
     scales: tuple[ScaleDtype, ...] = ()
     mla: bool = False
@@ -90,8 +90,8 @@ class Gap:
         return (
             (not self.chips or chip in self.chips)
             and (not self.formats or form in self.formats)
-            and (not self.grids or weights.grid in self.grids)
-            and (not self.pers or weights.per in self.pers)
+            and (not self.dtypes or weights.dtype in self.dtypes)
+            and (not self.pers or weights.granularity in self.pers)
             and (not self.inputs or scheme.inputs in self.inputs)
             and (not self.scales or weights.scale_dtype in self.scales)
             and (mla or not self.mla)

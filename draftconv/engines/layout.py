@@ -8,7 +8,7 @@ from typing import Literal
 from draftconv.drafter.boundaries import IDS
 from draftconv.layouts import MARK
 from draftconv.layouts.base import Clue, IdChoice, Layout, ProducerIds, Writer, Writing
-from draftconv.layouts.emit import eagle_section, explicit_config, top_ids
+from draftconv.layouts.config_json import eagle_section, explicit_config, top_ids
 
 BOUNDARIES = ProducerIds("vllm", "before", True, source="vLLM 0.33.0: ids are used as they are")
 """What ids at the top level are, in every layout here."""

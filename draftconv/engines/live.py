@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from draftconv.engines.client import Asking, Client
+    from draftconv.engines.client import Client, RequestSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """A line of a log that names a choice.
 
     Attributes:
@@ -123,7 +123,7 @@ class Offline:
             request {"prompt": [ids], "length": n, "ignore_eos": b} gets {"tokens": [ids], "histogram": [steps by
             accepted tokens], "steps": n, "accepted": n, "depth": K} or {"fault": "…"}.
         arguments: the program's, from the command of a server, and whether every text is written to its full length.
-        counting: as in `Served`. `version`: of an engine that is known to answer so.
+        counting: as in `ServerInfo`. `version`: of an engine that is known to answer so.
     """
 
     worker: Path
@@ -151,14 +151,14 @@ class Live:
             arguments or settings that do, or that accept what the target would not write; and who reads them.
     """
 
-    connect: Callable[[str, str, Asking], Client]
+    connect: Callable[[str, str, RequestSettings], Client]
     health: str = "/health"
     counting: tuple[str, ...] = ()
     measuring: tuple[str, ...] = ()
     settings: str = ""
     proven: str = ""
     side_by_side: str = ""
-    lines: tuple[Line, ...] = ()
+    lines: tuple[LogLine, ...] = ()
     packages: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)

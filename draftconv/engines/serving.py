@@ -1,7 +1,7 @@
 """How a server is started with a drafter: the command, the files it reads, and the traps.
 
 Commands are argument lists; `ServeCommand.shell` quotes them for a person. Servers bind to
-loopback. Every engine has one function from `Start` to `ServeCommand`.
+loopback. Every engine has one function from `ServeRequest` to `ServeCommand`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Yaml = bool | int | str | Sequence[int] | Mapping[str, "Yaml"]
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ServeRequest:
     """What is to be served.
 
     Attributes:

@@ -13,12 +13,12 @@ from typing import Literal
 
 from draftconv.drafter.facts import Facts, Gqa
 from draftconv.drafter.tensors import expected
-from draftconv.engines.base import EngineSpec, Evidence
 from draftconv.engines.deployment import Deployment
 from draftconv.engines.hardware import CHIPS, Chip
 from draftconv.engines.kernels import FP8_TOKEN
-from draftconv.engines.modules import Module, modules
+from draftconv.engines.module_names import Module, modules
 from draftconv.engines.registry import ENGINES
+from draftconv.engines.rules import EngineSpec, Evidence
 from draftconv.quantization.recipes import FormatName
 
 Along = Literal["outputs", "inputs"]
@@ -68,7 +68,7 @@ class Shapes:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ShapeFault:
     """One size that a kernel does not take.
 
     Attributes:
@@ -86,7 +86,7 @@ class Fault:
 
 def shape_faults(
     spec: EngineSpec, deployment: Deployment, facts: Facts, quantized: Collection[str], tp: int = 1
-) -> tuple[Fault, ...]:
+) -> tuple[ShapeFault, ...]:
     """Sizes of a quantized drafter that the engine's kernels do not take.
 
     Without hardware in `spec`, those of all of the engine's hardware.
@@ -100,7 +100,7 @@ def shape_faults(
         return unshared
     hardware = (spec.hardware,) if spec.hardware else ENGINES[spec.name].hardware
     chips = {CHIPS[name] for name in hardware}
-    found: dict[tuple[str, str], Fault] = {}
+    found: dict[tuple[str, str], ShapeFault] = {}
     for module in modules(spec, facts, 0):
         if weights.issuperset(module.parts):
             for shape in ENGINES[spec.name].shapes.rows:
@@ -118,29 +118,29 @@ def _asks(shape: Shape, deployment: Deployment, chips: set[Chip]) -> bool:
     )
 
 
-def uneven(spec: EngineSpec, facts: Facts, tp: int) -> Iterator[Fault]:
+def uneven(spec: EngineSpec, facts: Facts, tp: int) -> Iterator[ShapeFault]:
     """Sizes of a drafter, quantized or not, that cannot be shared out at all."""
     source = f"{spec.name}: parallel linear layers"
     attention = facts.attention
     for what, size in (("attention heads", attention.heads), ("intermediate_size", facts.intermediate)):
         if size % tp:
-            yield Fault("drafter", f"{size} {what} cannot be shared by {tp} ranks", source, "read")
+            yield ShapeFault("drafter", f"{size} {what} cannot be shared by {tp} ranks", source, "read")
     if isinstance(attention, Gqa) and attention.kv_heads % tp and tp % attention.kv_heads:
-        yield Fault("drafter", f"{attention.kv_heads} key heads cannot be shared by {tp} ranks", source, "read")
+        yield ShapeFault("drafter", f"{attention.kv_heads} key heads cannot be shared by {tp} ranks", source, "read")
 
 
-def _uncopied(spec: EngineSpec, facts: Facts, deployment: Deployment, tp: int) -> Iterator[Fault]:
+def _uncopied(spec: EngineSpec, facts: Facts, deployment: Deployment, tp: int) -> Iterator[ShapeFault]:
     """Key heads that are copied to several ranks, where their scales are not."""
     if not isinstance(facts.attention, Gqa):
         return
     few, source = facts.attention.kv_heads, ENGINES[spec.name].shapes.uncopied.get(deployment.format)
     if tp > few and tp % few == 0 and source:
-        yield Fault(
+        yield ShapeFault(
             "drafter", f"{few} key heads are copied to {tp} ranks, but not the scales of INT4 weights", source, "read"
         )
 
 
-def _misfits(shape: Shape, module: Module, facts: Facts, deployment: Deployment, tp: int) -> Iterator[Fault]:
+def _misfits(shape: Shape, module: Module, facts: Facts, deployment: Deployment, tp: int) -> Iterator[ShapeFault]:
     multiple = shape.multiple or deployment.scheme.weights.group
     if multiple is None:
         return
@@ -155,7 +155,9 @@ def _misfits(shape: Shape, module: Module, facts: Facts, deployment: Deployment,
         if size % multiple:
             ranks = f" per rank of {tp}" if tp > 1 else ""
             says = f"{size} {shape.along}{ranks} are no multiple of {multiple}: {shape.says}"
-            yield Fault(name.replace("model.layers.", "layers."), says, shape.source, shape.evidence, shape.refused)
+            yield ShapeFault(
+                name.replace("model.layers.", "layers."), says, shape.source, shape.evidence, shape.refused
+            )
 
 
 def _per_rank(part: str, facts: Facts, tp: int) -> tuple[int, int]:

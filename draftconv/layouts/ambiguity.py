@@ -13,28 +13,30 @@ from dataclasses import replace
 
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.drafter import Detection, Reading
-from draftconv.drafter.evidence import Evidence
-from draftconv.drafter.facts import Taps
+from draftconv.drafter.facts import AuxLayers
+from draftconv.drafter.fingerprint import Fingerprint
 from draftconv.layouts import MARK, layouts
-from draftconv.layouts.base import Hints, Layout
-from draftconv.layouts.taps import DEFAULT_COUNT
+from draftconv.layouts.aux_layers import DEFAULT_COUNT
+from draftconv.layouts.base import Layout, ReadOptions
 
-Read = Callable[[tuple[str, str], Layout, Hints], Reading]
+Read = Callable[[tuple[str, str], Layout, ReadOptions], Reading]
 """Reads the file as this layout with these hints, which this option and value choose."""
 
 
-def readings(evidence: Evidence, layout: Layout, detection: Detection, hints: Hints, read: Read) -> tuple[Reading, ...]:
+def readings(
+    evidence: Fingerprint, layout: Layout, detection: Detection, hints: ReadOptions, read: Read
+) -> tuple[Reading, ...]:
     """Every reading that fits and gives other facts, the detected one first; empty where there is only one."""
     if detection.confidence == "given" or evidence.config.has(MARK):
         return ()
     first = read(_choice(layout), layout, hints)
-    if first.boundaries is Taps.UNKNOWN:
+    if first.boundaries is AuxLayers.UNKNOWN:
         return ()  # a problem of its own, with the same cures
     layers = hints.target.layers if hints.target else None
     unmarked = detection.confidence != "certain"
     others = [read(_choice(other), other, hints) for other in _fitting(evidence, layout)] if unmarked else []
     turned = [other for other in _turned(layout, hints, read) if usual(other, layers) or _shared(other, others)]
-    known = [each for each in (*turned, *others) if each.boundaries is not Taps.UNKNOWN]
+    known = [each for each in (*turned, *others) if each.boundaries is not AuxLayers.UNKNOWN]
     any_usual = any(usual(each, layers) for each in (first, *known))
     kept = [first, *(each for each in known if usual(each, layers) or not any_usual)]
     distinct: dict[str, Reading] = {}
@@ -50,21 +52,21 @@ def usual(reading: Reading, layers: int | None) -> bool:
         layers: of the target; None asks for any target of which it would be the triple.
     """
     found = reading.boundaries
-    if isinstance(found, Taps):
-        return found is Taps.DEFAULT
+    if isinstance(found, AuxLayers):
+        return found is AuxLayers.DEFAULT
     counts = [layers] if layers else [b + 3 for b in found if b + 3 >= max(found)]
     triples = [{*default_triple(count)} for count in counts]
     return any(len(triple) == DEFAULT_COUNT and triple <= {*found} for triple in triples)  # of few layers it repeats
 
 
-def _fitting(evidence: Evidence, layout: Layout) -> Iterator[Layout]:
+def _fitting(evidence: Fingerprint, layout: Layout) -> Iterator[Layout]:
     """Layouts that an unmarked file may be in as well."""
     for other in layouts().values():
         if other is not layout and other.unmarked is not None and all(clue.holds(evidence) for clue in other.unmarked):
             yield other
 
 
-def _turned(layout: Layout, hints: Hints, read: Read) -> Iterator[Reading]:
+def _turned(layout: Layout, hints: ReadOptions, read: Read) -> Iterator[Reading]:
     """The same layout with its ids counted the other way, as after an edit by hand."""
     if hints.aux_convention is None:
         for convention in ("before", "after"):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from draftconv.drafter.boundaries import Convention, Numbering
-from draftconv.drafter.evidence import Evidence
 from draftconv.drafter.facts import Facts
+from draftconv.drafter.fingerprint import Fingerprint
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target
 
@@ -21,7 +21,7 @@ Confidence = Literal["certain", "likely", "weak"]
 
 
 @dataclass(frozen=True, slots=True)
-class Hints:
+class ReadOptions:
     """What a person says about a checkpoint; always wins over what the file suggests."""
 
     layout: str | None = None
@@ -30,7 +30,7 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class ReadNotes:
     """What a reader has to say besides the facts."""
 
     problems: list[Problem] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Clue:
     """One observation that speaks for a layout."""
 
     text: str
-    holds: Callable[[Evidence], bool]
+    holds: Callable[[Fingerprint], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class IdChoice:
     """Several meanings that ids of one layout have, of which a file shows which."""
 
     rows: tuple[ProducerIds, ...]
-    choose: Callable[[Evidence], ProducerIds]
+    choose: Callable[[Fingerprint], ProducerIds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Layout:
     ids: ProducerIds | IdChoice
     source: str
     norm_output: Literal["feedback", "final-norm"] = "feedback"
-    double_norm: Callable[[Evidence], bool] = lambda _: False
+    double_norm: Callable[[Fingerprint], bool] = lambda _: False
     flatten: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda config: config
     writer: Writer | None = None
     alias: str = ""
@@ -181,6 +181,6 @@ class Layout:
         """Everything that its ids may mean."""
         return self.ids.rows if isinstance(self.ids, IdChoice) else (self.ids,)
 
-    def id_rule(self, evidence: Evidence) -> ProducerIds:
+    def id_rule(self, evidence: Fingerprint) -> ProducerIds:
         """What the ids of this file mean."""
         return self.ids.choose(evidence) if isinstance(self.ids, IdChoice) else self.ids

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from draftconv.checkpoint import show
+from draftconv.drafter.describe import join_words
 from draftconv.drafter.drafter import Detection
-from draftconv.drafter.evidence import Evidence
+from draftconv.drafter.fingerprint import Fingerprint
 from draftconv.drafter.kinds import KINDS
-from draftconv.drafter.kinds.strangers import STRANGERS
-from draftconv.drafter.words import listed
+from draftconv.drafter.kinds.unsupported import UNSUPPORTED
 from draftconv.errors import NotADrafter, UsageError
 from draftconv.layouts import MARK, layout, layouts
-from draftconv.layouts.base import Hints, Layout
+from draftconv.layouts.base import Layout, ReadOptions
 
 
-def detect(evidence: Evidence, hints: Hints) -> tuple[Layout, Detection]:
+def detect(evidence: Fingerprint, hints: ReadOptions) -> tuple[Layout, Detection]:
     """Return the layout and the reasons for it.
 
     Raises:
@@ -42,10 +42,10 @@ def detect(evidence: Evidence, hints: Hints) -> tuple[Layout, Detection]:
     raise NotADrafter("no layout accepts this checkpoint")  # pragma: no cover - generic has no clues
 
 
-def _refuse_strangers(evidence: Evidence) -> None:
+def _refuse_strangers(evidence: Fingerprint) -> None:
     """Name what a checkpoint is when it is not an EAGLE-3 drafter."""
-    cure = f"draftconv converts {listed([kind.title for kind in reversed(KINDS)], 'and')} drafters"
-    for stranger in STRANGERS:
+    cure = f"draftconv converts {join_words([kind.title for kind in reversed(KINDS)], 'and')} drafters"
+    for stranger in UNSUPPORTED:
         if stranger.holds(evidence):
             raise NotADrafter(f"this is {stranger.what}", why=stranger.why, cure=cure)
     lacking = [[mark for mark in kind.marks if not mark.holds(evidence)] for kind in KINDS]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from draftconv.drafter.facts import Facts, Gqa, Mla
-from draftconv.drafter.rows import When
+from draftconv.drafter.tensor_specs import When
 from draftconv.layouts.base import Refusal
 
 DROPPED = "the tensors would be dropped without a message"
@@ -23,7 +23,7 @@ YARN_KEYS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class UnsupportedFeature:
     """One row: when a drafter needs it, what to say of a reader without it, why, and a cure that always helps."""
 
     holds: When
@@ -40,108 +40,108 @@ def _mla(facts: Facts) -> Mla | None:
     return facts.attention if isinstance(facts.attention, Mla) else None
 
 
-LIMITS: Mapping[str, Limit] = {
-    "both-fusions": Limit(
+LIMITS: Mapping[str, UnsupportedFeature] = {
+    "both-fusions": UnsupportedFeature(
         lambda f: f.fusion == "both",
         "fc_norm and norm_before_fc cannot be served together",
         "no trainer writes both, and of the engines some apply one after the other and some only fc_norm",
         "remove the one that was not trained"),
-    "activation": Limit(
+    "activation": UnsupportedFeature(
         lambda f: f.activation != "silu",
         "drafter MLPs are silu(gate) * up in every engine",
         "another hidden_act is not read or refused",
         "retrain with hidden_act silu"),
-    "norm_before_residual": Limit(
+    "norm_before_residual": UnsupportedFeature(
         lambda f: f.norm_before_residual,
         "{reader} cannot add the normed state as residual (norm_before_residual: true)",
         "it does not read the flag and always adds the raw state"),
-    "norm_before_fc": Limit(
+    "norm_before_fc": UnsupportedFeature(
         lambda f: f.fusion == "norm_before_fc",
         "{reader} has no single norm over the captured states (norm_before_fc, input_norm)",
         DENOMINATORS),
-    "fc_norm": Limit(
+    "fc_norm": UnsupportedFeature(
         lambda f: f.fusion == "fc_norm",
         "{reader} has no EAGLE-3.1 norms before fc",
         DENOMINATORS),
-    "post-norm": Limit(
+    "post-norm": UnsupportedFeature(
         lambda f: f.feedback == "post-norm",
         "{reader} always feeds back the pre-norm state",
         "losing the post-norm feedback costs a third of the acceptance"),  # measured on vLLM 0.32.0
-    "qkv-bias": Limit(
+    "qkv-bias": UnsupportedFeature(
         lambda f: bool((g := _gqa(f)) and g.qkv_bias),
         "{reader} has no q/k/v biases in its drafter",
         DROPPED),
-    "o-bias": Limit(
+    "o-bias": UnsupportedFeature(
         lambda f: bool((g := _gqa(f)) and g.o_bias),
         "{reader} has no bias on o_proj in its drafter",
         "the tensor would be dropped without a message"),
-    "lone-o-bias": Limit(
+    "lone-o-bias": UnsupportedFeature(
         lambda f: bool((g := _gqa(f)) and g.o_bias and not g.qkv_bias),
         "{reader} cannot have a bias on o_proj without biases on q, k and v",
         "one flag, attention_bias, builds all four, and the missing three would be uninitialised"),
-    "qk-norm": Limit(
+    "qk-norm": UnsupportedFeature(
         lambda f: bool((g := _gqa(f)) and g.qk_norm),
         "{reader} has no q_norm and k_norm in its drafter",
         "the tensors would be dropped without a message and attention would run unnormed"),
-    "mlp-bias": Limit(
+    "mlp-bias": UnsupportedFeature(
         lambda f: f.mlp_bias,
         "{reader} has no MLP biases in its drafter",
         DROPPED),
-    "fc-bias": Limit(
+    "fc-bias": UnsupportedFeature(
         lambda f: f.fc_bias,
         "{reader} drops fc.bias",
         "its fusion layer is built without a bias and the loader skips the tensor silently"),
-    "lone-fc-bias": Limit(
+    "lone-fc-bias": UnsupportedFeature(
         lambda f: bool((g := _gqa(f)) and f.fc_bias and not g.o_bias),
         "{reader} cannot have a bias on fc without one on o_proj in its Llama class",
         "one flag, bias, builds both, and the missing one would be uninitialised"),
-    "window": Limit(
+    "window": UnsupportedFeature(
         lambda f: f.window is not None,
         "{reader} has no sliding window in its drafter",
         "it would attend to the whole context"),
-    "three-states": Limit(
+    "three-states": UnsupportedFeature(
         lambda f: f.aux != 3,
         "{reader} takes exactly three captured states",
         "its fc is built for three, and the weights of this drafter would not fit"),
-    "wide-states": Limit(
+    "wide-states": UnsupportedFeature(
         lambda f: f.target_hidden != f.hidden,
         "a drafter of {reader} is as wide as its target",
         "it does not read target_hidden_size: fc and fc_norm are built for hidden_size, and the weights would not fit"),
-    "lent-head": Limit(
+    "lent-head": UnsupportedFeature(
         lambda f: not f.own_head,
         "{reader} always has a head of the drafter's own, and this drafter uses the target's",
         "the missing lm_head would be left as it was made, or training would not start"),
-    "yarn-keys": Limit(
+    "yarn-keys": UnsupportedFeature(
         lambda f: f.rope.kind == "yarn" and not f.rope.scaling.keys() >= YARN_KEYS,
         "{reader} has no defaults for YaRN, and this drafter's rope does not name every key",
         f"its class takes {', '.join(sorted(YARN_KEYS))} as they stand, and stops at the first one that is missing"),
-    "layers": Limit(
+    "layers": UnsupportedFeature(
         lambda f: f.layers > 1,
         "{reader} builds one layer only",
         "the other layers would be dropped"),
-    "mla": Limit(
+    "mla": UnsupportedFeature(
         lambda f: _mla(f) is not None,
         "{reader} has no MLA drafter",
         "its only EAGLE-3 models are Llama-style"),
-    "mla-layers": Limit(
+    "mla-layers": UnsupportedFeature(
         lambda f: _mla(f) is not None and f.layers > 1,
         "{reader}'s MLA drafter has one layer only",
         "it raises `EAGLE3 currently only supports 1 layer`"),
-    "mla-plain-query": Limit(
+    "mla-plain-query": UnsupportedFeature(
         lambda f: bool((m := _mla(f)) and m.q_lora is None),
         "{reader} cannot load an MLA drafter with an uncompressed query (q_lora_rank null)",
         "it fuses q_a_proj with kv_a_proj_with_mqa unconditionally",
         "retrain with q_lora_rank"),
-    "mla-norm_before_fc": Limit(
+    "mla-norm_before_fc": UnsupportedFeature(
         lambda f: _mla(f) is not None and f.fusion == "norm_before_fc",
         "{reader}'s MLA drafter has no norm_before_fc",
         "the flag is not implemented in that class",
         "retrain with fc_norm"),
-    "mla-reduced": Limit(
+    "mla-reduced": UnsupportedFeature(
         lambda f: _mla(f) is not None and f.reduced_vocab,
         "{reader} cannot load a reduced vocabulary beside MLA",
         "its DeepSeek weight loader walks into d2t and stops with a KeyError (read, not run)"),
-    "mla-half-split": Limit(
+    "mla-half-split": UnsupportedFeature(
         lambda f: _mla(f) is not None and f.rope.pairs == "halves",
         "{reader} rotates MLA in interleaved pairs only",
         "rope_interleave: false is not read"),

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 
-from draftconv.drafter.evidence import Evidence
 from draftconv.drafter.facts import Mla
+from draftconv.drafter.fingerprint import Fingerprint
 from draftconv.layouts import MARK
 from draftconv.layouts.base import Clue, Layout, ProducerIds, Refusal, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0, MIDLAYER, NO_EMBEDDING, NO_T2D, eagle_key
-from draftconv.layouts.emit import SWITCHES, after_ids, double_norm_mark, explicit_config, without
+from draftconv.layouts.config_json import SWITCHES, after_ids, double_norm_mark, explicit_config, without
 from draftconv.layouts.limits import lacks
 
 _SOURCE = "NVIDIA/Model-Optimizer tags 0.35.0-0.46.0rc2 and HEAD 2026-08-21; 0.47.0 run"
@@ -37,7 +37,7 @@ _MEGATRON = Clue(
 )
 
 
-def _is_single_megatron(evidence: Evidence) -> bool:
+def _is_single_megatron(evidence: Fingerprint) -> bool:
     """One Megatron layer: the other exporters write no metadata, and later ones next_layer_regular."""
     keys = evidence.eagle.has("use_last_layernorm") and not evidence.eagle.has("next_layer_regular")
     return (
@@ -50,7 +50,7 @@ def _is_single_megatron(evidence: Evidence) -> bool:
     )
 
 
-def _double_norm(evidence: Evidence) -> bool:
+def _double_norm(evidence: Fingerprint) -> bool:
     """0.41 and later, by the keys that came with it or by layer 0 holding the norm of the state.
 
     0.41-0.42 rename that one on export; 0.40 and earlier keep it outside the layer.

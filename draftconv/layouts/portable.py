@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from draftconv.drafter.boundaries import IDS
+from draftconv.drafter.describe import join_words
 from draftconv.drafter.facts import Facts, Gqa
 from draftconv.drafter.tensors import expected
-from draftconv.drafter.words import listed
 from draftconv.layouts.base import IdChoice, Layout, Refusal, Spelling, Writer
-from draftconv.layouts.spelling import spell
+from draftconv.layouts.tensor_names import spell
 
 _LENT_HEAD = Refusal(
     lambda f: isinstance(f.attention, Gqa) and not f.own_head,
@@ -32,7 +32,7 @@ def portable_layout(readers: Sequence[Layout]) -> Layout:
         "certain",
         None,
         IdChoice((top, nested), lambda e: top if e.config.has(IDS) else nested),
-        f"the one spelling that {listed([reader.title for reader in readers], 'and')} read alike",
+        f"the one spelling that {join_words([reader.title for reader in readers], 'and')} read alike",
         writer=Writer(
             writers[0].spelling,
             lambda writing: _agreed([writer.config(writing) for writer in writers]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from draftconv.drafter.boundaries import IDS
 from draftconv.layouts.base import Clue, Layout, ProducerIds, Spelling, Writer, Writing
 from draftconv.layouts.clues import BOTH_MAPS, EMBEDDING, MIDLAYER, NO_EMBEDDING, architecture
-from draftconv.layouts.emit import after_ids, double_norm_mark, explicit_config, without
+from draftconv.layouts.config_json import after_ids, double_norm_mark, explicit_config, without
 from draftconv.layouts.limits import lacks
 
 _SOURCE = "sgl-project/SpecForge 2026-08-08 (run)"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Gqa
 from draftconv.layouts.base import Clue, Layout, ProducerIds, Refusal, Spelling, Writer, Writing
-from draftconv.layouts.emit import attention_keys, double_norm_mark, explicit_config, top_ids
+from draftconv.layouts.config_json import attention_keys, double_norm_mark, explicit_config, top_ids
 from draftconv.layouts.limits import lacks
 
 _INNER = (

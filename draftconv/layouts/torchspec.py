@@ -6,10 +6,10 @@ other model_type the ids stay in the native numbering (tools/convert_to_hf, 2026
 
 from __future__ import annotations
 
-from draftconv.drafter.evidence import Evidence
+from draftconv.drafter.fingerprint import Fingerprint
 from draftconv.layouts.base import Clue, IdChoice, Layout, ProducerIds, Spelling, Writer, Writing
 from draftconv.layouts.clues import LAYERS_0, MIDLAYER
-from draftconv.layouts.emit import SWITCHES, after_ids, double_norm_mark, explicit_config, without
+from draftconv.layouts.config_json import SWITCHES, after_ids, double_norm_mark, explicit_config, without
 from draftconv.layouts.limits import lacks
 
 _SOURCE = "lightseekorg/TorchSpec 2026-04-28, later states through 2026-08-16 (run)"
@@ -29,7 +29,7 @@ _WRAPPED = Clue(
 )
 
 
-def _exported_ids(evidence: Evidence) -> ProducerIds:
+def _exported_ids(evidence: Fingerprint) -> ProducerIds:
     return _SHIFTED if evidence.config.text("model_type") == "kimi_k2" else _UNSHIFTED
 
 

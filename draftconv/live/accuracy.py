@@ -8,7 +8,7 @@ from pathlib import Path
 
 from draftconv.engines.live import Tool
 from draftconv.errors import EngineError
-from draftconv.live.tools import figure, read_result
+from draftconv.live.external_tools import figure, read_result
 from draftconv.report.model import Accuracy
 
 TOOL = Tool("lm_eval", "lm_eval", "lm_eval[api]", "EleutherAI/lm-evaluation-harness 0.4, its results_*.json")

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from draftconv.checkpoint import Tally, open_checkpoint
+from draftconv.checkpoint import ByteCounter, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
-from draftconv.layouts.readings import Said
+from draftconv.layouts.reading_options import ReadingOptions
 from draftconv.live.options import LiveOptions, Progress, in_full
 from draftconv.options import several
-from draftconv.report.arms import Names, about_arm, bytes_of, done, gate
-from draftconv.report.model import Arm
+from draftconv.report.arms import ArmNames, about_arm, bytes_of, done, gate
+from draftconv.report.model import ArmInfo
 from draftconv.report.verdict import Gate
 
 
@@ -28,9 +28,9 @@ class LiveArm:
     """
 
     number: int
-    about: Arm
+    about: ArmInfo
     source: str
-    said: Said
+    said: ReadingOptions
     gate: Gate | None = None
     url: tuple[str, str] | None = None
 
@@ -52,11 +52,13 @@ def arms_of(
     opened = (open_checkpoint(spec, download=True) for spec in specs)
     drafters = [each.read(checkpoint, goal) for each, checkpoint in zip(said, opened, strict=True)]
     total = sum(map(bytes_of, drafters))
-    tally = Tally(None if progress is None else lambda done: progress("reading", done, total))
-    names = Names()
+    tally = ByteCounter(None if progress is None else lambda done: progress("reading", done, total))
+    names = ArmNames()
     urls = _urls(options, len(candidates))
 
-    def arm(number: int, drafter: Drafter, source: str | Path, said: Said, url: tuple[str, str] | None) -> LiveArm:
+    def arm(
+        number: int, drafter: Drafter, source: str | Path, said: ReadingOptions, url: tuple[str, str] | None
+    ) -> LiveArm:
         about = about_arm(names.new(drafter.checkpoint.name), drafter, tally)
         kind = done(drafters[0], drafter)
         margin = options.margins.get(kind) if options.margin is None else options.margin

@@ -16,9 +16,9 @@ from typing import IO
 from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_object
 from draftconv.drafter.config import Config
-from draftconv.engines.answer import Answer, counted, explained
-from draftconv.engines.client import Asking, Served, refuse_depth, refuse_length
+from draftconv.engines.client import RequestSettings, ServerInfo, refuse_depth, refuse_length
 from draftconv.engines.live import Offline
+from draftconv.engines.request_output import RequestOutput, counted, explained
 from draftconv.errors import BadCheckpoint, EngineError
 from draftconv.live.launch import LOG
 from draftconv.live.process import engine_process, tail
@@ -41,17 +41,17 @@ class OfflineEngine:
     how: Offline
     process: Popen[bytes]
     lines: SimpleQueue[bytes]
-    asking: Asking
+    asking: RequestSettings
     target: str
     drafter: str
     log: Path
     patience: float
 
-    def served(self, prompt: Sequence[int]) -> Served:
+    def served(self, prompt: Sequence[int]) -> ServerInfo:
         """See `client.Client`."""
         ready = self._line(self.patience)
         self._ask(prompt, self.asking.probe(PROBE))
-        return Served(
+        return ServerInfo(
             target=self.target,
             version=ready.text("version") or "of unknown version",
             counting=self.how.counting,
@@ -60,11 +60,11 @@ class OfflineEngine:
             drafter=self.drafter,
         )
 
-    def ask(self, prompt: Sequence[int]) -> Answer:
+    def ask(self, prompt: Sequence[int]) -> RequestOutput:
         """See `client.Client`."""
         return self._ask(prompt, self.asking)
 
-    def _ask(self, prompt: Sequence[int], asking: Asking) -> Answer:
+    def _ask(self, prompt: Sequence[int], asking: RequestSettings) -> RequestOutput:
         request = {"prompt": list(prompt), "length": asking.length, "ignore_eos": asking.ignore_eos}
         try:
             _pipe(self.process.stdin).write(json.dumps(request).encode() + b"\n")
@@ -112,7 +112,7 @@ def offline(
     title: str,
     how: Offline,
     argv: Sequence[str],
-    asking: Asking,
+    asking: RequestSettings,
     directory: Path,
     *,
     target: str,

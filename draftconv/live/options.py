@@ -9,10 +9,10 @@ from typing import Literal
 
 from draftconv.engines import EngineSpec
 from draftconv.errors import UsageError, did_you_mean
-from draftconv.layouts.readings import Said, said_of_each
+from draftconv.layouts.reading_options import ReadingOptions, reading_options
 from draftconv.live.accuracy import TASKS
-from draftconv.live.collect import Patience
-from draftconv.live.engine import generator_of, live_of, offline_of
+from draftconv.live.capabilities import generator_of, live_of, offline_of
+from draftconv.live.requests import RetryPolicy
 from draftconv.options import ACCEPT_DETECTED, Place, Several, option, python_only, several
 from draftconv.replay.options import DEPTH, EXTEND, LIMIT, MARGIN, REFERENCE_AUX_CONVENTION, REFERENCE_LAYOUT
 from draftconv.report.verdict import Kind
@@ -86,8 +86,8 @@ class LiveOptions:
     layout: Several = option((), REFERENCE_LAYOUT)
     aux_convention: Several = option((), REFERENCE_AUX_CONVENTION)
     accept_detected: bool = option(False, ACCEPT_DETECTED)
-    patience: Patience = field(
-        default_factory=Patience, metadata={"about": "how long an engine is waited for that fails or is overloaded"}
+    patience: RetryPolicy = field(
+        default_factory=RetryPolicy, metadata={"about": "how long an engine is waited for that fails or is overloaded"}
     )
     environment: Mapping[str, str] = field(
         default_factory=dict,
@@ -113,9 +113,9 @@ class LiveOptions:
         """`engine_python` from wherever it is started."""
         return Path(self.engine_python).absolute() if self.engine_python is not None else None
 
-    def said(self, drafters: Sequence[str | Path]) -> list[Said]:
+    def said(self, drafters: Sequence[str | Path]) -> list[ReadingOptions]:
         """How each drafter is to be read, the reference first."""
-        return said_of_each(drafters, self.layout, self.aux_convention, accept_detected=self.accept_detected)
+        return reading_options(drafters, self.layout, self.aux_convention, accept_detected=self.accept_detected)
 
 
 def way_of(options: LiveOptions, candidates: int) -> Way:

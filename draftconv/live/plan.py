@@ -10,22 +10,22 @@ from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec, parse_engine
 from draftconv.engines.serving import LOOPBACK, located
 from draftconv.errors import UsageError
-from draftconv.live.beside import Beside
-from draftconv.live.engine import live_of, offline_of
+from draftconv.live.benchmarks import Benchmarks
+from draftconv.live.capabilities import live_of, offline_of
 from draftconv.live.launch import Launch
 from draftconv.live.machine import DEVICES, PROBES
 from draftconv.live.offline import started
 from draftconv.live.options import LiveOptions, check_options, in_full, way_of
 from draftconv.live.servers import launch_of
-from draftconv.report.arms import Names
-from draftconv.traces.asking import MAX_TOKENS, goal_of
+from draftconv.report.arms import ArmNames
+from draftconv.traces.target_prompts import MAX_TOKENS, goal_of
 
 PORT = "PORT"
 """Stands for the free port that a server gets."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedStep:
     """One command, or a few of which one is enough.
 
     Attributes:
@@ -42,7 +42,7 @@ class Step:
     notes: tuple[str, ...] = ()
 
 
-def plan_live(reference: str | Path, candidates: Sequence[str | Path], options: LiveOptions) -> tuple[Step, ...]:
+def plan_live(reference: str | Path, candidates: Sequence[str | Path], options: LiveOptions) -> tuple[PlannedStep, ...]:
     """What `live_parity` would run.
 
     Raises:
@@ -61,11 +61,15 @@ def plan_live(reference: str | Path, candidates: Sequence[str | Path], options: 
     return tuple(_steps([reference, *candidates], options, spec, goal_of(in_full(options.target))))
 
 
-def _steps(drafters: Sequence[str | Path], options: LiveOptions, spec: EngineSpec, goal: Target) -> Iterator[Step]:
+def _steps(
+    drafters: Sequence[str | Path], options: LiveOptions, spec: EngineSpec, goal: Target
+) -> Iterator[PlannedStep]:
     if spec.hardware not in (None, "cpu"):
         yield _look(spec, options)
-    beside = Beside.of(options, spec, goal, look=False) if options.also_speed or options.accuracy is not None else None
-    names = Names()
+    beside = (
+        Benchmarks.of(options, spec, goal, look=False) if options.also_speed or options.accuracy is not None else None
+    )
+    names = ArmNames()
     said = options.said(drafters)
     first, *rest = [
         (names.new(Path(str(source)).name), in_full(str(source)), each)
@@ -81,21 +85,21 @@ def _steps(drafters: Sequence[str | Path], options: LiveOptions, spec: EngineSpe
             yield from _measured(beside, title, options.directory / "arms" / str(number))
     if beside:
         launch = launch_of(*first[1:], live, options, alone=True)
-        yield Step("the target without a drafter", (_argv(launch),), launch.environment, launch.files)
+        yield PlannedStep("the target without a drafter", (_argv(launch),), launch.environment, launch.files)
         yield from _measured(beside, "the target without a drafter", options.directory / "arms" / "alone")
 
 
-def _look(spec: EngineSpec, options: LiveOptions) -> Step:
+def _look(spec: EngineSpec, options: LiveOptions) -> PlannedStep:
     commands = tuple(probe.argv for probe in PROBES if probe.argv[0] != "python")
     count = options.tensor_parallel
-    return Step(
+    return PlannedStep(
         f"the machine must show {count} x {spec.hardware}, and no other device",
         commands,
         then=f"asks the first of these that is there, else torch, for {' or '.join(DEVICES[str(spec.hardware)])}",
     )
 
 
-def _served(title: str, launch: Launch, options: LiveOptions, spec: EngineSpec) -> Step:
+def _served(title: str, launch: Launch, options: LiveOptions, spec: EngineSpec) -> PlannedStep:
     tokens = options.max_tokens or f"the suite's, else {MAX_TOKENS}"
     prompts = f"{options.limit} prompts of {options.prompts}" if options.limit else options.prompts
     then = (
@@ -106,13 +110,13 @@ def _served(title: str, launch: Launch, options: LiveOptions, spec: EngineSpec) 
         how = offline_of(spec.name)
         python = str(options.engine_python or "python")
         argv = started(how, launch.argv, python, ignore_eos=not options.natural_stop)
-        return Step(title, (argv,), launch.environment, launch.files, then.partition(", ")[2], launch.notes)
-    return Step(title, (_argv(launch),), launch.environment, launch.files, then, launch.notes)
+        return PlannedStep(title, (argv,), launch.environment, launch.files, then.partition(", ")[2], launch.notes)
+    return PlannedStep(title, (_argv(launch),), launch.environment, launch.files, then, launch.notes)
 
 
-def _measured(beside: Beside, title: str, directory: Path) -> Iterator[Step]:
+def _measured(beside: Benchmarks, title: str, directory: Path) -> Iterator[PlannedStep]:
     for job in beside.jobs(f"http://{LOOPBACK}:{PORT}", directory):
-        yield Step(f"{job.name}: {title}, on the same server", (located(job.argv, beside.python),))
+        yield PlannedStep(f"{job.name}: {title}, on the same server", (located(job.argv, beside.python),))
 
 
 def _argv(launch: Launch) -> tuple[str, ...]:

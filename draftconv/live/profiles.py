@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from draftconv.drafter.shipped import Written, find_written, recipes
+from draftconv.drafter.shipped_files import YamlText, find_written, recipes
 from draftconv.engines import EngineSpec, parse_engine
 from draftconv.engines.deployment import Deployment, resolve
 from draftconv.errors import DraftconvError, UsageError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProfilePrompts:
     """Prompts that a profile asks: a suite or a file, how many of them, and how long their texts are in tokens."""
 
     prompts: str
@@ -54,7 +54,7 @@ class Profile:
     environment: Mapping[str, str]
     recipe: str
     executed: str
-    suites: tuple[Asked, ...]
+    suites: tuple[ProfilePrompts, ...]
     margins: Mapping[Kind, float]
     evidence: Literal["run", "read"]
 
@@ -112,12 +112,12 @@ def find_profile(spec: str) -> Profile:
     return _parsed(find_written(spec, "profile", profile_names(), "profiles/"))
 
 
-def _parsed(written: Written) -> Profile:
+def _parsed(written: YamlText) -> Profile:
     from draftconv.drafter.yaml_file import read_yaml
-    from draftconv.live.profile_file import File
+    from draftconv.live.profile_schema import ProfileSchema
 
     file = read_yaml(
-        File,
+        ProfileSchema,
         written.text,
         written.where,
         noun="profile",
@@ -140,7 +140,7 @@ def _parsed(written: Written) -> Profile:
         environment=file.environment,
         recipe=file.recipe,
         executed=found.executed,
-        suites=tuple(Asked(asked.prompts, asked.limit, asked.max_tokens) for asked in file.suites),
+        suites=tuple(ProfilePrompts(asked.prompts, asked.limit, asked.max_tokens) for asked in file.suites),
         margins=file.margins.by_kind(),
         evidence=file.evidence,
     )

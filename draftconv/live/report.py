@@ -8,21 +8,21 @@ from dataclasses import replace
 
 import draftconv
 from draftconv.engines import ENGINES
-from draftconv.engines.answer import Answer, first_split
+from draftconv.engines.request_output import RequestOutput, first_split
 from draftconv.live.arms import LiveArm
-from draftconv.live.chosen import chosen_in
-from draftconv.live.collect import Ask
 from draftconv.live.launch import LOG
+from draftconv.live.logged_kernels import kernels_in_log
 from draftconv.live.options import Way
-from draftconv.live.run import Run
+from draftconv.live.requests import LiveRequest
+from draftconv.live.run import LiveRun
 from draftconv.options import several
 from draftconv.report.arms import gate
-from draftconv.report.model import About, Accuracy, Arm, Comparison, Diagnostics, Report, Speed, Texts
+from draftconv.report.model import Accuracy, ArmInfo, Comparison, Diagnostics, Report, RunInfo, Speed, Texts
 from draftconv.report.records import Record
 from draftconv.traces.trace import token_hash
 
 
-def report_of(run: Run, answers: Sequence[Mapping[str, Answer]]) -> Report:
+def report_of(run: LiveRun, answers: Sequence[Mapping[str, RequestOutput]]) -> Report:
     """What was found; a request that one arm failed to answer counts for none."""
     asks = [ask for ask in run.asks() if all(ask.id in found for found in answers)]
     errors = run.requests - len(asks)
@@ -66,15 +66,15 @@ def report_of(run: Run, answers: Sequence[Mapping[str, Answer]]) -> Report:
     )
 
 
-def _with_kernels(run: Run, arm: LiveArm) -> Arm:
+def _with_kernels(run: LiveRun, arm: LiveArm) -> ArmInfo:
     """What the report says of an arm, with the kernels that its engine said it chose."""
     if run.way not in ("launch", "offline"):
         return arm.about
-    said = chosen_in(run.live.lines, run.store.arm(arm.number).directory / LOG)
+    said = kernels_in_log(run.live.lines, run.store.arm(arm.number).directory / LOG)
     return replace(arm.about, facts={**arm.about.facts, "kernels, by the engine's log": said})
 
 
-def _beside(run: Run) -> tuple[tuple[Speed, ...], tuple[Accuracy, ...]]:
+def _beside(run: LiveRun) -> tuple[tuple[Speed, ...], tuple[Accuracy, ...]]:
     """Speed and accuracy of every server, the target alone first."""
     if run.beside is None:
         return (), ()
@@ -82,18 +82,20 @@ def _beside(run: Run) -> tuple[tuple[Speed, ...], tuple[Accuracy, ...]]:
     return run.beside.found([(None, run.store.alone), *arms])
 
 
-def _texts(asks: Sequence[Ask], ours: Mapping[str, Answer], theirs: Mapping[str, Answer]) -> Texts:
+def _texts(
+    asks: Sequence[LiveRequest], ours: Mapping[str, RequestOutput], theirs: Mapping[str, RequestOutput]
+) -> Texts:
     found = [first_split(ours[ask.id].tokens, theirs[ask.id].tokens) for ask in asks]
     splits = sorted(at for at in found if at is not None)
     return Texts(len(found), len(found) - len(splits), tuple(splits))
 
 
-def _about(run: Run, requests: int) -> About:
+def _about(run: LiveRun, requests: int) -> RunInfo:
     terms, reference = run.terms, run.store.arm(0).terms()
     title = ENGINES[run.spec.name].title
     version, counting = (reference.version, reference.counting) if reference else ("", "")
     served, told = (reference.served, reference.settings) if reference else ("", {})
-    return About(
+    return RunInfo(
         how="live",
         target=terms.target,
         prompts=terms.prompts,
@@ -129,6 +131,6 @@ WAYS: Mapping[Way, str] = {
 }
 
 
-def _told(run: Run) -> str:
+def _told(run: LiveRun) -> str:
     """Arguments that were added to the command of `draftconv serve`, for both arms alike."""
     return shlex.join((*run.live.counting, *run.live.measuring, *several(run.options.server_args)))

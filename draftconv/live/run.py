@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
-from draftconv.engines.client import Asking
+from draftconv.engines.client import RequestSettings
 from draftconv.engines.live import Live
 from draftconv.live.arms import LiveArm
-from draftconv.live.beside import Beside
-from draftconv.live.collect import Ask
-from draftconv.live.engine import live_of
+from draftconv.live.benchmarks import Benchmarks
+from draftconv.live.capabilities import live_of
 from draftconv.live.launch import Launch
 from draftconv.live.options import LiveOptions, Progress, Way
-from draftconv.live.store import Store, Stored, Terms
-from draftconv.traces.asking import Questions
+from draftconv.live.requests import LiveRequest
+from draftconv.live.run_directory import ArmDirectory, RunDirectory, RunSettings
+from draftconv.traces.conversations import turn_count
 from draftconv.traces.prompts import Prompt
-from draftconv.traces.turns import turn_count
+from draftconv.traces.target_prompts import TargetPrompts
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LiveRun:
     """All that does not change on the way.
 
     Attributes:
@@ -34,12 +34,12 @@ class Run:
     way: Way
     spec: EngineSpec
     goal: Target
-    asked: Questions
+    asked: TargetPrompts
     arms: Sequence[LiveArm]
     launches: Sequence[Launch]
-    beside: Beside | None
-    terms: Terms
-    store: Store
+    beside: Benchmarks | None
+    terms: RunSettings
+    store: RunDirectory
     progress: Progress | None
 
     @property
@@ -47,9 +47,9 @@ class Run:
         return live_of(self.spec.name)
 
     @property
-    def asking(self) -> Asking:
+    def asking(self) -> RequestSettings:
         terms = self.terms
-        return Asking(terms.depth, terms.length, terms.ignore_eos, self.options.timeout)
+        return RequestSettings(terms.depth, terms.length, terms.ignore_eos, self.options.timeout)
 
     @property
     def requests(self) -> int:
@@ -60,13 +60,13 @@ class Run:
         """Turns of the longest conversation."""
         return max(map(turn_count, self.asked.prompts))
 
-    def turns(self, stored: Stored, number: int) -> Iterator[Ask]:
+    def turns(self, stored: ArmDirectory, number: int) -> Iterator[LiveRequest]:
         """Turn `number` (from 0) of every prompt whose earlier turns are answered in `stored`, the reference's."""
         for prompt, first in zip(self.asked.prompts, self.asked.first, strict=True):
             if number >= turn_count(prompt):
                 continue
             past: list[tuple[Sequence[int], Sequence[int]]] = []
-            ask = Ask(_name(prompt, 0), prompt.id, prompt.category, first)
+            ask = LiveRequest(_name(prompt, 0), prompt.id, prompt.category, first)
             for turn in range(1, number + 1):
                 if (answer := stored.get(ask)) is None:
                     break
@@ -75,7 +75,7 @@ class Run:
             else:
                 yield ask
 
-    def asks(self) -> list[Ask]:
+    def asks(self) -> list[LiveRequest]:
         """Every request, as far as the reference's answers lead; the same for every arm."""
         reference = self.store.arm(0)
         return [ask for number in range(self.rounds) for ask in self.turns(reference, number)]

@@ -15,21 +15,21 @@ from draftconv.engines import ENGINES
 from draftconv.engines.client import Client
 from draftconv.engines.live import Live
 from draftconv.errors import DraftconvError
-from draftconv.layouts.readings import Said
+from draftconv.layouts.reading_options import ReadingOptions
 from draftconv.live.arms import LiveArm
-from draftconv.live.commands import measuring
-from draftconv.live.engine import offline_of
+from draftconv.live.capabilities import offline_of
+from draftconv.live.forced_acceptance import refuse_switches
 from draftconv.live.launch import Launch, address, free_port, launched
+from draftconv.live.measuring_command import measuring
 from draftconv.live.offline import offline, started
 from draftconv.live.options import LiveOptions, in_full
-from draftconv.live.run import Run
-from draftconv.live.serving import serve_as
-from draftconv.live.switches import refuse_switches
+from draftconv.live.run import LiveRun
+from draftconv.live.server_command import serve_as
 from draftconv.options import several
 
 
 @contextmanager
-def served_by(run: Run, arm: LiveArm, directory: Path) -> Iterator[tuple[Client, str]]:
+def served_by(run: LiveRun, arm: LiveArm, directory: Path) -> Iterator[tuple[Client, str]]:
     """The engine of an arm and its address, which is empty without a server, until this is left."""
     if arm.url is not None:
         yield run.live.connect(*arm.url, run.asking), arm.url[0]
@@ -57,7 +57,7 @@ def served_by(run: Run, arm: LiveArm, directory: Path) -> Iterator[tuple[Client,
         yield client, address(port)
 
 
-def launch_of(source: str, said: Said, live: Live, options: LiveOptions, *, alone: bool = False) -> Launch:
+def launch_of(source: str, said: ReadingOptions, live: Live, options: LiveOptions, *, alone: bool = False) -> Launch:
     """The server of an arm, with the command of `draftconv serve`.
 
     Args:
@@ -92,7 +92,7 @@ def launch_of(source: str, said: Said, live: Live, options: LiveOptions, *, alon
     return replace(launch, environment=environment, notes=command.notes)
 
 
-def start_of(run: Run, arm: LiveArm) -> str:
+def start_of(run: LiveRun, arm: LiveArm) -> str:
     """What starts the server of an arm where it is looked for; empty where draftconv cannot say."""
     try:
         launch = launch_of(arm.source, arm.said, run.live, run.options)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from draftconv.engines.live import Load, Round, Tool
 from draftconv.errors import EngineError
-from draftconv.live.tools import figure, read_result
+from draftconv.live.external_tools import figure, read_result
 from draftconv.report.model import Speed
 
 CONCURRENCY = (1, 2, 4, 16, 40)

@@ -1,5 +1,5 @@
-"""The numbers of quantization: which grid a weight is rounded to, by which scale, and which weights.
+"""The numbers of quantization: which dtype a weight is rounded to, by which scale, and which weights.
 
-`scheme`, `recipes` and `exclusions` say it (no torch); `grids`, `nibbles` and `simulate`
-compute it. How the result lies in a file is not decided here.
+`scheme`, `recipes` and `exclusions` say it (no torch); `rounding`, `pack_int32` and
+`simulate` compute it. How the result lies in a file is not decided here.
 """

@@ -13,9 +13,9 @@ from fnmatch import fnmatchcase
 
 from draftconv.checkpoint import show_some
 from draftconv.drafter.facts import Facts
-from draftconv.drafter.fused import GROUPS
-from draftconv.drafter.rows import Role
-from draftconv.drafter.tensors import HEAD, Expected, expected
+from draftconv.drafter.fused_projections import GROUPS
+from draftconv.drafter.tensor_specs import Role
+from draftconv.drafter.tensors import HEAD, ExpectedTensor, expected
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.quantization.recipes import Recipe
 
@@ -33,7 +33,7 @@ ROLES: Mapping[str, Callable[[str, Role], bool]] = {
 
 
 NO_HEADS = (
-    "engines differ in whether they look for a head's scales, and some read its codes without them: which do what is "
+    "engines differ in whether they look for a head's scales, and some read its values without them: which do what is "
     "not told apart yet"
 )
 """Why no quantized head is written."""
@@ -132,7 +132,7 @@ def fused_with(name: str, names: Iterable[str]) -> tuple[str, ...]:
     return (name,)
 
 
-def _keeper(recipe: Recipe, name: str, tensor: Expected) -> str | None:
+def _keeper(recipe: Recipe, name: str, tensor: ExpectedTensor) -> str | None:
     return next((entry for entry in recipe.exclude if _names(entry, name, tensor.role)), None)
 
 
@@ -142,7 +142,7 @@ def _names(entry: str, name: str, role: Role) -> bool:
     return fnmatchcase(name, entry) or fnmatchcase(name.removesuffix(WEIGHT), entry)
 
 
-def _check_patterns(recipe: Recipe, weights: Mapping[str, Expected]) -> None:
+def _check_patterns(recipe: Recipe, weights: Mapping[str, ExpectedTensor]) -> None:
     for entry in recipe.exclude:
         if entry not in ROLES and not any(_names(entry, name, tensor.role) for name, tensor in weights.items()):
             raise UsageError(
@@ -152,7 +152,7 @@ def _check_patterns(recipe: Recipe, weights: Mapping[str, Expected]) -> None:
             )
 
 
-def _check_kinds(recipe: Recipe, selection: Selection, weights: Mapping[str, Expected]) -> None:
+def _check_kinds(recipe: Recipe, selection: Selection, weights: Mapping[str, ExpectedTensor]) -> None:
     for role, entry in (("embed", "embed"), ("norm", "norms")):
         if found := [name for name in selection.quantized if weights[name].role == role]:
             raise UsageError(
@@ -175,7 +175,7 @@ def _check_fused(recipe: Recipe, selection: Selection) -> None:
             )
 
 
-def _check_groups(recipe: Recipe, selection: Selection, weights: Mapping[str, Expected]) -> None:
+def _check_groups(recipe: Recipe, selection: Selection, weights: Mapping[str, ExpectedTensor]) -> None:
     group = recipe.scheme.weights.group
     if group is None:
         return

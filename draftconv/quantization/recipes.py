@@ -1,7 +1,7 @@
 """Recipes: a scheme and what it leaves alone, under a name or in a file of the user's own.
 
 Shipped recipes are `recipes/*.yaml`; a name that ends in .yaml or .yml is a path. The
-file's shape is `draftconv.quantization.recipe_file`, imported only when one is read.
+file's shape is `draftconv.quantization.recipe_schema`, imported only when one is read.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from draftconv.drafter.shipped import find_written
-from draftconv.drafter.shipped import recipes as shipped_directory
+from draftconv.drafter.shipped_files import find_written
+from draftconv.drafter.shipped_files import recipes as shipped_directory
 from draftconv.plugins import names
 from draftconv.quantization.scheme import Scheme
 
@@ -77,7 +77,7 @@ def find_recipe(spec: str) -> Recipe:
     Raises:
         UsageError: no such recipe or file, or the file is not a recipe; says which key and why.
     """
-    from draftconv.quantization.recipe_file import parse
+    from draftconv.quantization.recipe_schema import parse
 
     found = find_written(spec, "recipe", recipe_names())
     return parse(found.text, found.name, found.where)

@@ -1,7 +1,7 @@
-"""Scales: how they are stored, what a code is multiplied by, and which one errs least.
+"""Scales: how they are stored, what a quantized value is multiplied by, and which one errs least.
 
-Shapes as in `draftconv.quantization.grids`: [O, G] scales over [O, G, g] weights. A
-*stored* scale has its dtype on disk; a *step* is what codes are multiplied by, float32.
+Shapes as in `draftconv.quantization.rounding`: [O, G] scales over [O, G, g] weights. A
+*stored* scale has its dtype on disk; a *step* is what quantized values are multiplied by, float32.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftconv.quantization.codes import nearest
-from draftconv.quantization.scheme import GRIDS, RULES, GridName, Rule, ScaleDtype, WeightScheme
+from draftconv.quantization.quantized_values import nearest
+from draftconv.quantization.scheme import DTYPES, SCALE_RULES, ScaleDtype, ScaleRule, WeightDtype, WeightScheme
 
-FP8_MAX = GRIDS["fp8"].high
+FP8_MAX = DTYPES["fp8"].high
 _FP8_TINY = 2.0**-9  # the smallest magnitude that E4M3 has
 
-DIVISORS: Mapping[GridName, tuple[float, ...]] = {
+DIVISORS: Mapping[WeightDtype, tuple[float, ...]] = {
     "int4": (7, 7.5, *(7.5 / 0.9**k for k in range(1, 17))),
     "int8": (127, *(127 / 0.95**k for k in range(1, 9))),
     "nvfp4": (6, 4, 5, 7, 8),
@@ -26,8 +26,8 @@ DIVISORS: Mapping[GridName, tuple[float, ...]] = {
 }
 """What `mse` tries in place of a rule's divisor; the larger, the more is clipped."""
 
-REFINEMENTS: Mapping[GridName, int] = {"int4": 2, "int8": 1, "nvfp4": 1, "mxfp4": 0}
-"""How often `mse` then replaces a scale by the least-squares one of the codes it gave."""
+REFINEMENTS: Mapping[WeightDtype, int] = {"int4": 2, "int8": 1, "nvfp4": 1, "mxfp4": 0}
+"""How often `mse` then replaces a scale by the least-squares one of the quantized values it gave."""
 
 
 _DTYPES: Mapping[ScaleDtype, torch.dtype] = {
@@ -42,15 +42,15 @@ class Scaling:
     """How the scales of one tensor are made.
 
     Attributes:
-        dtype: of stored scales.
-        unit: float32 []: what nvfp4 scales are multiples of; 1 on the other grids.
+        scale_dtype: of stored scales.
+        unit: float32 []: what nvfp4 scales are multiples of; 1 on the other dtypes.
         least: smaller magnitudes, other than zero, count as this.
-        quotient: what a weight over its scale is rounded to before it is rounded to the grid.
+        quotient: what a weight over its scale is rounded to before it is rounded to the dtype.
     """
 
-    grid: GridName
-    rule: Rule
-    dtype: torch.dtype
+    dtype: WeightDtype
+    rule: ScaleRule
+    scale_dtype: torch.dtype
     unit: Tensor
     least: float
     quotient: torch.dtype
@@ -59,20 +59,20 @@ class Scaling:
     def of(cls, scheme: WeightScheme, weight: torch.dtype, whole: Tensor) -> Scaling:
         """For weights of one dtype and largest magnitude (float32 [])."""
         weight = torch.float32 if weight == torch.float64 else weight
-        dtype = _DTYPES.get(scheme.scale_dtype, weight)
+        scale_dtype = _DTYPES.get(scheme.scale_dtype, weight)
         unit = torch.ones_like(whole)
-        if scheme.grid == "nvfp4":
-            unit = torch.where(whole > 0, whole / (GRIDS["nvfp4"].high * FP8_MAX), unit)
+        if scheme.dtype == "nvfp4":
+            unit = torch.where(whole > 0, whole / (DTYPES["nvfp4"].high * FP8_MAX), unit)
         least, quotient = 0.0, torch.float32
-        if scheme.grid in ("int8", "fp8"):
-            if scheme.per == "tensor":
+        if scheme.dtype in ("int8", "fp8"):
+            if scheme.granularity == "tensor":
                 # A scale without dimensions widens nothing in torch: BF16 weights over it stay BF16.
                 # Source: nvidia-modelopt 0.47 torch/export/unified_export_hf.py, run.
                 quotient = weight
             else:
                 # Source: nvidia-modelopt 0.47 torch/quantization/nn/modules/tensor_quantizer.py export_amax, run.
                 least = torch.finfo(weight).tiny
-        return cls(scheme.grid, RULES[scheme.scale_rule], dtype, unit, least, quotient)
+        return cls(scheme.dtype, SCALE_RULES[scheme.scale_rule], scale_dtype, unit, least, quotient)
 
     def fit(self, wide_OGg: Tensor, top_OG: Tensor) -> Tensor:
         """The stored scales of weights whose largest magnitudes are `top_OG`, by the scheme's rule."""
@@ -82,44 +82,44 @@ class Scaling:
 
     def stored(self, top_OG: Tensor, divisor: float | Tensor) -> Tensor:
         """top / divisor, rounded to what a file holds."""
-        match self.grid:
+        match self.dtype:
             case "nvfp4":
                 # Source: nvidia-modelopt 0.47 torch/quantization/qtensor/nvfp4_tensor.py.
                 ratio_OG = top_OG / (divisor * self.unit)
                 ratio_OG = torch.where(ratio_OG > 0, ratio_OG, 1)
-                return ratio_OG.clamp_(_FP8_TINY, FP8_MAX).to(self.dtype)
+                return ratio_OG.clamp_(_FP8_TINY, FP8_MAX).to(self.scale_dtype)
             case "mxfp4":
                 ratio_OG = top_OG / divisor
                 exponent_OG = torch.frexp(torch.where(ratio_OG > 0, ratio_OG, 1)).exponent - 1
-                return (exponent_OG.clamp_(-127, 127) + 127).to(self.dtype)
+                return (exponent_OG.clamp_(-127, 127) + 127).to(self.scale_dtype)
             case _:
                 if self.rule.floor is not None:
-                    return (top_OG / divisor).to(self.dtype).clamp_min_(self.rule.floor)
-                scale_OG = (top_OG.clamp_min(self.least) / divisor).to(self.dtype)
+                    return (top_OG / divisor).to(self.scale_dtype).clamp_min_(self.rule.floor)
+                scale_OG = (top_OG.clamp_min(self.least) / divisor).to(self.scale_dtype)
                 return torch.where((top_OG > 0) & (scale_OG > 0), scale_OG, 1)
 
     def step(self, stored_OG: Tensor) -> Tensor:
-        """What codes under a stored scale are multiplied by."""
-        return step(self.grid, stored_OG, self.unit)
+        """What quantized values under a stored scale are multiplied by."""
+        return step(self.dtype, stored_OG, self.unit)
 
     def values(self, wide_OGg: Tensor, stored_OG: Tensor) -> Tensor:
-        """The grid's nearest values under stored scales, in units of the scale: [O, G, g]."""
+        """The dtype's nearest values under stored scales, in units of the scale: [O, G, g]."""
         return self._values(wide_OGg, self.step(stored_OG)[..., None])
 
     def _values(self, wide_OGg: Tensor, step_OG1: Tensor) -> Tensor:
         units = wide_OGg * step_OG1.reciprocal() if self.rule.reciprocal else wide_OGg / step_OG1
-        return nearest(units.to(self.quotient).float(), self.grid)
+        return nearest(units.to(self.quotient).float(), self.dtype)
 
     def _least_squares(self, wide_OGg: Tensor, top_OG: Tensor) -> Tensor:
         if top_OG.numel() == 1:
             # A sum with one result may be split among threads; with two it never is, and bits stay.
             return self._least_squares(wide_OGg.expand(2, -1, -1).contiguous(), top_OG.expand(2, -1))[:1]
-        divisor_K11 = top_OG.new_tensor(DIVISORS[self.grid])[:, None, None]
+        divisor_K11 = top_OG.new_tensor(DIVISORS[self.dtype])[:, None, None]
         tried_KOG = self.stored(top_OG, divisor_K11)
         best_OG, error_OG = tried_KOG[0], torch.full_like(top_OG, torch.inf)
         for stored_OG, step_OG in zip(tried_KOG, self.step(tried_KOG), strict=True):
             best_OG, error_OG = self._better(wide_OGg, stored_OG, step_OG, best_OG, error_OG)
-        for _ in range(REFINEMENTS[self.grid]):
+        for _ in range(REFINEMENTS[self.dtype]):
             values = self.values(wide_OGg, best_OG)
             stored_OG = self.stored((wide_OGg * values).sum(-1) / values.square_().sum(-1).clamp_min_(0.25), 1)
             best_OG, error_OG = self._better(wide_OGg, stored_OG, self.step(stored_OG), best_OG, error_OG)
@@ -137,8 +137,8 @@ class Scaling:
         return chosen_OG, torch.minimum(now_OG, error_OG)
 
 
-def step(grid: GridName, stored: Tensor, unit: Tensor) -> Tensor:
-    """What codes are multiplied by, float32, from scales as they are stored."""
-    if grid == "mxfp4":
+def step(dtype: WeightDtype, stored: Tensor, unit: Tensor) -> Tensor:
+    """What quantized values are multiplied by, float32, from scales as they are stored."""
+    if dtype == "mxfp4":
         return torch.exp2(stored.float() - 127)
     return stored.float() * unit

@@ -1,6 +1,6 @@
 """A drafter as a recipe would leave it, without writing anything.
 
-Quantized weights are rounded to their grid and back; where the scheme has activations,
+Quantized weights are rounded to their dtype and back; where the scheme has activations,
 the inputs of those weights are rounded per token and back. What is not quantized is
 shared with the given drafter.
 """
@@ -18,8 +18,8 @@ from torch.nn import functional
 from draftconv.drafter.drafter import Drafter
 from draftconv.errors import Refused
 from draftconv.quantization.exclusions import WEIGHT, chosen, fused_with, select
-from draftconv.quantization.grids import dequantize, peak, quantize, round_to, round_trip
 from draftconv.quantization.recipes import Recipe
+from draftconv.quantization.rounding import dequantize, peak, quantize, round_to, round_trip
 from draftconv.quantization.scheme import InputScheme
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import TORCH_DTYPES

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from draftconv.drafter.facts import Gqa, Mla, Rope
 from draftconv.errors import UsageError
-from draftconv.reference.blocks import RmsNorm
+from draftconv.reference.layers import RmsNorm
 from draftconv.reference.rope import Rotary, softmax_multiplier
 
 

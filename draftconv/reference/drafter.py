@@ -25,7 +25,7 @@ from draftconv.drafter.problems import KINDS
 from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import Refused, UsageError
 from draftconv.reference.attention import Cache, LayerCache, Span, build_attention
-from draftconv.reference.blocks import Mlp, RmsNorm, check_tensors
+from draftconv.reference.layers import Mlp, RmsNorm, check_tensors
 
 _UNREAD = frozenset({"t2d"})  # follows from d2t; engines do not read it
 

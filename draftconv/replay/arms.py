@@ -1,126 +1,181 @@
-"""From a drafter on disk to an arm of a replay, with the tables that an engine would give it."""
+"""Who takes part in a replay: the reference, the candidates, and what is made of them for a closer look."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from draftconv.checkpoint import TensorRef
+from draftconv.checkpoint import ByteCounter, open_checkpoint
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Taps
-from draftconv.drafter.tensors import HEAD
-from draftconv.engines.registry import DEFAULT
-from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
-from draftconv.quantization.running import load_quantized
-from draftconv.reference.devices import find_device
-from draftconv.reference.drafter import DrafterModel
-from draftconv.reference.load import load_drafter
-from draftconv.replay.replay import Arm
-from draftconv.replay.semantics import from_target, semantics
+from draftconv.drafter.targets import Target
+from draftconv.errors import UsageError
+from draftconv.layouts.reading_options import reading_options
+from draftconv.options import several
+from draftconv.quantization.exclusions import select
+from draftconv.quantization.recipes import Recipe, find_recipe
+from draftconv.quantization.scheme import recorded
+from draftconv.report.arms import ArmNames, about_arm, bits, bytes_of, done, gate
+from draftconv.report.model import ArmInfo
+from draftconv.report.verdict import EXACT, Gate
+from draftconv.traces.trace import Trace
+
+if TYPE_CHECKING:
+    from draftconv.replay import controls, replay
+    from draftconv.replay.options import ParityOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
-    """How arms are loaded: whose tables win, in which dtype, and where they run.
+class ReplayArm:
+    """A drafter in the run: what the report says of it, what is replayed, and what is asked of it.
 
     Attributes:
-        lend: the target's `embed_tokens` or `lm_head` [V, H]; None when it is not at hand.
-        dtype: of every floating parameter, as torch names it.
+        parts: tensor name → the reference with only that tensor as it is here.
     """
 
-    lend: Callable[[str], TensorRef | None]
-    semantics: str = DEFAULT
-    dtype: str = "float32"
-    device: str = "cpu"
+    about: ArmInfo
+    arm: replay.Arm
+    gate: Gate = EXACT
+    parts: Mapping[str, replay.Arm] = field(default_factory=dict)
 
 
-def fed_by(name: str, drafter: Drafter) -> tuple[int, ...]:
-    """The boundaries that feed a drafter.
+@dataclass(frozen=True, slots=True)
+class ReplayArms:
+    """Everything that is replayed in one pass.
 
-    Raises:
-        Undecided: its files do not tell.
+    Attributes:
+        again: the reference once more (A/A).
+        twin: the reference in INT4, which some faults start from; None without `self_test`.
+        broken: every fault with the reference broken by it, or why it cannot be.
     """
-    boundaries = drafter.facts.boundaries
-    if isinstance(boundaries, Taps):
-        raise Undecided(
-            f"{name}: its files do not tell which layers it captures",
-            why="a drafter that is fed the wrong states accepts less and nothing crashes",
-            cure="add --aux-convention before or after, as `draftconv inspect` explains",
-        )
-    return boundaries
+
+    reference: ReplayArm
+    candidates: tuple[ReplayArm, ...]
+    again: replay.Arm
+    twin: replay.Arm | None = None
+    broken: tuple[tuple[controls.PlantedFault, replay.Arm | str], ...] = ()
+
+    def others(self) -> list[replay.Arm]:
+        """Arms of which only counts are wanted."""
+        parts = [part for side in self.candidates for part in side.parts.values()]
+        broken = [arm for _, arm in self.broken if not isinstance(arm, str)]
+        return [self.again, *parts, *([self.twin] if self.twin else []), *broken]
 
 
-def load_arm(name: str, drafter: Drafter, how: Loading, *, like: DrafterModel | None = None) -> Arm:
-    """Load a drafter with the tables that an engine would give it.
+def load_arms(
+    trace: Trace,
+    reference: str | Path,
+    candidates: Sequence[str | Path],
+    options: ParityOptions,
+    progress: Callable[[int, int], None] | None = None,
+) -> ReplayArms:
+    """Read, check and load everybody.
 
     Args:
-        like: an arm in memory already; tensors that are equal to its own are shared with it, so
-            that a second copy of a Kimi drafter's tables takes no room.
+        progress: told the bytes of drafters that were read so far, and all that will be.
 
     Raises:
-        UsageError: a table is needed that nobody lends, or torch has no such device or no room on it.
-        Undecided: which boundaries feed it cannot be told.
-        Refused, BadCheckpoint: as `load_drafter`.
+        UsageError: a drafter is of another target than the trace, or the trace lacks what it needs.
+        BadCheckpoint, Refused, Undecided: a drafter cannot be read or computed.
     """
-    device, boundaries = find_device(how.device), fed_by(name, drafter)
-    tables = {table: _lent(name, table, how) for table in sorted(from_target(drafter.facts, how.semantics))}
-    load = load_quantized if drafter.facts.quantization else load_drafter
-    try:
-        model = load(drafter, tables=tables, dtype=getattr(torch, how.dtype))
-    except (Refused, BadCheckpoint) as error:
-        raise type(error)(f"{name}: {error.what}", why=error.why, cure=error.cure) from error
-    try:
-        model = model.to(device)
-    except RuntimeError as error:
-        raise UsageError(f"--device {how.device}: {error}", cure="name a device that the drafters fit on") from error
-    if like is not None:
-        share(model, like)
-    return Arm(name, model, boundaries)
+    from draftconv.replay.load_arm import LoadSettings, fed_by, load_arm, replaced_one_by_one
+
+    names = ArmNames()
+    recipes = [find_recipe(spec) for spec in several(options.fake_quant)]
+    drafters = {names.new(found.checkpoint.name): found for found in _read(trace, (reference, *candidates), options)}
+    for name, drafter in drafters.items():
+        _refuse_other_target(name, drafter, trace)
+        trace.columns(fed_by(name, drafter))
+    total = 2 * sum(bytes_of(drafter) for drafter in drafters.values())  # once to hash it, once to load it
+    tally = ByteCounter(None if progress is None else lambda done: progress(done, total))
+    how = LoadSettings(cache(trace.table), options.semantics, options.dtype, options.device)
+
+    (first_name, first_drafter), *rest = drafters.items()
+    first = load_arm(first_name, first_drafter, how)
+    tally.add(bytes_of(first_drafter))
+    leader = ReplayArm(about_arm(first_name, first_drafter, tally), first)
+    sides = []
+    for name, drafter in rest:
+        arm = load_arm(name, drafter, how, like=first.model)
+        tally.add(bytes_of(drafter))
+        parts = _named(replaced_one_by_one(first, arm), name, names) if options.attribute else {}
+        wanted = gate(done(first_drafter, drafter), options.margin)
+        sides.append(ReplayArm(about_arm(name, drafter, tally), arm, wanted, parts))
+    sides += (_quantized(leader, first_drafter, recipe, options, names) for recipe in recipes)
+    line = ReplayArms(leader, tuple(sides), replace(first, name=names.new(f"{first_name} again")))
+    return _with_controls(line, first_drafter, trace, names) if options.self_test else line
 
 
-def share(model: DrafterModel, like: DrafterModel) -> None:
-    """Let `model` use the memory of `like` for every parameter whose values are all equal."""
-    held = dict(like.named_parameters())
-    equal = {
-        name: held[name]
-        for name, parameter in model.named_parameters()
-        if name in held and parameter.shape == held[name].shape and torch.equal(parameter, held[name])
+# ── drafters ───────────────────────────────────────────────────────────────────────
+
+
+def _read(trace: Trace, specs: Sequence[str | Path], options: ParityOptions) -> list[Drafter]:
+    about = trace.about
+    target = Target(about.target, about.layers, about.family, hidden=about.hidden, vocab=about.vocab)
+    said = reading_options(specs, options.layout, options.aux_convention, accept_detected=options.accept_detected)
+    return [each.read(open_checkpoint(spec, download=True), target) for each, spec in zip(said, specs, strict=True)]
+
+
+def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
+    facts, about = drafter.facts, trace.about
+    for what, its, targets in (
+        ("a vocabulary of", facts.vocab, about.vocab),
+        ("states of width", facts.target_hidden, about.hidden),
+    ):
+        if its != targets:
+            raise UsageError(
+                f"{name} is made for {what} {its}, {about.target} has {targets}",
+                why="a drafter can only be replayed on the target that it was trained for",
+                cure="give a trace of its own target",
+            )
+
+
+# ── what is made of them ───────────────────────────────────────────────────────────
+
+
+def _named(parts: Mapping[str, replay.Arm], whose: str, names: ArmNames) -> dict[str, replay.Arm]:
+    return {tensor: replace(arm, name=names.new(f"{whose}: {tensor}")) for tensor, arm in parts.items()}
+
+
+def _quantized(
+    reference: ReplayArm, drafter: Drafter, recipe: Recipe, options: ParityOptions, names: ArmNames
+) -> ReplayArm:
+    """The reference as a recipe would leave it."""
+    from draftconv.quantization.simulate import simulate, stored_dtypes
+
+    first, stored = reference.arm, stored_dtypes(drafter)
+    name = names.new(f"{first.name} as {recipe.name}")
+    parts = {
+        tensor: replace(first, model=simulate(first.model, recipe, only=[tensor], stored=stored))
+        for tensor in (select(recipe, drafter.facts).quantized if options.attribute else ())
     }
-    model.load_state_dict(equal, strict=False, assign=True)
-    model.requires_grad_(False)
+    weights, inputs = recipe.scheme.weights, recipe.scheme.inputs
+    scheme = {"weights": recorded(weights), "inputs": recorded(inputs) if inputs else None}
+    done = {"scheme": scheme, "exclude": sorted(recipe.exclude)}
+    about = replace(
+        reference.about,
+        name=name,
+        quantization=f"simulated {recipe.name}: {recipe.scheme}",
+        content=hashlib.sha256(f"{reference.about.content} {json.dumps(done, sort_keys=True)}".encode()).hexdigest(),
+    )
+    arm = replace(first, name=name, model=simulate(first.model, recipe, stored=stored))
+    return ReplayArm(about, arm, gate(bits(weights.dtype), options.margin), _named(parts, name, names))
 
 
-def replaced_one_by_one(reference: Arm, candidate: Arm) -> dict[str, Arm]:
-    """The reference with one tensor of the candidate, for every tensor that differs, by its name.
+def _with_controls(line: ReplayArms, drafter: Drafter, trace: Trace, names: ArmNames) -> ReplayArms:
+    from draftconv.quantization.simulate import stored_dtypes
+    from draftconv.replay.controls import FAULTS, subject
 
-    Raises:
-        Refused: the two are not the same drafter but for their weights.
-    """
-    mine, theirs = reference.model.state_dict(), candidate.model.state_dict()
-    alike = reference.model.facts.computed == candidate.model.facts.computed
-    if not alike or ("d2t" in mine and not torch.equal(mine["d2t"], theirs["d2t"])):
-        raise Refused(
-            f"{candidate.name} is not {reference.name} with other weights",
-            why="the cost of one tensor can only be told between drafters that differ in weights alone",
-            cure="leave out --attribute; `draftconv diff` shows how they differ",
-        )
-    return {
-        name: replace(reference, model=reference.model.changed(tensors={name: theirs[name]}))
-        for name in mine
-        if not torch.equal(mine[name], theirs[name])
-    }
-
-
-def _lent(name: str, table: str, how: Loading) -> TensorRef:
-    short = table.removesuffix(".weight")
-    found = how.lend(short)
-    if found is None:
-        replaced = table in semantics()[how.semantics]
-        raise UsageError(
-            f"{name} needs the target's {short}, and the trace does not hold it",
-            why=f"{how.semantics} replaces the drafter's own" if replaced else f"the drafter stores no {short}",
-            cure="make the trace with --lm-head" if table == HEAD else "make the trace again with `draftconv trace`",
-        )
-    return found
+    arm = line.reference.arm
+    of = subject(arm, trace.about.layers, trace.about.boundaries, stored_dtypes(drafter))
+    broken: list[tuple[controls.PlantedFault, replay.Arm | str]] = []
+    for fault in FAULTS:
+        made = fault.apply(of)
+        named = made if isinstance(made, str) else replace(made, name=names.new(f"{arm.name}: {fault.name}"))
+        broken.append((fault, named))
+    twin = replace(of.with_qvalues(), name=names.new(f"{arm.name} in INT4"))
+    return replace(line, twin=twin, broken=tuple(broken))

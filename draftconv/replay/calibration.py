@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from draftconv.errors import Refused
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.replay.replay import Arm, replay
-from draftconv.traces.request import Request
+from draftconv.traces.request import TraceRequest
 
 ROWS = 512
 """Most rows of inputs that are kept of a module, and at least half as many where there were more.
@@ -59,7 +59,7 @@ class Inputs:
 
 
 def input_peaks(
-    arm: Arm, requests: Iterable[Request], boundaries: Sequence[int], modules: Sequence[str], *, depth: int = 3
+    arm: Arm, requests: Iterable[TraceRequest], boundaries: Sequence[int], modules: Sequence[str], *, depth: int = 3
 ) -> dict[str, Tensor]:
     """The largest magnitude that each module was fed: module → float32 [].
 
@@ -76,7 +76,7 @@ def input_peaks(
 
 def sampled_inputs(
     arm: Arm,
-    requests: Iterable[Request],
+    requests: Iterable[TraceRequest],
     boundaries: Sequence[int],
     modules: Sequence[str],
     *,
@@ -94,7 +94,7 @@ def sampled_inputs(
 
 
 def _seen(
-    arm: Arm, requests: Iterable[Request], boundaries: Sequence[int], modules: Mapping[str, int], depth: int
+    arm: Arm, requests: Iterable[TraceRequest], boundaries: Sequence[int], modules: Mapping[str, int], depth: int
 ) -> dict[str, Inputs]:
     """What was fed to each of `modules`, which say how many rows of it to keep."""
     found: dict[str, Inputs] = {}

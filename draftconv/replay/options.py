@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from draftconv.drafter.describe import join_words
 from draftconv.drafter.tensors import EMBEDDING
-from draftconv.drafter.words import listed
 from draftconv.engines import ENGINES
 from draftconv.engines.registry import DEFAULT
 from draftconv.options import (
@@ -20,7 +20,7 @@ from draftconv.options import (
     option,
     python_only,
 )
-from draftconv.replay.semantics import semantics
+from draftconv.replay.target_tables import semantics
 from draftconv.traces.trace import DTYPES
 
 Stage = Literal["reading", "replaying"]
@@ -45,7 +45,7 @@ REFERENCE_AUX_CONVENTION = aux_convention_of_each("REFERENCE")
 def _whose() -> str:
     takers = [ENGINES[name].title for name, tables in semantics().items() if EMBEDDING in tables]
     told = "Whose rule decides between the drafter's embedding and the target's"
-    return f"{told}: {listed(takers, 'and')} take the target's."
+    return f"{told}: {join_words(takers, 'and')} take the target's."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.reference.accept_length import Counts
 from draftconv.reference.attention import Cache
-from draftconv.reference.counts import Counts
 from draftconv.reference.drafter import DrafterModel
-from draftconv.replay.heads import NOT_FINITE, Head, best_tokens, compared_tokens
-from draftconv.traces.request import Request
+from draftconv.replay.lm_head import NOT_FINITE, Head, best_tokens, compared_tokens
+from draftconv.traces.request import TraceRequest
 
 ROWS_AT_ONCE = 2048
 """Rows in a forward pass of one drafter: bounds memory, changes no count."""
@@ -72,7 +72,7 @@ def walk(accepted: Sequence[int]) -> Iterator[int]:
         root += accepted[root] + 1
 
 
-def roots(request: Request) -> int:
+def roots(request: TraceRequest) -> int:
     """R: verify steps start while fewer than prompt + counted tokens are known; the first knows prompt + 1."""
     return max(0, request.counted - 1)
 
@@ -80,14 +80,14 @@ def roots(request: Request) -> int:
 @torch.no_grad()
 def replay(
     arms: Sequence[Arm],
-    requests: Iterable[Request],
+    requests: Iterable[TraceRequest],
     boundaries: Sequence[int],
     *,
     depth: int,
     compared: int = 0,
     rows: int = ROWS_AT_ONCE,
     done: Callable[[int], None] | None = None,
-) -> Iterator[tuple[Request, tuple[Acceptance, ...]]]:
+) -> Iterator[tuple[TraceRequest, tuple[Acceptance, ...]]]:
     """Replay every arm on every request; the target's side is loaded once for all of them.
 
     Args:
@@ -128,7 +128,7 @@ def _columns(arm: Arm, boundaries: Sequence[int]) -> list[int]:
     return [boundaries.index(b) for b in arm.boundaries]
 
 
-def _refuse_clipped(request: Request, depth: int) -> None:
+def _refuse_clipped(request: TraceRequest, depth: int) -> None:
     beyond = len(request.tokens_N) - request.prompt - request.counted
     if roots(request) and beyond < depth - 1:
         raise UsageError(
@@ -138,9 +138,9 @@ def _refuse_clipped(request: Request, depth: int) -> None:
         )
 
 
-def _batches(requests: Iterable[Request], rows: int) -> Iterator[list[Request]]:
+def _batches(requests: Iterable[TraceRequest], rows: int) -> Iterator[list[TraceRequest]]:
     """Neighbouring requests that are at most `rows` rows together once they are padded alike."""
-    batch: list[Request] = []
+    batch: list[TraceRequest] = []
     longest = 0
     for request in requests:
         longest = max(longest, _context(request))
@@ -152,7 +152,7 @@ def _batches(requests: Iterable[Request], rows: int) -> Iterator[list[Request]]:
         yield batch
 
 
-def _context(request: Request) -> int:
+def _context(request: TraceRequest) -> int:
     """Rows that some verify step reads."""
     return request.prompt - 1 + roots(request)
 
@@ -160,7 +160,7 @@ def _context(request: Request) -> int:
 def _replay_batch(
     arms: Sequence[Arm],
     columns: Sequence[list[int]],
-    batch: Sequence[Request],
+    batch: Sequence[TraceRequest],
     depth: int,
     compared: int,
     rows: int,
@@ -168,7 +168,7 @@ def _replay_batch(
     weight = arms[0].model.fc.weight
     text = _Text.of(batch, depth, weight.device)
     states_BTAW = _padded_states(batch, text.width, weight.device, weight.dtype)
-    runs = [_Run(arm, text, depth) for arm in arms]
+    runs = [_ArmRun(arm, text, depth) for arm in arms]
     for first, last in _blocks(text.width, min(request.prompt for request in batch) - 1, max(1, rows // len(batch))):
         block = text.block(first, last)
         for run, taken in zip(runs, columns, strict=True):
@@ -210,7 +210,7 @@ class _Text:
     depth: int
 
     @classmethod
-    def of(cls, batch: Sequence[Request], depth: int, device: torch.device) -> _Text:
+    def of(cls, batch: Sequence[TraceRequest], depth: int, device: torch.device) -> _Text:
         width = max(_context(request) for request in batch)
         token_BN = torch.zeros(len(batch), width + 1 + depth, dtype=torch.int64)
         root_BT = torch.zeros(len(batch), width, dtype=torch.bool)
@@ -236,7 +236,7 @@ class _Text:
         )
 
 
-def _padded_states(batch: Sequence[Request], width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def _padded_states(batch: Sequence[TraceRequest], width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     shape = (len(batch), width, *batch[0].states_TAW.shape[1:])
     states_BTAW = torch.zeros(shape, device=device, dtype=dtype)
     for b, request in enumerate(batch):
@@ -245,7 +245,7 @@ def _padded_states(batch: Sequence[Request], width: int, device: torch.device, d
     return states_BTAW
 
 
-class _Run:
+class _ArmRun:
     """One arm in the middle of one batch."""
 
     def __init__(self, arm: Arm, text: _Text, depth: int) -> None:
@@ -314,7 +314,7 @@ class _Run:
         )
 
 
-def _first_drafts(reference: _Run, others: Sequence[_Run], compared: int, block: _Block) -> None:
+def _first_drafts(reference: _ArmRun, others: Sequence[_ArmRun], compared: int, block: _Block) -> None:
     """The first draft of every root by every arm, and how far the first `compared` of the others are from it."""
     alike = [run for run in others[:compared] if run.head.drafts_like(reference.head)]
     read = [(run.head, run.normed(block.row_R)) for run in alike]

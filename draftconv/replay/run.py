@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from draftconv.replay.replay import Arm, replay
 from draftconv.replay.tally import Tally, record
 from draftconv.report.records import Record
-from draftconv.traces.trace import Entry, Trace
+from draftconv.traces.trace import Trace, TraceEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """What one pass found.
 
     Attributes:
@@ -25,14 +25,14 @@ class Replayed:
 
 def run(
     trace: Trace,
-    entries: Sequence[Entry],
+    entries: Sequence[TraceEntry],
     reference: Arm,
     candidates: Sequence[Arm],
     others: Sequence[Arm] = (),
     *,
     depth: int,
     progress: Callable[[int], None] | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Replay arms on requests of a trace.
 
     Args:
@@ -53,4 +53,4 @@ def run(
         records += (record(arm.name, request, done) for arm, done in zip(arms, (first, *rest), strict=True))
         for arm, done in zip(candidates, rest, strict=False):
             tallies[arm.name].add(request, first, done)
-    return Replayed(tuple(records), tallies)
+    return ReplayResult(tuple(records), tallies)

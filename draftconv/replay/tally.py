@@ -17,7 +17,7 @@ from draftconv.replay.replay import NOTHING, Acceptance
 from draftconv.report.model import Diagnostics, Divergence, EveryPosition, Losses, Missed, Place
 from draftconv.report.records import Record
 from draftconv.report.statistics import Discordant, discordance
-from draftconv.traces.request import Request
+from draftconv.traces.request import TraceRequest
 from draftconv.traces.trace import token_hash
 
 CONTEXT = 48
@@ -25,7 +25,7 @@ CONTEXT = 48
 STARTS = "places where a step of the reference starts"
 
 
-def record(arm: str, request: Request, done: Acceptance) -> Record:
+def record(arm: str, request: TraceRequest, done: Acceptance) -> Record:
     """The line of records.jsonl for one request and arm."""
     text = request.tokens_N[: request.prompt + request.counted].tolist()
     return Record(
@@ -55,7 +55,7 @@ class Tally:
     def __post_init__(self) -> None:
         self.reached_2K = torch.zeros(2, self.depth, dtype=torch.int64)
 
-    def add(self, request: Request, reference: Acceptance, candidate: Acceptance) -> None:
+    def add(self, request: TraceRequest, reference: Acceptance, candidate: Acceptance) -> None:
         """Take in one request."""
         first_r, first_c = reference.drafts_RK[:, 0], candidate.drafts_RK[:, 0]
         right_r, right_c = reference.accepted_R > 0, candidate.accepted_R > 0
@@ -147,7 +147,7 @@ class LossSum:
         )
 
 
-def places(request: Request, reference: Acceptance, candidate: Acceptance, depth: int) -> Iterator[Place]:
+def places(request: TraceRequest, reference: Acceptance, candidate: Acceptance, depth: int) -> Iterator[Place]:
     """The roots at which a step of the reference starts, and what both arms drafted there."""
     tokens = request.tokens_N.tolist()
     accepted_r, accepted_c = reference.accepted_R.tolist(), candidate.accepted_R.tolist()

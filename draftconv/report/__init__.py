@@ -5,9 +5,9 @@ verdict and its gates, and how they are told. `model` is what a report says; `ta
 page shows. What counts belongs to `replay` and `live`.
 """
 
+from draftconv.report.formatting import Decode
 from draftconv.report.model import (
-    About,
-    Arm,
+    ArmInfo,
     Attribution,
     Comparison,
     Control,
@@ -18,14 +18,13 @@ from draftconv.report.model import (
     Missed,
     Place,
     Report,
+    RunInfo,
     Texts,
 )
-from draftconv.report.words import Decode
 from draftconv.report.write import read_report, refuse_place, write_report
 
 __all__ = [
-    "About",
-    "Arm",
+    "ArmInfo",
     "Attribution",
     "Comparison",
     "Control",
@@ -37,6 +36,7 @@ __all__ = [
     "Missed",
     "Place",
     "Report",
+    "RunInfo",
     "Texts",
     "read_report",
     "refuse_place",

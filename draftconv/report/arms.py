@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 
-from draftconv.checkpoint import Tally
+from draftconv.checkpoint import ByteCounter
 from draftconv.checkpoint.hashing import tensor_hash
+from draftconv.drafter.describe import describe_value, facts_json
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.words import facts_json, word
-from draftconv.layouts.readings import reading_line, reading_warnings
-from draftconv.quantization.scheme import GRIDS, GridName
-from draftconv.report.model import Arm
+from draftconv.layouts.reading_options import reading_line, reading_warnings
+from draftconv.quantization.scheme import DTYPES, WeightDtype
+from draftconv.report.model import ArmInfo
 from draftconv.report.verdict import EXACT, GATES, Gate, How, Kind
 
 TOLD = (
@@ -21,7 +21,7 @@ TOLD = (
 """Facts that the report states of each arm, after its kind."""
 
 
-class Names:
+class ArmNames:
     """Hands out names; one that is taken gets a number: a second `out` is called `out (2)`."""
 
     def __init__(self) -> None:
@@ -39,10 +39,10 @@ class Names:
 
 def bytes_of(drafter: Drafter) -> int:
     """Bytes of all its tensors."""
-    return sum(ref.nbytes for ref in (*drafter.tensors.values(), *drafter.companions.values()))
+    return sum(ref.nbytes for ref in (*drafter.tensors.values(), *drafter.qparams.values()))
 
 
-def about_arm(name: str, drafter: Drafter, tally: Tally | None = None) -> Arm:
+def about_arm(name: str, drafter: Drafter, tally: ByteCounter | None = None) -> ArmInfo:
     """What the report says of a drafter; all of its bytes are read once.
 
     Args:
@@ -50,13 +50,15 @@ def about_arm(name: str, drafter: Drafter, tally: Tally | None = None) -> Arm:
     """
     facts = drafter.facts
     revision = drafter.checkpoint.revision
-    return Arm(
+    return ArmInfo(
         name=name,
         source=drafter.checkpoint.name + (f"@{revision}" if revision else ""),
         layout=drafter.detection.layout,
         quantization=facts.quantization or "none",
         content=content(drafter, tally),
-        facts={"eagle": drafter.kind.name} | {fact: word(getattr(facts, fact)) for fact in TOLD} | _read_as(drafter),
+        facts={"eagle": drafter.kind.name}
+        | {fact: describe_value(getattr(facts, fact)) for fact in TOLD}
+        | _read_as(drafter),
     )
 
 
@@ -66,7 +68,7 @@ def _read_as(drafter: Drafter) -> dict[str, str]:
     return {"read": reading_line(drafter)} | ({"doubtful": f"{drafter.checkpoint.name}: {doubts}"} if doubts else {})
 
 
-def content(drafter: Drafter, tally: Tally | None = None) -> str:
+def content(drafter: Drafter, tally: ByteCounter | None = None) -> str:
     """SHA-256 of what is computed and of the stored tensors: the same in every layout that stores the same bits.
 
     The vocabulary map counts as what it says (t2d follows from it), whatever dtype spells it.
@@ -74,7 +76,7 @@ def content(drafter: Drafter, tally: Tally | None = None) -> str:
     digest = hashlib.sha256(json.dumps(facts_json(drafter.facts.computed), sort_keys=True).encode())
     if drafter.facts.reduced_vocab and drafter.maps and drafter.maps.map:
         digest.update(json.dumps(drafter.maps.map.ids).encode())
-    for name, ref in sorted({**drafter.tensors, **drafter.companions}.items()):
+    for name, ref in sorted({**drafter.tensors, **drafter.qparams}.items()):
         if name not in ("d2t", "t2d"):
             digest.update(f"{name} {ref.dtype} {list(ref.shape)} {tensor_hash(ref)}\n".encode())
         if tally:
@@ -86,13 +88,13 @@ def done(reference: Drafter, candidate: Drafter) -> Kind:
     """What was done to a candidate: quantized, if the reference is not; else nothing that changes a weight."""
     if candidate.facts.quantization is None or reference.facts.quantization is not None:
         return "conversion"
-    from draftconv.quantization.reading import find_stored
+    from draftconv.quantization.quantized_weights import find_quantized
 
-    return bits(find_stored(candidate).declared.grid)
+    return bits(find_quantized(candidate).declared.dtype)
 
 
-def bits(grid: GridName) -> Kind:
-    return "4-bit" if GRIDS[grid].bits == 4 else "8-bit"
+def bits(dtype: WeightDtype) -> Kind:
+    return "4-bit" if DTYPES[dtype].bits == 4 else "8-bit"
 
 
 def gate(kind: Kind, margin: float | None, how: How = "replay") -> Gate:

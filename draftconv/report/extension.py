@@ -16,7 +16,7 @@ from draftconv.report.verdict import Gate, How, Outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ExtensionTerms:
     """What has to stay the same: the two arms and the target (name with revision or hash), K, the gate, how."""
 
     reference: str
@@ -37,7 +37,7 @@ class Sample:
         errors: requests that an arm failed to answer.
     """
 
-    terms: Terms
+    terms: ExtensionTerms
     pairs: tuple[Pair, ...]
     tokens: Mapping[str, str] = field(default_factory=dict)
     aa: tuple[Pair, ...] | None = None
@@ -95,8 +95,8 @@ def refuse_settled(earlier: Earlier) -> None:
         )
 
 
-def _same_terms(old: Terms, new: Terms) -> None:
-    for item in fields(Terms):
+def _same_terms(old: ExtensionTerms, new: ExtensionTerms) -> None:
+    for item in fields(ExtensionTerms):
         was, now = getattr(old, item.name), getattr(new, item.name)
         if was != now:
             was, now = (value.text if isinstance(value, Gate) else value for value in (was, now))

@@ -18,10 +18,10 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from draftconv.checkpoint.text import safe
+from draftconv.report.formatting import asked, change, change_interval, length, sentence
 from draftconv.report.model import Comparison, Report
 from draftconv.report.statistics import Estimate, called
 from draftconv.report.verdict import Outcome, category_floor, percent
-from draftconv.report.words import asked, change, change_interval, length, sentence
 
 Result = Literal["passed", "failure", "error", "skipped"]
 RESULTS: dict[Outcome, Result] = {

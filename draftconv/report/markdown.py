@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from draftconv.checkpoint.text import code, plain
 from draftconv.report import tables
+from draftconv.report.formatting import SYMBOLS, Decode, passage, sentence, token
 from draftconv.report.model import Comparison, Report
 from draftconv.report.tables import Table
-from draftconv.report.words import SYMBOLS, Decode, passage, sentence, token
 
 PLACES = 5
 """Places of the largest loss that are shown; report.html and report.json have more."""

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from draftconv.report.extension import Earlier, Sample, Terms
+from draftconv.report.extension import Earlier, ExtensionTerms, Sample
 from draftconv.report.records import Record, paired, run_twice
 from draftconv.report.statistics import Depth, Discordance, Pair, by_depth
-from draftconv.report.verdict import Gate, How, Outcome, Verdict, judge
+from draftconv.report.verdict import Gate, How, Outcome, ParityVerdict, judge
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class RunInfo:
     """What was run, the same for all arms.
 
     Attributes:
@@ -43,7 +43,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class ArmInfo:
     """One drafter in the run.
 
     Attributes:
@@ -273,7 +273,7 @@ class Comparison:
 
     reference: str
     candidate: str
-    verdict: Verdict
+    verdict: ParityVerdict
     depths: tuple[Depth, ...]
     again: str | None = None
     errors: int = 0
@@ -320,15 +320,15 @@ class Report:
         speed, accuracy: of a live run (`--also-speed`, `--accuracy`).
     """
 
-    about: About
-    arms: tuple[Arm, ...]
+    about: RunInfo
+    arms: tuple[ArmInfo, ...]
     records: tuple[Record, ...]
     comparisons: tuple[Comparison, ...]
     controls: tuple[Control, ...] = ()
     speed: tuple[Speed, ...] = ()
     accuracy: tuple[Accuracy, ...] = ()
 
-    def arm(self, name: str) -> Arm:
+    def arm(self, name: str) -> ArmInfo:
         """The arm of that name."""
         return next(arm for arm in self.arms if arm.name == name)
 
@@ -355,7 +355,7 @@ class Report:
         reference, candidate, again = comparison.reference, comparison.candidate, comparison.again
         verdict, about = comparison.verdict, self.about
         return Sample(
-            Terms(
+            ExtensionTerms(
                 reference=self.arm(reference).content,
                 candidate=self.arm(candidate).content,
                 target=about.target,

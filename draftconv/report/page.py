@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING
 
 from draftconv.checkpoint.text import safe
 from draftconv.report import plots, tables
-from draftconv.report.model import Comparison, Place, Report
-from draftconv.report.strips import Axis, Strip, category_axis, gate_axis
-from draftconv.report.tables import Table
-from draftconv.report.verdict import percent
-from draftconv.report.words import (
+from draftconv.report.formatting import (
     MEANINGS,
     SYMBOLS,
     Decode,
@@ -27,6 +23,10 @@ from draftconv.report.words import (
     sentence,
     token,
 )
+from draftconv.report.interval_strips import Axis, Strip, category_axis, gate_axis
+from draftconv.report.model import Comparison, Place, Report
+from draftconv.report.tables import Table
+from draftconv.report.verdict import percent
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from draftconv.checkpoint import show
 from draftconv.errors import BadReport
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.report.statistics import Pair
 
 FILE = "records.jsonl"
@@ -71,9 +71,9 @@ def read_lines(data: bytes) -> Iterator[Record]:
 
 
 def _read(line: bytes, where: str) -> Record:
-    from draftconv.report.schema import Line, parse
+    from draftconv.report.schema import RecordLine, parse
 
-    found = parse(Line, line, where)
+    found = parse(RecordLine, line, where)
     counts = Counts(found.histogram)
     if (found.depth, found.steps, found.accepted) != (counts.depth, counts.steps, counts.accepted):
         raise BadReport(

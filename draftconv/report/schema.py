@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_object
 from draftconv.errors import BadCheckpoint, BadReport, UsageError
-from draftconv.report.model import About, Accuracy, Arm, Comparison, Control, Speed
+from draftconv.report.model import Accuracy, ArmInfo, Comparison, Control, RunInfo, Speed
 
 FORMAT: Final = "draftconv-parity-report"
 
@@ -26,7 +26,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 
 
-class Line(_Strict):
+class RecordLine(_Strict):
     """One line of records.jsonl: what one drafter did on one request.
 
     Attributes:
@@ -65,8 +65,8 @@ class Document(_Strict):
 
     format: Literal["draftconv-parity-report"] = FORMAT
     version: Literal[1] = 1
-    about: About
-    arms: tuple[Arm, ...]
+    about: RunInfo
+    arms: tuple[ArmInfo, ...]
     comparisons: tuple[Comparison, ...]
     controls: tuple[Control, ...]
     speed: tuple[Speed, ...] = ()

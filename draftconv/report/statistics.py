@@ -24,7 +24,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, TypeVar
 
 from draftconv.errors import UsageError
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.report.resampling import TAIL, bounds, influence, percentiles, reach, resampled
 from draftconv.report.student import t_quantile
 

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from draftconv.checkpoint.text import safe
-from draftconv.reference.counts import Counts
-from draftconv.report.model import Comparison, Report, Texts
-from draftconv.report.statistics import Estimate, called
-from draftconv.report.verdict import CONTROL_MARGIN, percent
-from draftconv.report.words import (
+from draftconv.reference.accept_length import Counts
+from draftconv.report.formatting import (
     Decode,
     asked,
     change,
@@ -26,6 +23,9 @@ from draftconv.report.words import (
     share,
     token,
 )
+from draftconv.report.model import Comparison, Report, Texts
+from draftconv.report.statistics import Estimate, called
+from draftconv.report.verdict import CONTROL_MARGIN, percent
 
 NONE = "—"
 """A cell with nothing to say."""

@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import Literal
 
 from draftconv.errors import UsageError
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.report.statistics import (
     FEWEST_CLUSTERS,
     Estimate,
@@ -76,7 +76,7 @@ CONTROL_MARGIN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ParityVerdict:
     """An outcome with everything it rests on.
 
     Attributes:
@@ -116,7 +116,7 @@ def judge(
     aa: Sequence[Pair] | None = None,
     errors: int = 0,
     extended: bool = False,
-) -> Verdict:
+) -> ParityVerdict:
     """Judge the candidate.
 
     Args:
@@ -130,7 +130,7 @@ def judge(
     """
     counted = [pair for pair in pairs if pair.counted]
     halves = sum(bool(pair.reference.steps) != bool(pair.candidate.steps) for pair in pairs)
-    basis = Verdict(
+    basis = ParityVerdict(
         "void",
         gate,
         how,
@@ -193,7 +193,7 @@ def _estimate(aa: Sequence[Pair] | None) -> Estimate | None:
 # ── the exact gate ─────────────────────────────────────────────────────────────────
 
 
-def _equality(basis: Verdict, pairs: Sequence[Pair]) -> Verdict:
+def _equality(basis: ParityVerdict, pairs: Sequence[Pair]) -> ParityVerdict:
     differing = sorted((pair for pair in pairs if not pair.equal), key=lambda pair: (-_difference(pair), pair.id))
     if not differing:
         return replace(basis, outcome="pass", reasons=(f"the counts of all {len(pairs)} requests are equal",))
@@ -219,7 +219,7 @@ def _counts(pair: Pair) -> str:
 # ── the margin gate ────────────────────────────────────────────────────────────────
 
 
-def _inferiority(basis: Verdict, found: Estimate, margin: float, *, extended: bool) -> Verdict:
+def _inferiority(basis: ParityVerdict, found: Estimate, margin: float, *, extended: bool) -> ParityVerdict:
     floor = category_floor(margin)
     failed = [name for name, part in basis.categories.items() if part.interval.high < floor]
     thin = [name for name, part in basis.categories.items() if part.interval.low <= floor <= part.interval.high]

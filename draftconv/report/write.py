@@ -9,14 +9,14 @@ from pathlib import Path
 
 from draftconv.checkpoint import show
 from draftconv.checkpoint.files import LocalFile
-from draftconv.checkpoint.staging import Mark, Written, refuse_occupied, staging
+from draftconv.checkpoint.staging import FileDigest, OwnershipMark, refuse_occupied, staging
 from draftconv.errors import BadCheckpoint, BadReport
 from draftconv.report import records
+from draftconv.report.formatting import Decode
 from draftconv.report.junit import junit
 from draftconv.report.markdown import markdown
 from draftconv.report.model import Comparison, Report
 from draftconv.report.page import page
-from draftconv.report.words import Decode
 
 FILE = "report.json"
 PAGES = ("report.md", "junit.xml", "report.html")
@@ -126,7 +126,7 @@ def _check(report: Report, comparison: Comparison) -> None:
         )
 
 
-def _written(directory: Path) -> Mapping[str, Written] | None:
+def _written(directory: Path) -> Mapping[str, FileDigest] | None:
     """The files of a report; whether its pages were edited cannot be told. None where report.json is another's."""
     from draftconv.report.schema import Document, parse
 
@@ -134,10 +134,10 @@ def _written(directory: Path) -> Mapping[str, Written] | None:
         document = parse(Document, _read(directory / FILE), FILE)
     except BadReport:
         return None
-    return {**dict.fromkeys((FILE, *PAGES), Written()), records.FILE: Written(None, document.records_sha256)}
+    return {**dict.fromkeys((FILE, *PAGES), FileDigest()), records.FILE: FileDigest(None, document.records_sha256)}
 
 
-OURS = Mark(FILE, _written)
+OURS = OwnershipMark(FILE, _written)
 """The mark of a directory that `write_report` wrote."""
 
 

@@ -38,7 +38,7 @@ def read_boundaries(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizing:
+class TraceSize:
     """What is about to be made; no text has been generated yet.
 
     Attributes:
@@ -120,5 +120,5 @@ class TraceOptions:
         metavar="DIR",
     )
     tensor_parallel: int = option(1, "Devices that --engine in this process puts the target on.", metavar="N", least=1)
-    announce: Callable[[Sizing], None] | None = python_only(None, "called once, before anything is generated")
+    announce: Callable[[TraceSize], None] | None = python_only(None, "called once, before anything is generated")
     progress: Progress | None = python_only(None, "called with the tokens captured so far and the share that is done")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TraceRequest:
     """A prompt and what the target made of it.
 
     Attributes:

@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from draftconv.checkpoint import show, show_some
-from draftconv.drafter.shipped import recipes
+from draftconv.drafter.shipped_files import recipes
 from draftconv.errors import BadPrompts
 from draftconv.traces.prompts import Prompt, PromptSet, all_turns, collected, one_turn
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from draftconv.checkpoint import TensorRef, show, show_some
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.hashing import tensor_hash
-from draftconv.checkpoint.headers import Header, read_header
+from draftconv.checkpoint.headers import SafetensorsHeader, read_header
 from draftconv.checkpoint.local import LocalDirectory
 from draftconv.checkpoint.text import is_plain_name, parse_object
 from draftconv.drafter.config import Config
@@ -36,7 +36,7 @@ from draftconv.drafter.targets import FAMILY_NAMES, Family
 from draftconv.errors import BadCheckpoint, UsageError
 
 if TYPE_CHECKING:
-    from draftconv.traces.request import Request
+    from draftconv.traces.request import TraceRequest
 
 FORMAT = "draftconv-trace"
 VERSION = 1
@@ -55,7 +55,7 @@ BLOCK = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TraceEntry:
     """One request as trace.json lists it.
 
     Attributes:
@@ -77,7 +77,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TargetTable:
     """One of the target's tables: where it lies, and what it must hash to.
 
     Attributes:
@@ -92,12 +92,13 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class TraceInfo:
     """What trace.json says besides its requests.
 
     Attributes:
         boundaries: ascending, 0…L. `depth`: tokens kept beyond the counted end.
-        prompts: the suite with its data set and commit, or the file; `prompts_sha256`: see `dialogue.prompts_hash`.
+        prompts: the suite with its data set and commit, or the file. `prompts_sha256`: see
+            `chat_template.prompts_hash`.
         dtype: what the target computed in. `made_by`: program and version.
         chat: whether the target's chat template was applied.
         eos: the tokens that end the counted text; none when every text has full length.
@@ -123,7 +124,7 @@ class About:
     drafters: tuple[str, ...] = ()
 
 
-def digest(entries: Iterable[Entry]) -> str:
+def digest(entries: Iterable[TraceEntry]) -> str:
     """SHA-256, in hex, of the tokens and states of some requests in their order."""
     return hashlib.sha256("".join(entry.tokens + entry.states for entry in entries).encode()).hexdigest()
 
@@ -137,9 +138,9 @@ class Trace:
     """
 
     directory: Path
-    about: About
-    entries: Sequence[Entry]
-    tables: Mapping[str, Table]
+    about: TraceInfo
+    entries: Sequence[TraceEntry]
+    tables: Mapping[str, TargetTable]
     tokenizer: Path | None
     requests: LocalDirectory = field(repr=False)
 
@@ -148,7 +149,7 @@ class Trace:
         """What it holds, wherever it lies; see `digest`."""
         return digest(self.entries)
 
-    def read(self, entry: Entry, boundaries: Sequence[int]) -> Request:
+    def read(self, entry: TraceEntry, boundaries: Sequence[int]) -> TraceRequest:
         """One request, with the columns of these boundaries in this order, every byte checked.
 
         Raises:
@@ -157,7 +158,7 @@ class Trace:
         """
         import torch
 
-        from draftconv.traces.request import Request
+        from draftconv.traces.request import TraceRequest
 
         columns = self.columns(boundaries)
         request = open_request(self.requests, entry.file, self.about)
@@ -176,7 +177,7 @@ class Trace:
         if hashlib.sha256(raw).hexdigest() != entry.states:
             raise _altered(f"{entry.file} does not hold the hidden states that {INDEX} was written for")
         states_TAW = torch.frombuffer(raw, dtype=getattr(torch, self.about.dtype)).reshape(request.states.shape)
-        return Request(
+        return TraceRequest(
             id=entry.id,
             cluster=entry.cluster,
             category=entry.category,
@@ -310,14 +311,14 @@ def read_document(listing: LocalDirectory, name: str) -> Config:
     return document
 
 
-def read_about(document: Config) -> About:
+def read_about(document: Config) -> TraceInfo:
     """The part of trace.json that is not about single requests, checked.
 
     Raises:
         BadCheckpoint: a key is missing, of the wrong kind, or impossible.
     """
     where = document.where
-    about = About(
+    about = TraceInfo(
         target=_text(document, "target"),
         revision=document.text("revision"),
         layers=document.required("layers"),
@@ -347,13 +348,13 @@ def read_about(document: Config) -> About:
     return about
 
 
-def open_request(requests: LocalDirectory, name: str, about: About) -> RequestFile:
+def open_request(requests: LocalDirectory, name: str, about: TraceInfo) -> RequestFile:
     """Open one request and check its header against what the trace says of all.
 
     Raises:
         BadCheckpoint: a tensor is missing, superfluous, or of another shape or dtype.
     """
-    header: Header = read_header(requests.open(name))
+    header: SafetensorsHeader = read_header(requests.open(name))
     tensors = header.tensors
     if set(tensors) != {"token_ids", "prompt_len", "hidden_states"}:
         raise _altered(f"{name} holds {show_some(sorted(tensors)) or 'nothing'}")
@@ -395,7 +396,7 @@ def _no_trace(listing: LocalDirectory) -> BadCheckpoint:
     )
 
 
-def _entries(document: Config, about: About) -> tuple[Entry, ...]:
+def _entries(document: Config, about: TraceInfo) -> tuple[TraceEntry, ...]:
     rows = document.raw("requests")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise BadCheckpoint(f"{document.where} lists no requests", cure=_AGAIN)
@@ -408,7 +409,7 @@ def _entries(document: Config, about: About) -> tuple[Entry, ...]:
     return entries
 
 
-def _entry(row: Config, about: About) -> Entry:
+def _entry(row: Config, about: TraceInfo) -> TraceEntry:
     file = _text(row, "file")
     if not is_plain_name(file) or not file.endswith(".safetensors"):
         raise BadCheckpoint(
@@ -416,7 +417,7 @@ def _entry(row: Config, about: About) -> Entry:
             why="a trace from a stranger could point at any file of yours",
             cure=_AGAIN,
         )
-    entry = Entry(
+    entry = TraceEntry(
         id=_text(row, "id"),
         cluster=_text(row, "cluster"),
         category=_text(row, "category"),
@@ -431,11 +432,11 @@ def _entry(row: Config, about: About) -> Entry:
     return entry
 
 
-def _table(name: str, tables: Config) -> Table:
+def _table(name: str, tables: Config) -> TargetTable:
     if name not in TABLE_NAMES:
         raise BadCheckpoint(f"{tables.where}: {show(name)} is none of {', '.join(TABLE_NAMES)}", cure=_AGAIN)
     row = tables.section(name)
-    table = Table(_text(row, "file"), _text(row, "tensor"), _digest(row, "sha256"), bool(row.flag("linked")))
+    table = TargetTable(_text(row, "file"), _text(row, "tensor"), _digest(row, "sha256"), bool(row.flag("linked")))
     if table.file != f"{TABLES}/{name}.safetensors" if not table.linked else not Path(table.file).is_absolute():
         raise BadCheckpoint(
             f"{row.where}: {show(table.file)} is neither {TABLES}/{name}.safetensors nor a linked absolute path",

@@ -25,7 +25,7 @@ from torch import Tensor
 from draftconv.checkpoint import TensorRef, encode_header, row_blocks, show
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.hashing import tensor_hash
-from draftconv.checkpoint.headers import Entry as HeaderEntry
+from draftconv.checkpoint.headers import HeaderEntry
 from draftconv.checkpoint.local import LocalDirectory
 from draftconv.checkpoint.staging import occupied, sync_directory, write_error
 from draftconv.errors import BadCheckpoint, UsageError, Void, WriteError
@@ -39,10 +39,10 @@ from draftconv.traces.trace import (
     TABLES,
     TOKENIZER,
     VERSION,
-    About,
-    Entry,
-    Table,
+    TargetTable,
     Trace,
+    TraceEntry,
+    TraceInfo,
     open_request,
     open_trace,
     read_document,
@@ -52,7 +52,7 @@ from draftconv.traces.trace import (
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A request that the trace will hold; see `trace.Entry`."""
+    """A request that the trace will hold; see `trace.TraceEntry`."""
 
     id: str
     cluster: str
@@ -60,7 +60,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CapturedText:
     """What a target made of one prompt.
 
     Attributes:
@@ -93,7 +93,7 @@ class TraceWriter:
     def __init__(
         self,
         out: Path,
-        about: About,
+        about: TraceInfo,
         slots: Sequence[Slot],
         *,
         tables: Mapping[str, TensorRef],
@@ -102,8 +102,8 @@ class TraceWriter:
     ) -> None:
         self.out, self.about, self.slots = out, about, tuple(slots)
         self._sources, self._link, self._tokenizer = tables, link, tokenizer
-        self._tables: dict[str, Table] = {}
-        self._entries: dict[int, Entry] = {}
+        self._tables: dict[str, TargetTable] = {}
+        self._entries: dict[int, TraceEntry] = {}
         self._lock = -1
 
     def __enter__(self) -> Self:
@@ -125,7 +125,7 @@ class TraceWriter:
     ) -> None:
         os.close(self._lock)
 
-    def held(self, index: int) -> Captured | None:
+    def held(self, index: int) -> CapturedText | None:
         """Request `index` as an earlier run wrote it, without its states [0, A, W]; None when it is still to be made.
 
         Raises:
@@ -146,9 +146,9 @@ class TraceWriter:
         if index not in self._entries:
             self._entries[index] = self._entry(index, found.prompt, counted, tokens, tensor_hash(found.states))
         nothing = torch.empty((0, *found.states.shape[1:]), dtype=getattr(torch, self.about.dtype))
-        return Captured(found.prompt, counted, torch.tensor(tokens), nothing)
+        return CapturedText(found.prompt, counted, torch.tensor(tokens), nothing)
 
-    def write(self, index: int, captured: Captured) -> None:
+    def write(self, index: int, captured: CapturedText) -> None:
         """Store request `index`.
 
         Raises:
@@ -208,15 +208,15 @@ class TraceWriter:
         if self._tokenizer is not None:
             self._publish(self.out / TOKENIZER, (self._tokenizer,))
 
-    def _linked(self, name: str, ref: TensorRef) -> Table:
+    def _linked(self, name: str, ref: TensorRef) -> TargetTable:
         if not isinstance(ref.file, LocalFile):
             raise UsageError(
                 f"--link-tables: the target's {name} lies in no safetensors file on this machine",
                 cure="leave --link-tables out, so that the table is stored in the trace",
             )
-        return Table(os.path.abspath(ref.file.path), ref.name, tensor_hash(ref), linked=True)  # noqa: PTH100
+        return TargetTable(os.path.abspath(ref.file.path), ref.name, tensor_hash(ref), linked=True)  # noqa: PTH100
 
-    def _stored(self, name: str, ref: TensorRef) -> Table:
+    def _stored(self, name: str, ref: TensorRef) -> TargetTable:
         tensor, digest = f"{name}.weight", hashlib.sha256()
 
         def pieces() -> Iterable[bytes]:
@@ -228,13 +228,15 @@ class TraceWriter:
 
         file = f"{TABLES}/{name}.safetensors"
         self._publish(self.out / file, pieces())
-        return Table(file, tensor, digest.hexdigest())
+        return TargetTable(file, tensor, digest.hexdigest())
 
-    def _entry(self, index: int, prompt: int, counted: int, tokens: Sequence[int], states: str) -> Entry:
+    def _entry(self, index: int, prompt: int, counted: int, tokens: Sequence[int], states: str) -> TraceEntry:
         slot = self.slots[index]
-        return Entry(slot.id, slot.cluster, slot.category, _file(index), prompt, counted, token_hash(tokens), states)
+        return TraceEntry(
+            slot.id, slot.cluster, slot.category, _file(index), prompt, counted, token_hash(tokens), states
+        )
 
-    def _check(self, slot: Slot, captured: Captured) -> None:
+    def _check(self, slot: Slot, captured: CapturedText) -> None:
         about = self.about
         tokens_N, states_TAW = captured.tokens_N, captured.states_TAW
         length = captured.prompt + captured.counted + about.depth
@@ -326,7 +328,7 @@ def _failed(error: OSError, out: Path) -> WriteError:
     return WriteError(found.what, why=kept, cure=f"{cure}; the same command then goes on")
 
 
-def _head(about: About) -> dict[str, object]:
+def _head(about: TraceInfo) -> dict[str, object]:
     return {"format": FORMAT, "version": VERSION, **asdict(about)}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.report.statistics import Pair
 from draftconv.report.verdict import GATES, How, judge
 from truth import engine

@@ -26,10 +26,10 @@ from draftconv.api.convert import convert
 from draftconv.api.quantize import quantize
 from draftconv.checkpoint import QUANT_FILE, open_checkpoint
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.shipped import recipes as shipped_directory
+from draftconv.drafter.shipped_files import recipes as shipped_directory
 from draftconv.drafter.targets import Target, find_target
-from draftconv.layouts.base import Hints
-from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.base import ReadOptions
+from draftconv.layouts.reader import read_drafter
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -59,7 +59,7 @@ def target_of(name: str) -> Target:
 
 def read(path: Path, name: str) -> Drafter:
     """A drafter of a fixture's target."""
-    return read_drafter(open_checkpoint(path), Hints(target=target_of(name)))
+    return read_drafter(open_checkpoint(path), ReadOptions(target=target_of(name)))
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Way:
     pack: str | None = None
 
 
-INT8 = {"weights": {"grid": "int8", "per": "channel", "scale_rule": "max/127", "scale_dtype": "weight"}}
+INT8 = {"weights": {"dtype": "int8", "granularity": "channel", "scale_rule": "max/127", "scale_dtype": "weight"}}
 WAYS: Mapping[str, Way] = {
     "ct-channel": Way("w4a16"),
     "ct-g128": Way("w4a16-g128"),

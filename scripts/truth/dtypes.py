@@ -9,7 +9,7 @@ from typing import Any
 
 from draftconv.engines import parse_engine
 from draftconv.engines.dtypes import float32_stop
-from draftconv.quantization.reading import find_stored
+from draftconv.quantization.quantized_weights import find_quantized
 from truth import engine
 from truth.drafts import Makers, read, target_path
 from truth.replaying import prompts
@@ -48,7 +48,7 @@ def rows(spec: str, makers: Makers, ask: Ask) -> Iterator[Row]:
     """One row per way to store weights; a target in float32 comes of `--dtype float32` alone."""
     for way, says in WAYS.items():
         path = makers.base(f"{DRAFTER}@{way}")
-        stop = float32_stop(parse_engine(spec), find_stored(read(path, DRAFTER)).format.id)
+        stop = float32_stop(parse_engine(spec), find_quantized(read(path, DRAFTER)).format.id)
         found = ask("loader", case(way), (path, HERE / "dtypes.py"), partial(observed, path))
         mine, theirs = "refused" if stop else "loads", str(found["observed"])
         agrees = mine == theirs and says in found["detail"]

@@ -12,7 +12,7 @@ from typing import Any
 from draftconv.api.inspect import inspect
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.facts import Facts
-from draftconv.engines import ENGINES, Verdict, parse_engine
+from draftconv.engines import ENGINES, LoadVerdict, parse_engine
 from truth import dtypes, engine, targets
 from truth.drafts import Directory, Makers, read, target_of, target_path
 from truth.loader_cases import CASES, Case
@@ -51,7 +51,7 @@ ASPECTS: Mapping[str, str] = MappingProxyType(
 """Rule that speaks of a mis-read drafter → the aspect in which the built model differs."""
 
 
-def predicted(verdict: Verdict) -> str:
+def predicted(verdict: LoadVerdict) -> str:
     """The verdict and, of a mis-read drafter, in which aspects."""
     if verdict.status != "mis-read":
         return verdict.status
@@ -85,7 +85,7 @@ def _row(case: Case, path: Path, base: Path, ask: Ask) -> Row:
 
 
 def _judged(
-    name: str, verdict: Verdict, found: Mapping[str, Any], says: str, missed: Iterable[str], rules: tuple[str, ...]
+    name: str, verdict: LoadVerdict, found: Mapping[str, Any], says: str, missed: Iterable[str], rules: tuple[str, ...]
 ) -> Row:
     mine, theirs = predicted(verdict), str(found["observed"])
     detail, agrees = str(found["detail"]), mine == theirs

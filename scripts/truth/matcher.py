@@ -14,7 +14,7 @@ from typing import Any
 
 from draftconv.checkpoint import open_checkpoint
 from draftconv.engines import parse_engine
-from draftconv.engines.matching import built
+from draftconv.engines.quantized_modules import built
 from truth import engine
 from truth.drafts import Directory, Makers, read, target_of, target_path
 from truth.loader import SPEC

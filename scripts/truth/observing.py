@@ -13,10 +13,10 @@ from draftconv.checkpoint import TensorRef
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.checks import target_table
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Facts, Gqa, Mla, Taps
+from draftconv.drafter.facts import AuxLayers, Facts, Gqa, Mla
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
-from draftconv.quantization.reading import find_stored
-from draftconv.quantization.weights import floats
+from draftconv.quantization.computations import floats
+from draftconv.quantization.quantized_weights import find_quantized
 from draftconv.reference.load import to_torch
 from draftconv.reference.rope import Rotary, softmax_multiplier
 from truth import engine
@@ -55,7 +55,7 @@ class Truth:
         refs = {name: ref for name, ref in drafter.tensors.items() if name != "t2d"}
         quantized: dict[str, Tensor] = {}
         if facts.quantization:
-            stored = find_stored(drafter)
+            stored = find_quantized(drafter)
             quantized = {f"{module}.weight": floats(stored.load(module)) for module in stored.modules}
         for name, names in TABLES.items():
             table = target_table(target, names)
@@ -105,7 +105,7 @@ def differences(draft: engine.Draft, truth: Truth) -> dict[str, list[str]]:
 
 def _flags(built: Mapping[str, object], truth: Truth) -> Iterator[tuple[str, str]]:
     facts, target = truth.facts, truth.target
-    boundaries = default_triple(target.layers) if facts.boundaries is Taps.DEFAULT else facts.boundaries
+    boundaries = default_triple(target.layers) if facts.boundaries is AuxLayers.DEFAULT else facts.boundaries
     fc_norm, whole = facts.fusion in ("fc_norm", "both"), facts.fusion in ("norm_before_fc", "both")
     for aspect, mine, theirs in (
         ("feedback", facts.feedback, built["feedback"]),

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from draftconv.api.trace import TraceOptions, trace
-from draftconv.reference.counts import Counts
-from draftconv.replay.arms import Loading, load_arm
+from draftconv.reference.accept_length import Counts
+from draftconv.replay.load_arm import LoadSettings, load_arm
 from draftconv.replay.run import run as replay
 from draftconv.traces.trace import Trace, open_trace
 from tests.keywords import keywords
@@ -58,7 +58,7 @@ def replayed(
     """The counts of every request, by replay in float32; `facts` are taken for other than the files say."""
     drafter = read(path, name)
     drafter = replace(drafter, facts=replace(drafter.facts, **facts))  # type: ignore[arg-type]
-    arm = load_arm(name, drafter, Loading(cache(found.table)))
+    arm = load_arm(name, drafter, LoadSettings(cache(found.table)))
     return tuple(record.counts for record in replay(found, found.entries, arm, [], depth=engine.DEPTH).records)
 
 

@@ -1,7 +1,7 @@
 """Quantized drafters in vLLM beside their dequantized BF16 twins, and beside the weights they were made from.
 
 A twin alone would share a wrong packing, so what vLLM multiplies with is also held against the rounding
-bound of the BF16 source: half a step of the grid, or what was clipped by the scale rule.
+bound of the BF16 source: half a step, or what was clipped by the scale rule.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftconv.quantization.grids import round_trip
-from draftconv.quantization.reading import find_stored
+from draftconv.quantization.quantized_weights import find_quantized
+from draftconv.quantization.rounding import round_trip
 from draftconv.quantization.scheme import InputScheme
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from truth import controls, engine
 from truth.controls import live
 from truth.conversions import drafted
@@ -32,7 +32,7 @@ ROUNDED_INPUTS = ("int-w4a8", "int-w8a8", "fp8")
 DRAFTERS = ("llama-eagle3.1", "mla-eagle3.1")
 
 ENDS: Mapping[str, tuple[int, int]] = {"int4": (-8, 7), "int8": (-128, 127), "fp8": (0, 0)}
-"""Smallest and largest code; FP8 has no even steps."""
+"""Smallest and largest quantized value; FP8 has no even steps."""
 
 BF16 = 2.0**-7
 """Relative distance of two outputs that were rounded to bfloat16 after sums in another order."""
@@ -168,10 +168,10 @@ def distance(mine: Tensor, theirs: Tensor) -> float:
 
 
 def bound(weight: Tensor, source: Tensor, scale: Tensor, low: int, high: int) -> float:
-    """Largest error of a weight as a share of what rounding to a grid of these steps allows.
+    """Largest error of a weight as a share of what rounding to these steps allows.
 
     Args:
-        scale: of every element, [O, I]. `low`, `high`: the grid's ends; beyond them the scale rule clips.
+        scale: of every element, [O, I]. `low`, `high`: the ends of the dtype's range; beyond them the scale rule clips.
     """
     value = source.double()
     if low == high:  # E4M3: 3 bits behind the leading one, subnormal below 2^-6 scales
@@ -183,18 +183,18 @@ def bound(weight: Tensor, source: Tensor, scale: Tensor, low: int, high: int) ->
 
 
 def scales(path: Path, name: str) -> Mapping[str, tuple[Tensor, int, int]]:
-    """vLLM's module → the scale of every element and the ends of the grid, as the file has them."""
-    stored = find_stored(read(path, name))
+    """vLLM's module → the scale of every element and the ends of its range, as the file has them."""
+    stored = find_quantized(read(path, name))
     found: dict[str, tuple[Tensor, int, int]] = {}
     for module in stored.modules:
         quantized = stored.load(module).quantized
-        columns = quantized.codes.shape[1]
+        columns = quantized.qvalues.shape[1]
         scale = quantized.scale.double()
         whole = scale.reshape(scale.shape[0], -1).repeat_interleave(
             columns // max(scale.reshape(scale.shape[0], -1).shape[1], 1), dim=1
         )
-        ends = ENDS[quantized.grid]
-        found[module] = (whole.expand(quantized.codes.shape), *ends)
+        ends = ENDS[quantized.dtype]
+        found[module] = (whole.expand(quantized.qvalues.shape), *ends)
     return joined(found)
 
 
@@ -212,7 +212,7 @@ def joined(found: Mapping[str, tuple[Tensor, int, int]]) -> dict[str, tuple[Tens
 
 def find_inputs(path: Path, name: str) -> InputScheme | None:
     """How activations are rounded, if they are."""
-    return find_stored(read(path, name)).declared.inputs
+    return find_quantized(read(path, name)).declared.inputs
 
 
 def simulated(outputs: Tensor, weight: Tensor, inputs: InputScheme | None) -> tuple[float, float]:

@@ -29,9 +29,9 @@ from draftconv.api.verify import verify
 from draftconv.checkpoint import TensorRef, open_checkpoint, row_blocks
 from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.errors import BadCheckpoint, Refused
-from draftconv.quantization.oracles import BLOCKS
+from draftconv.quantization.backends import BLOCKS
 from draftconv.quantization.recipes import recipe_names
-from draftconv.quantization.repack import same_values
+from draftconv.quantization.regroup import same_values
 from tests import quantized, tiny
 from tests.api.conftest import Source
 from tests.api.test_verify import FLIPPED, different, flip, offsets_in_file
@@ -46,7 +46,7 @@ ROOT = Path(draftconv.__file__).parent
 CONSTANTS = ("BLOCK", "COPY_CHUNK", "COPY_BUFFER", "ROWS")
 NO_BYTES = {
     "draftconv.report.resampling.BLOCK": "draws of a bootstrap",
-    "draftconv.checkpoint.ranges.BLOCK": "pages of a server's file that are kept",
+    "draftconv.checkpoint.hub_file.BLOCK": "pages of a server's file that are kept",
     "draftconv.drafter.kinds.eagle3.ROWS": "the rows of a table",
     "draftconv.drafter.kinds.eagle31.ROWS": "the same with those that it adds",
     "draftconv.replay.calibration.ROWS": "inputs of a layer that are sampled",
@@ -112,7 +112,7 @@ def contents(path: Path) -> dict[str, bytes]:
 def test_the_constants_are_found() -> None:
     found = {f"{module}.{name}" for module, name in held_at_a_time()}
     assert len(found) >= 10
-    assert {"draftconv.conversion.work.BLOCK", "draftconv.checkpoint.execute.COPY_CHUNK"} <= found
+    assert {"draftconv.conversion.working_drafter.BLOCK", "draftconv.checkpoint.execute.COPY_CHUNK"} <= found
     assert not NO_BYTES.keys() & found
     for name in NO_BYTES:
         module, _, constant = name.rpartition(".")
@@ -147,7 +147,7 @@ def test_a_conversion_and_its_proof_in_small_blocks(
     assert contents(tmp_path / "again") == contents(out)
 
     assert verify(out, path).passed
-    assert crossed["draftconv.conversion.work"] >= 3
+    assert crossed["draftconv.conversion.working_drafter"] >= 3
     weights = out / "model.safetensors"
     for name, (_, stop) in offsets_in_file(weights).items():
         flip(weights, stop - 1, 6)
@@ -168,7 +168,7 @@ def test_a_table_that_differs_in_its_last_row(
     crossed = shrink(TINY)
     dropping = ConvertOptions(to="vllm", embed="drop", target=str(target))
     convert(path, tmp_path / "out", **keywords(dropping))
-    assert crossed["draftconv.checkpoint.compare"] >= 3
+    assert crossed["draftconv.checkpoint.compare_values"] >= 3
 
     tables = load_file(target / "model.safetensors")
     tables["model.embed_tokens.weight"][-1, -1] += 1
@@ -201,7 +201,7 @@ def test_a_look_at_every_value_reaches_the_last(shrink: Shrink, tmp_path: Path) 
     last = tensors[up].numel() - 1
     assert [problem.detail for problem in found if problem.code == "not-finite"] == [f"{up}: 1 values, first at {last}"]
     assert not [problem for problem in found if problem.code == "all-zero"]
-    assert crossed["draftconv.checkpoint.compare"] >= 3
+    assert crossed["draftconv.checkpoint.compare_values"] >= 3
     with pytest.raises(Refused, match=f"{up} holds NaN"):
         convert(tmp_path / "source", tmp_path / "out", to="vllm", dtype="f32")
 
@@ -264,7 +264,7 @@ def test_a_quantizer_and_its_proof_in_small_blocks(
     quantized.write(tmp_path / "out", NAME, recipe, trace=trace)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert verify(tmp_path / "out", SOURCE).passed
-    assert crossed["draftconv.quantization.weights"] >= 3
+    assert crossed["draftconv.quantization.computations"] >= 3
 
     flip_last_code(tmp_path / "out")
     assert different(verify(tmp_path / "out", SOURCE)) == {DOWN}
@@ -305,7 +305,7 @@ def test_floats_again_in_small_blocks(shrink: Shrink, tmp_path: Path) -> None:
     quantized.write(tmp_path / "quantized", NAME, "w4a16")
     convert(tmp_path / "quantized", tmp_path / "out", target=target, dequantize=True)
     assert verify(tmp_path / "out", SOURCE).passed
-    assert crossed["draftconv.quantization.verifying"] >= 3
+    assert crossed["draftconv.quantization.compare_weights"] >= 3
     weights = tmp_path / "out/model.safetensors"
     stop = offsets_in_file(weights)["midlayer.mlp.down_proj.weight"][1]
     flip(weights, stop - 1, 3)

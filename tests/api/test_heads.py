@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from draftconv.api.convert import convert
 from draftconv.api.inspect import inspect
 from draftconv.api.quantize import prepare, quantize
-from draftconv.conversion import quantizing
-from draftconv.drafter.shipped import recipes as shipped
+from draftconv.conversion import quantization_plan
+from draftconv.drafter.shipped_files import recipes as shipped
 from draftconv.engines import ENGINES
 from draftconv.errors import DraftconvError, Refused
 from draftconv.quantization.recipes import find_recipe, recipe_names
@@ -45,7 +45,7 @@ def without(recipe: str, role: str, place: Path) -> str:
 def headed(name: str, recipe: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A drafter whose head is quantized, as another program might have written it."""
     with monkeypatch.context() as patched:
-        patched.setattr(quantizing, "refuse_heads", lambda *_: None)
+        patched.setattr(quantization_plan, "refuse_heads", lambda *_: None)
         quantize(
             quantized.source(name),
             place / "headed",
@@ -70,7 +70,7 @@ def test_what_to_do_is_said(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"recipe fp8-lm_head would quantize lm_head\.weight") as caught:
         options = quantized.options(MLA31, without("fp8", "lm_head", tmp_path), "vllm")
         quantize(quantized.source(MLA31), tmp_path / "out", **keywords(options))
-    assert "read its codes without them" in caught.value.why
+    assert "read its values without them" in caught.value.why
     assert "add lm_head to exclude" in caught.value.cure
     assert not (tmp_path / "out").exists()
 

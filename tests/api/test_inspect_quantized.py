@@ -18,17 +18,21 @@ from draftconv.api.quantize import quantize
 from draftconv.api.serve import serve
 from draftconv.api.verify import verify
 from draftconv.errors import CheckFailed, Refused, UsageError
-from draftconv.quantization.reading import find_stored
+from draftconv.quantization.quantized_weights import find_quantized
 from tests import quantized
 from tests.keywords import keywords
 from tests.traces.recorded import Recorded
 
 NAME = "llama-eagle3-reduced"
 TARGET = str(quantized.DATA / "targets/llama")
-OWN = "about: mine\nweights: {{grid: {grid}, per: channel, scale_rule: mse, scale_dtype: weight}}\nexclude: [{kept}]\n"
+OWN = """\
+about: mine
+weights: {{dtype: {dtype}, granularity: channel, scale_rule: mse, scale_dtype: weight}}
+exclude: [{kept}]
+"""
 RECIPES = {
-    "int8": OWN.format(grid="int8", kept="embed, lm_head, fc, norms"),
-    "packed-fc": OWN.format(grid="int4", kept="embed, lm_head, norms") + "format: quark-int4\n",
+    "int8": OWN.format(dtype="int8", kept="embed, lm_head, fc, norms"),
+    "packed-fc": OWN.format(dtype="int4", kept="embed, lm_head, norms") + "format: quark-int4\n",
 }
 """Recipes of one's own, for files that no shipped one makes."""
 
@@ -128,7 +132,7 @@ def test_two_formats_in_one_drafter_are_refused(written: Written, tmp_path: Path
     assert remedy(found) is None
     says = f"layers.0.mlp.down_proj not stored as {PACKED} per channel like the others, but as Quark INT4 per channel"
     with pytest.raises(Refused, match=says):
-        find_stored(found.drafter)
+        find_quantized(found.drafter)
 
 
 def test_an_order_of_nibbles_that_is_told_wrongly_shows_in_no_header(written: Written, tmp_path: Path) -> None:

@@ -20,17 +20,17 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import find_target
 from draftconv.errors import BadReport, Refused, Undecided, UsageError
-from draftconv.layouts.base import Hints
-from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.base import ReadOptions
+from draftconv.layouts.reader import read_drafter
 from draftconv.quantization.recipes import find_recipe
 from draftconv.quantization.simulate import simulate, stored_dtypes
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.replay import controls
-from draftconv.replay.arms import Loading, load_arm
+from draftconv.replay.load_arm import LoadSettings, load_arm
 from draftconv.replay.run import run
-from draftconv.replay.semantics import semantics
+from draftconv.replay.target_tables import semantics
 from draftconv.report import Comparison, Report, write_report
-from draftconv.report.arms import Names, content
+from draftconv.report.arms import ArmNames, content
 from draftconv.report.verdict import EXACT, Gate, Outcome
 from draftconv.traces.trace import open_trace
 from tests import tiny
@@ -81,7 +81,7 @@ def accept_length(report: Report, arm: str) -> float:
 
 
 def read(path: Path, target: str = "llama") -> Drafter:
-    return read_drafter(open_checkpoint(path), Hints(target=find_target(str(DATA / "targets" / target), None)))
+    return read_drafter(open_checkpoint(path), ReadOptions(target=find_target(str(DATA / "targets" / target), None)))
 
 
 def test_it_is_the_function_of_its_command() -> None:
@@ -182,7 +182,7 @@ def test_a_margin_that_is_no_share_is_refused(margin: float, recorded: Recorded)
 def test_a_simulated_candidate_is_what_simulate_makes(recorded: Recorded) -> None:
     report = parity(LLAMA, (), trace=recorded(), fake_quant=("w4a8",))
     trace, drafter = open_trace(recorded()), read(LLAMA)
-    arm = load_arm("whole", drafter, Loading(trace.table))
+    arm = load_arm("whole", drafter, LoadSettings(trace.table))
     model = simulate(arm.model, find_recipe("w4a8"), stored=stored_dtypes(drafter))
     found = run(trace, trace.entries, arm, [], [replace(arm, name="simulated", model=model)], depth=3)
     for alone, name in (("whole", "llama-eagle3"), ("simulated", "llama-eagle3 as w4a8")):
@@ -216,7 +216,7 @@ def test_each_quantized_tensor_is_measured_alone(recorded: Recorded) -> None:
     assert len(rows) == 7
     assert list(rows) == sorted(rows, key=lambda row: (row.change, row.tensor))
     trace, drafter = open_trace(recorded()), read(LLAMA)
-    whole = load_arm("whole", drafter, Loading(trace.table))
+    whole = load_arm("whole", drafter, LoadSettings(trace.table))
     stored = stored_dtypes(drafter)
     parts = [
         replace(whole, name=row.tensor, model=simulate(whole.model, recipe, only=[row.tensor], stored=stored))
@@ -265,7 +265,7 @@ def test_equal_names_are_told_apart(recorded: Recorded, tmp_path: Path) -> None:
 
 
 def test_names_are_handed_out_once() -> None:
-    names = Names()
+    names = ArmNames()
     wanted = ["a", "a", "a (2)", "a", "b"]
     assert [names.new(name) for name in wanted] == ["a", "a (2)", "a (2) (2)", "a (3)", "b"]
 
@@ -283,7 +283,7 @@ def test_limit_takes_the_first_requests(recorded: Recorded) -> None:
 
 def test_the_order_of_requests_changes_no_count(recorded: Recorded) -> None:
     trace, drafter = open_trace(recorded()), read(LLAMA)
-    arm = load_arm("whole", drafter, Loading(trace.table))
+    arm = load_arm("whole", drafter, LoadSettings(trace.table))
     other = replace(arm, name="other", model=simulate(arm.model, find_recipe("w4a16")))
     there, back = (run(trace, entries, arm, [other], depth=3) for entries in (trace.entries, trace.entries[::-1]))
     assert sorted(there.records, key=str) == sorted(back.records, key=str)
@@ -412,8 +412,8 @@ def test_the_self_test_notices_every_fault(recorded: Recorded) -> None:
 def test_a_fault_that_changes_nothing_is_not_said_to_be_noticed(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harmless = controls.Fault("nothing", "nothing is done", lambda of: of.arm)
-    twin = controls.Fault("nothing in INT4", "nothing is done", lambda of: of.with_codes(), "int4")
+    harmless = controls.PlantedFault("nothing", "nothing is done", lambda of: of.arm)
+    twin = controls.PlantedFault("nothing in INT4", "nothing is done", lambda of: of.with_qvalues(), "int4")
     monkeypatch.setattr(controls, "FAULTS", (*controls.FAULTS[:1], harmless, twin))
     report = parity(LLAMA, [LLAMA], trace=recorded(), self_test=True)
     assert [control.caught for control in report.controls] == [True, False, False]

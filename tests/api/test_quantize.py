@@ -21,16 +21,16 @@ from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.hardware import CHIPS
 from draftconv.errors import DraftconvError, Refused, Undecided, UsageError
 from draftconv.quantization.exclusions import WEIGHT
-from draftconv.quantization.grids import quantize as rounded
-from draftconv.quantization.reading import find_stored
+from draftconv.quantization.quantized_weights import find_quantized
 from draftconv.quantization.recipes import find_recipe, recipe_names
-from draftconv.reference.counts import Counts
+from draftconv.quantization.rounding import quantize as rounded
+from draftconv.reference.accept_length import Counts
 from draftconv.reference.load import to_torch
 from draftconv.replay import calibration
 from draftconv.replay.calibration import input_peaks
 from draftconv.replay.replay import Arm
 from draftconv.report import Report
-from draftconv.traces.request import Request
+from draftconv.traces.request import TraceRequest
 from tests import quantized
 from tests.keywords import keywords
 from tests.quantized import Written, names_every_module
@@ -81,7 +81,7 @@ def test_every_cell_is_written_and_read_rightly_or_refused(
 ) -> None:
     measured: dict[tuple[str, ...], dict[str, torch.Tensor]] = {}
 
-    def once(arm: Arm, requests: Iterable[Request], boundaries: Sequence[int], modules: Sequence[str]) -> object:
+    def once(arm: Arm, requests: Iterable[TraceRequest], boundaries: Sequence[int], modules: Sequence[str]) -> object:
         key = tuple(modules)
         if key not in measured:
             measured[key] = input_peaks(arm, requests, boundaries, modules)
@@ -119,7 +119,7 @@ def test_every_cell_is_written_and_read_rightly_or_refused(
 
 OWN = """
 about: INT4 in one format
-weights: {{grid: int4, per: {per}, scale_rule: mse, scale_dtype: weight}}
+weights: {{dtype: int4, granularity: {granularity}, scale_rule: mse, scale_dtype: weight}}
 format: {form}
 exclude: [embed, lm_head, fc, norms, kv_b, a_projections]
 """
@@ -127,15 +127,15 @@ exclude: [embed, lm_head, fc, norms, kv_b, a_projections]
 
 @pytest.mark.parametrize("name", [REDUCED, MLA31])
 @pytest.mark.parametrize(
-    ("form", "per"),
+    ("form", "granularity"),
     [("gptq", "channel"), ("gptq", "group, group: 128"), ("autoawq", "group, group: 128"),
      ("quark-int4", "group, group: 128"), ("modelopt-awq", "group, group: 64")],
 )  # fmt: skip
 def test_every_format_that_a_recipe_may_name_is_written_and_read_rightly_or_refused(
-    form: str, per: str, name: str, tmp_path: Path
+    form: str, granularity: str, name: str, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text(OWN.format(form=form, per=per))
+    recipe.write_text(OWN.format(form=form, granularity=granularity))
     target = str(quantized.DATA / "targets" / quantized.family(name))
     served = set()
     for spec in (*ENGINE_SPECS, ""):
@@ -170,7 +170,7 @@ def test_every_recipe_is_written_for_nobody_in_particular(
     done = quantized.write(out, name, recipe, trace=recorded(quantized.family(name), count=2, length=8))
     assert not done.decided.deployments
     source, found = quantized.read(quantized.source(name), name), quantized.read(out, name)
-    stored = find_stored(found)
+    stored = find_quantized(found)
     assert stored.format.id == done.decided.deployment.format
     assert {f"{module}{WEIGHT}" for module in stored.modules} == set(done.decided.selection.quantized)
     for tensor, ref in source.tensors.items():
@@ -181,7 +181,7 @@ def test_every_recipe_is_written_for_nobody_in_particular(
         for module in stored.modules:
             wanted = rounded(to_torch(source.tensors[f"{module}{WEIGHT}"]), scheme)
             held = stored.load(module).quantized
-            assert torch.equal(held.codes.view(torch.uint8), wanted.codes.view(torch.uint8)), module
+            assert torch.equal(held.qvalues.view(torch.uint8), wanted.qvalues.view(torch.uint8)), module
             assert torch.equal(held.scale.float(), wanted.scale.float()), module
     assert set(done.decided.deviations) == set(done.decided.selection.quantized)
     assert 0 < max(deviation.relative for deviation in done.decided.deviations.values()) < 0.2
@@ -363,6 +363,6 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     )
     assert done.decided.recipe.name == "mine"
     assert done.decided.selection.kept["layers.0.self_attn.o_proj.weight"] == "*.o_proj"
-    stored = find_stored(quantized.read(tmp_path / "out", LLAMA))
+    stored = find_quantized(quantized.read(tmp_path / "out", LLAMA))
     assert "layers.0.self_attn.o_proj" not in stored.modules
     assert any("o_proj" in entry for entry in stored.declared.ignore)

@@ -21,7 +21,7 @@ from draftconv.api.serve import serve
 from draftconv.api.trace import TraceOptions, trace
 from draftconv.api.verify import verify
 from draftconv.errors import Undecided, UsageError
-from draftconv.layouts.readings import Said, reading_json, reading_line, said_of_each
+from draftconv.layouts.reading_options import ReadingOptions, reading_json, reading_line, reading_options
 from draftconv.traces.trace import open_trace
 from tests import tiny
 from tests.keywords import keywords
@@ -231,12 +231,14 @@ def test_a_reference_in_one_spelling_beside_a_candidate_in_an_engines(
 
 def test_what_is_said_of_each() -> None:
     drafters: list[str | Path] = ["a", Path("dir/b"), "owner/c"]
-    said = said_of_each(drafters, "specforge", ("dir/b=before", "owner/c=after"), accept_detected=True)
+    said = reading_options(drafters, "specforge", ("dir/b=before", "owner/c=after"), accept_detected=True)
     assert said == [
-        Said("specforge", None, True, "a"), Said(None, "before", True, "dir/b"), Said(None, "after", True, "owner/c")
+        ReadingOptions("specforge", None, True, "a"),
+        ReadingOptions(None, "before", True, "dir/b"),
+        ReadingOptions(None, "after", True, "owner/c"),
     ]  # fmt: skip
-    assert said_of_each(["x=y/a", "b"], "x=y/a=vllm")[0].layout == "vllm"
-    assert [each.layout for each in said_of_each(["a/", "b"], ("./a=vllm", "b=sglang"))] == ["vllm", "sglang"]
+    assert reading_options(["x=y/a", "b"], "x=y/a=vllm")[0].layout == "vllm"
+    assert [each.layout for each in reading_options(["a/", "b"], ("./a=vllm", "b=sglang"))] == ["vllm", "sglang"]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_what_is_said_of_each() -> None:
 )
 def test_what_is_said_of_nobody_or_twice_is_refused(given: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        said_of_each(["a", "b"], given)
+        reading_options(["a", "b"], given)
 
 
 def test_a_layout_without_a_drafter_is_refused(tmp_path: Path) -> None:

@@ -13,16 +13,16 @@ from safetensors.torch import load_file, save_file
 from draftconv.api.convert import convert
 from draftconv.api.parity import parity
 from draftconv.api.quantize import QuantizeOptions, prepare, quantize
-from draftconv.api.verify import Comparison, verify
+from draftconv.api.verify import ComparedItem, verify
 from draftconv.checkpoint import open_checkpoint
 from draftconv.errors import Refused, UsageError
-from draftconv.quantization import weights
-from draftconv.quantization.grids import dequantize
-from draftconv.quantization.reading import find_stored
-from draftconv.quantization.weights import Again, floats
+from draftconv.quantization import computations
+from draftconv.quantization.computations import RestoredWeight, floats
+from draftconv.quantization.quantized_weights import find_quantized
+from draftconv.quantization.rounding import dequantize
 from tests import quantized
 from tests.keywords import keywords
-from tests.quantization.test_sniffing import seed, stored
+from tests.quantization.test_format_detection import seed, stored
 from tests.traces.recorded import Recorded
 from tests.traces.recorded import recorded as recorded
 
@@ -43,7 +43,7 @@ def again(source: Path, out: Path, name: str, recipe: str, **others: object) -> 
     return out
 
 
-def rows(out: Path, source: Path) -> dict[str, Comparison]:
+def rows(out: Path, source: Path) -> dict[str, ComparedItem]:
     found = verify(out, source)
     return {row.what: row for row in (*found.tensors, *found.facts, *found.directory)}
 
@@ -73,9 +73,9 @@ def test_the_error_is_that_of_the_second_rounding(tmp_path: Path) -> None:
     source = tmp_path / "source"
     quantized.write(source, REDUCED, "w4a16")
     done = quantize(source, tmp_path / "out", **keywords(quantized.options(REDUCED, "fp8", requantize=True)))
-    held = find_stored(quantized.read(source, REDUCED)).load(DOWN)
+    held = find_quantized(quantized.read(source, REDUCED)).load(DOWN)
     twin = floats(held).bfloat16().float()
-    mine = dequantize(find_stored(quantized.read(tmp_path / "out", REDUCED)).load(DOWN).quantized)
+    mine = dequantize(find_quantized(quantized.read(tmp_path / "out", REDUCED)).load(DOWN).quantized)
     wanted = float((mine - twin).norm() / twin.norm())
     assert done.decided.deviations[f"{DOWN}.weight"].relative == pytest.approx(wanted, rel=1e-4)
     assert done.decided.stored is not None
@@ -171,10 +171,10 @@ def test_a_plain_source_has_nothing_to_quantize_again(option: str) -> None:
 def test_blocks_of_a_stored_weight_are_the_whole(tmp_path: Path) -> None:
     for recipe in ("w4a16-g128", "fp8"):
         quantized.write(tmp_path / recipe, REDUCED, recipe)
-        found = find_stored(quantized.read(tmp_path / recipe, REDUCED))
-        ref = Again(f"{DOWN}.weight", found)
-        blocks = list(weights.rows(ref, 7 * ref.shape[1] * 2))
+        found = find_quantized(quantized.read(tmp_path / recipe, REDUCED))
+        ref = RestoredWeight(f"{DOWN}.weight", found)
+        blocks = list(computations.rows(ref, 7 * ref.shape[1] * 2))
         assert {len(block) for block in blocks[:-1]} == {7}
         assert torch.equal(torch.cat(blocks), floats(found.load(DOWN)).bfloat16())
         assert ref.nbytes == 2 * ref.shape[0] * ref.shape[1]
-        assert torch.equal(torch.cat(list(weights.rows(ref, 1))), torch.cat(blocks))
+        assert torch.equal(torch.cat(list(computations.rows(ref, 1))), torch.cat(blocks))

@@ -11,7 +11,7 @@ import pytest
 from draftconv.api.convert import ConvertOptions, convert
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.facts import Facts
-from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.reader import read_drafter
 from tests import tiny
 from tests.api.conftest import Source
 from tests.keywords import keywords

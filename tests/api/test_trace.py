@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 from target_model import continue_greedily, load_target
 
 import draftconv
-from draftconv.api.trace import Sizing, TraceOptions, trace
+from draftconv.api.trace import TraceOptions, TraceSize, trace
 from draftconv.drafter.boundaries import IDS
 from draftconv.errors import BadCheckpoint, Undecided, UsageError, WriteError
-from draftconv.traces.dialogue import load_tokenizer
+from draftconv.traces.chat_template import load_tokenizer
 from draftconv.traces.prompts import Prompt, PromptSet
 from draftconv.traces.trace import open_trace
 from tests import tiny
@@ -53,7 +53,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def test_a_trace_is_what_the_target_does(ids: Path, tmp_path: Path) -> None:
-    told: list[Sizing] = []
+    told: list[TraceSize] = []
     options = replace(FAST, drafters=(DATA / "drafters/mla-eagle3.1",))
     made = trace(MLA, ids, tmp_path / "out", **keywords(options, announce=told.append))
     assert made.about == replace(
@@ -170,7 +170,7 @@ def test_which_boundaries_are_kept(
 ) -> None:
     if "drafters" in options:
         options = {"drafters": tuple(DATA / "drafters" / name for name in ("llama-eagle3", "llama-eagle3.1"))}
-    told: list[Sizing] = []
+    told: list[TraceSize] = []
     made = trace(LLAMA, ids, tmp_path / "out", **keywords(replace(FAST, limit=1, **options), announce=told.append))  # type: ignore[arg-type]
     assert made.about.boundaries == boundaries
     assert [sizing.reason for sizing in told] == [reason]

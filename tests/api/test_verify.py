@@ -428,7 +428,7 @@ DOWN = "layers.0.mlp.down_proj.weight"
 RECIPES = ("w4a16", "w4a8", "quark-w4a8", "fp8", "w4a16-tiny")
 TINY_GROUPS = """\
 about: groups that fit a tiny drafter
-weights: {grid: int4, per: group, group: 8, scale_rule: mse, scale_dtype: weight}
+weights: {dtype: int4, granularity: group, group: 8, scale_rule: mse, scale_dtype: weight}
 exclude: [embed, lm_head, fc, norms]
 """
 
@@ -512,7 +512,7 @@ def one_bit(name: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
 
 
 BROKEN: dict[str, tuple[Callable[[str], Callable[[dict[str, Tensor]], dict[str, Tensor]]], str, str]] = {
-    "a nibble": (nibble, DOWN, "one code not the nearest"),
+    "a nibble": (nibble, DOWN, "one value not the nearest"),
     "doubled scale": (lambda _: scale(lambda s: 2 * s), DOWN, "not the nearest"),
     "halved scale": (lambda _: scale(lambda s: s / 2), DOWN, "not the nearest"),
     "nan scale": (lambda _: scale(lambda s: s * torch.nan), DOWN, "neither finite nor positive"),
@@ -575,7 +575,7 @@ def test_packed_anew_is_the_same_weight(pack: str, source: Source, tmp_path: Pat
     convert(seed, tmp_path / "out", to="vllm" if pack == "gptq" else "portable", pack=pack)
     found = verify(tmp_path / "out", seed)
     assert found.passed, different(found)
-    assert outcomes(found)[DOWN] == ("equal", "the same INT4 codes under the same scales")
+    assert outcomes(found)[DOWN] == ("equal", "the same INT4 values under the same scales")
     assert verify(tmp_path / "out", path).passed  # and still within rounding of what it was quantized from
 
 
@@ -602,7 +602,7 @@ def test_dequantized_is_what_the_integers_stand_for(dtype: str | None, source: S
     convert(seed, out, to="sglang", dequantize=True, dtype=dtype)
     found = verify(out, seed)
     assert found.passed, different(found)
-    told = "what the INT4 codes stand for" + ("" if dtype else ", rounded once to BF16")
+    told = "what the INT4 values stand for" + ("" if dtype else ", rounded once to BF16")
     assert outcomes(found)[DOWN] == ("declared", told)
     weights = out / "model.safetensors"
     start, stop = offsets_in_file(weights)["midlayer.mlp.down_proj.weight"]

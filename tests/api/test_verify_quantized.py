@@ -145,7 +145,7 @@ def kept_bit(tensors: Tensors) -> Mapping[str, Tensor]:
     return {"fc.weight": copy}
 
 
-NEAREST = ("not the nearest", "a code is NaN")
+NEAREST = ("not the nearest", "a quantized value is NaN")
 NO_NUMBER = ("neither finite nor positive", "not a scale", "which is no number")
 BYTES = ("other bytes than draftconv.json was written for",)
 
@@ -208,7 +208,7 @@ def test_the_output_of_every_recipe_passes(recipe: str, written: Written) -> Non
     assert found.passed, different(found)
     assert found.record == "believed"
     outcome, how = rows(found)[DOWN]
-    assert (outcome, "every code the nearest under its scale" in how) == ("declared", True)
+    assert (outcome, "every value the nearest under its scale" in how) == ("declared", True)
 
 
 @pytest.mark.parametrize(("recipe", "case"), cases())
@@ -303,7 +303,7 @@ def test_packed_anew_it_is_still_the_16_bit_drafter_rounded(form: str, written: 
     out = converted(written("quark-w4a8"), tmp_path / "out", pack=form)
     found = verify(out, SOURCE)
     assert found.passed, different(found)
-    assert "INT4, every code the nearest under its scale" in rows(found)[DOWN][1]
+    assert "INT4, every value the nearest under its scale" in rows(found)[DOWN][1]
     names = tampered(out, tmp_path / "changed", raw(first_code, *CODES))
     told = different(verify(tmp_path / "changed", SOURCE))
     assert set(told) == {DOWN}

@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 
 from draftconv.checkpoint import TensorRef
 from draftconv.checkpoint.files import check_range
-from draftconv.checkpoint.staging import Mark, Written
+from draftconv.checkpoint.staging import FileDigest, OwnershipMark
 
-ANYTHING = Mark("draftconv.json", lambda path: {item.name: Written() for item in path.iterdir()})
+ANYTHING = OwnershipMark("draftconv.json", lambda path: {item.name: FileDigest() for item in path.iterdir()})
 """Whatever lies beside a draftconv.json is taken for draftconv's."""
 
 

@@ -27,8 +27,8 @@ import sys
 from pathlib import Path
 from draftconv.checkpoint import Cast, Plan, PlannedTensor, open_checkpoint
 from draftconv.checkpoint.execute import execute
-from draftconv.checkpoint.staging import Mark, Written
-anything = Mark("draftconv.json", lambda path: {item.name: Written() for item in path.iterdir()})
+from draftconv.checkpoint.staging import OwnershipMark, FileDigest
+anything = OwnershipMark("draftconv.json", lambda path: {item.name: FileDigest() for item in path.iterdir()})
 source, out = map(Path, sys.argv[1:])
 refs = open_checkpoint(source).tensors.values()
 plan = Plan(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 
 from draftconv.checkpoint.files import LocalFile
-from draftconv.checkpoint.headers import MAX_HEADER, Entry, encode_header, read_header
+from draftconv.checkpoint.headers import MAX_HEADER, HeaderEntry, encode_header, read_header
 from draftconv.errors import BadCheckpoint
 from tests.checkpoint.made import MemoryFile, raw_file, tensor_bytes, tensors
 
@@ -122,7 +122,7 @@ def test_encode_matches_the_library() -> None:
     header = read_header(MemoryFile(written))
     begin = min(ref.offset for ref in header.tensors.values())
     entries = [
-        Entry(ref.name, ref.dtype, ref.shape, ref.offset - begin, ref.offset - begin + ref.nbytes)
+        HeaderEntry(ref.name, ref.dtype, ref.shape, ref.offset - begin, ref.offset - begin + ref.nbytes)
         for ref in header.tensors.values()
     ]
     assert encode_header(entries, {"format": "pt"}) == written[:begin]
@@ -130,8 +130,8 @@ def test_encode_matches_the_library() -> None:
 
 def test_encode_is_aligned_and_sorted() -> None:
     for length in range(1, 9):
-        assert len(encode_header([Entry("a" * length, "U8", (1,), 0, 1)], {})) % 8 == 0
-    raw = encode_header([Entry("ä", "U8", (1,), 0, 1)], {"b": "2", "a": "1"})
+        assert len(encode_header([HeaderEntry("a" * length, "U8", (1,), 0, 1)], {})) % 8 == 0
+    raw = encode_header([HeaderEntry("ä", "U8", (1,), 0, 1)], {"b": "2", "a": "1"})
     assert struct.unpack("<Q", raw[:8]) == (len(raw) - 8,)
     assert raw[8:].startswith('{"__metadata__":{"a":"1","b":"2"},"ä":{"dtype":"U8"'.encode())
 
@@ -139,7 +139,7 @@ def test_encode_is_aligned_and_sorted() -> None:
 @pytest.mark.parametrize("names", [("a", "a"), ("__metadata__",)])
 def test_encode_refuses_taken_names(names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="is taken"):
-        encode_header([Entry(name, "U8", (0,), 0, 0) for name in names], {"format": "pt"})
+        encode_header([HeaderEntry(name, "U8", (0,), 0, 0) for name in names], {"format": "pt"})
 
 
 SEED = save(

@@ -11,7 +11,7 @@ from safetensors.torch import save
 from draftconv.checkpoint import hub as hub_module
 from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.hub import fetch_model, push
-from draftconv.checkpoint.ranges import BLOCK, MAX_SKIP, HubFile, origin
+from draftconv.checkpoint.hub_file import BLOCK, MAX_SKIP, HubFile, origin
 from draftconv.errors import BadCheckpoint, WriteError
 from tests.checkpoint.made import directory, tensor_bytes, tensors
 from tests.checkpoint.stub_hub import REPO, SHA, Hub, serving

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from draftconv.checkpoint import staging as staging_module
-from draftconv.checkpoint.staging import Mark, Written, refuse_occupied, refuse_same, staging
+from draftconv.checkpoint.staging import FileDigest, OwnershipMark, refuse_occupied, refuse_same, staging
 from draftconv.errors import UsageError, WriteError
 from tests.checkpoint.made import synced
 
@@ -17,16 +17,16 @@ def names(path: Path) -> list[str]:
     return sorted(item.name for item in path.iterdir())
 
 
-def written(path: Path) -> dict[str, Written] | None:
+def written(path: Path) -> dict[str, FileDigest] | None:
     """A record that lists names, each with what was in the file."""
     try:
         listed: dict[str, str] = json.loads((path / "draftconv.json").read_text())
     except ValueError:
         return None
-    return {"draftconv.json": Written(), **{name: Written.of(text.encode()) for name, text in listed.items()}}
+    return {"draftconv.json": FileDigest(), **{name: FileDigest.of(text.encode()) for name, text in listed.items()}}
 
 
-OURS = Mark("draftconv.json", written)
+OURS = OwnershipMark("draftconv.json", written)
 
 
 def ours(path: Path) -> Path:

@@ -244,7 +244,7 @@ def test_the_self_test_needs_no_candidate(run: Run, trace: Path) -> None:
 
 
 def test_a_fault_that_goes_unnoticed_fails(run: Run, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controls, "FAULTS", (controls.Fault("nothing", "nothing is done", lambda of: of.arm),))
+    monkeypatch.setattr(controls, "FAULTS", (controls.PlantedFault("nothing", "nothing is done", lambda of: of.arm),))
     done = run("parity", LLAMA, "--self-test", "--trace", trace)
     assert done.exit_code == 1
     assert "MISSED" in done.stdout

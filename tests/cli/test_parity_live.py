@@ -72,7 +72,7 @@ def test_an_interrupted_run_says_that_it_goes_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("draftconv.live.answers.collect", interrupted)
+    monkeypatch.setattr("draftconv.live.serve_arms.send_requests", interrupted)
     with all_serving(Stub("vllm")) as (stub,):
         found = done(run, [REF, cand, *live(tmp_path / "run", "--url", stub.url)], 130)
     assert "the same command goes on" in found.stderr

@@ -17,7 +17,7 @@ from draftconv.live.profiles import find_profile, profile_names
 from draftconv.live.speed import CONCURRENCY
 from draftconv.report import read_report
 from tests.cli.conftest import Run
-from tests.live.test_beside import SCORES, SPEED, STUB
+from tests.live.test_benchmarks import SCORES, SPEED, STUB
 from tests.live.test_real import ENGINE
 from tests.programs import shebang
 from tests.reference.test_fixtures import DATA

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from draftconv.cli.quantize import OUTLIER
 from draftconv.engines import ENGINES
 from tests.cli.conftest import Program, Run
-from tests.quantization.test_sniffing import seed
+from tests.quantization.test_format_detection import seed
 from tests.reference.test_fixtures import DATA
 from tests.traces.recorded import Recorded
 

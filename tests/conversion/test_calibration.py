@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from draftconv.errors import Refused
-from draftconv.quantization.reading import find_stored
-from draftconv.replay.arms import Loading, load_arm
+from draftconv.quantization.quantized_weights import find_quantized
 from draftconv.replay.calibration import input_peaks
+from draftconv.replay.load_arm import LoadSettings, load_arm
 from draftconv.traces.trace import open_trace
 from tests import quantized
 from tests.traces.recorded import Recorded
@@ -25,9 +25,9 @@ DOWN = "layers.0.mlp.down_proj"
 def test_scales_are_the_largest_inputs_of_a_replay(recorded: Recorded, tmp_path: Path) -> None:
     path = recorded("llama", count=2, length=8)
     quantized.write(tmp_path / "out", LLAMA, "fp8-tensor", trace=path)
-    stored = find_stored(quantized.read(tmp_path / "out", LLAMA))
+    stored = find_quantized(quantized.read(tmp_path / "out", LLAMA))
     trace = open_trace(path)
-    arm = load_arm("arm", quantized.read(quantized.source(LLAMA), LLAMA), Loading(trace.table))
+    arm = load_arm("arm", quantized.read(quantized.source(LLAMA), LLAMA), LoadSettings(trace.table))
     requests = [trace.read(entry, arm.boundaries) for entry in trace.entries]
     peaks = input_peaks(arm, requests, arm.boundaries, list(stored.modules))
     for module, peak in peaks.items():
@@ -40,7 +40,7 @@ def test_scales_are_the_largest_inputs_of_a_replay(recorded: Recorded, tmp_path:
 
 def test_inputs_that_are_all_zeros_are_refused(recorded: Recorded) -> None:
     trace = open_trace(recorded("llama", count=1, length=8))
-    arm = load_arm("arm", quantized.read(quantized.source(LLAMA), LLAMA), Loading(trace.table))
+    arm = load_arm("arm", quantized.read(quantized.source(LLAMA), LLAMA), LoadSettings(trace.table))
     silent = arm.model.changed(tensors={"layers.0.post_attention_layernorm.weight": torch.zeros(256)})
     requests = [trace.read(entry, arm.boundaries) for entry in trace.entries]
     with pytest.raises(Refused, match=r"inputs of layers\.0\.mlp\.up_proj peak at 0 on this trace"):

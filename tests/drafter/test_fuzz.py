@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from draftconv.checkpoint import encode_header, nbytes, open_checkpoint
-from draftconv.checkpoint.headers import Entry
+from draftconv.checkpoint.headers import HeaderEntry
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.problems import KINDS
@@ -19,8 +19,8 @@ from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import expected
 from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
-from draftconv.layouts.base import Hints
-from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.base import ReadOptions
+from draftconv.layouts.reader import read_drafter
 from tests import tiny
 from tests.tiny import spell
 
@@ -89,7 +89,7 @@ def write(path: Path, config: object, tensors: dict[str, Shape], metadata: dict[
             size = nbytes(dtype, shape)
         except DraftconvError:
             continue
-        entries.append(Entry(name, dtype, tuple(shape), start, start + size))
+        entries.append(HeaderEntry(name, dtype, tuple(shape), start, start + size))
         start += size
     header = encode_header(entries, metadata)
     path.mkdir(exist_ok=True)
@@ -99,7 +99,7 @@ def write(path: Path, config: object, tensors: dict[str, Shape], metadata: dict[
     (path / "config.json").write_text(json.dumps(config))
 
 
-def inspect(path: Path, hints: Hints) -> None:
+def inspect(path: Path, hints: ReadOptions) -> None:
     """Everything `inspect --deep` does with a directory."""
     try:
         drafter = read_drafter(open_checkpoint(path), hints)
@@ -117,7 +117,7 @@ def inspect(path: Path, hints: Hints) -> None:
 
 
 HINTS = st.builds(
-    Hints,
+    ReadOptions,
     st.one_of(st.none(), st.sampled_from(sorted(layouts()))),
     st.sampled_from([None, "before", "after"]),
     st.sampled_from(TARGETS),
@@ -149,7 +149,7 @@ def directories(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Shape], dict
 @given(directory=directories(), hints=HINTS)
 def test_mutated_directories(
     directory: tuple[dict[str, Any], dict[str, Shape], dict[str, str]],
-    hints: Hints,
+    hints: ReadOptions,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz"
@@ -167,8 +167,8 @@ def test_anything_at_all(config: dict[str, Any], names: list[str], tmp_path_fact
     path = tmp_path_factory.getbasetemp() / "anything"
     tensors: dict[str, Shape] = {name: ("BF16", [2, 2]) for name in names if name != "__metadata__" and _plain(name)}
     write(path, config, tensors, {})
-    inspect(path, Hints())
-    inspect(path, Hints("torchspec-native"))
+    inspect(path, ReadOptions())
+    inspect(path, ReadOptions("torchspec-native"))
 
 
 def _plain(text: str) -> bool:
@@ -207,4 +207,4 @@ def test_hostile_by_name(name: str, layout: str | None, tmp_path: Path) -> None:
     tensors: dict[str, Shape] = {file: (t.dtype, list(t.shape)) for file, t in spelled.tensors.items()}
     write(tmp_path / "x", spelled.config | keys, tensors | changed, {})
     for target in TARGETS:
-        inspect(tmp_path / "x", Hints(layout, None, target))
+        inspect(tmp_path / "x", ReadOptions(layout, None, target))

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from draftconv.checkpoint import open_checkpoint
-from draftconv.drafter.evidence import Evidence
+from draftconv.drafter.describe import facts_json
 from draftconv.drafter.facts import Facts
+from draftconv.drafter.fingerprint import Fingerprint
 from draftconv.drafter.kinds import KINDS, DrafterKind, eagle3, eagle31, kind_of
-from draftconv.drafter.kinds.kind import Mark
-from draftconv.drafter.kinds.strangers import STRANGERS
+from draftconv.drafter.kinds.kind import KindMark
+from draftconv.drafter.kinds.unsupported import UNSUPPORTED
 from draftconv.drafter.names import sort_names
-from draftconv.drafter.rows import Row
+from draftconv.drafter.tensor_specs import TensorSpec
 from draftconv.drafter.tensors import expected
-from draftconv.drafter.words import facts_json
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.errors import NotADrafter
-from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.reader import read_drafter
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import forward_of
 from tests import tiny
@@ -37,9 +37,9 @@ SIZES = (LLAMA.intermediate, tiny.BASE.intermediate)
 GATED = DrafterKind(
     "gated",
     "a drafter with a gate",
-    (Mark(lambda evidence: evidence.has("gate.weight"), "it has no gate", "the gate weighs what fc adds"),),
+    (KindMark(lambda evidence: evidence.has("gate.weight"), "it has no gate", "the gate weighs what fc adds"),),
     lambda facts: facts.intermediate in SIZES,
-    (*eagle3.ROWS, Row("gate.weight", ("H", "H"), "fc", "none")),
+    (*eagle3.ROWS, TensorSpec("gate.weight", ("H", "H"), "fc", "none")),
     f"{__name__}:Wide",
 )
 
@@ -116,8 +116,8 @@ def test_an_eagle_1_drafter_is_a_stranger(tmp_path: Path) -> None:
     for width, known_as in ((hidden, ["an EAGLE-1/2 drafter (fc is [H, 2H], no hidden_norm)"]), (2 * hidden, [])):
         spelled.tensors[query] = tiny.floats(query, (spelled.tensors[query].shape[0], width), "BF16")
         checkpoint = open_checkpoint(spelled.write(tmp_path / str(width)))
-        evidence = Evidence(checkpoint, sort_names(checkpoint.tensors))
-        assert [stranger.what for stranger in STRANGERS if stranger.holds(evidence)] == known_as
+        evidence = Fingerprint(checkpoint, sort_names(checkpoint.tensors))
+        assert [stranger.what for stranger in UNSUPPORTED if stranger.holds(evidence)] == known_as
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -49,7 +49,7 @@ def test_every_producers_names_are_understood(layout: str) -> None:
             spelled = tiny.spell(variant, layout)
             names = sort_names(spelled.tensors)
             assert dict(names.canonical) == spelled.canonical
-            assert (names.stale, names.companions) == ({}, {})
+            assert (names.stale, names.qparams) == ({}, {})
             assert bool(names.prefixed) == (layout == "automodel")
 
 
@@ -83,9 +83,9 @@ def test_leftovers_of_training(name: str) -> None:
      "weight_global_scale", "input_global_scale", "input_scale", "pre_quant_scale", "qweight", "qzeros", "scales",
      "g_idx", "k_scale", "output_scale"],
 )  # fmt: skip
-def test_companions_of_quantized_weights(suffix: str) -> None:
+def test_qparams_of_quantized_weights(suffix: str) -> None:
     found = sort_names([f"midlayer.self_attn.k_proj.{suffix}"])
-    assert dict(found.companions) == {f"layers.0.self_attn.k_proj.{suffix}": f"midlayer.self_attn.k_proj.{suffix}"}
+    assert dict(found.qparams) == {f"layers.0.self_attn.k_proj.{suffix}": f"midlayer.self_attn.k_proj.{suffix}"}
 
 
 @given(st.lists(st.text(max_size=30), unique=True, max_size=6))
@@ -94,4 +94,4 @@ def test_any_text_is_sorted_or_refused(names: list[str]) -> None:
         found = sort_names(names)
     except BadCheckpoint:
         return
-    assert sorted([*found.canonical.values(), *found.companions.values(), *found.stale]) == sorted(names)
+    assert sorted([*found.canonical.values(), *found.qparams.values(), *found.stale]) == sorted(names)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.targets import Target
-from draftconv.engines import ENGINES, Verdict, parse_engine
+from draftconv.engines import ENGINES, LoadVerdict, parse_engine
 from tests.engines.views import KIMI_TARGET, LLAMA, LLAMA_TARGET, FakeView, vary, written
 
 Change = Callable[[FakeView], FakeView]
@@ -57,7 +57,7 @@ def vary_target(target: Target, **changes: object) -> Target:
     return replace(target, **changes)  # type: ignore[arg-type]
 
 
-def judged(engine: str, view: FakeView, truth: Facts, target: Target | None, spec: str = "") -> Verdict:
+def judged(engine: str, view: FakeView, truth: Facts, target: Target | None, spec: str = "") -> LoadVerdict:
     return ENGINES[engine].check(view, truth, target, parse_engine(engine + spec))
 
 

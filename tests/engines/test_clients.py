@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from draftconv.engines.client import Asking, Client
+from draftconv.engines.client import Client, RequestSettings
 from draftconv.engines.http import Http
 from draftconv.engines.sglang.client import SglangServer
 from draftconv.engines.trtllm.client import TrtllmServer
 from draftconv.engines.vllm.client import VllmServer, read_counters
 from draftconv.errors import EngineError, UsageError, Void
-from draftconv.live.engine import live_of
-from draftconv.reference.counts import Counts
+from draftconv.live.capabilities import live_of
+from draftconv.reference.accept_length import Counts
 from tests.engines.stub import Reply, Stub, serving, steps, text
 
 PROMPT, LENGTH = [3, 1, 4, 1, 5], 40
@@ -30,7 +30,7 @@ def stub(way: str, **changes: Any) -> Stub:
 
 
 def client(served: Stub, timeout: float = 5) -> Client:
-    made = live_of(served.engine).connect(served.url, "--url", Asking(3, LENGTH, timeout=timeout))
+    made = live_of(served.engine).connect(served.url, "--url", RequestSettings(3, LENGTH, timeout=timeout))
     if isinstance(made, VllmServer | TrtllmServer):
         made.settling, made.rest = 0.3, 0.05
     return made
@@ -164,7 +164,9 @@ def test_a_text_of_one_token_has_no_steps(way: str) -> None:
         return reply
 
     with serving(stub(way)) as served:
-        asked = live_of(served.engine).connect(served.url, "--url", Asking(3, LENGTH, ignore_eos=False, timeout=5))
+        asked = live_of(served.engine).connect(
+            served.url, "--url", RequestSettings(3, LENGTH, ignore_eos=False, timeout=5)
+        )
         asked.served(PROMPT)
         probe = served.asked[-1]
         assert probe.get("sampling_params", probe)["ignore_eos"] is True  # or it might show no draft
@@ -359,9 +361,9 @@ def test_trtllm_records_that_are_not_one_requests(stats: dict[str, object], told
 def test_trtllm_needs_fixed_lengths_that_it_remembers() -> None:
     http = Http("http://127.0.0.1:1")
     with pytest.raises(UsageError, match="--natural-stop cannot be measured"):
-        TrtllmServer(http, Asking(3, 64, ignore_eos=False))
+        TrtllmServer(http, RequestSettings(3, 64, ignore_eos=False))
     with pytest.raises(UsageError, match="remembers 1000"):
-        TrtllmServer(http, Asking(3, 1001))
+        TrtllmServer(http, RequestSettings(3, 1001))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -385,18 +387,18 @@ def test_a_server_that_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_address_as_other_clients_want_it() -> None:
     with serving(stub("vllm")) as served:
-        asked = live_of("vllm").connect(f"{served.url}/v1", "--url", Asking(3, LENGTH))
+        asked = live_of("vllm").connect(f"{served.url}/v1", "--url", RequestSettings(3, LENGTH))
         with pytest.raises(EngineError, match="status 404") as caught:
             asked.served(PROMPT)
     assert caught.value.cure == "leave /v1 out of the address"
 
 
 def test_nobody_listens() -> None:
-    asked = live_of("vllm").connect("http://127.0.0.1:9", "--url-ref", Asking(3, LENGTH))
+    asked = live_of("vllm").connect("http://127.0.0.1:9", "--url-ref", RequestSettings(3, LENGTH))
     with pytest.raises(EngineError, match="Connection refused"):
         asked.served(PROMPT)
     with pytest.raises(UsageError, match="--url holds a name or a password") as caught:
-        live_of("vllm").connect("http://me:secret@127.0.0.1:9", "--url", Asking(3, LENGTH))
+        live_of("vllm").connect("http://me:secret@127.0.0.1:9", "--url", RequestSettings(3, LENGTH))
     assert "secret" not in str(caught.value)
     with pytest.raises(UsageError, match="--url-ref nonsense is no address"):
-        live_of("vllm").connect("nonsense", "--url-ref", Asking(3, LENGTH))
+        live_of("vllm").connect("nonsense", "--url-ref", RequestSettings(3, LENGTH))

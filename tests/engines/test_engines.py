@@ -12,9 +12,9 @@ import pytest
 
 from draftconv.drafter.kinds.eagle3 import KIND as EAGLE3
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
-from draftconv.engines.base import Rule
 from draftconv.engines.engine import UNQUANTIZED, Engine
-from draftconv.engines.modules import Names
+from draftconv.engines.module_names import ModuleNames
+from draftconv.engines.rules import Rule
 from draftconv.errors import UsageError
 from tests.engines.cases import judged
 from tests.engines.views import LLAMA, LLAMA_TARGET, FakeView, written
@@ -132,7 +132,7 @@ KEPT = Rule("toy-kept", "refused", "it is always kept", "toy.py, 1.0", "run", la
         ({"layouts": ("vllm",)}, "layouts is a tuple of Layout"),
         ({"replaces": "embed_tokens"}, "replaces is a str"),
         ({"live": print}, "live is a builtin_function_or_method"),
-        ({"names": Names("layers.{}", {}, {})}, "names have a row for llama"),
+        ({"names": ModuleNames("layers.{}", {}, {})}, "names have a row for llama"),
         ({"rules": ()}, "it covers drafters and has no rule"),
         (
             {"rules": (replace(KEPT, effect="misread"),)},  # type: ignore[arg-type]

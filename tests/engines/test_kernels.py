@@ -242,9 +242,9 @@ class TestWidest:
 # ── recipes of one's own ───────────────────────────────────────────────────────────
 
 
-def own(grid: str, per: str, inputs: str | None = None, of: str = "token", *, group: int | None = None,
+def own(dtype: str, granularity: str, inputs: str | None = None, of: str = "token", *, group: int | None = None,
         rule: str = "mse", form: str | None = None) -> Recipe:  # fmt: skip
-    weights = WeightScheme(grid, per, rule, "weight", group)  # type: ignore[arg-type]
+    weights = WeightScheme(dtype, granularity, rule, "weight", group)  # type: ignore[arg-type]
     activations = InputScheme(inputs, of, of == "token") if inputs else None  # type: ignore[arg-type]
     return Recipe("mine", "", Scheme(weights, activations), (), form)
 

@@ -33,9 +33,9 @@ def test_made_up_acceptance_is_known_by_the_keys_of_the_engine() -> None:
 def test_clients_are_imported_when_one_is_asked_for() -> None:
     """`inspect` and `convert` import every engine, and speak to none."""
     code = (
-        "import sys, draftconv.engines as e; from draftconv.engines.client import Asking\n"
+        "import sys, draftconv.engines as e; from draftconv.engines.client import RequestSettings\n"
         "print('httpx2' in sys.modules)\n"
-        "for engine in e.ENGINES.values(): engine.live.connect('http://127.0.0.1:9', '--url', Asking(3, 8))\n"
+        "for engine in e.ENGINES.values(): engine.live.connect('http://127.0.0.1:9', '--url', RequestSettings(3, 8))\n"
         "print('httpx2' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

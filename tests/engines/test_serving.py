@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftconv.drafter.facts import Facts, Taps
+from draftconv.drafter.facts import AuxLayers, Facts
 from draftconv.drafter.targets import Target
-from draftconv.engines import ENGINES, ServeCommand, Start, parse_engine
+from draftconv.engines import ENGINES, ServeCommand, ServeRequest, parse_engine
 from draftconv.engines.serving import Yaml, wrapped, yaml_string, yaml_text
 from draftconv.errors import Refused, Undecided, UsageError
 from tests.engines.cases import vary_target
@@ -29,7 +29,7 @@ def command(
     **counts: Any,
 ) -> ServeCommand:
     spec = parse_engine(engine)
-    return ENGINES[spec.name].command(Start(directory, facts, target, **counts), spec)
+    return ENGINES[spec.name].command(ServeRequest(directory, facts, target, **counts), spec)
 
 
 class TestVllm:
@@ -135,7 +135,7 @@ class TestTrtllm:
 
     def test_unknown_layers_are_not_guessed(self) -> None:
         with pytest.raises(Undecided, match="aux-convention"):
-            command("trtllm", vary(LLAMA, boundaries=Taps.UNKNOWN))
+            command("trtllm", vary(LLAMA, boundaries=AuxLayers.UNKNOWN))
 
     def test_boundary_0_has_no_number(self) -> None:
         with pytest.raises(Refused, match="boundary 0"):
@@ -149,7 +149,7 @@ class TestRevisions:
 
     def of(self, engine: str, target: Target = LLAMA_TARGET, **more: str) -> ServeCommand:
         spec = parse_engine(engine)
-        return ENGINES[spec.name].command(Start("a/drafter", LLAMA, target, **more), spec)  # type: ignore[arg-type]
+        return ENGINES[spec.name].command(ServeRequest("a/drafter", LLAMA, target, **more), spec)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("engine", ["vllm", "vllm:cpu", "sglang"])
     def test_of_the_target(self, engine: str) -> None:
@@ -178,12 +178,12 @@ class TestStart:
 
     def test_a_layer_count_cannot_be_served(self) -> None:
         with pytest.raises(UsageError, match="cannot be served"):
-            Start("out", LLAMA, Target("a target with 8 layers", 8))
+            ServeRequest("out", LLAMA, Target("a target with 8 layers", 8))
 
     @pytest.mark.parametrize("counts", [{"drafts": 0}, {"tensor_parallel": 0}])
     def test_counts_are_positive(self, counts: dict[str, Any]) -> None:
         with pytest.raises(UsageError, match="at least 1"):
-            Start("out", LLAMA, LLAMA_TARGET, **counts)
+            ServeRequest("out", LLAMA, LLAMA_TARGET, **counts)
 
     @pytest.mark.parametrize("engine", ENGINES)
     def test_the_shell_line_reads_back_as_the_arguments(self, engine: str) -> None:

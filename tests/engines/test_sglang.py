@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftconv.drafter.facts import Facts, Taps
+from draftconv.drafter.facts import AuxLayers, Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines.sglang import RULES
 from tests.engines.cases import (
@@ -126,7 +126,9 @@ CASES = {
     "sglang-eps": Case("1e-06", lambda v: v.set(rms_norm_eps=1e-6)),
     "sglang-window": Case("64", facts=vary(LLAMA, window=64), good_facts=LLAMA),
     "sglang-vocab": Case("vocab_size 160", target=vary_target(LLAMA_TARGET, vocab=170), good_target=LLAMA_TARGET),
-    "sglang-taps-undecided": Case("--aux-convention", facts=vary(LLAMA, boundaries=Taps.UNKNOWN), good_facts=LLAMA),
+    "sglang-taps-undecided": Case(
+        "--aux-convention", facts=vary(LLAMA, boundaries=AuxLayers.UNKNOWN), good_facts=LLAMA
+    ),
     "sglang-model-type-unknown": Case("strange", lambda v: v.set(model_type="strange")),
     "sglang-embedding": Case("embed_tokens", facts=EMBEDDED, good_facts=LLAMA),
     "sglang-ignored": Case("verifier_norm.weight", lambda v: v.put("verifier_norm.weight", H)),
@@ -229,11 +231,11 @@ class TestHead:
         assert codes(GOOD.set(draft_vocab_size=None)) == {"sglang-head"}
 
 
-class TestTaps:
+class TestAuxLayers:
     TRIPLE = (2, 4, 5)
 
     def given(self, facts: Facts, target: Target, ids: list[int]) -> set[str]:
-        view = written(vary(facts, boundaries=Taps.DEFAULT), "sglang", target)
+        view = written(vary(facts, boundaries=AuxLayers.DEFAULT), "sglang", target)
         return codes(view.nest(**{IDS: ids}), facts, target)
 
     def test_other_families_add_one(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from draftconv.drafter.facts import Facts, Gqa, Mla
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.deployment import Deployment, resolve
-from draftconv.engines.shapes import Fault, shape_faults
+from draftconv.engines.shapes import ShapeFault, shape_faults
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import FormatName, Recipe, find_recipe
 from tests.engines.test_kernels import own
@@ -17,7 +17,7 @@ BIG = vary(LLAMA, attention=Gqa(32, 8, 128), hidden=4096, intermediate=14336)
 KIMI = vary(MLA, attention=Mla(64, 1536, 512, 128, 64, 128), hidden=7168, intermediate=18432)
 
 
-def faults(recipe: str | Recipe, spec: str, facts: Facts = BIG, tp: int = 1) -> tuple[Fault, ...]:
+def faults(recipe: str | Recipe, spec: str, facts: Facts = BIG, tp: int = 1) -> tuple[ShapeFault, ...]:
     found = find_recipe(recipe) if isinstance(recipe, str) else recipe
     where = parse_engine(spec)
     deployment = resolve(found, where, facts=facts)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from draftconv.drafter.facts import Facts, Gqa, Rope, Taps
+from draftconv.drafter.facts import AuxLayers, Facts, Gqa, Rope
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.trtllm import RULES
@@ -127,7 +127,7 @@ CASES = {
     "trtllm-activation": Case("gelu", lambda v: v.set(hidden_act="gelu")),
     "trtllm-vocab": Case("vocab_size 160", target=vary_target(LLAMA_TARGET, vocab=170), good_target=LLAMA_TARGET),
     "trtllm-excluded-fp8": Case("model*", modelopt("FP8", "F8_E4M3", EVERYTHING), QUANTIZED, FP8),
-    "trtllm-taps-unknown": Case("--aux-convention", facts=vary(LLAMA, boundaries=Taps.UNKNOWN), good_facts=LLAMA),
+    "trtllm-taps-unknown": Case("--aux-convention", facts=vary(LLAMA, boundaries=AuxLayers.UNKNOWN), good_facts=LLAMA),
     "trtllm-model-type-unknown": Case("strange", lambda v: v.set(model_type="strange")),
     "trtllm-draft-vocab-null": Case("null", lambda v: v.set(draft_vocab_size=None)),
     "trtllm-mla-norm-before-fc": Case("norm_before_fc", facts=FACTS["mla, norm_before_fc"], good_facts=MLA),

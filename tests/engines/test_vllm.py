@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from draftconv.drafter.config import Config
-from draftconv.drafter.facts import Facts, Gqa, Rope, Taps
+from draftconv.drafter.facts import AuxLayers, Facts, Gqa, Rope
 from draftconv.engines.vllm import RULES
 from tests.engines.cases import (
     FC,
@@ -145,7 +145,7 @@ CASES = {
     "vllm-eps": Case("1e-06", lambda v: v.set(rms_norm_eps=1e-6)),
     "vllm-window": Case("64", lambda v: v.unset("layer_types"), FACTS["gqa with q/k norms and a window"]),
     "vllm-vocab": Case("vocab_size 160", target=vary_target(LLAMA_TARGET, vocab=170), good_target=LLAMA_TARGET),
-    "vllm-taps-undecided": Case("--aux-convention", facts=vary(LLAMA, boundaries=Taps.UNKNOWN), good_facts=LLAMA),
+    "vllm-taps-undecided": Case("--aux-convention", facts=vary(LLAMA, boundaries=AuxLayers.UNKNOWN), good_facts=LLAMA),
     "vllm-taps-fallback": Case("captures [1, 3, 4], trained on [2, 4, 5]", lambda v: v.nest(**{IDS: [1, 3, 4]}),
                                spec=":b200"),
     "vllm-positions": Case("8192, llama-test has 131072", facts=FACTS["llama, yarn"],
@@ -397,7 +397,7 @@ class TestConfigs:
         assert "vllm-shape" in codes(view.set(num_aux_layers=3), facts)
 
 
-class TestTaps:
+class TestAuxLayers:
     def test_v2_falls_back_to_layer_ids(self) -> None:
         facts = FACTS["llama, layers given"]
         view = written(facts, "vllm", LLAMA_TARGET).unset(IDS).nest(**{IDS: [2, 3, 6], "layer_ids": [2, 3, 6]})

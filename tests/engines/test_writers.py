@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from draftconv.drafter.boundaries import family_captures
-from draftconv.drafter.facts import Taps
+from draftconv.drafter.facts import AuxLayers
 from draftconv.drafter.targets import Target
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts.base import Writing
-from draftconv.layouts.emit import nested_ids
+from draftconv.layouts.config_json import nested_ids
 from tests.engines.cases import IDS, home, judged
 from tests.engines.views import (
     FACTS,
@@ -107,6 +107,6 @@ def test_portable_ids_serve_their_engines_on_a_kimi_target() -> None:
 def test_default_layers_are_left_to_the_reader() -> None:
     for layout in ENGINE_LAYOUTS:
         config = written(MLA, layout, KIMI_TARGET).config
-        assert MLA.boundaries is Taps.DEFAULT
+        assert MLA.boundaries is AuxLayers.DEFAULT
         assert IDS not in config
         assert IDS not in config["eagle_config"]  # type: ignore[operator]

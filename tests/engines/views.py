@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from draftconv.drafter.facts import Facts, Gqa, Mla, Rope, Taps
+from draftconv.drafter.facts import AuxLayers, Facts, Gqa, Mla, Rope
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import OPTIONAL, expected
 from draftconv.layouts import layout
 from draftconv.layouts.base import Writer, Writing
-from draftconv.layouts.spelling import spell
+from draftconv.layouts.tensor_names import spell
 
 V, VD, H, I = 160, 40, 16, 24  # noqa: E741 - the letters of drafter/tensors.py
 PLAIN_ROPE = Rope(10000.0, "halves")
@@ -37,7 +37,7 @@ LLAMA = Facts(
     vocab=V,
     draft_vocab=V,
     aux=3,
-    boundaries=Taps.DEFAULT,
+    boundaries=AuxLayers.DEFAULT,
     rope=PLAIN_ROPE,
     eps=1e-5,
     own_embedding=False,
@@ -197,6 +197,6 @@ def written(facts: Facts, name: str, target: Target | None = None) -> FakeView:
         spell(part, writer.spelling, facts.layers): Header("I64" if part == "d2t" else "BF16", shape)
         for part, shape in wanted.items()
     }
-    boundaries = None if isinstance(facts.boundaries, Taps) else facts.boundaries
+    boundaries = None if isinstance(facts.boundaries, AuxLayers) else facts.boundaries
     config = writer.config(Writing(facts, boundaries, target, {}, "bfloat16"))
     return FakeView(config, tensors)

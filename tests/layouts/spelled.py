@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from draftconv.drafter.facts import Facts, Gqa, Mla, Taps
+from draftconv.drafter.facts import AuxLayers, Facts, Gqa, Mla
 from draftconv.layouts import writable
 from draftconv.layouts.base import Writer
 from tests import tiny
@@ -229,7 +229,7 @@ def check_config(config: dict[str, Any], facts: Facts, to: str) -> None:
 def check_ids(config: dict[str, Any], facts: Facts, to: str) -> None:
     """Without a target: the numbers every family reads alike, or none for the default triple."""
     top, nested = config.get(KEY), config.get("eagle_config", {}).get(KEY)
-    if facts.boundaries is Taps.DEFAULT:
+    if facts.boundaries is AuxLayers.DEFAULT:
         assert (top, nested) == (None, None)
         return
     assert isinstance(facts.boundaries, tuple)

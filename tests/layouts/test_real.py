@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from draftconv.checkpoint import encode_header, nbytes
-from draftconv.checkpoint.headers import Entry
+from draftconv.checkpoint.headers import HeaderEntry
 from draftconv.drafter.checks import check_drafter
-from draftconv.drafter.facts import Facts, Gqa, Mla, Rope, Taps
+from draftconv.drafter.facts import AuxLayers, Facts, Gqa, Mla, Rope
 from draftconv.drafter.targets import find_target
 from draftconv.errors import NotADrafter
 from tests import tiny
-from tests.layouts.test_reading import same_facts
+from tests.layouts.test_reader import same_facts
 from tests.opening import SHARED, read, shared
 
 Shape = tuple[str, list[int]]
@@ -32,7 +32,7 @@ def write_sparse(path: Path, config: Any, tensors: dict[str, Shape], metadata: d
     entries, start = [], 0
     for name, (dtype, shape) in tensors.items():
         size = nbytes(dtype, shape)
-        entries.append(Entry(name, dtype, tuple(shape), start, start + size))
+        entries.append(HeaderEntry(name, dtype, tuple(shape), start, start + size))
         start += size
     header = encode_header(entries, metadata)
     path.mkdir()
@@ -58,7 +58,7 @@ KIMI_MHA = Facts(
     vocab=163840,
     draft_vocab=163840,
     aux=3,
-    boundaries=Taps.DEFAULT,
+    boundaries=AuxLayers.DEFAULT,
     rope=Rope(50000.0, "halves", "yarn", YARN_KIMI | {"beta_fast": 32.0}),
     eps=1e-6,
     max_positions=262144,
@@ -82,7 +82,7 @@ QWEN = Facts(
     vocab=151936,
     draft_vocab=32000,
     aux=3,
-    boundaries=Taps.DEFAULT,
+    boundaries=AuxLayers.DEFAULT,
     rope=Rope(1000000.0, "halves"),
     eps=1e-6,
     vocab_order="ascending",
@@ -201,7 +201,7 @@ def facts_of(config: dict[str, Any], layout: str) -> Facts:
         vocab=flat["vocab_size"],
         draft_vocab=draft_vocab,
         aux=len(ids) if ids else 3,
-        boundaries=tuple(i if before else i + 1 for i in ids) if ids else Taps.DEFAULT,
+        boundaries=tuple(i if before else i + 1 for i in ids) if ids else AuxLayers.DEFAULT,
         rope=Rope(float(theta), "interleaved" if isinstance(attention, Mla) else "halves", kind, scaling),
         eps=flat["rms_norm_eps"],
         fusion="fc_norm" if outer.get("fc_norm") else "norm_before_fc" if outer.get("norm_before_fc") else "plain",

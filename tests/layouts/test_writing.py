@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from draftconv.drafter.boundaries import IDS
-from draftconv.drafter.facts import Facts, Taps
+from draftconv.drafter.facts import AuxLayers, Facts
 from draftconv.drafter.targets import Family, Target
 from draftconv.errors import Refused
 from draftconv.layouts import MARK, writable
 from draftconv.layouts.base import Writing
-from draftconv.layouts.emit import after_ids
-from draftconv.layouts.spelling import spell
+from draftconv.layouts.config_json import after_ids
+from draftconv.layouts.tensor_names import spell
 from tests import tiny
 from tests.layouts.spelled import NO_TABLE, REFUSED, WRITABLE, check_config, file_name, refusal, spelled_here, writer_of
 from tests.opening import read
@@ -31,7 +31,7 @@ def drafters(to: str) -> Iterator[tuple[str, tiny.Spelled]]:
 
 
 def config_of(facts: Facts, to: str) -> dict[str, object]:
-    boundaries = None if isinstance(facts.boundaries, Taps) else facts.boundaries
+    boundaries = None if isinstance(facts.boundaries, AuxLayers) else facts.boundaries
     return writer_of(to).config(Writing(facts, boundaries, None, {}, "bfloat16"))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from draftconv.api.live import LiveOptions, live_parity
-from draftconv.live.collect import Patience
+from draftconv.live.requests import RetryPolicy
 from draftconv.report import Report
 from tests.engines.stub import Stub, all_serving
 from tests.keywords import keywords
@@ -37,7 +37,7 @@ def options(tmp_path: Path) -> LiveOptions:
         prompts=str(DATA / "prompts.json"),
         max_tokens=LENGTH,
         timeout=10,
-        patience=Patience(attempts=2, pause=0.0),
+        patience=RetryPolicy(attempts=2, pause=0.0),
     )
 
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.engines.answer import Answer
 from draftconv.engines.http import Http
+from draftconv.engines.request_output import RequestOutput
 from draftconv.errors import EngineError, Void
 from draftconv.live import process
-from draftconv.live.commands import measuring
-from draftconv.live.engine import live_of
+from draftconv.live.capabilities import live_of
+from draftconv.live.forced_acceptance import refuse_forced, refuse_other_texts, refuse_switches
 from draftconv.live.launch import Launch, address, free_port, launched
-from draftconv.live.switches import refuse_forced, refuse_other_texts, refuse_switches
-from draftconv.reference.counts import Counts
+from draftconv.live.measuring_command import measuring
+from draftconv.reference.accept_length import Counts
 
 SERVER = """
 import http.server, pathlib, subprocess, sys
@@ -227,31 +227,31 @@ def test_switches_that_are_off() -> None:
 
 def test_equal_acceptance_in_every_step() -> None:
     with pytest.raises(Void, match="exactly 2 tokens in each of 150 steps"):
-        refuse_forced("out", [Answer((1, 2), Counts((0, 0, 150, 0)))])
+        refuse_forced("out", [RequestOutput((1, 2), Counts((0, 0, 150, 0)))])
     for histogram in ((150, 0, 0, 0), (0, 2, 150, 0), (0, 0, 50, 0), (0, 0, 0, 0)):
-        refuse_forced("out", [Answer((1, 2), Counts(histogram))])
+        refuse_forced("out", [RequestOutput((1, 2), Counts(histogram))])
 
 
 def test_equal_acceptance_in_every_step_but_the_one_that_is_cut() -> None:
     """TensorRT-LLM's counts end with the text."""
-    cut = [Answer((1, 2, 3), Counts((0, 1, 0, 15)))] * 10
+    cut = [RequestOutput((1, 2, 3), Counts((0, 1, 0, 15)))] * 10
     with pytest.raises(Void, match="exactly 3 tokens"):
         refuse_forced("out", cut)
-    refuse_forced("out", [*cut, Answer((1, 2), Counts((1, 0, 0, 15)))])
+    refuse_forced("out", [*cut, RequestOutput((1, 2), Counts((1, 0, 0, 15)))])
 
 
 def test_one_token_in_place_of_every_draft() -> None:
-    texts = [Answer((first, 100, 100, 100), Counts((0, 2, 30, 0))) for first in range(9)]
+    texts = [RequestOutput((first, 100, 100, 100), Counts((0, 2, 30, 0))) for first in range(9)]
     with pytest.raises(Void, match="nothing but token 100"):
         refuse_forced("out", texts)
-    refuse_forced("out", [*texts, Answer((1, 100, 7, 100), Counts((0, 2, 30, 0)))])
+    refuse_forced("out", [*texts, RequestOutput((1, 100, 7, 100), Counts((0, 2, 30, 0)))])
 
 
 def test_texts_that_part_at_once() -> None:
     """As acceptance by chance makes them, where each token is that of a draft nobody checked."""
-    ours = [Answer(tuple(range(n, n + 40)), Counts((0, 0, 9, 4))) for n in range(8)]
-    parted = [Answer((*answer.tokens[:5], 0, *answer.tokens[6:]), answer.counts) for answer in ours]
-    later = [Answer((*answer.tokens[:8], 0, *answer.tokens[9:]), answer.counts) for answer in ours]
+    ours = [RequestOutput(tuple(range(n, n + 40)), Counts((0, 0, 9, 4))) for n in range(8)]
+    parted = [RequestOutput((*answer.tokens[:5], 0, *answer.tokens[6:]), answer.counts) for answer in ours]
+    later = [RequestOutput((*answer.tokens[:8], 0, *answer.tokens[9:]), answer.counts) for answer in ours]
     with pytest.raises(Void, match="5 of 8 texts of out differ"):
         refuse_other_texts("out", ours, [*parted[:5], *ours[5:]])
     refuse_other_texts("out", ours, [*parted[:4], *ours[4:]])

@@ -11,8 +11,8 @@ import pytest
 
 from draftconv.engines.hardware import CHIPS
 from draftconv.errors import EngineError
-from draftconv.live.chosen import chosen, chosen_in
-from draftconv.live.engine import live_of
+from draftconv.live.capabilities import live_of
+from draftconv.live.logged_kernels import kernels_in_log, logged_kernels
 from draftconv.live.machine import DEVICES, Machine, engine_build, look, refuse_other
 from tests.programs import shebang
 
@@ -199,7 +199,7 @@ VLLM_LOG = """
 
 
 def test_what_vllm_chose() -> None:
-    assert chosen(live_of("vllm").lines, VLLM_LOG.splitlines()) == (
+    assert logged_kernels(live_of("vllm").lines, VLLM_LOG.splitlines()) == (
         "attention: FLASHINFER_MLA",
         "linear: MarlinLinearKernel (CompressedTensorsWNA16)",
         "linear: TritonW4A16LinearKernel",
@@ -210,11 +210,13 @@ def test_what_vllm_chose() -> None:
 
 def test_what_the_others_say(tmp_path: Path) -> None:
     sglang = "server_args=ServerArgs(attention_backend='triton', speculative_draft_attention_backend='aiter')"
-    assert chosen(live_of("sglang").lines, [sglang]) == ("attention: triton", "draft attention: aiter")
+    assert logged_kernels(live_of("sglang").lines, [sglang]) == ("attention: triton", "draft attention: aiter")
     default = "WARNING server_args.py: Attention backend not explicitly specified. Use aiter backend by default."
-    assert chosen(live_of("sglang").lines, [default]) == ("attention: aiter",)
-    assert chosen(live_of("trtllm").lines, ["[TRT-LLM] [I] Using LLM with PyTorch backend"]) == ("runtime: PyTorch",)
+    assert logged_kernels(live_of("sglang").lines, [default]) == ("attention: aiter",)
+    assert logged_kernels(live_of("trtllm").lines, ["[TRT-LLM] [I] Using LLM with PyTorch backend"]) == (
+        "runtime: PyTorch",
+    )
     (tmp_path / "log").write_bytes(b"\xff nothing\n")
     lines = live_of("vllm").lines
-    assert chosen_in(lines, tmp_path / "log") == chosen_in(lines, tmp_path / "none") == "not said"
-    assert chosen((), VLLM_LOG.splitlines()) == ()
+    assert kernels_in_log(lines, tmp_path / "log") == kernels_in_log(lines, tmp_path / "none") == "not said"
+    assert logged_kernels((), VLLM_LOG.splitlines()) == ()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from draftconv.engines.client import Asking
+from draftconv.engines.client import RequestSettings
 from draftconv.errors import EngineError, Void
-from draftconv.live.engine import offline_of
+from draftconv.live.capabilities import offline_of
 from draftconv.live.offline import OfflineEngine, offline, started
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 
 RIGHT = {
     "tokens": [9] * 8,
@@ -43,7 +43,7 @@ def playing(tmp_path: Path, *answers: object) -> Iterator[OfflineEngine]:
     told = [answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
     how = replace(offline_of("vllm"), worker=tmp_path / "worker.py")
     (tmp_path / "worker.py").write_text(WORKER % (told,))
-    asking = Asking(3, 8, timeout=2)
+    asking = RequestSettings(3, 8, timeout=2)
     argv = started(how, ("vllm", "serve", "llama"), sys.executable, ignore_eos=True)
     with offline("vLLM", how, argv, asking, tmp_path, target="llama", drafter="d", patience=20) as engine:
         yield engine

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from draftconv.api.convert import convert
 from draftconv.api.live import LiveOptions, live_parity
 from draftconv.api.serve import serve
-from draftconv.engines.client import Asking
+from draftconv.engines.client import RequestSettings
 from draftconv.engines.vllm.client import VllmServer
 from draftconv.errors import EngineError
-from draftconv.live.commands import measuring
-from draftconv.live.engine import live_of
+from draftconv.live.capabilities import live_of
 from draftconv.live.launch import address, free_port, launched
+from draftconv.live.measuring_command import measuring
 from draftconv.report import Report
 from tests.keywords import keywords
 from tests.reference.test_fixtures import DATA
@@ -110,9 +110,9 @@ def test_both_ways_of_counting_agree(tmp_path: Path) -> None:
     server = measuring(command.argv, {}, live_of("vllm"), ("--dtype", "float32"), patience=400, python=ENGINE)
     port = free_port()
     with launched(server, port, tmp_path / "server"):
-        single, totals = (live_of("vllm").connect(address(port), "--url", Asking(3, LENGTH)) for _ in range(2))
+        single, totals = (live_of("vllm").connect(address(port), "--url", RequestSettings(3, LENGTH)) for _ in range(2))
         with pytest.raises(EngineError, match="drafts 3 tokens per step, --depth asks for 2"):
-            live_of("vllm").connect(address(port), "--url", Asking(2, LENGTH)).served(PROMPTS[0])
+            live_of("vllm").connect(address(port), "--url", RequestSettings(2, LENGTH)).served(PROMPTS[0])
         told = single.served(PROMPTS[0])
         assert (told.version, told.alone, bool(told.born)) == ("0.32.0", False, True)
         assert isinstance(totals, VllmServer)

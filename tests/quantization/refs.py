@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from draftconv.checkpoint import MemoryFile, TensorRef
-from draftconv.quantization.formats.base import Part
-from draftconv.quantization.formats.tensors import SPELLED, TORCH
+from draftconv.quantization.formats.base import StoredTensor
+from draftconv.quantization.formats.module_tensors import SPELLED, TORCH
 
 
 def ref_of(name: str, tensor: Tensor) -> TensorRef:
@@ -23,7 +23,7 @@ def refs_of(module: str, tensors: Mapping[str, Tensor]) -> dict[str, TensorRef]:
     return {suffix: ref_of(f"{module}.{suffix}", tensor) for suffix, tensor in tensors.items()}
 
 
-def loaded(parts: Mapping[str, bytes | memoryview], foretold: tuple[Part, ...]) -> dict[str, Tensor]:
+def loaded(parts: Mapping[str, bytes | memoryview], foretold: tuple[StoredTensor, ...]) -> dict[str, Tensor]:
     """What a computation yielded, in the dtypes and shapes that were foretold; fails where lengths differ."""
     assert list(parts) == [part.suffix for part in foretold]
     return {

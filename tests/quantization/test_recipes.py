@@ -33,14 +33,14 @@ SHIPPED = {
 GOOD = """\
 about: mine
 weights:
-  grid: int4
-  per: group
+  dtype: int4
+  granularity: group
   group: 32
   scale_rule: max/7
   scale_dtype: F32
 activations:
-  grid: fp8
-  per: token
+  dtype: fp8
+  granularity: token
   scale: dynamic
 exclude: [embed, norms, layers.*.mlp.*]
 """
@@ -50,6 +50,18 @@ def own(tmp_path: Path, text: str) -> str:
     path = tmp_path / "mine.yaml"
     path.write_text(text, encoding="utf-8")
     return str(path)
+
+
+def test_a_recipe_may_use_the_names_of_the_record(tmp_path: Path) -> None:
+    recorded = GOOD.replace("dtype: int4", "grid: int4").replace("dtype: fp8", "grid: fp8")
+    recorded = recorded.replace("granularity: ", "per: ")
+    assert recorded.count("grid: ") == recorded.count("per: ") == 2
+    assert find_recipe(own(tmp_path, recorded)) == find_recipe(own(tmp_path, GOOD))
+
+
+def test_a_dtype_under_both_names_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"weights\.grid is no key of a recipe"):
+        find_recipe(own(tmp_path, GOOD.replace("  dtype: int4", "  dtype: int4\n  grid: int8")))
 
 
 def test_what_is_shipped() -> None:
@@ -83,19 +95,23 @@ def test_the_recipe_in_the_docs(tmp_path: Path) -> None:
     ("change", "what", "cure"),
     [
         (("weights:", "wieghts:"), "wieghts is no key of a recipe", "did you mean weights?"),
-        (("  grid: int4", "  gird: int4"), "weights.gird is no key", "did you mean grid?"),
-        (("  grid: int4\n", ""), "weights.grid: field required", "recipes/w4a16.yaml is an example"),
+        (("  dtype: int4", "  dtpye: int4"), "weights.dtpye is no key", "did you mean dtype?"),
+        (("  dtype: int4\n", ""), "weights.dtype: field required", "recipes/w4a16.yaml is an example"),
         (
-            ("grid: int4", "grid: int3"),
-            "weights.grid: input should be 'int4', 'int8', 'fp8',",
+            ("dtype: int4", "dtype: int3"),
+            "weights.dtype: input should be 'int4', 'int8', 'fp8',",
             "recipes/w4a16.yaml is an example",
         ),
         (("max/7\n", "max/8\n"), "or 'mse', not 'max/8'", "w4a16.yaml is an example"),
         (("scale: dynamic", "scale: 3"), "activations.scale: input should be 'dynamic' or 'static', not 3", ""),
         (("group: 32", "group: '32'"), "weights.group: input should be a valid integer, not '32'", ""),
-        (("  group: 32\n", ""), "per: group lacks the size", "add group: 128"),
-        (("grid: fp8", "grid: int8\n  zero: 1"), "activations.zero is no key", "keys: grid, per, scale"),
-        (("per: token", "per: tensor"), "no engine has fp8 per tensor, dynamic", "FP8 E4M3 per token, dynamic"),
+        (("  group: 32\n", ""), "granularity: group lacks the size", "add group: 128"),
+        (("dtype: fp8", "dtype: int8\n  zero: 1"), "activations.zero is no key", "keys: dtype, granularity, scale"),
+        (
+            ("granularity: token", "granularity: tensor"),
+            "no engine has fp8 per tensor, dynamic",
+            "FP8 E4M3 per token, dynamic",
+        ),
         (("norms", "norm"), "norm is neither a role nor the pattern", "did you mean norms?"),
         (
             ("[embed, norms, layers.*.mlp.*]", "embed"),
@@ -115,15 +131,19 @@ def test_the_recipe_in_the_docs(tmp_path: Path) -> None:
         (
             (GOOD, "about: x\nweights: int4\nexclude: []"),
             "weights: 'int4' is no mapping of keys to values",
-            "grid, per",
+            "dtype, granularity",
         ),
         (("  group: 32\n", "  group: 0\n"), "group: 0 is no group size of INT4", "write group: 128"),
         (
-            ("  per: group\n", "  per: token\n"),
-            "weights.per: input should be 'tensor', 'channel' or 'group', not 'token'",
+            ("  granularity: group\n", "  granularity: token\n"),
+            "weights.granularity: input should be 'tensor', 'channel' or 'group', not 'token'",
             "recipes/w4a16.yaml is an example",
         ),
-        (("  grid: int4", "  grid: int4\n  grid: int8"), "line 4: grid is there twice, first in line 3", "keep one"),
+        (
+            ("  dtype: int4", "  dtype: int4\n  dtype: int8"),
+            "line 4: dtype is there twice, first in line 3",
+            "keep one",
+        ),
         (("exclude:", "about: again\nexclude:"), "line 12: about is there twice, first in line 1", "keep one"),
         (("[embed, norms, layers.*.mlp.*]", "[embed, {a: 1, a: 2}]"), "line 12: a is there twice", "keep one"),
         (("[embed, norms, layers.*.mlp.*]", "&all [*all]"), "exclude.0", ""),
@@ -145,7 +165,7 @@ def test_a_broken_recipe_says_where(tmp_path: Path, change: tuple[str, str], wha
 def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         find_recipe(own(tmp_path, GOOD.replace("int4", "int5").replace("about", "abuot")))
-    assert all(key in caught.value.what for key in ("weights.grid", "about: field required", "abuot is no key"))
+    assert all(key in caught.value.what for key in ("weights.dtype", "about: field required", "abuot is no key"))
 
 
 def test_names_and_paths_that_are_not_there(tmp_path: Path) -> None:

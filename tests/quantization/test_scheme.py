@@ -7,26 +7,36 @@ from typing import Any, get_args
 import pytest
 
 from draftconv.errors import UsageError
-from draftconv.quantization.codes import STORED
+from draftconv.quantization.quantized_values import STORED
 from draftconv.quantization.scales import DIVISORS, REFINEMENTS
-from draftconv.quantization.scheme import GRIDS, RULES, GridName, InputScheme, RuleName, Scheme, WeightScheme
+from draftconv.quantization.scheme import (
+    DTYPES,
+    SCALE_RULES,
+    InputScheme,
+    ScaleRuleName,
+    Scheme,
+    WeightDtype,
+    WeightScheme,
+)
 
 
 def test_the_tables_are_complete() -> None:
-    assert set(GRIDS) == set(STORED) == set(get_args(GridName))
-    assert set(RULES) == set(get_args(RuleName)) == {rule for grid in GRIDS.values() for rule in grid.rules}
-    searched = {name for name, grid in GRIDS.items() if "mse" in grid.rules}
+    assert set(DTYPES) == set(STORED) == set(get_args(WeightDtype))
+    assert (
+        set(SCALE_RULES) == set(get_args(ScaleRuleName)) == {rule for dtype in DTYPES.values() for rule in dtype.rules}
+    )
+    searched = {name for name, dtype in DTYPES.items() if "mse" in dtype.rules}
     assert searched == set(DIVISORS) == set(REFINEMENTS)
     for name in searched:
-        assert {RULES[rule].divisor for rule in GRIDS[name].rules} - {None} <= set(DIVISORS[name])
-    for rule, row in RULES.items():
+        assert {SCALE_RULES[rule].divisor for rule in DTYPES[name].rules} - {None} <= set(DIVISORS[name])
+    for rule, row in SCALE_RULES.items():
         assert rule == "mse" if row.divisor is None else rule == f"max/{row.divisor:g}"
 
 
 @pytest.mark.parametrize(
     ("parts", "what", "cure"),
     [
-        (("int4", "tensor", "mse", "weight"), "per: INT4 weights know no tensor", "channel or group"),
+        (("int4", "tensor", "mse", "weight"), "granularity: INT4 weights know no tensor", "channel or group"),
         (
             ("int4", "channel", "max/127", "weight"),
             "scale_rule: INT4 weights know no max/127",
@@ -35,9 +45,9 @@ def test_the_tables_are_complete() -> None:
         (("int8", "channel", "max/7", "weight"), "scale_rule: INT8 weights know no max/7", "max/127"),
         (("int4", "channel", "mse", "E8M0"), "scale_dtype: INT4 weights know no E8M0", "weight or F32"),
         (("fp8", "channel", "mse", "F32"), "scale_rule: FP8 E4M3 weights know no mse", "max/448"),
-        (("nvfp4", "channel", "max/6", "F8_E4M3"), "per: NVFP4 weights know no channel", "group"),
-        (("int4", "channel", "mse", "weight", 128), "group: 128 beside per: channel", "per: group"),
-        (("int4", "group", "mse", "weight"), "per: group lacks the size", "add group: 128"),
+        (("nvfp4", "channel", "max/6", "F8_E4M3"), "granularity: NVFP4 weights know no channel", "group"),
+        (("int4", "channel", "mse", "weight", 128), "group: 128 beside granularity: channel", "granularity: group"),
+        (("int4", "group", "mse", "weight"), "granularity: group lacks the size", "add group: 128"),
         (("int4", "group", "mse", "weight", 0), "group: 0 is no group size", "group: 128"),
         (("nvfp4", "group", "max/6", "F8_E4M3", 32), "group: 32 is no group size of NVFP4", "group: 16"),
         (("mxfp4", "group", "mse", "E8M0", 16), "group: 16 is no group size of MXFP4", "group: 32"),

@@ -13,12 +13,12 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.facts import Facts, Gqa
 from draftconv.drafter.targets import find_target
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.layouts.base import Hints
-from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.base import ReadOptions
+from draftconv.layouts.reader import read_drafter
 from draftconv.quantization.exclusions import select
-from draftconv.quantization.grids import dequantize, peak, quantize, round_trip
-from draftconv.quantization.nibbles import pack, unpack
+from draftconv.quantization.pack_int32 import pack, unpack
 from draftconv.quantization.recipes import Recipe, find_recipe
+from draftconv.quantization.rounding import dequantize, peak, quantize, round_trip
 from draftconv.quantization.scheme import InputScheme, Scheme, WeightScheme
 from draftconv.quantization.simulate import RoundedLinear, replaced, simulate, stored_dtypes
 from draftconv.reference.drafter import DrafterModel
@@ -172,7 +172,7 @@ def test_damage_moves_the_logits() -> None:
     good = {name: quantize(model.get_parameter(name), QUARK.scheme.weights) for name in select(QUARK, WIDE).quantized}
     doubled = {name: dequantize(replace(q, scale=q.scale * 2)) for name, q in good.items()}
     permuted = {
-        name: dequantize(replace(q, codes=unpack(pack(q.codes, "order"), "reorder"))) for name, q in good.items()
+        name: dequantize(replace(q, qvalues=unpack(pack(q.qvalues, "order"), "reorder"))) for name, q in good.items()
     }
     honest = (logits(right) - was).norm()
     for bad in (doubled, permuted):
@@ -195,7 +195,7 @@ ERRORS = {
 @DRAFTERS
 def test_the_error_on_trained_weights(name: str) -> None:
     target = find_target(str(DATA / "targets" / name.partition("-")[0]), None)
-    drafter = read_drafter(open_checkpoint(Path(DATA / "drafters" / name)), Hints(target=target))
+    drafter = read_drafter(open_checkpoint(Path(DATA / "drafters" / name)), ReadOptions(target=target))
     model, files = load_drafter(drafter, target), stored_dtypes(drafter)
     assert set(files.values()) == {torch.bfloat16}
     for recipe, wanted in ERRORS[name].items():

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftconv.quantization.grids import dequantize, quantize
-from draftconv.quantization.nibbles import Order, pack, unpack
+from draftconv.quantization.pack_int32 import Order, pack, unpack
+from draftconv.quantization.rounding import dequantize, quantize
 from draftconv.quantization.scheme import WeightScheme
 from tests.opening import shared
 
@@ -42,9 +42,9 @@ def test_quark_per_channel(name: str, order: Order) -> None:
     row = vector(name)
     found = quantize(bfloat(row["weight_bf16_as_float"]), CHANNEL)
     words = torch.tensor(row["packed_int32"], dtype=torch.int32)
-    assert found.codes.tolist() == row["unpacked_int4"]
-    assert torch.equal(pack(found.codes, order), words)
-    assert torch.equal(unpack(words, order), found.codes)
+    assert found.qvalues.tolist() == row["unpacked_int4"]
+    assert torch.equal(pack(found.qvalues, order), words)
+    assert torch.equal(unpack(words, order), found.qvalues)
     assert found.scale.dtype == torch.bfloat16
     assert found.scale[:, 0].tolist() == row["weight_scale"]
     assert dequantize(found).tolist() == row["dequantized"]
@@ -53,9 +53,9 @@ def test_quark_per_channel(name: str, order: Order) -> None:
 def test_quark_per_group() -> None:
     row = vector("quark_0.13_int4_g32__quark_reorder")
     found = quantize(bfloat(row["weight_bf16_as_float"]), group(32))
-    assert found.codes.tolist() == row["unpacked_int4"]
+    assert found.qvalues.tolist() == row["unpacked_int4"]
     assert found.scale.T.tolist() == row["weight_scale"]
-    packed_along_outputs = pack(found.codes.T, "reorder")
+    packed_along_outputs = pack(found.qvalues.T, "reorder")
     assert packed_along_outputs.tolist() == row["packed_int32"]
 
 
@@ -65,8 +65,8 @@ def test_quark_per_group() -> None:
 def test_quark_worked_example(name: str, scheme: WeightScheme) -> None:
     row = vector(name)
     found = quantize(bfloat(row["weight"]), scheme)
-    packed = found.codes if scheme.group is None else found.codes.T
-    assert found.codes.tolist() == row["int4"]
+    packed = found.qvalues if scheme.group is None else found.qvalues.T
+    assert found.qvalues.tolist() == row["int4"]
     assert found.scale.tolist() == row["scale"]
     assert pack(packed, "order").tolist() == row["packed_order"]
     assert pack(packed, "reorder").tolist() == row["packed_reorder"]
@@ -87,13 +87,13 @@ def test_modelopt(name: str, scheme: WeightScheme) -> None:
     weight = bfloat(row["weight"])
     scale = torch.tensor(row["weight_scale"])
     # The vector holds the first rows of a layer; a scale per tensor comes from all of them.
-    found = quantize(weight, scheme, whole=scale * 448 if scheme.per == "tensor" else None)
-    assert found.codes.float().tolist() == row["q"]
+    found = quantize(weight, scheme, whole=scale * 448 if scheme.granularity == "tensor" else None)
+    assert found.qvalues.float().tolist() == row["q"]
     assert torch.equal(found.scale.flatten(), scale.flatten()[: found.scale.numel()])
 
 
 def test_a_wrong_rule_is_seen() -> None:
     row = vector("quark_0.13_int4_pc__quark_reorder")
     found = quantize(bfloat(row["weight_bf16_as_float"]), WeightScheme("int4", "channel", "max/7", "weight"))
-    assert found.codes.tolist() != row["unpacked_int4"]
-    assert pack(quantize(bfloat(row["weight_bf16_as_float"]), CHANNEL).codes, "order").tolist() != row["packed_int32"]
+    assert found.qvalues.tolist() != row["unpacked_int4"]
+    assert pack(quantize(bfloat(row["weight_bf16_as_float"]), CHANNEL).qvalues, "order").tolist() != row["packed_int32"]

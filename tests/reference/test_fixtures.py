@@ -15,7 +15,7 @@ from speculate import Decoded
 from target_model import continue_greedily, load_target
 from tokenizers import Tokenizer
 
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

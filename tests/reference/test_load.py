@@ -17,12 +17,12 @@ from draftconv.api.convert import convert
 from draftconv.checkpoint import MemoryFile, TensorRef, open_checkpoint
 from draftconv.drafter.checks import target_table
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Taps
+from draftconv.drafter.facts import AuxLayers
 from draftconv.drafter.targets import EMBED_NAMES, Target, find_target
 from draftconv.drafter.vocabulary import MapReading
 from draftconv.errors import BadCheckpoint, DraftconvError, Refused, UsageError
-from draftconv.layouts.base import Hints
-from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.base import ReadOptions
+from draftconv.layouts.reader import read_drafter
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter, to_torch
 from tests import tiny
@@ -54,7 +54,7 @@ def running_target(name: str) -> TargetModel:
 
 
 def read(path: Path, target: Target | None = None) -> Drafter:
-    return read_drafter(open_checkpoint(path), Hints(target=target))
+    return read_drafter(open_checkpoint(path), ReadOptions(target=target))
 
 
 def drafts(path: Path, name: str) -> list[list[int]]:
@@ -62,7 +62,7 @@ def drafts(path: Path, name: str) -> list[list[int]]:
     described = target_of(name)
     opened = read(path, described)
     model = load_drafter(opened, described)
-    assert not isinstance(opened.facts.boundaries, Taps)
+    assert not isinstance(opened.facts.boundaries, AuxLayers)
     found = []
     for prompt in train_tiny().read_prompts()[:3]:
         cache, session = model.cache(), TargetSession(running_target(name), opened.facts.boundaries)

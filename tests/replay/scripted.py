@@ -10,14 +10,14 @@ from torch.nn.functional import one_hot
 from draftconv.drafter.facts import Facts
 from draftconv.reference.drafter import DrafterModel
 from draftconv.replay.replay import Arm
-from draftconv.traces.request import Request
+from draftconv.traces.request import TraceRequest
 from tests.reference.variants import random_tensors
 
 
 class Scripted:
     """A live target that says `tokens_N` and has `states_TAW`, whatever it is fed."""
 
-    def __init__(self, request: Request, vocab: int) -> None:
+    def __init__(self, request: TraceRequest, vocab: int) -> None:
         self.request, self.vocab, self.rows = request, vocab, 0
 
     def feed(self, token_T: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,7 +36,7 @@ def random_arm(facts: Facts, name: str = "drafter", seed: int = 0) -> Arm:
     return Arm(name, model, facts.boundaries)
 
 
-def scripted(arm: Arm, *, prompt: int, counted: int, beyond: int = 4, depth: int = 3, seed: int = 0) -> Request:
+def scripted(arm: Arm, *, prompt: int, counted: int, beyond: int = 4, depth: int = 3, seed: int = 0) -> TraceRequest:
     """A text of random tokens and, in between, of what the arm drafts: 0…`depth` tokens at a time."""
     facts = arm.model.facts
     generator = torch.Generator().manual_seed(seed)
@@ -51,4 +51,4 @@ def scripted(arm: Arm, *, prompt: int, counted: int, beyond: int = 4, depth: int
         place = tokens_N[row + 2 : row + 2 + kept]
         place.copy_(guess_K[: len(place)])
         row += kept + 1
-    return Request(str(seed), str(seed), "scripted", prompt, counted, tokens_N, states_TAW)
+    return TraceRequest(str(seed), str(seed), "scripted", prompt, counted, tokens_N, states_TAW)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from draftconv.replay.arms import Loading, load_arm
 from draftconv.replay.calibration import Inputs, input_peaks, sampled_inputs
+from draftconv.replay.load_arm import LoadSettings, load_arm
 from draftconv.replay.replay import Arm, replay
-from draftconv.traces.request import Request
+from draftconv.traces.request import TraceRequest
 from draftconv.traces.trace import open_trace
 from tests import quantized
 from tests.traces.recorded import Recorded
@@ -63,9 +63,9 @@ def test_peaks_need_no_rows() -> None:
     assert len(inputs.rows_NI) == 0
 
 
-def arm_and_requests(recorded: Recorded, **how: object) -> tuple[Arm, list[Request]]:
+def arm_and_requests(recorded: Recorded, **how: object) -> tuple[Arm, list[TraceRequest]]:
     trace = open_trace(recorded("llama", **how))
-    arm = load_arm("arm", quantized.read(quantized.source(LLAMA), LLAMA), Loading(trace.table))
+    arm = load_arm("arm", quantized.read(quantized.source(LLAMA), LLAMA), LoadSettings(trace.table))
     return arm, [trace.read(entry, arm.boundaries) for entry in trace.entries]
 
 
@@ -89,7 +89,7 @@ def test_what_a_weight_is_fed_in_a_replay(recorded: Recorded) -> None:
 
 def test_rows_that_pad_a_batch_are_no_inputs(recorded: Recorded) -> None:
     arm, (long, other) = arm_and_requests(recorded, count=2, length=8)
-    short = Request(other.id, "", "", other.prompt, 2, other.tokens_N, other.states_TAW)
+    short = TraceRequest(other.id, "", "", other.prompt, 2, other.tokens_N, other.states_TAW)
     alone = [sampled_inputs(arm, [request], arm.boundaries, [UP], rows=1 << 20)[UP] for request in (long, short)]
     together = sampled_inputs(arm, [long, short], arm.boundaries, [UP], rows=1 << 20)[UP]
     assert together.seen == sum(inputs.seen for inputs in alone)

@@ -12,13 +12,13 @@ import torch
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.tensors import HEAD
-from draftconv.layouts.base import Hints
-from draftconv.layouts.reading import read_drafter
+from draftconv.layouts.base import ReadOptions
+from draftconv.layouts.reader import read_drafter
 from draftconv.quantization.recipes import find_recipe
 from draftconv.quantization.simulate import simulate, stored_dtypes
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.reference.load import load_drafter
-from draftconv.replay.controls import FAULTS, INT4, Subject, subject
+from draftconv.replay.controls import FAULTS, INT4, ControlSubject, subject
 from draftconv.replay.replay import Arm, replay
 from draftconv.report.statistics import Pair
 from draftconv.report.verdict import EXACT, Gate, Outcome, judge
@@ -45,11 +45,13 @@ INAPPLICABLE: Mapping[str, Sequence[str]] = {
 
 
 def opened(name: str) -> Drafter:
-    return read_drafter(open_checkpoint(DATA / "drafters" / name), Hints(target=described(name.partition("-")[0])))
+    return read_drafter(
+        open_checkpoint(DATA / "drafters" / name), ReadOptions(target=described(name.partition("-")[0]))
+    )
 
 
 @cache
-def trained(name: str) -> Subject:
+def trained(name: str) -> ControlSubject:
     drafter = opened(name)
     model = load_drafter(drafter, described(name.partition("-")[0]))
     assert isinstance(drafter.facts.boundaries, tuple)
@@ -69,7 +71,7 @@ def test_every_fault_that_applies_changes_counts(name: str) -> None:
     notes = {fault: arm for fault, arm in made.items() if isinstance(arm, str)}
     assert notes == {fault: PLAIN[fault] for fault in INAPPLICABLE[name]}
     broken = {fault: arm for fault, arm in made.items() if not isinstance(arm, str)}
-    whole, again, twin, *others = counts(name, [of.arm, of.arm, of.with_codes(), *broken.values()])
+    whole, again, twin, *others = counts(name, [of.arm, of.arm, of.with_qvalues(), *broken.values()])
     assert whole == again
     for fault, found in zip(broken, others, strict=True):
         assert found != (twin if FAULT[fault].base == "int4" else whole), fault
@@ -136,7 +138,7 @@ def test_a_fault_is_the_same_every_time(name: str) -> None:
 def test_the_twin_is_what_the_recipe_would_leave(name: str) -> None:
     of, drafter = trained(name), opened(name)
     simulated = simulate(of.model, find_recipe(INT4), stored=stored_dtypes(drafter)).state_dict()
-    twin = of.with_codes().model.state_dict()
+    twin = of.with_qvalues().model.state_dict()
     assert twin.keys() == simulated.keys()
     assert all(torch.equal(tensor, simulated[key]) for key, tensor in twin.items())
     assert any(not torch.equal(tensor, of.model.state_dict()[key]) for key, tensor in twin.items())
@@ -146,8 +148,8 @@ def test_permuted_nibbles_move_codes_within_words_of_eight() -> None:
     of = trained("llama-eagle3")
     broken = FAULT["permuted nibbles"].apply(of)
     assert isinstance(broken, Arm)
-    twin = of.with_codes().model
-    for name in of.codes:
+    twin = of.with_qvalues().model
+    for name in of.qvalues:
         right_OGW = twin.get_parameter(name).unflatten(1, (-1, 8))
         wrong_OGW = broken.model.get_parameter(name).unflatten(1, (-1, 8))
         assert not torch.equal(right_OGW, wrong_OGW)
@@ -158,7 +160,7 @@ def test_doubled_scales_double_one_weight() -> None:
     of = trained("llama-eagle3")
     broken = FAULT["doubled scales"].apply(of)
     assert isinstance(broken, Arm)
-    right, wrong = of.with_codes().model.state_dict(), broken.model.state_dict()
+    right, wrong = of.with_qvalues().model.state_dict(), broken.model.state_dict()
     assert {name for name in right if not torch.equal(right[name], wrong[name])} == {"layers.0.mlp.down_proj.weight"}
     assert torch.equal(wrong["layers.0.mlp.down_proj.weight"], 2 * right["layers.0.mlp.down_proj.weight"])
 

@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from draftconv.checkpoint import open_checkpoint
-from draftconv.drafter.facts import Taps
+from draftconv.drafter.facts import AuxLayers
 from draftconv.errors import BadCheckpoint, UsageError
-from draftconv.layouts.base import Hints
-from draftconv.layouts.reading import read_drafter
-from draftconv.reference.counts import Counts
+from draftconv.layouts.base import ReadOptions
+from draftconv.layouts.reader import read_drafter
+from draftconv.reference.accept_length import Counts
 from draftconv.reference.load import load_drafter
-from draftconv.replay import heads
+from draftconv.replay import lm_head
 from draftconv.replay.replay import NOTHING, Acceptance, Arm, replay, roots, walk
-from draftconv.traces.request import Request
+from draftconv.traces.request import TraceRequest
 from tests.reference.test_fixtures import DATA, DRAFTERS, MEASURED
 from tests.reference.variants import LLAMA, VARIANTS, Variant
 from tests.replay.scripted import Scripted, random_arm, scripted
@@ -33,17 +33,17 @@ REDUCED = replace(LLAMA, draft_vocab=30, vocab_order="unordered")
 
 
 def outcomes(
-    arm: Arm, texts: Sequence[Request], depth: int = 3, held: Sequence[int] | None = None, **how: Any
+    arm: Arm, texts: Sequence[TraceRequest], depth: int = 3, held: Sequence[int] | None = None, **how: Any
 ) -> list[Acceptance]:
     return [found for _, (found,) in replay([arm], texts, held or arm.boundaries, depth=depth, **how)]
 
 
-def side_by_side(arms: Sequence[Arm], text: Request) -> tuple[Acceptance, ...]:
+def side_by_side(arms: Sequence[Arm], text: TraceRequest) -> tuple[Acceptance, ...]:
     ((_, found),) = replay(arms, [text], BOUNDARIES, depth=3, compared=1)
     return found
 
 
-def live(arm: Arm, request: Request, depth: int = 3) -> Counts:
+def live(arm: Arm, request: TraceRequest, depth: int = 3) -> Counts:
     target = Scripted(request, arm.model.facts.vocab)
     return speculate(arm.model, target, request.tokens_N[: request.prompt], depth=depth, length=request.counted).counts
 
@@ -107,8 +107,8 @@ def test_trained_drafters_have_their_measured_counts(name: str) -> None:
 
 def trained(name: str, dtype: torch.dtype) -> Arm:
     target = described(name.partition("-")[0])
-    drafter = read_drafter(open_checkpoint(DATA / "drafters" / name), Hints(target=target))
-    assert not isinstance(drafter.facts.boundaries, Taps)
+    drafter = read_drafter(open_checkpoint(DATA / "drafters" / name), ReadOptions(target=target))
+    assert not isinstance(drafter.facts.boundaries, AuxLayers)
     return Arm(name, load_drafter(drafter, target, dtype=dtype), drafter.facts.boundaries)
 
 
@@ -147,7 +147,7 @@ def test_walk_goes_on_after_the_bonus_token() -> None:
 # ── what must not change a count ───────────────────────────────────────────────────
 
 
-def ragged(arm: Arm) -> list[Request]:
+def ragged(arm: Arm) -> list[TraceRequest]:
     lengths = ((1, 9), (7, 2), (3, 30), (12, 1), (5, 17))
     return [scripted(arm, prompt=p, counted=c, seed=seed) for seed, (p, c) in enumerate(lengths)]
 
@@ -165,7 +165,7 @@ def test_blocks_of_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = random_arm(LLAMA), random_arm(LLAMA, "other", seed=1)
     text = scripted(first, prompt=3, counted=30)
     whole = side_by_side([first, second], text)
-    monkeypatch.setattr(heads, "LOGITS_AT_ONCE", 7 * roots(text))
+    monkeypatch.setattr(lm_head, "LOGITS_AT_ONCE", 7 * roots(text))
     parts = side_by_side([first, second], text)
     for one, other in zip(whole, parts, strict=True):
         assert torch.equal(one.drafts_RK, other.drafts_RK)
@@ -177,11 +177,11 @@ def test_blocks_of_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("at_once", [1, 2, 100], ids=["row by row", "two rows", "the whole head"])
 def test_of_equal_logits_the_first_is_drafted(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by argmax in the engines, also where the equal ones lie in different blocks of the vocabulary."""
-    monkeypatch.setattr(heads, "LOGITS_AT_ONCE", at_once)
-    head = heads.Head(torch.tensor([[0.0], [1.0], [0.5], [1.0], [1.0]]), None)
-    assert heads.best_tokens(head, torch.ones(1, 1)).tolist() == [1]
-    assert heads.best_tokens(head, -torch.ones(1, 1)).tolist() == [0]
-    assert heads.best_tokens(head, torch.full((1, 1), torch.nan)).tolist() == [heads.NOT_FINITE]
+    monkeypatch.setattr(lm_head, "LOGITS_AT_ONCE", at_once)
+    head = lm_head.Head(torch.tensor([[0.0], [1.0], [0.5], [1.0], [1.0]]), None)
+    assert lm_head.best_tokens(head, torch.ones(1, 1)).tolist() == [1]
+    assert lm_head.best_tokens(head, -torch.ones(1, 1)).tolist() == [0]
+    assert lm_head.best_tokens(head, torch.full((1, 1), torch.nan)).tolist() == [lm_head.NOT_FINITE]
 
 
 def test_arms_beside_each_other_are_as_if_alone() -> None:
@@ -257,7 +257,7 @@ class Widest(TorchDispatchMode):
 def test_logits_are_never_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     arm = random_arm(replace(LLAMA, vocab=4000, draft_vocab=4000))
     text = scripted(arm, prompt=2, counted=120)
-    monkeypatch.setattr(heads, "LOGITS_AT_ONCE", 20_000)
+    monkeypatch.setattr(lm_head, "LOGITS_AT_ONCE", 20_000)
     with Widest() as bounded:
         outcomes(arm, [text], rows=32)
     assert bounded.elements <= 20_000

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.replay.replay import NOTHING, Acceptance, walk
 from draftconv.replay.tally import CONTEXT, STARTS, Tally, record
 from draftconv.report import Diagnostics, Divergence, EveryPosition, Losses, Missed, Place
-from draftconv.traces.request import Request
+from draftconv.traces.request import TraceRequest
 from draftconv.traces.trace import token_hash
 
 # Two prompt tokens, five generated that count, two more kept: four roots, which draft for tokens from 13, 14, 15, 16.
@@ -19,9 +19,9 @@ TEXT = [10, 11, 12, 13, 14, 15, 16, 17, 18]
 _ = NOTHING
 
 
-def request(id: str = "a", cluster: str = "a", category: str = "x", counted: int = 5) -> Request:
+def request(id: str = "a", cluster: str = "a", category: str = "x", counted: int = 5) -> TraceRequest:
     tokens_N = torch.tensor(TEXT[: 2 + counted + 2])
-    return Request(id, cluster, category, 2, counted, tokens_N, torch.zeros(len(tokens_N) - 1, 1, 1))
+    return TraceRequest(id, cluster, category, 2, counted, tokens_N, torch.zeros(len(tokens_N) - 1, 1, 1))
 
 
 def outcome(drafts: Sequence[Sequence[int]], nats: Sequence[float] | None = None) -> Acceptance:
@@ -43,7 +43,7 @@ CANDIDATE = outcome([[13, 8, _], [14, 15, 8], [15, 16, 8], [8, _, _]], [0.5, 0.2
 NOBODY = outcome([], [])
 
 
-def tally(*rows: tuple[Request, Acceptance, Acceptance]) -> Tally:
+def tally(*rows: tuple[TraceRequest, Acceptance, Acceptance]) -> Tally:
     made = Tally(3)
     for row in rows:
         made.add(*row)
@@ -185,7 +185,7 @@ def test_gains_are_counted_and_no_place_is_shown_for_them() -> None:
 
 def test_the_context_is_bounded() -> None:
     tokens_N = torch.arange(100, 100 + 80 + 5)
-    long = Request("a", "a", "x", 80, 3, tokens_N, torch.zeros(84, 1, 1))
+    long = TraceRequest("a", "a", "x", 80, 3, tokens_N, torch.zeros(84, 1, 1))
     right = [181, 182, 183]
     drafts = torch.tensor([right, right]), torch.tensor([[7, _, _], [7, _, _]])
     reference, candidate = (
@@ -209,6 +209,6 @@ def test_a_request_of_one_token_changes_no_figure() -> None:
 
 
 @pytest.mark.parametrize("rows", [(), ((request(counted=1), NOBODY, NOBODY),)])
-def test_nothing_is_no_figure(rows: tuple[tuple[Request, Acceptance, Acceptance], ...]) -> None:
+def test_nothing_is_no_figure(rows: tuple[tuple[TraceRequest, Acceptance, Acceptance], ...]) -> None:
     assert tally(*rows).diagnostics() == Diagnostics()
     assert tally(*rows).losses() == Losses(0, STARTS, 0, 0, 0, 0, (), ())

@@ -12,11 +12,10 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.replay.tally import LossSum
 from draftconv.report import (
-    About,
-    Arm,
+    ArmInfo,
     Attribution,
     Comparison,
     Control,
@@ -26,6 +25,7 @@ from draftconv.report import (
     Losses,
     Place,
     Report,
+    RunInfo,
 )
 from draftconv.report.records import Record
 from draftconv.report.statistics import Discordant, discordance
@@ -146,7 +146,7 @@ def make(
     )
     facts = {"dtype": "bfloat16", "semantics": "vllm: the target's embedding wins"}
     return Report(
-        About(
+        RunInfo(
             how,
             "meta-llama/Llama-3.1-8B-Instruct@0e9e39f",
             "mt-bench (80 prompts, 256 tokens)",
@@ -158,7 +158,7 @@ def make(
             "sha256:" + "8d1e" * 16,
         ),
         tuple(
-            Arm(
+            ArmInfo(
                 name,
                 f"drafters/{name}@main",
                 "vllm",

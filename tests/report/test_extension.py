@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from draftconv.errors import UsageError
-from draftconv.report.extension import Earlier, Sample, Terms, extend
+from draftconv.report.extension import Earlier, ExtensionTerms, Sample, extend
 from draftconv.report.verdict import EXACT, Gate, Outcome, judge
 from tests.report.counted import pairs
 
-TERMS = Terms("ref@1", "cand@1", "target@1", depth=1, gate=Gate(0.02), how="replay")
+TERMS = ExtensionTerms("ref@1", "cand@1", "target@1", depth=1, gate=Gate(0.02), how="replay")
 
 
 def sample(number: int, start: int, *, prefix: str = "") -> Sample:

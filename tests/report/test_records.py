@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftconv.errors import BadReport
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.report.records import Record, lines, paired, read_lines, run_twice
 
 ONE = Record("ref", "a/0", "a", "coding", 12, 64, Counts((3, 2, 1, 4)), "ab" * 32)

@@ -12,16 +12,9 @@ from xml.etree import ElementTree
 import pytest
 
 from draftconv.api.parity import exit_code
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.report import Report, tables
-from draftconv.report.junit import junit
-from draftconv.report.markdown import markdown
-from draftconv.report.model import Control
-from draftconv.report.page import page
-from draftconv.report.statistics import Interval
-from draftconv.report.strips import Axis, category_axis, gate_axis
-from draftconv.report.verdict import EXACT
-from draftconv.report.words import (
+from draftconv.report.formatting import (
     change,
     change_interval,
     controls,
@@ -32,6 +25,13 @@ from draftconv.report.words import (
     signed,
     token,
 )
+from draftconv.report.interval_strips import Axis, category_axis, gate_axis
+from draftconv.report.junit import junit
+from draftconv.report.markdown import markdown
+from draftconv.report.model import Control
+from draftconv.report.page import page
+from draftconv.report.statistics import Interval
+from draftconv.report.verdict import EXACT
 from tests.report.simulated import decode, make
 
 HOSTILE = "<script>alert(1)</script>|`$x$`\x1b[31m\u202eevil\u2066</td><img src=//x onerror=alert(1)>\n# [a](http://x)"

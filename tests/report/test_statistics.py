@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftconv.errors import UsageError
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.report import resampling
 from draftconv.report.statistics import (
     Discordant,

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from draftconv.errors import UsageError
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.report.statistics import Interval, Pair
-from draftconv.report.verdict import EXACT, EXIT_CODES, GATES, Gate, Outcome, Verdict, judge
+from draftconv.report.verdict import EXACT, EXIT_CODES, GATES, Gate, Outcome, ParityVerdict, judge
 from tests.report.counted import counts, pair, pairs
 
 TWO = Gate(0.02)
 # With 80 of 100 accepted, one token less costs 1 / 180 = 0.56 % of accept length.
 
 
-def replayed(sample: list[Pair], gate: Gate = TWO, *, extended: bool = False) -> Verdict:
+def replayed(sample: list[Pair], gate: Gate = TWO, *, extended: bool = False) -> ParityVerdict:
     return judge(sample, gate, how="replay", extended=extended)
 
 
@@ -254,7 +254,7 @@ def test_a_request_with_steps_on_one_arm_only_counts_as_failed(halves: int, void
     assert (replayed([*pairs(40, 80), *one_armed]).outcome == "void") == void
 
 
-def live(aa: list[Pair] | None, gate: Gate = TWO) -> Verdict:
+def live(aa: list[Pair] | None, gate: Gate = TWO) -> ParityVerdict:
     return judge(pairs(40, 80), gate, how="live", aa=aa)
 
 
@@ -291,7 +291,7 @@ def test_a_second_run_of_the_reference_without_steps_is_void() -> None:
 
 @pytest.mark.parametrize(("how", "gate"), [("replay", TWO), ("replay", EXACT), ("live", EXACT)])
 def test_replay_of_the_reference_twice_is_identical(how: str, gate: Gate) -> None:
-    def judged(aa: list[Pair]) -> Verdict:
+    def judged(aa: list[Pair]) -> ParityVerdict:
         return judge(pairs(40, 80), gate, how="live" if how == "live" else "replay", aa=aa)
 
     assert judged(pairs(40, 80)).exit_code == 0

@@ -17,9 +17,9 @@ from bench_parity import QUICK, WHOLE, Bench
 from measuring import Row, Run
 
 from draftconv.drafter.facts import Gqa
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.replay.replay import Arm, replay
-from draftconv.traces.request import Request
+from draftconv.traces.request import TraceRequest
 from tests.programs import shebang
 from tests.traces.recorded import DATA, make_trace
 
@@ -144,9 +144,9 @@ def test_every_draft_of_a_full_size_drafter_is_accepted_whatever_its_weights() -
 
 
 def test_a_rejected_draft_voids_the_full_size_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def other(facts: Any, positions: int) -> list[Request]:
+    def other(facts: Any, positions: int) -> list[TraceRequest]:
         states_TAW = torch.zeros(positions + 4, facts.aux, facts.target_hidden)
-        return [Request("0", "0", "", 1, positions + 1, torch.ones(positions + 5, dtype=torch.int64), states_TAW)]
+        return [TraceRequest("0", "0", "", 1, positions + 1, torch.ones(positions + 5, dtype=torch.int64), states_TAW)]
 
     monkeypatch.setattr(bench_replay, "accepted_texts", other)
     with pytest.raises(bench_replay.Differ, match="a draft was rejected"):

@@ -16,7 +16,7 @@ from truth.store import Store, digest
 from truth.table import Part, Row, Truth, changes, load, plain, save
 
 from draftconv.engines import parse_engine
-from draftconv.engines.base import Line, Verdict
+from draftconv.engines.rules import BrokenRule, LoadVerdict
 from draftconv.engines.vllm import ENGINE, RULES
 
 GOOD = Row("loader", "a: as converted", "loads", "loads", True)
@@ -168,9 +168,9 @@ class TestStore:
 class TestJudging:
     """A row of the loader: verdict, reason and aspects have to be vLLM's."""
 
-    def verdict(self, *codes: str) -> Verdict:
+    def verdict(self, *codes: str) -> LoadVerdict:
         rules = {rule.code: rule for rule in RULES}
-        return Verdict(parse_engine(loader.SPEC), tuple(Line(rules[code], "because") for code in codes))
+        return LoadVerdict(parse_engine(loader.SPEC), tuple(BrokenRule(rules[code], "because") for code in codes))
 
     @pytest.mark.parametrize(
         ("codes", "observed", "agrees"),

@@ -17,8 +17,8 @@ from truth.drafts import DATA, read, target_of
 from truth.observing import Truth, differences, parameters
 
 from draftconv.drafter.facts import Mla
-from draftconv.quantization.grids import dequantize, quantize
 from draftconv.quantization.recipes import find_recipe
+from draftconv.quantization.rounding import dequantize, quantize
 from draftconv.reference.rope import Rotary, softmax_multiplier
 
 NAMES = ("llama-eagle3.1", "llama-eagle3-reduced", "mla-eagle3.1")

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 from report_fields import described, tables, word
 
-from draftconv.report import About
+from draftconv.report import RunInfo
 
 
 @dataclass
@@ -45,7 +45,7 @@ def test_what_a_docstring_says_of_each_field() -> None:
     ("hint", "text"),
     [
         (int | None, "integer or null"),
-        (tuple[About, ...], "list of [About](#about)"),
+        (tuple[RunInfo, ...], "list of [RunInfo](#runinfo)"),
         (dict[str, float], "object: name to number"),
         (Literal["a", 2], "`a` or `2`"),
     ],
@@ -56,7 +56,17 @@ def test_types_in_words(hint: object, text: str) -> None:
 
 def test_every_class_of_the_files_is_there_and_explained() -> None:
     found = {name: (about, rows) for name, about, rows in tables()}
-    assert {"Line", "Document", "About", "Arm", "Verdict", "Estimate", "Interval", "Place", "Control"} <= found.keys()
+    assert {
+        "RecordLine",
+        "Document",
+        "RunInfo",
+        "ArmInfo",
+        "ParityVerdict",
+        "Estimate",
+        "Interval",
+        "Place",
+        "Control",
+    } <= found.keys()
     assert all(about for about, _ in found.values())
-    for name in ("Line", "Document", "About", "Arm", "Comparison", "Place"):
+    for name in ("RecordLine", "Document", "RunInfo", "ArmInfo", "Comparison", "Place"):
         assert all(meaning for _, _, meaning in found[name][1]), name

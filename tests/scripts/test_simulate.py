@@ -7,7 +7,7 @@ import pytest
 import simulate
 from simulate import Cells, Floats, Kind, Population, Simulated, engine_averages
 
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 from draftconv.report.statistics import Pair
 from draftconv.report.verdict import Gate, judge
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from draftconv.traces.capture import TransformersTarget, find_layers, load_model
+from draftconv.traces.transformers_target import TransformersTarget, find_layers, load_model
 
 DATA = Path(__file__).parents[1] / "data"
 Fixture = Callable[..., TransformersTarget]

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from draftconv.checkpoint import MemoryFile, TensorRef
-from draftconv.traces.trace import About, Trace
-from draftconv.traces.writer import Captured, Slot, TraceWriter
+from draftconv.traces.trace import Trace, TraceInfo
+from draftconv.traces.writer import CapturedText, Slot, TraceWriter
 
-ABOUT = About(
+ABOUT = TraceInfo(
     target="tiny",
     revision=None,
     layers=8,
@@ -36,19 +36,19 @@ def table(rows: int = 50, width: int = 6) -> TensorRef:
     return TensorRef("model.embed_tokens.weight", "F32", (rows, width), MemoryFile("made", data), 0, len(data))
 
 
-def captured(index: int, about: About = ABOUT) -> Captured:
+def captured(index: int, about: TraceInfo = ABOUT) -> CapturedText:
     """What a target could have given for request `index`."""
     generator = torch.Generator().manual_seed(index)
     prompt, counted = 2 + index, 1 + index
     length = prompt + counted + about.depth
     tokens_N = torch.randint(0, about.vocab, (length,), generator=generator)
     states_TAW = torch.randn(length - 1, len(about.boundaries), about.hidden, generator=generator)
-    return Captured(prompt, counted, tokens_N, states_TAW.to(getattr(torch, about.dtype)))
+    return CapturedText(prompt, counted, tokens_N, states_TAW.to(getattr(torch, about.dtype)))
 
 
 def writer(
     out: Path,
-    about: About = ABOUT,
+    about: TraceInfo = ABOUT,
     slots: Sequence[Slot] = SLOTS,
     tables: Mapping[str, TensorRef] | None = None,
     *,

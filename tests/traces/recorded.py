@@ -12,9 +12,9 @@ from target_model import TargetModel, continue_greedily, load_target
 from torch import Tensor
 
 from draftconv.drafter.targets import EMBED_NAMES, Target, find_target
-from draftconv.traces.request import Request
-from draftconv.traces.trace import About, Trace
-from draftconv.traces.writer import Captured, Slot, TraceWriter
+from draftconv.traces.request import TraceRequest
+from draftconv.traces.trace import Trace, TraceInfo
+from draftconv.traces.writer import CapturedText, Slot, TraceWriter
 from tests.reference.test_fixtures import DATA, train_tiny
 
 DEPTH = 4
@@ -43,7 +43,7 @@ def described(name: str) -> Target:
 @cache
 def requests(
     name: str, *, dtype: torch.dtype = torch.float32, count: int = 8, length: int = LENGTH
-) -> tuple[Request, ...]:
+) -> tuple[TraceRequest, ...]:
     """The first held-out prompts, continued greedily by a fixture target; states of every boundary in `HELD`."""
     target = target_model(name, dtype)
     chosen = torch.stack(prompts()[:count])
@@ -51,7 +51,7 @@ def requests(
     with torch.no_grad():
         states = target(texts[:, :-1], None, HELD).states
     return tuple(
-        Request(f"{i:02}/1", f"{i:02}", f"kind {i % 2}", chosen.shape[1], length, text, state)
+        TraceRequest(f"{i:02}/1", f"{i:02}", f"kind {i % 2}", chosen.shape[1], length, text, state)
         for i, (text, state) in enumerate(zip(texts, states, strict=True))
     )
 
@@ -69,7 +69,7 @@ def make_trace(
     """Requests `first` to `first + count` as a trace on disk, in float32, with the target's embedding."""
     target = described(name)
     made = requests(name, count=first + count, length=length)[first:]
-    about = About(
+    about = TraceInfo(
         target=name,
         revision=None,
         layers=target.layers,
@@ -90,7 +90,7 @@ def make_trace(
     with TraceWriter(out, about, slots, tables=tables) as writer:
         for i, request in enumerate(made):
             states = request.states_TAW[:, list(boundaries)]
-            writer.write(i, Captured(request.prompt, request.counted, request.tokens_N, states))
+            writer.write(i, CapturedText(request.prompt, request.counted, request.tokens_N, states))
         return writer.finish()
 
 

@@ -12,7 +12,7 @@ import torch
 
 from draftconv.errors import BadCheckpoint, UsageError, Void, WriteError
 from draftconv.traces.trace import Trace
-from draftconv.traces.writer import Captured, Slot
+from draftconv.traces.writer import CapturedText, Slot
 from tests.traces import made
 
 
@@ -178,7 +178,7 @@ def test_states_of_every_dtype_come_back(tmp_path: Path) -> None:
         about = replace(made.ABOUT, dtype=dtype)
         given = made.captured(2, about)
         with made.writer(tmp_path / dtype, about, made.SLOTS[2:], {}, tokenizer=None) as writer:
-            writer.write(0, Captured(given.prompt, given.counted, given.tokens_N, given.states_TAW))
+            writer.write(0, CapturedText(given.prompt, given.counted, given.tokens_N, given.states_TAW))
             trace: Trace = writer.finish()
         assert torch.equal(trace.read(trace.entries[0], (2, 4, 5)).states_TAW, given.states_TAW)
         assert trace.tokenizer is None

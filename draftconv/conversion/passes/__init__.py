@@ -19,7 +19,7 @@ from draftconv.conversion.passes import (
     vocabulary,
 )
 from draftconv.conversion.passes.base import Context, Pass
-from draftconv.conversion.work import Work
+from draftconv.conversion.working_drafter import WorkingDrafter
 
 PASSES = (
     Pass("dequantize", dequantize.run),  # first, so that every other pass sees floats
@@ -35,7 +35,7 @@ PASSES = (
 )
 
 
-def run_passes(work: Work, context: Context) -> Work:
+def run_passes(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """The work after every pass.
 
     Raises:

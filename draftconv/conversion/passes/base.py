@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftconv.conversion.options import ConvertOptions
-from draftconv.conversion.provenance import Way
-from draftconv.conversion.weights import Weights
-from draftconv.conversion.work import Work
+from draftconv.conversion.provenance import Lineage
+from draftconv.conversion.weight_plan import WeightPlan
+from draftconv.conversion.working_drafter import WorkingDrafter
 from draftconv.drafter.checks import Findings
 from draftconv.drafter.targets import Target
 from draftconv.layouts.base import Writer
@@ -28,8 +28,8 @@ class Context:
     writer: Writer
     options: ConvertOptions
     findings: Findings
-    weights: Weights
-    returning: Way | None
+    weights: WeightPlan
+    returning: Lineage | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,4 +37,4 @@ class Pass:
     """One step from drafter to drafter; a work that it has nothing to do with it returns as it is."""
 
     name: str
-    run: Callable[[Work, Context], Work]
+    run: Callable[[WorkingDrafter, Context], WorkingDrafter]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.work import Work, zeros
+from draftconv.conversion.working_drafter import WorkingDrafter, zeros
 from draftconv.drafter.facts import Gqa
 
 
-def run(work: Work, context: Context) -> Work:
+def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """Add a zero o_proj.bias where one flag builds the biases of q, k, v and o together."""
     attention = work.facts.attention
     if (

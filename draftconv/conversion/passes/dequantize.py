@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from draftconv.checkpoint import Computed, PlannedTensor
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.work import DEQUANTIZED, Work
+from draftconv.conversion.working_drafter import DEQUANTIZED, WorkingDrafter
 from draftconv.quantization.exclusions import WEIGHT
 
 if TYPE_CHECKING:
-    from draftconv.quantization.reading import Stored
+    from draftconv.quantization.quantized_weights import QuantizedWeights
 
 
-def run(work: Work, context: Context) -> Work:
+def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """Floats in place of quantized weights: exactly what they stand for, rounded once."""
     weights = context.weights
     if weights.floats is not None:
@@ -25,7 +25,7 @@ def run(work: Work, context: Context) -> Work:
     return work.with_facts("its weights were dequantized", quantization=None)
 
 
-def _without(work: Work, stored: Stored) -> Work:
+def _without(work: WorkingDrafter, stored: QuantizedWeights) -> WorkingDrafter:
     """Without these weights; every part of one is declared as taken apart."""
     for module, parts in stored.modules.items():
         work = work.without(*(f"{module}.{suffix}" for suffix in parts))
@@ -34,13 +34,13 @@ def _without(work: Work, stored: Stored) -> Work:
     return work
 
 
-def _floats(work: Work, stored: Stored, dtype: str | None) -> Work:
+def _floats(work: WorkingDrafter, stored: QuantizedWeights, dtype: str | None) -> WorkingDrafter:
     """With these weights as floats.
 
     Args:
         dtype: to round to; None is that of the drafter's other weights.
     """
-    from draftconv.quantization.weights import Dequantize
+    from draftconv.quantization.computations import Dequantize
 
     for module, parts in stored.modules.items():
         computation = Dequantize(f"{module}{WEIGHT}", parts, stored, dtype or stored.dtype)

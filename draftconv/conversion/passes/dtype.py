@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from draftconv.checkpoint import FLOATS
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.work import Work, cast_tensor
+from draftconv.conversion.working_drafter import WorkingDrafter, cast_tensor
 
 
-def run(work: Work, context: Context) -> Work:
+def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """Cast every float tensor; integers and masks never change.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.work import Work, copy_of
+from draftconv.conversion.working_drafter import WorkingDrafter, copy_of
 from draftconv.drafter.checks import table_difference, target_table
 from draftconv.drafter.targets import EMBED_NAMES, Target
 from draftconv.errors import Refused, UsageError
@@ -14,7 +14,7 @@ EMBEDDING = "embed_tokens.weight"
 UNFILLED = "its trainer's class leaves a missing table as memory had it, or all zeros, and says nothing"
 
 
-def run(work: Work, context: Context) -> Work:
+def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """As asked; a layout whose reader has no other table gets the target's, one that never stores it loses it.
 
     Raises:
@@ -32,7 +32,7 @@ def run(work: Work, context: Context) -> Work:
             return _asked(work, context)
 
 
-def _asked(work: Work, context: Context) -> Work:
+def _asked(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     match context.options.embed:
         case "keep":
             return work
@@ -42,7 +42,7 @@ def _asked(work: Work, context: Context) -> Work:
             return _attached(work, context.target)
 
 
-def _own(work: Work, context: Context) -> Work:
+def _own(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """For layouts that must store the embedding: their reader fills a missing one with nothing, silently."""
     policy, target = context.options.embed, context.target
     if policy == "drop":
@@ -62,7 +62,7 @@ def _own(work: Work, context: Context) -> Work:
     return _attached(work, target)
 
 
-def _dropped(work: Work, context: Context) -> Work:
+def _dropped(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     target = context.target
     mine = work.drafter.tensors.get(EMBEDDING)
     if mine is None:
@@ -92,11 +92,11 @@ def _dropped(work: Work, context: Context) -> Work:
     return _without(work, why)
 
 
-def _without(work: Work, why: str) -> Work:
+def _without(work: WorkingDrafter, why: str) -> WorkingDrafter:
     return work.without(EMBEDDING).declare("dropped", EMBEDDING, why).with_facts(why, own_embedding=False)
 
 
-def _attached(work: Work, target: Target | None) -> Work:
+def _attached(work: WorkingDrafter, target: Target | None) -> WorkingDrafter:
     if target is None:
         raise UsageError("--embed from-target needs --target", cure="give --target DIRECTORY")
     table = target_table(target, EMBED_NAMES)
@@ -111,7 +111,7 @@ def _attached(work: Work, target: Target | None) -> Work:
     return work.put(copy_of(EMBEDDING, table)).declare(kind, EMBEDDING, why).with_facts(why, own_embedding=True)
 
 
-def _left(work: Work, context: Context) -> Work:
+def _left(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """For layouts that never store the embedding: proven equal where the target's weights are at hand."""
     target = context.target
     if EMBEDDING not in work.tensors:

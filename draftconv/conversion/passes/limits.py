@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.work import Work
+from draftconv.conversion.working_drafter import WorkingDrafter
 from draftconv.errors import Refused
-from draftconv.layouts.elsewhere import elsewhere
+from draftconv.layouts.alternatives import elsewhere
 
 
-def run(work: Work, context: Context) -> Work:
+def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """The work as it is.
 
     Raises:

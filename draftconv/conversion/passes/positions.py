@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.work import Work
+from draftconv.conversion.working_drafter import WorkingDrafter
 
 
-def run(work: Work, context: Context) -> Work:
+def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """As asked, or raised to the target's."""
     have, asked, target = work.facts.max_positions, context.options.max_positions, context.target
     if asked is not None:

@@ -6,37 +6,37 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from draftconv.checkpoint import Copy
-from draftconv.conversion.form import declare_activations, put_computed
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.quantizing import Quantizing
-from draftconv.conversion.work import ChangeKind, Work
+from draftconv.conversion.quantization_plan import QuantizationPlan
+from draftconv.conversion.quantized_output import declare_activations, put_computed
+from draftconv.conversion.working_drafter import ChangeKind, WorkingDrafter
 from draftconv.errors import Refused
 from draftconv.quantization.exclusions import WEIGHT, fused_with
 
 if TYPE_CHECKING:
-    from draftconv.quantization.reading import Stored
-    from draftconv.quantization.weights import Floats
+    from draftconv.quantization.computations import Floats
+    from draftconv.quantization.quantized_weights import QuantizedWeights
 
 
-def run(work: Work, context: Context) -> Work:
+def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """Quantize what was decided on.
 
     Raises:
         Refused: a weight was changed by an earlier pass, or the format cannot hold one of this shape.
     """
     match context.weights.making:
-        case Quantizing() as decided:
+        case QuantizationPlan() as decided:
             return _quantized(work, decided)
         case _:
             return work
 
 
-def _quantized(work: Work, decided: Quantizing) -> Work:
-    from draftconv.quantization.weights import Again, Found, Quantize
+def _quantized(work: WorkingDrafter, decided: QuantizationPlan) -> WorkingDrafter:
+    from draftconv.quantization.computations import Quantize, RestoredWeight, SharedScales
 
     form, rounding, calibration, stored = decided.form, decided.rounding, decided.calibration, decided.stored
     sources = {name: _float_source(work, name, stored) for name in decided.selection.quantized}
-    found = Found()
+    found = SharedScales()
     for name, ref in sources.items():
         module = name.removesuffix(WEIGHT)
         computation = Quantize(
@@ -57,7 +57,7 @@ def _quantized(work: Work, decided: Quantizing) -> Work:
         outputs, inputs = ref.shape
         parts = form.format.parts((outputs, inputs), form.scheme, ref.dtype)
         work = put_computed(work.without(name), module, parts, computation)
-        kind: ChangeKind = "requantized" if isinstance(ref, Again) else "replaced"
+        kind: ChangeKind = "requantized" if isinstance(ref, RestoredWeight) else "replaced"
         why = f"{decided.why}; inputs smoothed by AWQ" if name in calibration.smoothings else decided.why
         work = work.declare(kind, name, why)
     if stored is not None:
@@ -65,11 +65,11 @@ def _quantized(work: Work, decided: Quantizing) -> Work:
     return replace(work, packed=form.packed())
 
 
-def _float_source(work: Work, name: str, stored: Stored | None) -> Floats:
+def _float_source(work: WorkingDrafter, name: str, stored: QuantizedWeights | None) -> Floats:
     if stored is not None and name.removesuffix(WEIGHT) in stored.modules:
-        from draftconv.quantization.weights import Again
+        from draftconv.quantization.computations import RestoredWeight
 
-        return Again(name, stored)
+        return RestoredWeight(name, stored)
     match work.tensors[name].operation:
         case Copy(ref):
             return ref

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from draftconv.conversion.form import Form, declare_activations, put_computed, spelled
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.repacking import Repacking
-from draftconv.conversion.work import Work
+from draftconv.conversion.quantized_output import QuantizedOutput, declare_activations, put_computed, spelled
+from draftconv.conversion.repack_plan import RepackPlan
+from draftconv.conversion.working_drafter import WorkingDrafter
 from draftconv.drafter.tensors import expected
 from draftconv.quantization.exclusions import WEIGHT
 
 
-def run(work: Work, context: Context) -> Work:
+def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """Repack what was decided on. Scales are read, to know that they fit; codes are not.
 
     Raises:
@@ -20,20 +20,20 @@ def run(work: Work, context: Context) -> Work:
         BadCheckpoint: the tensors of a weight do not fit each other.
     """
     match context.weights.making:
-        case Repacking() as decided:
+        case RepackPlan() as decided:
             kept = [name for name in expected(work.facts) if name.endswith(WEIGHT) and name not in decided.quantized]
             ignore, listed = spelled(
                 decided.format.id, work.facts, kept, decided.quantized, decided.specs, context.target
             )
-            form = Form(decided.format, decided.style, decided.scheme, ignore, listed)
+            form = QuantizedOutput(decided.format, decided.style, decided.scheme, ignore, listed)
             return _repacked(work, decided, form)
         case _:
             return work
 
 
-def _repacked(work: Work, decided: Repacking, form: Form) -> Work:
-    from draftconv.quantization.repack import rounding
-    from draftconv.quantization.weights import Repack
+def _repacked(work: WorkingDrafter, decided: RepackPlan, form: QuantizedOutput) -> WorkingDrafter:
+    from draftconv.quantization.computations import Repack
+    from draftconv.quantization.regroup import rounding
 
     stored = decided.stored
     for module, parts in stored.modules.items():

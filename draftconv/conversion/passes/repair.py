@@ -11,7 +11,7 @@ from pathlib import Path
 
 from draftconv.checkpoint import PlannedTensor, Rows, TensorRef, as_float32, open_checkpoint
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.work import Work, cast_tensor, literal, map_tensors
+from draftconv.conversion.working_drafter import WorkingDrafter, cast_tensor, literal, map_tensors
 from draftconv.drafter.facts import Rope
 from draftconv.drafter.names import sort_names
 from draftconv.drafter.problems import Problem
@@ -21,10 +21,10 @@ from draftconv.engines.problems import why
 from draftconv.errors import Refused, UsageError
 from draftconv.options import several
 
-Repair = Callable[[Work, str | None], Work]
+Repair = Callable[[WorkingDrafter, str | None], WorkingDrafter]
 
 
-def run(work: Work, context: Context) -> Work:
+def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """Make the repairs asked for.
 
     Raises:
@@ -81,7 +81,7 @@ def _refuse(broken: list[Problem], source: str) -> None:
     )
 
 
-def _absolute_d2t(work: Work, _: str | None) -> Work:
+def _absolute_d2t(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
     maps = work.drafter.maps
     if maps is None:
         raise Refused("there is no d2t to repair")
@@ -96,13 +96,13 @@ def _absolute_d2t(work: Work, _: str | None) -> Work:
     return _remap(work, mapped, "d2t held target ids; the draft ids were subtracted")
 
 
-def _rebuild_t2d(work: Work, _: str | None) -> Work:
+def _rebuild_t2d(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
     if work.map is None:
         raise Refused("d2t is not usable, so t2d cannot be rebuilt from it")
     return _remap(work, work.map, "t2d was rebuilt from d2t")
 
 
-def _integer_d2t(work: Work, _: str | None) -> Work:
+def _integer_d2t(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
     if work.map is None:
         raise Refused(
             "d2t holds fractions or no valid map, so its integers cannot be restored",
@@ -121,14 +121,14 @@ def _integer_d2t(work: Work, _: str | None) -> Work:
     return _remap(work, work.map, f"d2t was {stored.dtype}; every value was integral")
 
 
-def _remap(work: Work, mapped: VocabMap, why: str) -> Work:
+def _remap(work: WorkingDrafter, mapped: VocabMap, why: str) -> WorkingDrafter:
     has_t2d = "t2d" in work.tensors
     order = "ascending" if mapped.order == "full" else mapped.order
     repaired = replace(work, map=mapped).put(*map_tensors(mapped, t2d=has_t2d)).declare("repaired", "d2t", why)
     return repaired.with_facts(why, vocab_order=order)
 
 
-def _rebuild_head(work: Work, path: str | None) -> Work:
+def _rebuild_head(work: WorkingDrafter, path: str | None) -> WorkingDrafter:
     """Take lm_head rows at the target ids from the drafter before pruning."""
     if path is None:
         raise UsageError(
@@ -150,7 +150,7 @@ def _rebuild_head(work: Work, path: str | None) -> Work:
     return work.put(rows).declare("repaired", "lm_head.weight", f"rows taken at arange + d2t from {Path(path).name}")
 
 
-def _same_drafter(work: Work, full: TensorRef, path: str) -> None:
+def _same_drafter(work: WorkingDrafter, full: TensorRef, path: str) -> None:
     """The fault itself proves the source: every pruned row must be the full head's row at its offset."""
     pruned, offsets = work.drafter.tensors["lm_head.weight"], work.drafter.maps.offsets if work.drafter.maps else ()
     rows = range(0, len(offsets), max(1, len(offsets) // SAMPLED_ROWS))
@@ -163,11 +163,11 @@ def _same_drafter(work: Work, full: TensorRef, path: str) -> None:
         )
 
 
-def _set_flag(work: Work, _: str | None) -> Work:
+def _set_flag(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
     return work.declare("repaired", work.facts.fusion, "the flag is written because the tensors are there")
 
 
-def _drop_unexpected(work: Work, _: str | None) -> Work:
+def _drop_unexpected(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
     wanted = expected(work.drafter.facts)
     extra = [name for name in work.tensors if name not in wanted]
     for name in extra:
@@ -175,12 +175,12 @@ def _drop_unexpected(work: Work, _: str | None) -> Work:
     return work.without(*extra)
 
 
-def _plain_rope(work: Work, _: str | None) -> Work:
+def _plain_rope(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
     rope = work.facts.rope
     return work.with_facts("ModelOpt trained with plain rope", rope=Rope(rope.theta, rope.pairs))
 
 
-def _fold_norm(work: Work, _: str | None) -> Work:
+def _fold_norm(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
     """w_hidden' = w_input * w_hidden / rms(w_input): exact up to a per-token scalar.
 
     Source of the formula: RMS_2(RMS_1(s)) = w2*w1*s / rms(w1*s), with rms(w1*s)/rms(s)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.work import Work, map_tensors, permute_rows
+from draftconv.conversion.working_drafter import WorkingDrafter, map_tensors, permute_rows
 from draftconv.drafter.vocabulary import VocabMap
 from draftconv.layouts.base import Spelling
 
 
-def run(work: Work, context: Context) -> Work:
+def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """Order, dtype and mask as the layout has them.
 
     The lm_head order of an earlier conversion is undone when this one returns to the layout it came from.
@@ -40,7 +40,7 @@ def run(work: Work, context: Context) -> Work:
     return work
 
 
-def _identity(work: Work, spelling: Spelling) -> Work:
+def _identity(work: WorkingDrafter, spelling: Spelling) -> WorkingDrafter:
     if spelling.maps != "always" or work.facts.reduced_vocab:
         return work
     identity = VocabMap(tuple(range(work.facts.vocab)), work.facts.vocab)
@@ -48,7 +48,9 @@ def _identity(work: Work, spelling: Spelling) -> Work:
     return work.declare("added", "d2t and t2d", "the identity, which this layout always stores")
 
 
-def _permute(work: Work, mapped: VocabMap, order: tuple[int, ...], why: str) -> tuple[Work, VocabMap]:
+def _permute(
+    work: WorkingDrafter, mapped: VocabMap, order: tuple[int, ...], why: str
+) -> tuple[WorkingDrafter, VocabMap]:
     """Draft id i becomes what draft id `order[i]` was: rows of lm_head and the map together."""
     moved = VocabMap(tuple(mapped.ids[row] for row in order), mapped.vocab)
     if head := work.tensors.get("lm_head.weight"):

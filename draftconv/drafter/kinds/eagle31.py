@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.kinds import eagle3
-from draftconv.drafter.rows import Row
+from draftconv.drafter.tensor_specs import TensorSpec
 
 
 def _holds(facts: Facts) -> bool:
     return facts.fusion in ("fc_norm", "both") or facts.feedback == "post-norm"
 
 
-_NORMS = Row("fc_norm.{a}.weight", ("Ht",), "norm", "aux", lambda f: f.fusion in ("fc_norm", "both"))
+_NORMS = TensorSpec("fc_norm.{a}.weight", ("Ht",), "norm", "aux", lambda f: f.fusion in ("fc_norm", "both"))
 _AT = next(at for at, row in enumerate(eagle3.ROWS) if row.name == "input_norm.weight")
 ROWS = (*eagle3.ROWS[:_AT], _NORMS, *eagle3.ROWS[_AT:])
 """Tensors are written in this order."""

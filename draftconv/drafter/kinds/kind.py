@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draftconv.drafter.evidence import Evidence
 from draftconv.drafter.facts import Facts
-from draftconv.drafter.rows import Row
+from draftconv.drafter.fingerprint import Fingerprint
+from draftconv.drafter.tensor_specs import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class KindMark:
     """What a file of a kind shows; `lacking` is what to say of one that does not, and `why` it has to."""
 
-    holds: Callable[[Evidence], bool]
+    holds: Callable[[Fingerprint], bool]
     lacking: str
     why: str
 
@@ -33,7 +33,7 @@ class DrafterKind:
 
     name: str
     title: str
-    marks: tuple[Mark, ...]
+    marks: tuple[KindMark, ...]
     holds: Callable[[Facts], bool]
-    rows: tuple[Row, ...]
+    rows: tuple[TensorSpec, ...]
     forward: str

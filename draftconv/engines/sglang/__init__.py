@@ -16,9 +16,9 @@ from draftconv.engines.sglang.kernels import GAPS, KERNELS
 from draftconv.engines.sglang.layout import LAYOUTS
 from draftconv.engines.sglang.live import LIVE
 from draftconv.engines.sglang.loading import read
-from draftconv.engines.sglang.matching import LISTS, METHODS
-from draftconv.engines.sglang.modules import NAMES
+from draftconv.engines.sglang.module_names import NAMES
 from draftconv.engines.sglang.problems import PROBLEMS
+from draftconv.engines.sglang.quantized_modules import LISTS, METHODS
 from draftconv.engines.sglang.serving import command
 from draftconv.engines.sglang.shapes import SHAPES
 

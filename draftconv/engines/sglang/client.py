@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
-from draftconv.engines.answer import Answer, counted, explained
-from draftconv.engines.client import GREEDY, Asking, Served, refuse_depth, refuse_length
+from draftconv.engines.client import GREEDY, RequestSettings, ServerInfo, refuse_depth, refuse_length
 from draftconv.engines.http import Http
+from draftconv.engines.request_output import RequestOutput, counted, explained
 from draftconv.errors import BadCheckpoint, EngineError, Void
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 
 PER_REQUEST = "per request: meta_info of /generate (spec_verify_ct, spec_num_correct_drafts and their histogram)"
 PROBE = 16
@@ -39,15 +39,15 @@ class SglangServer:
     """A running SGLang server; see `client.Client`."""
 
     http: Http
-    asking: Asking
+    asking: RequestSettings
 
-    def served(self, prompt: Sequence[int]) -> Served:
+    def served(self, prompt: Sequence[int]) -> ServerInfo:
         """See `client.Client`."""
         with self.http.understood():
             info = self._info()
             self._refuse_otherwise(info)
             replace(self, asking=self.asking.probe(PROBE)).ask(prompt)
-            return Served(
+            return ServerInfo(
                 target=info.text("model_path") or "",
                 version=info.text("version") or "of unknown version",
                 counting=PER_REQUEST,
@@ -56,7 +56,7 @@ class SglangServer:
                 settings=_told(info),
             )
 
-    def ask(self, prompt: Sequence[int]) -> Answer:
+    def ask(self, prompt: Sequence[int]) -> RequestOutput:
         """See `client.Client`."""
         asking = self.asking
         body = {

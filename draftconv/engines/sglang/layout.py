@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftconv.engines.layout import engine_config, engine_layout
 from draftconv.layouts.base import ProducerIds, Spelling, Writer, Writing
-from draftconv.layouts.emit import nested_ids
+from draftconv.layouts.config_json import nested_ids
 from draftconv.layouts.limits import lacks
 
 IDS = ProducerIds("sglang", "by family", True, source="SGLang 0.5.23: depends on the target family")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from draftconv.engines.live import Generator, Line, Live, Round, Tool
+from draftconv.engines.live import Generator, Live, LogLine, Round, Tool
 
 if TYPE_CHECKING:
-    from draftconv.engines.client import Asking, Client
+    from draftconv.engines.client import Client, RequestSettings
 
 LINES = (
-    Line("attention", r"Attention backend not explicitly specified\. Use (\w+) backend by default",
+    LogLine("attention", r"Attention backend not explicitly specified\. Use (\w+) backend by default",
          "srt/server_args.py, read"),
-    Line("attention", r"\battention_backend='(\w+)'", "srt/server_args.py, the line server_args=, read"),
-    Line("draft attention", r"\bspeculative_draft_attention_backend='(\w+)'", "as above"),
+    LogLine("attention", r"\battention_backend='(\w+)'", "srt/server_args.py, the line server_args=, read"),
+    LogLine("draft attention", r"\bspeculative_draft_attention_backend='(\w+)'", "as above"),
 )  # fmt: skip
 
 # Of acceptance that it makes up, it writes one and the same token in place of every draft.
@@ -26,7 +26,7 @@ ARGUMENTS = {
 PACKAGES = ("sglang", "torch", "sgl-kernel", "sglang-kernel", "compressed-tensors", "flashinfer-python", "amd-aiter")
 
 
-def connect(url: str, option: str, asking: Asking) -> Client:
+def connect(url: str, option: str, asking: RequestSettings) -> Client:
     from draftconv.engines.http import Http
     from draftconv.engines.sglang.client import SglangServer
 

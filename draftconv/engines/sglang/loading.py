@@ -13,9 +13,9 @@ from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import expected
 from draftconv.engines import checks
-from draftconv.engines.base import EngineSpec, Reading, View
-from draftconv.engines.building import build, fusion
-from draftconv.engines.loading import Causes, Fate, fused_parts, sort_fates
+from draftconv.engines.load_results import Causes, LoadResult, fused_parts, sort_load_results
+from draftconv.engines.model_build import build, fusion
+from draftconv.engines.rules import DirectoryView, EngineSpec, SimulatedLoad
 
 Kind = Literal["llama", "mla"]
 
@@ -71,7 +71,7 @@ def _load_mla(name: str, wanted: Collection[str]) -> tuple[str, ...]:
     return tuple(part for part in fused_parts(bare) if part in wanted)
 
 
-def read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> Reading:
+def read(view: DirectoryView, truth: Facts, target: Target | None, spec: EngineSpec) -> SimulatedLoad:
     config = Config(view.config)
     eagle = config.section("eagle_config")
     mla = isinstance(truth.attention, Mla)
@@ -90,7 +90,7 @@ def read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> R
 
     wanted = expected(built)
 
-    def load(name: str) -> Fate:
+    def load(name: str) -> LoadResult:
         return (_load_mla if mla else _load_llama)(name, wanted) or "dropped"
 
     # fc is a plain nn.Linear in the Llama class, and the embedding never asks the quantizer.
@@ -100,10 +100,10 @@ def read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> R
         lent.add("embed_tokens.weight")
     if target_head(config):
         lent.add("lm_head.weight")
-    return Reading(
-        view, config, spec, sort_fates(view.tensors, load, dict.fromkeys(plain, "dropped")), built, truth, target,
-        frozenset(lent), MISNAMED, replaced=frozenset(lent),
-    )  # fmt: skip
+    results = sort_load_results(view.tensors, load, dict.fromkeys(plain, "dropped"))
+    return SimulatedLoad(
+        view, config, spec, results, built, truth, target, frozenset(lent), MISNAMED, replaced=frozenset(lent)
+    )
 
 
 def _aux(config: Config, eagle: Config, *, mla: bool) -> int:
@@ -120,7 +120,7 @@ def target_head(config: Config) -> bool:
     return config.size("draft_vocab_size") is None
 
 
-def derived_context(reading: Reading) -> tuple[int, str]:
-    limit, absent = checks.positions(reading)
-    factor = reading.built.rope.scaling.get("factor", 1)
+def derived_context(load: SimulatedLoad) -> tuple[int, str]:
+    limit, absent = checks.positions(load)
+    factor = load.built.rope.scaling.get("factor", 1)
     return (int(limit * factor) if isinstance(factor, int | float) else limit), absent

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from draftconv.drafter.boundaries import IDS
-from draftconv.engines import checks, declared
-from draftconv.engines.base import Reading, Rules
+from draftconv.engines import checks, quantization_config
 from draftconv.engines.checks import compare, skipped
-from draftconv.engines.quantized import clash
-from draftconv.engines.sglang.captures import captured
+from draftconv.engines.quantization_mismatch import mismatch
+from draftconv.engines.rules import Rules, SimulatedLoad
+from draftconv.engines.sglang.aux_layers import captured
 from draftconv.engines.sglang.loading import SKIPPED, target_head
 from draftconv.engines.sglang.refusals import draft_vocab_absent
 from draftconv.engines.sglang.sources import BOTH, CAPTURE, LLAMA, MATCHED, MLA, QUANT
@@ -17,12 +17,12 @@ RULES = Rules()
 
 RULES.row("sglang-not-excluded", "mis-read", "a linear that no list excludes by its runtime name is built quantized; "
           "a plain tensor is dropped silently, or cast to 8 bits",
-          MATCHED, "inferred", clash("not excluded", "packed", "bytes"))  # fmt: skip
+          MATCHED, "inferred", mismatch("not excluded", "packed", "bytes"))  # fmt: skip
 RULES.row("sglang-excluded", "mis-read", "a linear that is not matched by its runtime name is built plain; packed "
           "tensors are dropped silently, 8-bit ones are read without their scales",
-          MATCHED, "inferred", clash("excluded", "packed", "bytes"))  # fmt: skip
+          MATCHED, "inferred", mismatch("excluded", "packed", "bytes"))  # fmt: skip
 RULES.row("sglang-scales-missing", "mis-read", "scales and zero points that are not found stay as they were made",
-          MATCHED, "inferred", declared.unscaled)  # fmt: skip
+          MATCHED, "inferred", quantization_config.unscaled)  # fmt: skip
 RULES.row("sglang-missing-tensor", "mis-read", "missing tensors are not reported; the module keeps uninitialised "
           "memory", BOTH, "run", checks.missing_tensors)  # fmt: skip
 RULES.row("sglang-prefix", "mis-read", "the MLA class prepends `model.` itself and drops names that have it (the "
@@ -46,10 +46,10 @@ RULES.row("sglang-d2t-missing", "mis-read", "without d2t, draft id i is taken fo
 
 @RULES.add("sglang-head", "mis-read", "a null draft_vocab_size (in the MLA class also an absent one) puts the "
            "target's head in place of the trained one", BOTH, "run")  # fmt: skip
-def _head_replaced(reading: Reading) -> str | None:
-    if not reading.truth.own_head or not target_head(reading.config) or draft_vocab_absent(reading):
+def _head_replaced(load: SimulatedLoad) -> str | None:
+    if not load.truth.own_head or not target_head(load.config) or draft_vocab_absent(load):
         return None
-    return f"draft_vocab_size is {'null' if reading.config.has('draft_vocab_size') else 'absent'}, lm_head is stored"
+    return f"draft_vocab_size is {'null' if load.config.has('draft_vocab_size') else 'absent'}, lm_head is stored"
 
 
 RULES.row("sglang-tied", "mis-read", "tie_word_embeddings makes the shared embedding the head",
@@ -60,9 +60,9 @@ RULES.row("sglang-embedding-lost", "mis-read", "the target's embedding always re
 
 @RULES.add("sglang-taps", "mis-read", "ids are read from eagle_config only, and numbered per target family",
            CAPTURE, "read")  # fmt: skip
-def _taps(reading: Reading) -> str | None:
-    found = checks.other_taps(captured(reading), reading)
-    top_only = reading.config.integers(IDS) and not reading.eagle.integers(IDS)
+def _aux_layers(load: SimulatedLoad) -> str | None:
+    found = checks.other_aux_layers(captured(load), load)
+    top_only = load.config.integers(IDS) and not load.eagle.integers(IDS)
     return f"{found} (ids at the top level are not read)" if found and top_only else found
 
 

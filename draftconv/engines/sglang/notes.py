@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from draftconv.drafter.boundaries import IDS
 from draftconv.drafter.checks import LONG_CONTEXT
-from draftconv.drafter.facts import Taps
+from draftconv.drafter.facts import AuxLayers
 from draftconv.engines import checks
-from draftconv.engines.base import Reading, Rules
-from draftconv.engines.quantized import clash
-from draftconv.engines.sglang.captures import captured
+from draftconv.engines.quantization_mismatch import mismatch
+from draftconv.engines.rules import Rules, SimulatedLoad
+from draftconv.engines.sglang.aux_layers import captured
 from draftconv.engines.sglang.loading import derived_context
 from draftconv.engines.sglang.sources import BOTH, CAPTURE, CONFIG, MATCHED, QUANT
 
@@ -16,14 +16,14 @@ RULES = Rules()
 
 
 @RULES.add("sglang-taps-undecided", "undecided", "which layers are captured depends on the target", CAPTURE, "read")
-def _undecided_taps(reading: Reading) -> str | None:
-    if reading.trained is Taps.UNKNOWN:
-        return checks.UNKNOWN_TAPS
-    if not checks.open_taps(captured(reading), reading.trained):
+def _undecided_aux_layers(load: SimulatedLoad) -> str | None:
+    if load.trained is AuxLayers.UNKNOWN:
+        return checks.UNKNOWN_AUX_LAYERS
+    if not checks.open_aux_layers(captured(load), load.trained):
         return None
-    ids = reading.eagle.integers(IDS)
+    ids = load.eagle.integers(IDS)
     what = f"ids {list(ids)} mean other layers per target family" if ids else "captures the default triple"
-    return f"{what}, trained on {checks.shown(reading.trained)}; give --target"
+    return f"{what}, trained on {checks.shown(load.trained)}; give --target"
 
 
 RULES.row("sglang-model-type-unknown", "undecided", "transformers must know the model_type",
@@ -31,7 +31,7 @@ RULES.row("sglang-model-type-unknown", "undecided", "transformers must know the 
           checks.unknown_type("kimi_k2", "deepseek_v32"))  # fmt: skip
 RULES.row("sglang-names-undecided", "undecided", "what is quantized is decided by a pattern that cannot be tried "
           "here, or by MIXED_PRECISION, which is read as one of several methods",
-          MATCHED, "read", clash("unknown"))  # fmt: skip
+          MATCHED, "read", mismatch("unknown"))  # fmt: skip
 RULES.row("sglang-embedding", "note", "the target's embedding always replaces one of equal width",
           BOTH, "read", checks.embedding_replaced)  # fmt: skip
 RULES.row("sglang-joined-fp8", "note", "joined FP8 weights that have a scale each are rounded once more, under the "
@@ -45,10 +45,10 @@ RULES.row("sglang-ignored", "note", "tensors whose names are not looked for are 
 
 @RULES.add("sglang-context-untold", "note", "a drafter with a shorter context than the target's stops the start",
            CONFIG, "read")  # fmt: skip
-def _context_untold(reading: Reading) -> str | None:
-    if reading.target is not None and reading.target.max_positions:
+def _context_untold(load: SimulatedLoad) -> str | None:
+    if load.target is not None and load.target.max_positions:
         return None
-    limit, absent = derived_context(reading)
+    limit, absent = derived_context(load)
     return f"max_position_embeddings gives {limit}{absent}" if limit < LONG_CONTEXT else None
 
 
@@ -62,8 +62,8 @@ TARGET_TYPES = frozenset({
 
 
 @RULES.add("sglang-target", "note", "this target was not read to hand out hidden states", CAPTURE, "read")
-def _unread_target(reading: Reading) -> str | None:
-    target = reading.target
+def _unread_target(load: SimulatedLoad) -> str | None:
+    target = load.target
     strange = target is not None and target.model_type and target.model_type not in TARGET_TYPES
     return f"{target.name} is {target.model_type}" if target and strange else None
 

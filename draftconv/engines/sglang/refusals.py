@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from draftconv.checkpoint.dtypes import FLOATS
-from draftconv.engines import checks, declared
-from draftconv.engines.base import Reading, Rules
+from draftconv.engines import checks, quantization_config
 from draftconv.engines.checks import listed
-from draftconv.engines.quantized import clash
-from draftconv.engines.sglang.captures import captured
+from draftconv.engines.quantization_mismatch import mismatch
+from draftconv.engines.rules import Rules, SimulatedLoad
+from draftconv.engines.sglang.aux_layers import captured
 from draftconv.engines.sglang.loading import CLASSES, derived_context
 from draftconv.engines.sglang.sources import BOTH, CAPTURE, CONFIG, LLAMA, MATCHED, MLA, QUANT
 
@@ -21,21 +21,21 @@ MTP_NAMES = frozenset({"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "Qwen3
 @RULES.add("sglang-architecture", "refused", "only LlamaForCausalLMEagle3 and Eagle3DeepseekV2ForCausalLM exist, by "
            "exact name; others fall to the Transformers backend and die there",
            "srt/models/registry.py, 0.5.23", "run")  # fmt: skip
-def _unknown_class(reading: Reading) -> str | None:
-    known = reading.architecture in CLASSES or reading.architecture in MTP_NAMES
-    return None if known else f"architectures: {reading.config.raw('architectures')}"
+def _unknown_class(load: SimulatedLoad) -> str | None:
+    known = load.architecture in CLASSES or load.architecture in MTP_NAMES
+    return None if known else f"architectures: {load.config.raw('architectures')}"
 
 
 @RULES.add("sglang-mtp", "refused", "this draft architecture is rewritten to a multi-token-prediction class",
            CONFIG, "read")  # fmt: skip
-def _mtp(reading: Reading) -> str | None:
-    return f"architectures: {reading.architecture}" if reading.architecture in MTP_NAMES else None
+def _mtp(load: SimulatedLoad) -> str | None:
+    return f"architectures: {load.architecture}" if load.architecture in MTP_NAMES else None
 
 
 @RULES.add("sglang-class", "refused", "the architecture decides between the Llama and the MLA class",
            "srt/models/registry.py, 0.5.23", "read")  # fmt: skip
-def _wrong_class(reading: Reading) -> str | None:
-    return checks.wrong_kind(reading, CLASSES.get(reading.architecture))
+def _wrong_class(load: SimulatedLoad) -> str | None:
+    return checks.wrong_kind(load, CLASSES.get(load.architecture))
 
 
 RULES.row("sglang-model-type", "refused", "transformers must know the model_type; speculators configs have none",
@@ -46,14 +46,14 @@ RULES.row("sglang-null", "refused", "transformers 5 rejects a null here",
 
 @RULES.add("sglang-null-width", "refused", "target_hidden_size is tested for existence, so a null breaks the width of "
            "fc", LLAMA, "read")  # fmt: skip
-def _null_width(reading: Reading) -> str | None:
-    return None if reading.mla else checks.null_keys("target_hidden_size")(reading)
+def _null_width(load: SimulatedLoad) -> str | None:
+    return None if load.mla else checks.null_keys("target_hidden_size")(load)
 
 
 @RULES.add("sglang-draft-vocab", "refused", "the Llama class needs the key draft_vocab_size to exist (AttributeError)",
            LLAMA, "run")  # fmt: skip
-def draft_vocab_absent(reading: Reading) -> str | None:
-    absent = not reading.mla and not reading.config.has("draft_vocab_size")
+def draft_vocab_absent(load: SimulatedLoad) -> str | None:
+    absent = not load.mla and not load.config.has("draft_vocab_size")
     return "draft_vocab_size is absent" if absent else None
 
 
@@ -62,8 +62,8 @@ RULES.row("sglang-activation", "refused", "the MLP is silu(gate) * up; any other
 
 
 @RULES.add("sglang-one-mla-layer", "refused", "`EAGLE3 currently only supports 1 layer`", MLA, "read")
-def _several_mla(reading: Reading) -> str | None:
-    return f"num_hidden_layers: {reading.built.layers}" if reading.mla and reading.built.layers != 1 else None
+def _several_mla(load: SimulatedLoad) -> str | None:
+    return f"num_hidden_layers: {load.built.layers}" if load.mla and load.built.layers != 1 else None
 
 
 RULES.row("sglang-plain-query", "refused", "q_lora_rank null raises ValueError", MLA, "read", checks.plain_query)
@@ -75,18 +75,18 @@ RULES.row("sglang-target-width", "refused", "fc must fit the target's hidden sta
 
 @RULES.add("sglang-aux-count", "refused", "as many states must be captured as fc is built for; boundary L is captured "
            "for gpt-oss only, boundary 0 not for DeepSeek and Kimi", CAPTURE, "inferred")  # fmt: skip
-def _count(reading: Reading) -> str | None:
-    return checks.wrong_count(captured(reading), reading)
+def _count(load: SimulatedLoad) -> str | None:
+    return checks.wrong_count(captured(load), load)
 
 
 @RULES.add("sglang-context", "refused", "a drafter with a shorter context than the target's stops the start, unless "
            "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 is set", CONFIG, "read")  # fmt: skip
-def _context(reading: Reading) -> str | None:
+def _context(load: SimulatedLoad) -> str | None:
     """The drafter's context as SGLang derives it (positions times rope factor), below the target's."""
-    target = reading.target
+    target = load.target
     if target is None or not target.max_positions:
         return None
-    limit, absent = derived_context(reading)
+    limit, absent = derived_context(load)
     if limit >= target.max_positions:
         return None
     return f"max_position_embeddings gives {limit}{absent}, {target.name} has {target.max_positions}"
@@ -94,8 +94,8 @@ def _context(reading: Reading) -> str | None:
 
 @RULES.add("sglang-quark-int4", "refused", "Quark INT4 has no scheme for dense layers",
            f"{QUANT}/quark/quark.py, 0.5.23", "run")  # fmt: skip
-def _quark_int4(reading: Reading) -> str | None:
-    return "Quark INT4" if checks.quark_int4(reading) else None
+def _quark_int4(load: SimulatedLoad) -> str | None:
+    return "Quark INT4" if checks.quark_int4(load) else None
 
 
 MODELOPT_ALGORITHMS = frozenset({"FP8", "NVFP4", "NVFP4_AWQ", "W4A16_NVFP4", "MIXED_PRECISION"})
@@ -105,44 +105,44 @@ RULES.row("sglang-modelopt", "refused", "of ModelOpt's algorithms only FP8 and N
 
 @RULES.add("sglang-mla-nvfp4", "refused", "NVFP4 is switched off for the MLA class, so packed weights do not fit",
            MLA, "read")  # fmt: skip
-def _mla_nvfp4(reading: Reading) -> str | None:
-    algorithm = checks.modelopt_algorithm(reading) or ""
-    return f"quant_algo: {algorithm}" if reading.mla and "NVFP4" in algorithm else None
+def _mla_nvfp4(load: SimulatedLoad) -> str | None:
+    algorithm = checks.modelopt_algorithm(load) or ""
+    return f"quant_algo: {algorithm}" if load.mla and "NVFP4" in algorithm else None
 
 
 @RULES.add("sglang-int4-activations", "refused", "compressed-tensors INT4 is weight-only: there is no scheme with "
            "quantized activations for dense layers",
            f"{QUANT}/compressed_tensors/compressed_tensors.py, 0.5.23", "run")  # fmt: skip
-def _int4_activations(reading: Reading) -> str | None:
+def _int4_activations(load: SimulatedLoad) -> str | None:
     return listed([
         f"{weights.integer('num_bits')}-bit weights, {inputs.integer('num_bits')}-bit activations"
-        for weights, inputs in checks.compressed_groups(reading)
+        for weights, inputs in checks.compressed_groups(load)
         if weights.integer("num_bits") == 4 and inputs.data and weights.text("type") == "int"
     ])  # fmt: skip
 
 
 @RULES.add("sglang-kv-b", "refused", "kv_b_proj is split right after loading and must be unquantized",
            "srt/models/deepseek_common/deepseek_weight_loader.py, 0.5.23", "run")  # fmt: skip
-def _latent_quantized(reading: Reading) -> str | None:
+def _latent_quantized(load: SimulatedLoad) -> str | None:
     """kv_b_proj in anything but floats: it is split into the absorbed matrices right after loading."""
-    found = reading.tensor("layers.0.self_attn.kv_b_proj.weight")
-    packed = "layers.0.self_attn.kv_b_proj.weight" in reading.fates.packed
+    found = load.tensor("layers.0.self_attn.kv_b_proj.weight")
+    packed = "layers.0.self_attn.kv_b_proj.weight" in load.results.packed
     return "kv_b_proj is quantized" if packed or (found is not None and found.dtype not in FLOATS) else None
 
 
 @RULES.add("sglang-a-projections", "refused", "q_a and kv_a are joined tensor by tensor, weight_shape too: never "
            "packed", MLA, "read")  # fmt: skip
-def _joined_projections(reading: Reading) -> str | None:
+def _joined_projections(load: SimulatedLoad) -> str | None:
     """Packed a-projections, whose tensors are joined one by one, weight_shape among them."""
     names = ("q_a_proj", "kv_a_proj_with_mqa")
-    return listed([n for n in names if f"layers.0.self_attn.{n}.weight" in reading.fates.packed])
+    return listed([n for n in names if f"layers.0.self_attn.{n}.weight" in load.results.packed])
 
 
 @RULES.add("sglang-fc-quantized", "refused", "fc is a plain linear in the Llama class and cannot be quantized",
            LLAMA, "read")  # fmt: skip
-def _fc_quantized(reading: Reading) -> str | None:
-    found = reading.tensor("fc.weight")
-    return f"fc.weight is {found.dtype}" if found and not reading.mla and found.dtype not in FLOATS else None
+def _fc_quantized(load: SimulatedLoad) -> str | None:
+    found = load.tensor("fc.weight")
+    return f"fc.weight is {found.dtype}" if found and not load.mla and found.dtype not in FLOATS else None
 
 
 ROCM_METHODS = frozenset({
@@ -153,30 +153,31 @@ ROCM_METHODS = frozenset({
 
 @RULES.add("sglang-rocm", "refused", "not every quantization runs on ROCm: GPTQ and ModelOpt are not listed, "
            "compressed-tensors INT4 repacks with a CUDA symbol", f"{QUANT}/__init__.py, 0.5.23", "read")  # fmt: skip
-def _rocm(reading: Reading) -> str | None:
-    if not reading.on_amd or not reading.truth.quantization:
+def _rocm(load: SimulatedLoad) -> str | None:
+    if not load.on_amd or not load.truth.quantization:
         return None
-    if checks.modelopt_algorithm(reading):
+    if checks.modelopt_algorithm(load):
         return "ModelOpt on ROCm"
-    method = checks.quant_method(reading)
+    method = checks.quant_method(load)
     if method and method not in ROCM_METHODS:
         return f"quant_method: {method} on ROCm"
-    int4 = any(weights.integer("num_bits") == 4 for weights, _ in checks.compressed_groups(reading))
+    int4 = any(weights.integer("num_bits") == 4 for weights, _ in checks.compressed_groups(load))
     return "compressed-tensors INT4 on ROCm" if int4 else None
 
 
 RULES.row("sglang-quark-export", "refused", "Quark's declaration needs its export section",
-          f"{QUANT}/quark/quark.py, 0.5.23", "read", declared.unexported)  # fmt: skip
+          f"{QUANT}/quark/quark.py, 0.5.23", "read", quantization_config.unexported)  # fmt: skip
 RULES.row("sglang-scales", "refused", "scales are built as quantization_config declares them; others do not fit",
-          f"{QUANT}/{{compressed_tensors,awq,gptq}}, 0.5.23", "inferred", declared.other_grouping)  # fmt: skip
+          f"{QUANT}/{{compressed_tensors,awq,gptq}}, 0.5.23", "inferred",
+          quantization_config.other_grouping)  # fmt: skip
 RULES.row("sglang-packed-undeclared", "refused", "packed weights need a quantization_config",
           BOTH, "read", checks.undeclared_packed)  # fmt: skip
 RULES.row("sglang-not-excluded-shape", "refused", "a linear that no list excludes by its runtime name is built "
           "quantized, and a plain tensor has another shape",
-          MATCHED, "read", clash("not excluded", "words"))  # fmt: skip
+          MATCHED, "read", mismatch("not excluded", "words"))  # fmt: skip
 RULES.row("sglang-excluded-shape", "refused", "a linear that is not matched by its runtime name is built plain, and "
-          "quantized tensors have another shape", MATCHED, "read", clash("excluded", "words"))  # fmt: skip
+          "quantized tensors have another shape", MATCHED, "read", mismatch("excluded", "words"))  # fmt: skip
 RULES.row("sglang-torn", "refused", "projections that are joined into one linear are quantized together or not at all",
-          MATCHED, "read", clash("torn"))  # fmt: skip
+          MATCHED, "read", mismatch("torn"))  # fmt: skip
 RULES.row("sglang-unmatched", "refused", "a linear that lists match in part, or a target of compressed-tensors not at "
-          "all, stops the start", MATCHED, "run", clash("stops"))  # fmt: skip
+          "all, stops the start", MATCHED, "run", mismatch("stops"))  # fmt: skip

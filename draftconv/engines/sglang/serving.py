@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from draftconv.engines.base import EngineSpec
-from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
+from draftconv.engines.rules import EngineSpec
+from draftconv.engines.serving import LOOPBACK, ServeCommand, ServeRequest, remote_code_note
 
 
-def command(start: Start, _: EngineSpec) -> ServeCommand:
+def command(start: ServeRequest, _: EngineSpec) -> ServeCommand:
     argv = ["python", "-m", "sglang.launch_server", "--model-path", start.model, "--host", LOOPBACK]
     if start.model_revision:
         argv += ["--revision", start.model_revision]
@@ -27,13 +27,13 @@ def command(start: Start, _: EngineSpec) -> ServeCommand:
     return ServeCommand(tuple(argv), notes=tuple(_notes(start)))
 
 
-def _shorter_context(start: Start) -> int | None:
+def _shorter_context(start: ServeRequest) -> int | None:
     """The drafter's context where it is shorter than the target's, which stops the start (CONFIG)."""
     drafter, target = start.facts.max_positions, start.target.max_positions
     return drafter if drafter and target and drafter < target else None
 
 
-def _notes(start: Start) -> list[str]:
+def _notes(start: ServeRequest) -> list[str]:
     facts, target = start.facts, start.target
     notes = list(remote_code_note(target, "--trust-remote-code"))
     notes.append("EAGLE3, not EAGLE: with EAGLE the same files load, fc is skipped and accept length is exactly 1.00")

@@ -18,9 +18,9 @@ from draftconv.engines.trtllm.kernels import GAPS, KERNELS
 from draftconv.engines.trtllm.layout import LAYOUTS
 from draftconv.engines.trtllm.live import LIVE
 from draftconv.engines.trtllm.loading import read
-from draftconv.engines.trtllm.matching import LISTS, METHODS
-from draftconv.engines.trtllm.modules import NAMES
+from draftconv.engines.trtllm.module_names import NAMES
 from draftconv.engines.trtllm.problems import PROBLEMS
+from draftconv.engines.trtllm.quantized_modules import LISTS, METHODS
 from draftconv.engines.trtllm.serving import command
 from draftconv.engines.trtllm.shapes import SHAPES
 

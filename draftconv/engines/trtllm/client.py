@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
-from draftconv.engines.answer import OTHERS, Answer, clipped
-from draftconv.engines.client import GREEDY, Asking, Served, refuse_depth, refuse_length
+from draftconv.engines.client import GREEDY, RequestSettings, ServerInfo, refuse_depth, refuse_length
 from draftconv.engines.http import Http, first
+from draftconv.engines.request_output import OTHERS, RequestOutput, clipped
 from draftconv.errors import BadCheckpoint, UsageError, Void
 
 TOTALS = "one request at a time: records of /metrics, the last step clipped (A = T - 1 - D)"
@@ -37,7 +37,7 @@ _POLL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DraftIteration:
     """An iteration with drafts of one request."""
 
     drafted: int
@@ -53,7 +53,7 @@ class TrtllmServer:
     """
 
     http: Http
-    asking: Asking
+    asking: RequestSettings
     settling: float = SETTLING
     rest: float = REST
     model: str = field(default="", init=False)
@@ -73,21 +73,21 @@ class TrtllmServer:
                 cure=f"give {BUFFER} or less",
             )
 
-    def served(self, prompt: Sequence[int]) -> Served:
+    def served(self, prompt: Sequence[int]) -> ServerInfo:
         """See `client.Client`."""
         with self.http.understood():
             self.model = first(self.http.get("/v1/models"), "data").text("id") or ""
             version = self.http.get("/version").text("version") or "of unknown version"
             self._measured(prompt, self.asking.probe(PROBE))
-            return Served(target=self.model, version=version, counting=TOTALS, alone=True)
+            return ServerInfo(target=self.model, version=version, counting=TOTALS, alone=True)
 
-    def ask(self, prompt: Sequence[int]) -> Answer:
+    def ask(self, prompt: Sequence[int]) -> RequestOutput:
         """See `client.Client`."""
         with self.http.understood():
             tokens, steps = self._measured(prompt, self.asking)
             return clipped(tokens, [step.accepted for step in steps], self.asking.depth)
 
-    def _measured(self, prompt: Sequence[int], asking: Asking) -> tuple[tuple[int, ...], list[Step]]:
+    def _measured(self, prompt: Sequence[int], asking: RequestSettings) -> tuple[tuple[int, ...], list[DraftIteration]]:
         """A text and the steps that made it."""
         if self.unsettled:  # of requests before ours, or of one that failed on the way
             self._drained_until_quiet()
@@ -122,10 +122,10 @@ class TrtllmServer:
         self.unsettled = False
         return tokens, steps
 
-    def _settled(self, length: int) -> list[Step]:
+    def _settled(self, length: int) -> list[DraftIteration]:
         """The steps of the last request, once they account for its text: records follow the answer."""
         deadline = time.monotonic() + self.settling
-        steps: list[Step] = []
+        steps: list[DraftIteration] = []
         made = 1
         while made < length and time.monotonic() < deadline:
             steps += self._drained()
@@ -154,7 +154,7 @@ class TrtllmServer:
                 raise Void("the server drafts though nothing was asked of it", cure=OTHERS)
             time.sleep(self.rest)
 
-    def _drained(self) -> list[Step]:
+    def _drained(self) -> list[DraftIteration]:
         """The iterations with drafts since the last reading."""
         raw = self.http.send("GET", "/metrics")
         try:
@@ -166,7 +166,7 @@ class TrtllmServer:
         return list(_steps(records))
 
 
-def _steps(records: Sequence[object]) -> Iterator[Step]:
+def _steps(records: Sequence[object]) -> Iterator[DraftIteration]:
     for number, record in enumerate(records):
         stats = record.get("specDecodingStats") if isinstance(record, Mapping) else None
         if not isinstance(stats, dict):
@@ -182,4 +182,4 @@ def _steps(records: Sequence[object]) -> Iterator[Step]:
             raise Void(f"an iteration drafted for {requests} requests", why="its counts are totals", cure=OTHERS)
         if accepted < 0:
             raise Void(f"an iteration accepted {accepted} tokens", cure=OTHERS)
-        yield Step(drafted, accepted)
+        yield DraftIteration(drafted, accepted)

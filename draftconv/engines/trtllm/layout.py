@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from draftconv.engines.layout import engine_config, engine_layout
-from draftconv.engines.trtllm.captures import spelled
+from draftconv.engines.trtllm.aux_layers import spelled
 from draftconv.layouts.base import ProducerIds, Spelling, Writer, Writing
-from draftconv.layouts.emit import nested_ids_if_any
+from draftconv.layouts.config_json import nested_ids_if_any
 from draftconv.layouts.limits import lacks
 
 IDS = ProducerIds("trtllm", None, True, source="TensorRT-LLM keeps the ids in the serve YAML")

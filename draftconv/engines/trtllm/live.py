@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from draftconv.engines.live import Generator, Line, Live, Round, Tool
+from draftconv.engines.live import Generator, Live, LogLine, Round, Tool
 
 if TYPE_CHECKING:
-    from draftconv.engines.client import Asking, Client
+    from draftconv.engines.client import Client, RequestSettings
 
-LINES = (Line("runtime", r"Using LLM with (\w+) backend", "tensorrt_llm/llmapi/llm.py at 4c05a748, read"),)
+LINES = (LogLine("runtime", r"Using LLM with (\w+) backend", "tensorrt_llm/llmapi/llm.py at 4c05a748, read"),)
 """It tells no kernel at its usual level."""
 
 VARIABLES = {"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "TensorRT-LLM 1.3, _torch/speculative/interface.py"}
@@ -26,7 +26,7 @@ BENCH = Tool(
 )
 
 
-def connect(url: str, option: str, asking: Asking) -> Client:
+def connect(url: str, option: str, asking: RequestSettings) -> Client:
     from draftconv.engines.http import Http
     from draftconv.engines.trtllm.client import TrtllmServer
 

@@ -10,9 +10,9 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Fusion, Mla
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import HEAD, expected
-from draftconv.engines.base import EngineSpec, Reading, View
-from draftconv.engines.building import build, without
-from draftconv.engines.loading import Causes, Fate, is_fused, sort_fates
+from draftconv.engines.load_results import Causes, LoadResult, is_fused, sort_load_results
+from draftconv.engines.model_build import build, without
+from draftconv.engines.rules import DirectoryView, EngineSpec, SimulatedLoad
 
 MISNAMED: Causes = (
     ("trtllm-prefix", r"^model\."),
@@ -32,7 +32,7 @@ SKIPPED: Causes = (
 )
 
 
-def _load(name: str, built: Facts, wanted: Collection[str], spec: EngineSpec) -> Fate:
+def _load(name: str, built: Facts, wanted: Collection[str], spec: EngineSpec) -> LoadResult:
     """Where one tensor goes: Eagle3ForCausalLM.load_weights of _torch/models/modeling_speculative.py.
 
     Names get `model.` in front, unless they hold `lm_head`; modules are called `midlayer.X` in a
@@ -66,7 +66,7 @@ def _canonical(name: str, layers: int, spec: EngineSpec) -> str:
     return f"layers.{layer}." + (rest.replace("hidden_norm.", "input_layernorm.", 1) if layer else rest)
 
 
-def read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> Reading:
+def read(view: DirectoryView, truth: Facts, target: Target | None, spec: EngineSpec) -> SimulatedLoad:
     config = Config(view.config)
     eagle = config.section("eagle_config")
     mla = isinstance(truth.attention, Mla)
@@ -87,11 +87,13 @@ def read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> R
     if built.draft_vocab == built.vocab and not own_head(view):
         lent.add(HEAD)
     wanted = expected(built)
-    fates = sort_fates(view.tensors, lambda name: _load(name, built, wanted, spec))
-    return Reading(view, config, spec, fates, built, truth, target, frozenset(lent), MISNAMED, replaced=frozenset(lent))
+    results = sort_load_results(view.tensors, lambda name: _load(name, built, wanted, spec))
+    return SimulatedLoad(
+        view, config, spec, results, built, truth, target, frozenset(lent), MISNAMED, replaced=frozenset(lent)
+    )
 
 
-def own_head(view: View) -> bool:
+def own_head(view: DirectoryView) -> bool:
     """A head of its own is built when any name holds lm_head, and filled from one that is just that."""
     return any("lm_head" in name for name in view.tensors)
 
@@ -108,7 +110,7 @@ PARTS = re.compile(r"\.(q|k|v|gate|up)_proj\.weight$")
 _OWN_RULE = ("d2t", "_proj.bias")
 
 
-def unfilled(reading: Reading) -> Sequence[str]:
+def unfilled(load: SimulatedLoad) -> Sequence[str]:
     """What is missing, but for what has rules of its own; a head that nobody asks for is the target's."""
-    own = (*_OWN_RULE,) if own_head(reading.view) else (*_OWN_RULE, HEAD)
-    return [name for name in reading.missing if not name.endswith(own)]
+    own = (*_OWN_RULE,) if own_head(load.view) else (*_OWN_RULE, HEAD)
+    return [name for name in load.missing if not name.endswith(own)]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from draftconv.engines import checks, declared
-from draftconv.engines.base import Reading, Rules
+from draftconv.engines import checks, quantization_config
 from draftconv.engines.checks import compare, listed, skipped
-from draftconv.engines.loading import cause
-from draftconv.engines.quantized import clash
+from draftconv.engines.load_results import cause
+from draftconv.engines.quantization_mismatch import mismatch
+from draftconv.engines.rules import Rules, SimulatedLoad
 from draftconv.engines.trtllm.loading import PARTS, SKIPPED, unfilled
 from draftconv.engines.trtllm.sources import LINEAR, MAIN, MAPPER, QUANT, ROPE
 
@@ -14,23 +14,23 @@ RULES = Rules()
 
 
 RULES.row("trtllm-scales-missing", "mis-read", "scales and zero points that are not found stay as they were made",
-          LINEAR, "inferred", declared.unscaled_weights)  # fmt: skip
+          LINEAR, "inferred", quantization_config.unscaled_weights)  # fmt: skip
 
 
 @RULES.add("trtllm-missing-tensor", "mis-read", "a plain module without tensors is skipped silently and stays as it "
            "was made", MAPPER, "read")  # fmt: skip
-def _missing(reading: Reading) -> str | None:
-    if reading.mla:
+def _missing(load: SimulatedLoad) -> str | None:
+    if load.mla:
         return None
-    return listed([reading.gap(name) for name in unfilled(reading) if not PARTS.search(name)])
+    return listed([load.gap(name) for name in unfilled(load) if not PARTS.search(name)])
 
 
 @RULES.add("trtllm-dropped", "mis-read", "a tensor whose name is not looked for is ignored silently", MAPPER, "read")
-def _dropped(reading: Reading) -> str | None:
+def _dropped(load: SimulatedLoad) -> str | None:
     """Needed tensors for which nothing is built, those of other rules aside."""
     return listed([
-        name for part, name in reading.lost.items()
-        if part not in reading.wanted and cause(name, SKIPPED) is None
+        name for part, name in load.lost.items()
+        if part not in load.wanted and cause(name, SKIPPED) is None
     ])  # fmt: skip
 
 
@@ -50,8 +50,8 @@ RULES.row("trtllm-qk-norm", "mis-read", "there is no q_norm and k_norm",
 
 @RULES.add("trtllm-tied", "mis-read", "tie_word_embeddings keeps the mapper from loading lm_head, which stays "
            "uninitialised", MAPPER, "read")  # fmt: skip
-def _tied(reading: Reading) -> str | None:
-    return checks.tied(reading) if reading.truth.own_head else None
+def _tied(load: SimulatedLoad) -> str | None:
+    return checks.tied(load) if load.truth.own_head else None
 
 
 RULES.row("trtllm-embedding-lost", "mis-read", "the target's embedding is always used instead of one of equal width",
@@ -79,4 +79,4 @@ RULES.row("trtllm-joined-smoothing", "mis-read", "joined weights take the pre_qu
           LINEAR, "read", checks.joined("joined-smoothing", "U8", "I8"))  # fmt: skip
 RULES.row("trtllm-excluded-fp8", "mis-read", "a pattern excludes the drafter's own FP8 projections (ModelOpt writes "
           "model*), or quantized_layers does not list them: their bytes are cast without scales",
-          QUANT, "read", clash("excluded", "bytes"))  # fmt: skip
+          QUANT, "read", mismatch("excluded", "bytes"))  # fmt: skip

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from draftconv.checkpoint import QUANT_FILE
-from draftconv.drafter.facts import Taps
+from draftconv.drafter.facts import AuxLayers
 from draftconv.drafter.tensors import HEAD
 from draftconv.engines import checks
-from draftconv.engines.base import Reading, Rules
 from draftconv.engines.checks import listed
-from draftconv.engines.loading import cause
-from draftconv.engines.matching import told
-from draftconv.engines.quantized import clash
-from draftconv.engines.trtllm.captures import spelled
+from draftconv.engines.load_results import cause
+from draftconv.engines.quantization_mismatch import mismatch
+from draftconv.engines.quantized_modules import told
+from draftconv.engines.rules import Rules, SimulatedLoad
+from draftconv.engines.trtllm.aux_layers import spelled
 from draftconv.engines.trtllm.loading import MISNAMED, PARTS, own_head, unfilled
 from draftconv.engines.trtllm.sources import (
     CAPTURE,
@@ -33,8 +33,8 @@ RULES = Rules()
 
 
 @RULES.add("trtllm-safetensors", "refused", "only *.safetensors files are read", LOADER, "inferred")
-def _not_safetensors(reading: Reading) -> str | None:
-    used = [file.name for file in reading.view.files if not file.unused]
+def _not_safetensors(load: SimulatedLoad) -> str | None:
+    used = [file.name for file in load.view.files if not file.unused]
     if any(name.endswith(".safetensors") for name in used):
         return None
     return listed([name for name in used if name.endswith((".bin", ".pt", ".pth"))])
@@ -42,8 +42,8 @@ def _not_safetensors(reading: Reading) -> str | None:
 
 @RULES.add("trtllm-architectures", "refused", "architectures must be a list with an entry; which one does not matter",
            MAIN, "read")  # fmt: skip
-def _no_architecture(reading: Reading) -> str | None:
-    return None if reading.architecture else f"architectures: {reading.config.raw('architectures')}"
+def _no_architecture(load: SimulatedLoad) -> str | None:
+    return None if load.architecture else f"architectures: {load.config.raw('architectures')}"
 
 
 RULES.row("trtllm-model-type", "refused", "model_type must be one that transformers or TensorRT-LLM knows; "
@@ -54,65 +54,65 @@ RULES.row("trtllm-null", "refused", "only the presence of these keys is tested, 
 
 @RULES.add("trtllm-dtype", "refused", "torch_dtype decides the model's dtype and has no default",
            MODEL_CONFIG, "inferred")  # fmt: skip
-def _no_dtype(reading: Reading) -> str | None:
-    written = reading.config.text("torch_dtype") or reading.config.text("dtype")
+def _no_dtype(load: SimulatedLoad) -> str | None:
+    written = load.config.text("torch_dtype") or load.config.text("dtype")
     return None if written else "neither torch_dtype nor dtype"
 
 
 @RULES.add("trtllm-draft-vocab", "refused", "draft_vocab_size must be there; 1.3 takes vocab_size when it is not",
            OLD, "read", until=(1, 3))  # fmt: skip
-def _draft_vocab_absent(reading: Reading) -> str | None:
-    return None if reading.config.has("draft_vocab_size") else "draft_vocab_size is absent"
+def _draft_vocab_absent(load: SimulatedLoad) -> str | None:
+    return None if load.config.has("draft_vocab_size") else "draft_vocab_size is absent"
 
 
 @RULES.add("trtllm-class", "refused", "kv_lora_rank alone decides between MLA and Llama-style attention", MAIN, "read")
-def _wrong_class(reading: Reading) -> str | None:
-    latent = bool(reading.config.raw("kv_lora_rank"))
-    if latent == reading.mla:
+def _wrong_class(load: SimulatedLoad) -> str | None:
+    latent = bool(load.config.raw("kv_lora_rank"))
+    if latent == load.mla:
         return None
-    return f"kv_lora_rank: {reading.config.raw('kv_lora_rank')}" if latent else "an MLA drafter without kv_lora_rank"
+    return f"kv_lora_rank: {load.config.raw('kv_lora_rank')}" if latent else "an MLA drafter without kv_lora_rank"
 
 
 @RULES.add("trtllm-prefix", "refused", "`model.` is put before every name, so names that have it are not found",
            MAIN, "read")  # fmt: skip
-def _prefixed(reading: Reading) -> str | None:
-    return listed([name for name in reading.fates.dropped if name.startswith("model.")])
+def _prefixed(load: SimulatedLoad) -> str | None:
+    return listed([name for name in load.results.dropped if name.startswith("model.")])
 
 
 @RULES.add("trtllm-old-names", "refused", "only midlayer.* is looked for; layers.N is renamed since 1.3 (PR 11010)",
            OLD, "read", until=(1, 3))  # fmt: skip
-def _old_layers(reading: Reading) -> str | None:
-    return listed([name for name in reading.fates.dropped if name.startswith("layers.")])
+def _old_layers(load: SimulatedLoad) -> str | None:
+    return listed([name for name in load.results.dropped if name.startswith("layers.")])
 
 
 @RULES.add("trtllm-layer-names", "refused", "a drafter of one layer says midlayer.X, one of several midlayer.N.X",
            MAIN, "read")  # fmt: skip
-def _layer_names(reading: Reading) -> str | None:
+def _layer_names(load: SimulatedLoad) -> str | None:
     """Layer tensors spelled for another number of layers than num_hidden_layers says."""
     return listed([
-        name for part, name in reading.unplaced.items()
-        if part in reading.wanted and name in reading.fates.dropped and cause(name, MISNAMED) == "trtllm-layer-names"
-        and not (name.startswith("layers.") and reading.spec.before(1, 3))
+        name for part, name in load.unplaced.items()
+        if part in load.wanted and name in load.results.dropped and cause(name, MISNAMED) == "trtllm-layer-names"
+        and not (name.startswith("layers.") and load.spec.before(1, 3))
     ])  # fmt: skip
 
 
 @RULES.add("trtllm-fused", "refused", "q, k, v and gate, up must be stored apart: they are fused while loading",
            MAIN, "read")  # fmt: skip
-def _fused(reading: Reading) -> str | None:
-    return listed(reading.fates.fatal)
+def _fused(load: SimulatedLoad) -> str | None:
+    return listed(load.results.fatal)
 
 
 @RULES.add("trtllm-missing-part", "refused", "a fused projection asserts that all its parts exist", LINEAR, "read")
-def _missing_parts(reading: Reading) -> str | None:
-    return None if reading.mla else listed([reading.gap(name) for name in reading.missing if PARTS.search(name)])
+def _missing_parts(load: SimulatedLoad) -> str | None:
+    return None if load.mla else listed([load.gap(name) for name in load.missing if PARTS.search(name)])
 
 
 @RULES.add("trtllm-missing-mla", "refused", "the DeepSeek weight loader raises KeyError for a missing tensor",
            MLA, "read")  # fmt: skip
-def _missing_mla(reading: Reading) -> str | None:
-    if not reading.mla:
+def _missing_mla(load: SimulatedLoad) -> str | None:
+    if not load.mla:
         return None
-    return listed([reading.gap(name) for name in unfilled(reading)])
+    return listed([load.gap(name) for name in unfilled(load)])
 
 
 RULES.row("trtllm-d2t-missing", "refused", "a reduced vocabulary without d2t stops with an assertion",
@@ -121,9 +121,9 @@ RULES.row("trtllm-d2t-missing", "refused", "a reduced vocabulary without d2t sto
 
 @RULES.add("trtllm-head-missing", "refused", "without lm_head the target's is shared, so the vocabulary must be whole",
            MAIN, "read")  # fmt: skip
-def _head_missing(reading: Reading) -> str | None:
-    absent = HEAD in reading.missing and not own_head(reading.view)
-    return f"no lm_head, draft_vocab_size {reading.built.draft_vocab}" if absent else None
+def _head_missing(load: SimulatedLoad) -> str | None:
+    absent = HEAD in load.missing and not own_head(load.view)
+    return f"no lm_head, draft_vocab_size {load.built.draft_vocab}" if absent else None
 
 
 RULES.row("trtllm-shape", "refused", "modules are built from config.json; a tensor of another shape stops the load",
@@ -136,23 +136,23 @@ RULES.row("trtllm-plain-query", "refused", "the fused projection is sized with q
 
 @RULES.add("trtllm-reduced-mla", "refused", "the DeepSeek weight loader walks into d2t and stops with a KeyError",
            MLA, "read")  # fmt: skip
-def _reduced_mla(reading: Reading) -> str | None:
-    reduced = reading.mla and reading.built.draft_vocab != reading.built.vocab
-    return f"draft_vocab_size {reading.built.draft_vocab} of {reading.built.vocab}" if reduced else None
+def _reduced_mla(load: SimulatedLoad) -> str | None:
+    reduced = load.mla and load.built.draft_vocab != load.built.vocab
+    return f"draft_vocab_size {load.built.draft_vocab} of {load.built.vocab}" if reduced else None
 
 
 @RULES.add("trtllm-next-layer", "refused", "next_layer_regular: false gives later layers an input of twice the width",
            MAIN, "read")  # fmt: skip
-def _irregular_layers(reading: Reading) -> str | None:
-    irregular = reading.truth.layers > 1 and reading.eagle.flag("next_layer_regular") is False
+def _irregular_layers(load: SimulatedLoad) -> str | None:
+    irregular = load.truth.layers > 1 and load.eagle.flag("next_layer_regular") is False
     return "eagle_config.next_layer_regular: false" if irregular else None
 
 
 @RULES.add("trtllm-zero-boundary", "refused", "eagle3_layers_to_capture names outputs of layers; boundary 0 is none",
            CAPTURE, "read")  # fmt: skip
-def _zero_boundary(reading: Reading) -> str | None:
-    trained = reading.trained
-    if isinstance(trained, Taps):
+def _zero_boundary(load: SimulatedLoad) -> str | None:
+    trained = load.trained
+    if isinstance(trained, AuxLayers):
         return None
     try:
         spelled(trained)
@@ -166,21 +166,21 @@ QUANT_METHODS = frozenset({"fp8", "mxfp4", "mxfp8", "nvfp4", "compressed-tensors
 
 @RULES.add("trtllm-quant-method", "refused", "this quant_method has no branch (Quark, AWQ, GPTQ): packed weights are "
            "taken for plain ones and do not fit", MODEL_CONFIG, "read")  # fmt: skip
-def _unknown_method(reading: Reading) -> str | None:
-    method = checks.quant_method(reading)
-    if not method or reading.view.sidecars.get(QUANT_FILE) or method in QUANT_METHODS:
+def _unknown_method(load: SimulatedLoad) -> str | None:
+    method = checks.quant_method(load)
+    if not method or load.view.sidecars.get(QUANT_FILE) or method in QUANT_METHODS:
         return None
     return f"quant_method: {method}"
 
 
 @RULES.add("trtllm-compressed-integers", "refused", "of compressed-tensors only float schemes are translated",
            COMPRESSED, "read")  # fmt: skip
-def _compressed_integers(reading: Reading) -> str | None:
-    if reading.view.sidecars.get(QUANT_FILE):
+def _compressed_integers(load: SimulatedLoad) -> str | None:
+    if load.view.sidecars.get(QUANT_FILE):
         return None
     return listed([
         f"{weights.integer('num_bits')}-bit integers"
-        for weights, _ in checks.compressed_groups(reading)
+        for weights, _ in checks.compressed_groups(load)
         if weights.text("type") == "int"
     ])  # fmt: skip
 
@@ -208,37 +208,37 @@ SMOOTHED = (".o_proj.weight", ".down_proj.weight")
 @RULES.add("trtllm-awq-parts", "refused", "INT4 weights need their scales (W4A8: weight_scale_2 and input_scale too), "
            "o_proj and down_proj pre_quant_scale, ones if nothing was smoothed; a missing one is a KeyError",
            LINEAR, "read")  # fmt: skip
-def _awq_parts(reading: Reading) -> str | None:
-    section = told(reading.spec, reading.config.section("quantization_config").data, reading.view.sidecars)
+def _awq_parts(load: SimulatedLoad) -> str | None:
+    section = told(load.spec, load.config.section("quantization_config").data, load.view.sidecars)
     found = section.modelopt(sidecar_wins=True)
     layers = found.section("quantized_layers")
     names = (found.text("quant_algo"), *(layers.section(layer).text("quant_algo") for layer in layers.data))
     parts = next((AWQ[name] for name in names if name and name in AWQ), None)
     if parts is None:
         return None
-    packed = [part for part, name in reading.fates.loaded.items() if reading.view.tensors[name].dtype in ("U8", "I8")]
+    packed = [part for part, name in load.results.loaded.items() if load.view.tensors[name].dtype in ("U8", "I8")]
     wanted = ((part, (*parts, *(("pre_quant_scale",) if part.endswith(SMOOTHED) else ()))) for part in packed)
     return listed([
-        reading.gap(f"{part.removesuffix('.weight')}.{suffix}")
+        load.gap(f"{part.removesuffix('.weight')}.{suffix}")
         for part, suffixes in wanted for suffix in suffixes
-        if suffix not in reading.fates.beside.get(part, ())
+        if suffix not in load.results.beside.get(part, ())
     ])  # fmt: skip
 
 
 RULES.row("trtllm-excluded", "refused", "packed projections do not fit a linear that a pattern excludes (ModelOpt "
           "writes model*), or that quantized_layers does not list",
-          QUANT, "read", clash("excluded", "words", "packed"))  # fmt: skip
+          QUANT, "read", mismatch("excluded", "words", "packed"))  # fmt: skip
 RULES.row("trtllm-not-excluded", "refused", "a linear that no pattern excludes by its module name is built quantized, "
-          "and a plain tensor has no scales for it", QUANT, "inferred", clash("not excluded"))  # fmt: skip
+          "and a plain tensor has no scales for it", QUANT, "inferred", mismatch("not excluded"))  # fmt: skip
 RULES.row("trtllm-torn", "refused", "projections that are joined into one linear are quantized together or not at all",
-          LINEAR, "read", clash("torn"))  # fmt: skip
+          LINEAR, "read", mismatch("torn"))  # fmt: skip
 
 
 @RULES.add("trtllm-joined-scales", "refused", "joined NVFP4 and W4A8_AWQ weights must have one weight_scale_2 and one "
            "input_scale: an assertion", LINEAR, "read")  # fmt: skip
-def _joined_scales(reading: Reading) -> str | None:
+def _joined_scales(load: SimulatedLoad) -> str | None:
     codes = ("joined-weight-scales", "joined-input-scales")
-    return listed([told for code in codes if (told := checks.joined(code, "U8", "I8")(reading))])
+    return listed([told for code in codes if (told := checks.joined(code, "U8", "I8")(load))])
 
 
 LATENT = ("q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj")
@@ -247,11 +247,11 @@ LATENT = ("q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 
 @RULES.add("trtllm-latent-quantized", "refused", "q_a, kv_a and kv_b are copied by hand and must be unquantized",
            MLA, "read")  # fmt: skip
-def _latent_quantized(reading: Reading) -> str | None:
-    if not reading.mla or not reading.truth.quantization or checks.modelopt_algorithm(reading) == "FP8_BLOCK_SCALES":
+def _latent_quantized(load: SimulatedLoad) -> str | None:
+    if not load.mla or not load.truth.quantization or checks.modelopt_algorithm(load) == "FP8_BLOCK_SCALES":
         return None
     names = {name: f"layers.0.self_attn.{name}.weight" for name in LATENT}
-    return listed([name for name, canonical in names.items() if not reading.stored_plain(canonical)])
+    return listed([name for name, canonical in names.items() if not load.stored_plain(canonical)])
 
 
 RULES.row("trtllm-packed-undeclared", "refused", "packed weights need hf_quant_config.json or quantization_config",

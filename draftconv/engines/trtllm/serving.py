@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from draftconv.drafter.boundaries import default_triple
-from draftconv.drafter.facts import Gqa, Taps
+from draftconv.drafter.facts import AuxLayers, Gqa
 from draftconv.drafter.kinds import eagle31, kind_of
-from draftconv.engines.base import EngineSpec
+from draftconv.engines.rules import EngineSpec
 from draftconv.engines.serving import (
     LOOPBACK,
     ServeCommand,
-    Start,
+    ServeRequest,
     Yaml,
     remote_code_note,
     yaml_text,
 )
-from draftconv.engines.trtllm.captures import spelled
+from draftconv.engines.trtllm.aux_layers import spelled
 from draftconv.errors import Undecided, UsageError
 
 SERVE_FILE = "serve.yaml"
@@ -22,7 +22,7 @@ INT4_TARGETS = frozenset({"moonshotai/Kimi-K2.5", "moonshotai/Kimi-K2.6"})
 """Targets whose weights are INT4 of compressed-tensors, which _torch/model_config.py (008e0af8) raises for."""
 
 
-def command(start: Start, spec: EngineSpec) -> ServeCommand:
+def command(start: ServeRequest, spec: EngineSpec) -> ServeCommand:
     _refuse_revisions(start)
     old = spec.before(1, 3)
     settings: dict[str, Yaml] = {
@@ -37,7 +37,7 @@ def command(start: Start, spec: EngineSpec) -> ServeCommand:
     return ServeCommand(tuple(argv), {SERVE_FILE: yaml_text(settings)}, tuple(_notes(start, spec)))
 
 
-def _refuse_revisions(start: Start) -> None:
+def _refuse_revisions(start: ServeRequest) -> None:
     """Raises UsageError for a revision on the Hub: speculative_config has no key for one."""
     drafter = None if start.alone else start.revision
     for repository, revision in ((start.model, start.model_revision), (start.directory, drafter)):
@@ -50,7 +50,7 @@ def _refuse_revisions(start: Start) -> None:
             )
 
 
-def _speculative(start: Start, old: bool) -> dict[str, Yaml]:
+def _speculative(start: ServeRequest, old: bool) -> dict[str, Yaml]:
     speculative: dict[str, Yaml] = {
         "decoding_type": "Eagle" if old else "Eagle3",
         "max_draft_len": start.drafts,
@@ -62,16 +62,16 @@ def _speculative(start: Start, old: bool) -> dict[str, Yaml]:
     return speculative
 
 
-def _layers_to_capture(start: Start) -> tuple[int, ...] | None:
+def _layers_to_capture(start: ServeRequest) -> tuple[int, ...] | None:
     """`eagle3_layers_to_capture`; None when the default triple is what was trained.
 
     Raises:
         Undecided: the drafter's layers are unknown. Refused: there is no number for one.
     """
     match start.facts.boundaries:
-        case Taps.DEFAULT:
+        case AuxLayers.DEFAULT:
             return None
-        case Taps.UNKNOWN:
+        case AuxLayers.UNKNOWN:
             raise Undecided(
                 "which layers this drafter was trained on is unknown",
                 why="TensorRT-LLM is told them in its serve file, and a wrong one costs accept length silently",
@@ -83,7 +83,7 @@ def _layers_to_capture(start: Start) -> tuple[int, ...] | None:
             return spelled(boundaries)
 
 
-def _notes(start: Start, spec: EngineSpec) -> list[str]:
+def _notes(start: ServeRequest, spec: EngineSpec) -> list[str]:
     facts, target = start.facts, start.target
     notes = list(remote_code_note(target, "--trust_remote_code"))
     if start.model in INT4_TARGETS:
@@ -93,7 +93,7 @@ def _notes(start: Start, spec: EngineSpec) -> list[str]:
         notes.append("EAGLE-3.1 needs a TensorRT-LLM of 2026-06 or later, the 1.3 line (PR 14988)")
     if isinstance(facts.attention, Gqa) and target.family == "deepseek":
         notes.append("a Llama-style drafter beside an MLA target is not proven here: an MLA drafter is the safe pair")
-    if facts.boundaries is Taps.DEFAULT:
+    if facts.boundaries is AuxLayers.DEFAULT:
         notes.append("no eagle3_layers_to_capture: the drafter was trained on the default triple")
     if spec.before(1, 3):
         notes.append("names must be midlayer.*: `draftconv convert --to trtllm` writes them")

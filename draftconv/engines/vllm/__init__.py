@@ -16,9 +16,9 @@ from draftconv.engines.vllm.kernels import GAPS, KERNELS
 from draftconv.engines.vllm.layout import LAYOUTS
 from draftconv.engines.vllm.live import LIVE
 from draftconv.engines.vllm.loading import read
-from draftconv.engines.vllm.matching import LISTS, METHODS
-from draftconv.engines.vllm.modules import NAMES
+from draftconv.engines.vllm.module_names import NAMES
 from draftconv.engines.vllm.problems import PROBLEMS
+from draftconv.engines.vllm.quantized_modules import LISTS, METHODS
 from draftconv.engines.vllm.serving import command
 from draftconv.engines.vllm.shapes import SHAPES
 from draftconv.engines.vllm.tracing import TRACING

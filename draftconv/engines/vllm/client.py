@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
-from draftconv.engines.answer import OTHERS, Answer, counted, explained
-from draftconv.engines.client import GREEDY, Asking, Served, refuse_depth, refuse_length
+from draftconv.engines.client import GREEDY, RequestSettings, ServerInfo, refuse_depth, refuse_length
 from draftconv.engines.http import Http, first
+from draftconv.engines.request_output import OTHERS, RequestOutput, counted, explained
 from draftconv.errors import BadCheckpoint, EngineError, Void
-from draftconv.reference.counts import Counts
+from draftconv.reference.accept_length import Counts
 
 PER_REQUEST = "per request: metrics.speculative_decoding of each completion"
 TOTALS = "one request at a time: difference of the spec_decode counters of /metrics"
@@ -130,7 +130,7 @@ class VllmServer:
     """A running vLLM server; see `client.Client`."""
 
     http: Http
-    asking: Asking
+    asking: RequestSettings
     settling: float = SETTLING
     rest: float = REST
     model: str = field(default="", init=False)
@@ -138,7 +138,7 @@ class VllmServer:
     seen: Counters | None = field(default=None, init=False)
     unsettled: bool = field(default=False, init=False)
 
-    def served(self, prompt: Sequence[int]) -> Served:
+    def served(self, prompt: Sequence[int]) -> ServerInfo:
         """See `client.Client`."""
         with self.http.understood():
             model = first(self.http.get("/v1/models"), "data")
@@ -154,7 +154,7 @@ class VllmServer:
             if not self.totals:
                 self._explained(reply)
                 self.seen = self._counters()
-            return Served(
+            return ServerInfo(
                 target=model.text("root") or self.model,
                 version=version,
                 counting=TOTALS if self.totals else PER_REQUEST,
@@ -164,7 +164,7 @@ class VllmServer:
                 settings=self.seen.settings if self.seen else {},
             )
 
-    def ask(self, prompt: Sequence[int]) -> Answer:
+    def ask(self, prompt: Sequence[int]) -> RequestOutput:
         """See `client.Client`."""
         with self.http.understood():
             if not self.totals:
@@ -215,7 +215,7 @@ class VllmServer:
             now.since(self.seen)
         return now
 
-    def _complete(self, prompt: Sequence[int], asking: Asking) -> Config:
+    def _complete(self, prompt: Sequence[int], asking: RequestSettings) -> Config:
         """A completion, its prompt and length checked."""
         body = {
             "model": self.model,
@@ -246,7 +246,7 @@ class VllmServer:
             raise BadCheckpoint(f"{choice.where} has no token_ids (return_token_ids)")
         return tokens
 
-    def _explained(self, reply: Config) -> Answer:
+    def _explained(self, reply: Config) -> RequestOutput:
         found = _per_request(reply)
         histogram = found.integers("acceptance_histogram")
         steps, accepted = found.integer("num_spec_steps"), found.integer("num_accepted_draft_tokens")

@@ -43,7 +43,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel(("sm100",), "compressed-pack", (CHANNEL, GROUP), INT8_TOKEN,
            f"{A16} (Marlin ignores the activation scheme)", _CT,
            groups=_MARLIN_GROUPS, scales=("weight",), notes=(_HUMMING, _MARLIN_INT8)),
-    # ── other activations, other grids ───────────────────────────────────────
+    # ── other activations, other dtypes ───────────────────────────────────────
     Kernel(("sm90",), "compressed-pack", (GROUP,), FP8_TOKEN,
            "4-bit storage, FP8 arithmetic (CUTLASS W4A8)", _CT, groups=(128,), scales=("weight",)),
     Kernel(GPUS, "compressed-float", (("fp8", "channel"),), FP8_TOKEN,
@@ -87,18 +87,18 @@ GAPS: tuple[Gap, ...] = (
     Gap("its Quark reader needs a positive group_size, which Quark INT4 per channel does not have",
         f"{_VQ}/quark/utils.py, 0.33.0; run with 0.32.0", formats=("quark-int4",), pers=("channel",)),
     Gap("INT4 times FP8 has a kernel on Hopper only, for groups of 128",
-        f"{_CT}; issue 35439", grids=("int4",), inputs=(FP8_TOKEN,)),
+        f"{_CT}; issue 35439", dtypes=("int4",), inputs=(FP8_TOKEN,)),
     Gap("INT4 beside static FP8 activations is ModelOpt's W4A8_AWQ, which its reader refuses",
-        f"{_VQ}/modelopt.py, 0.33.0", grids=("int4",), inputs=(FP8_TENSOR,)),
+        f"{_VQ}/modelopt.py, 0.33.0", dtypes=("int4",), inputs=(FP8_TENSOR,)),
     Gap("scales of INT4 weights are loaded in the model's dtype, so F32 ones would be rounded",
-        _CT, grids=("int4",), scales=("F32",)),
+        _CT, dtypes=("int4",), scales=("F32",)),
     Gap("NVFP4 is only emulated on this chip: dequantized at every call",
-        f"{_VQ}/modelopt.py, 0.33.0", chips=AMD, grids=("nvfp4",)),
+        f"{_VQ}/modelopt.py, 0.33.0", chips=AMD, dtypes=("nvfp4",)),
     Gap("a Llama-style drafter joins its activation function with the rounding to static FP8, for which the "
         "CPU build has no silu_and_mul_quant: it loads and ends at the first draft",
-        "vllm/model_executor/layers/fusion/fused_act_quant.py, 0.32.0; run", chips=("cpu",), grids=("fp8",),
+        "vllm/model_executor/layers/fusion/fused_act_quant.py, 0.32.0; run", chips=("cpu",), dtypes=("fp8",),
         inputs=(FP8_TENSOR,)),
-    Gap("NVFP4 has no kernel on a CPU", f"{_VQ}/modelopt.py, 0.33.0", chips=("cpu",), grids=("nvfp4",)),
+    Gap("NVFP4 has no kernel on a CPU", f"{_VQ}/modelopt.py, 0.33.0", chips=("cpu",), dtypes=("nvfp4",)),
     Gap("MXFP4 beside static FP8 activations is native on MI350 only; elsewhere it is emulated, "
-        "with amd-quark at run time", f"{_VQ}/quark/quark.py, 0.33.0", grids=("mxfp4",)),
+        "with amd-quark at run time", f"{_VQ}/quark/quark.py, 0.33.0", dtypes=("mxfp4",)),
 )  # fmt: skip

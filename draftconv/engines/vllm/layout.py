@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from draftconv.drafter.facts import Gqa
 from draftconv.engines.layout import engine_config, engine_layout
-from draftconv.engines.vllm.captures import spelled
+from draftconv.engines.vllm.aux_layers import spelled
 from draftconv.layouts.base import Refusal, Spelling, Writer, Writing
 from draftconv.layouts.clues import BARE
-from draftconv.layouts.emit import nested_ids_if_any
+from draftconv.layouts.config_json import nested_ids_if_any
 from draftconv.layouts.limits import lacks
 
 LIMITS: tuple[Refusal, ...] = (

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.engines.live import Generator, Line, Live, Offline, Round, Tool
+from draftconv.engines.live import Generator, Live, LogLine, Offline, Round, Tool
 from draftconv.engines.vllm.serving import CPU_SERVER
 
 if TYPE_CHECKING:
-    from draftconv.engines.client import Asking, Client
+    from draftconv.engines.client import Client, RequestSettings
 
 STARTS = (("vllm", "serve"), (*CPU_SERVER, "--model"))
 """What a server's command starts with, before the name of the target."""
@@ -18,13 +18,13 @@ STARTS = (("vllm", "serve"), (*CPU_SERVER, "--model"))
 CPU_BENCH = Path(__file__).with_name("bench.py")
 
 LINES = (
-    Line("linear", r"Using (\w+) for (CompressedTensors\w+|Quark\w+|\w+LinearMethod)\b",
+    LogLine("linear", r"Using (\w+) for (CompressedTensors\w+|Quark\w+|\w+LinearMethod)\b",
          "compressed_tensors/schemes/*.py, 0.32.0 run"),
-    Line("linear", r"Using (\w+) for mixed-precision linear", "kernels/linear/__init__.py, 0.32.0 run"),
-    Line("linear", r"Selected (\w+) for (\w+)", "kernels/linear/__init__.py, 0.32.0 read"),
-    Line("attention", r"Using (\w+) (?:attention )?backend(?: out of|\.| \(selected)",
+    LogLine("linear", r"Using (\w+) for mixed-precision linear", "kernels/linear/__init__.py, 0.32.0 run"),
+    LogLine("linear", r"Selected (\w+) for (\w+)", "kernels/linear/__init__.py, 0.32.0 read"),
+    LogLine("attention", r"Using (\w+) (?:attention )?backend(?: out of|\.| \(selected)",
          "platforms/{cuda,rocm,cpu}.py, 0.32.0 read"),
-    Line("prefill", r"Using (\w+) MLA prefill backend",
+    LogLine("prefill", r"Using (\w+) MLA prefill backend",
          "v1/attention/backends/mla/prefill/selector.py, 0.32.0 read"),
 )  # fmt: skip
 
@@ -34,7 +34,7 @@ ARGUMENTS = {
 }
 
 
-def connect(url: str, option: str, asking: Asking) -> Client:
+def connect(url: str, option: str, asking: RequestSettings) -> Client:
     from draftconv.engines.http import Http
     from draftconv.engines.vllm.client import VllmServer
 

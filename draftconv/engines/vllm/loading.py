@@ -12,9 +12,9 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import expected
-from draftconv.engines.base import EngineSpec, Reading, View
-from draftconv.engines.building import build, fusion, without
-from draftconv.engines.loading import Causes, Fate, fused_parts, sort_fates
+from draftconv.engines.load_results import Causes, LoadResult, fused_parts, sort_load_results
+from draftconv.engines.model_build import build, fusion, without
+from draftconv.engines.rules import DirectoryView, EngineSpec, SimulatedLoad
 from draftconv.engines.shapes import BY_INPUT, BY_OUTPUT
 
 Kind = Literal["llama", "qwen3", "mla"]
@@ -86,7 +86,7 @@ def _fitting(kind: Kind | None, truth: Facts) -> Kind:
     return "qwen3" if truth.attention.qk_norm else "llama"
 
 
-def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool, reduced: bool) -> Fate:
+def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool, reduced: bool) -> LoadResult:
     """Where one tensor goes: `load_weights` of llama_eagle3.py, qwen3_eagle3.py and deepseek_eagle3.py.
 
     `wanted` are the tensors of `built`; `fused` is whether fc is built at all, `reduced` whether a map of ids is.
@@ -116,7 +116,7 @@ def _has_module(stem: str, wanted: Collection[str]) -> bool:
     return any(name.startswith(stem) for name in wanted)
 
 
-def read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> Reading:
+def read(view: DirectoryView, truth: Facts, target: Target | None, spec: EngineSpec) -> SimulatedLoad:
     flat, found = flatten(view.config)
     config = Config(flat)
     eagle = config.section("eagle_config")
@@ -142,14 +142,14 @@ def read(view: View, truth: Facts, target: Target | None, spec: EngineSpec) -> R
     fused = mla or eagle.flag("use_aux_hidden_state") is not False
     wanted = expected(built)
     whole = target.vocab if target and target.vocab else built.vocab  # what the head is compared with
-    fates = sort_fates(
+    results = sort_load_results(
         view.tensors,
         lambda name: _load(name, built, wanted, fused=fused, reduced=built.draft_vocab != whole),
         {"embed_tokens.weight": "fatal", **({"lm_head.weight": "fatal"} if mla else {})},
     )
     lent = {"lm_head.weight"} | ({"embed_tokens.weight"} if built.target_hidden == built.hidden else set())
     lent |= set() if fused else {"fc.weight"}
-    return Reading(view, config, spec, fates, built, truth, target, frozenset(lent), MISNAMED)
+    return SimulatedLoad(view, config, spec, results, built, truth, target, frozenset(lent), MISNAMED)
 
 
 def _aux(config: Config, eagle: Config, kind: Kind) -> int:
@@ -174,11 +174,11 @@ _MERGED = ("q_a_proj", "kv_a_proj_with_mqa")
 """Whole on every rank, and loaded by the same code as what is cut along its outputs."""
 
 
-def cut(name: str, reading: Reading) -> bool:
+def cut(name: str, load: SimulatedLoad) -> bool:
     """True when the loader takes this rank's part of a tensor that is too long, and leaves the rest."""
     leaf = name.rpartition(".")[0].rpartition(".")[2]
     along = 0 if leaf in (*BY_OUTPUT, *_MERGED) else 1 if leaf in BY_INPUT and name.endswith(".weight") else None
-    found, built = reading.misshapen[name].shape, reading.wanted[name].shape
+    found, built = load.misshapen[name].shape, load.wanted[name].shape
     if along is None or len(found) != len(built):
         return False
     return found[along] > built[along] and all(

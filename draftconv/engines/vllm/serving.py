@@ -6,8 +6,8 @@ import json
 
 from draftconv.drafter.facts import Mla
 from draftconv.drafter.kinds import eagle31, kind_of
-from draftconv.engines.base import EngineSpec
-from draftconv.engines.serving import LOOPBACK, ServeCommand, Start, remote_code_note
+from draftconv.engines.rules import EngineSpec
+from draftconv.engines.serving import LOOPBACK, ServeCommand, ServeRequest, remote_code_note
 from draftconv.engines.vllm.loading import UNCAPPED_ROPES
 
 CPU_SERVER = ("python", "-m", "vllm.entrypoints.openai.api_server")
@@ -19,7 +19,7 @@ CPU_OPTIONS = ("--enforce-eager", "--compilation-config", '{"custom_ops": ["-rot
 CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "4"}
 
 
-def command(start: Start, spec: EngineSpec) -> ServeCommand:
+def command(start: ServeRequest, spec: EngineSpec) -> ServeCommand:
     speculative = {"model": start.directory, "method": "eagle3", "num_speculative_tokens": start.drafts}
     if start.revision:
         speculative |= {"revision": start.revision}
@@ -38,7 +38,7 @@ def command(start: Start, spec: EngineSpec) -> ServeCommand:
     return ServeCommand(tuple(argv), notes=tuple(_notes(start, spec)), environment=environment)
 
 
-def _notes(start: Start, spec: EngineSpec) -> list[str]:
+def _notes(start: ServeRequest, spec: EngineSpec) -> list[str]:
     facts = start.facts
     mla = isinstance(facts.attention, Mla)
     notes = list(remote_code_note(start.target, "--trust-remote-code"))

@@ -15,9 +15,9 @@ from torch import Tensor
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
 from draftconv.errors import Refused
-from draftconv.quantization.formats.base import Declaration, Declared, Format, Part, Weight
+from draftconv.quantization.formats.base import Declaration, Declared, Format, StoredTensor, Weight
 from draftconv.quantization.formats.checks import check_declared, check_scheme, quantized
-from draftconv.quantization.formats.columns import (
+from draftconv.quantization.formats.gptq_awq import (
     BITS,
     EACH,
     HEAD,
@@ -26,8 +26,8 @@ from draftconv.quantization.formats.columns import (
     side_parts,
     side_tensors,
 )
-from draftconv.quantization.formats.tensors import SPELLED, Tensors
-from draftconv.quantization.nibbles import OFFSET, pack, unpack
+from draftconv.quantization.formats.module_tensors import SPELLED, ModuleTensors
+from draftconv.quantization.pack_int32 import OFFSET, pack, unpack
 from draftconv.quantization.scheme import Scheme
 
 ZERO = 8
@@ -51,22 +51,22 @@ class AutoAwq(Format):
     inputs = frozenset({None})
     styles = (AWQ, AUTO_ROUND)
 
-    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         sides = side_parts(self, shape, scheme, dtype)
-        return (Part("qweight", "I32", (shape[1], shape[0] // EACH)), *sides)
+        return (StoredTensor("qweight", "I32", (shape[1], shape[0] // EACH)), *sides)
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         sides = side_tensors(self, weight, style, ZERO)
-        return {"qweight": pack(weight.quantized.codes.T, "reorder").bitwise_xor_(OFFSET), **sides}
+        return {"qweight": pack(weight.quantized.qvalues.T, "reorder").bitwise_xor_(OFFSET), **sides}
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
-        tensors = Tensors(self.title, stored)
+        tensors = ModuleTensors(self.title, stored)
         tensors.only("qweight", "qzeros", "scales")
         words = tensors.get("qweight", ("I32",), None, None)
         shape = (words.shape[1] * EACH, words.shape[0])
         scale_OG = read_scales(tensors, declared, shape, ZERO)
-        codes = unpack(words ^ OFFSET, "reorder").T.contiguous()
-        return Weight(quantized(declared.grid, codes, scale_OG), SPELLED[scale_OG.dtype])
+        qvalues = unpack(words ^ OFFSET, "reorder").T.contiguous()
+        return Weight(quantized(declared.dtype, qvalues, scale_OG), SPELLED[scale_OG.dtype])
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         """`ignore` has parts of names for AutoAWQ's header, whole names or regular expressions for AutoRound's."""
@@ -105,9 +105,9 @@ class AutoAwq(Format):
                 style, ignore = AUTO_ROUND, _auto_round(found)
             case _:
                 return None
-        per, group = read_grouping(found, ("bits", "w_bit"), ("group_size", "q_group_size"))
-        check_scheme(self, "int4", per, None)
-        return Declared("int4", per, group, None, ignore, style)
+        granularity, group = read_grouping(found, ("bits", "w_bit"), ("group_size", "q_group_size"))
+        check_scheme(self, "int4", granularity, None)
+        return Declared("int4", granularity, group, None, ignore, style)
 
 
 def _awq(found: Config) -> tuple[str, ...]:

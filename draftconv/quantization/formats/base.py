@@ -15,13 +15,13 @@ from torch import Tensor
 
 from draftconv.checkpoint import show
 from draftconv.errors import UsageError
-from draftconv.quantization.grids import Quantized
 from draftconv.quantization.recipes import FormatName
-from draftconv.quantization.scheme import GridName, InputScheme, Per, Scheme
+from draftconv.quantization.rounding import RoundedWeight
+from draftconv.quantization.scheme import Granularity, InputScheme, Scheme, WeightDtype
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoredTensor:
     """One tensor of a stored weight.
 
     Attributes:
@@ -39,7 +39,7 @@ class Weight:
     """A quantized weight with all that a format may keep beside it.
 
     Attributes:
-        quantized: codes [O, I] and scales [O, G] ([1, 1] per tensor).
+        quantized: quantized values [O, I] and scales [O, G] ([1, 1] per tensor).
         dtype: of the float weight that it stands for, as safetensors spells it: engines compute in it.
         input_scale: float32 [], of static activations.
         pre_quant_scale: [I], what activations are multiplied by first (AWQ smoothing); None is all ones.
@@ -48,12 +48,12 @@ class Weight:
         per: what shares a scale, where the scales' shape leaves it open: one group may be a whole row.
     """
 
-    quantized: Quantized
+    quantized: RoundedWeight
     dtype: str
     input_scale: Tensor | None = None
     pre_quant_scale: Tensor | None = None
     fp8_scale: Tensor | None = None
-    per: Per | None = None
+    granularity: Granularity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class Declared:
     """What a checkpoint says of its quantized weights, or what is to be said.
 
     Attributes:
-        grid, per, group: as in `WeightScheme`; what a config does not tell is None and the tensors decide.
+        dtype, granularity, group: as in `WeightScheme`; what a config does not tell is None and the tensors decide.
         inputs: how activations are rounded.
         ignore: modules or patterns that stay unquantized, in the spelling of the reader.
         style: variant within the format, one of `Format.styles` (Quark: `reorder`, `order`, …).
     """
 
-    grid: GridName
-    per: Per | None
+    dtype: WeightDtype
+    granularity: Granularity | None
     group: int | None = None
     inputs: InputScheme | None = None
     ignore: tuple[str, ...] = ()
@@ -88,19 +88,19 @@ class Format(ABC):
 
     Attributes:
         id: as options and reports spell it. `title`: for people.
-        holds: grid and granularity of the weights it can store.
+        holds: dtype and granularity of the weights it can store.
         inputs: activations it can declare; None among them is 16-bit activations.
         source: of the layout: program, version, file, and whether it was run or read.
         styles: variants that are written and read, the default first.
         only_read: variants that are recognised by their tensors and never written, and what to tell of them.
-        reads_style: whether the same bytes stand for other codes in another style, which no tensor tells.
+        reads_style: whether the same bytes stand for other quantized values in another style, which no tensor tells.
         may_lack: tensors that are written always and not needed to read, and what to tell where they are missing.
     """
 
     id: ClassVar[FormatName]
     title: ClassVar[str]
     source: ClassVar[str]
-    holds: ClassVar[frozenset[tuple[GridName, Per]]]
+    holds: ClassVar[frozenset[tuple[WeightDtype, Granularity]]]
     inputs: ClassVar[frozenset[InputScheme | None]]
     styles: ClassVar[tuple[str, ...]] = ()
     only_read: ClassVar[Mapping[str, str]] = {}
@@ -108,7 +108,7 @@ class Format(ABC):
     may_lack: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
-    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         """The tensors that a weight [O, I] of this dtype becomes, before anything is computed.
 
         Raises:
@@ -136,7 +136,7 @@ class Format(ABC):
         )
 
     def resolve(self, stored: Mapping[str, Tensor], declared: Declared) -> Declared:
-        """What is declared, with what the tensors of one module tell better: `per`, `group`, `style`.
+        """What is declared, with what the tensors of one module tell better: `granularity`, `group`, `style`.
 
         Shapes and dtypes are looked at, not values. `load` goes by this; a caller asks to report it.
 

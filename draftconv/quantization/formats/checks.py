@@ -10,11 +10,11 @@ from torch import Tensor
 from draftconv.checkpoint import show
 from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.quantization.formats.base import Declared, Format, Weight
-from draftconv.quantization.formats.tensors import SPELLED, TORCH
-from draftconv.quantization.grids import Quantized
-from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, Per, Scheme
+from draftconv.quantization.formats.module_tensors import SPELLED, TORCH
+from draftconv.quantization.rounding import RoundedWeight
+from draftconv.quantization.scheme import DTYPES, Granularity, InputScheme, Scheme, WeightDtype
 
-ASYMMETRIC = "draftconv knows weights in which code 0 stands for zero"
+ASYMMETRIC = "draftconv knows weights in which value 0 stands for zero"
 AGAIN = "quantize again from the 16-bit weights"
 
 ROUNDED = "engines hold these scales in the dtype of the weights, and would round them"
@@ -23,46 +23,48 @@ ROUNDED = "engines hold these scales in the dtype of the weights, and would roun
 # ── reading ────────────────────────────────────────────────────────────────────────
 
 
-def check_groups(inputs: int, count: int, per: Per | None, group: int | None) -> None:
+def check_groups(inputs: int, count: int, granularity: Granularity | None, group: int | None) -> None:
     """Raises BadCheckpoint when rows of `inputs` do not have the number of scales that is declared."""
     if group is not None:
         right = inputs == count * group
-    elif per == "channel":
+    elif granularity == "channel":
         right = count == 1
     else:
         right = count > 0 and inputs % count == 0
     if not right:
-        told = f"groups of {group}" if group else per or "groups of one size"
+        told = f"groups of {group}" if group else granularity or "groups of one size"
         raise BadCheckpoint(f"{count} scales for {inputs} inputs are not {told}")
 
 
-def check_range(codes: Tensor, grid: GridName) -> None:
-    """Raises BadCheckpoint when integers are no codes of the grid; what has no values (meta) has no wrong ones."""
-    if codes.numel() == 0 or codes.is_meta:
+def check_range(qvalues: Tensor, dtype: WeightDtype) -> None:
+    """Raises BadCheckpoint when integers are out of the dtype's range; of no values (meta) none is."""
+    if qvalues.numel() == 0 or qvalues.is_meta:
         return
-    low, high = (int(bound) for bound in torch.aminmax(codes))
-    row = GRIDS[grid]
+    low, high = (int(bound) for bound in torch.aminmax(qvalues))
+    row = DTYPES[dtype]
     if low < row.low or high > row.high:
         raise BadCheckpoint(
-            f"codes from {low} to {high} are no {row.title}",
+            f"quantized values from {low} to {high} are no {row.title}",
             why=f"{row.title} goes from {row.low:.0f} to {row.high:.0f}",
         )
 
 
-def quantized(grid: GridName, codes: Tensor, scale: Tensor) -> Quantized:
-    """Codes [O, I] under scales [O, G] or [1, 1], of the grids whose scales have no unit."""
-    return Quantized(grid, codes, scale, torch.ones((), device=codes.device))
+def quantized(dtype: WeightDtype, qvalues: Tensor, scale: Tensor) -> RoundedWeight:
+    """Quantized values [O, I] under scales [O, G] or [1, 1], of the dtypes whose scales have no unit."""
+    return RoundedWeight(dtype, qvalues, scale, torch.ones((), device=qvalues.device))
 
 
 # ── writing ────────────────────────────────────────────────────────────────────────
 
 
-def check_scheme(format: Format, grid: GridName, per: Per | None, inputs: InputScheme | None) -> None:
-    """Raises Refused when the format has no room for such numbers; `per` None is yet to be seen."""
-    if not any(grid == known and per in (None, way) for known, way in format.holds):
-        known = sorted(f"{GRIDS[held].title} per {way}" for held, way in format.holds)
+def check_scheme(
+    format: Format, dtype: WeightDtype, granularity: Granularity | None, inputs: InputScheme | None
+) -> None:
+    """Raises Refused when the format has no room for such numbers; `granularity` None is yet to be seen."""
+    if not any(dtype == known and granularity in (None, way) for known, way in format.holds):
+        known = sorted(f"{DTYPES[held].title} per {way}" for held, way in format.holds)
         raise Refused(
-            f"{format.title} holds no {GRIDS[grid].title} weights{f' per {per}' if per else ''}",
+            f"{format.title} holds no {DTYPES[dtype].title} weights" + (f" per {granularity}" if granularity else ""),
             why=f"it holds {', '.join(known)}",
         )
     if inputs not in format.inputs:
@@ -74,24 +76,25 @@ def check_scheme(format: Format, grid: GridName, per: Per | None, inputs: InputS
 
 def check_declared(format: Format, declared: Declared) -> None:
     """Raises Refused when the format cannot declare such numbers, UsageError when they are not all told."""
-    check_scheme(format, declared.grid, declared.per, declared.inputs)
+    check_scheme(format, declared.dtype, declared.granularity, declared.inputs)
     check_style(format, declared.style)
-    if declared.per is None or (declared.per == "group") != (declared.group is not None):
+    if declared.granularity is None or (declared.granularity == "group") != (declared.group is not None):
         raise UsageError(
-            f"{format.title}: scales per {declared.per or 'what'} of {declared.group or 'any number of'} inputs",
+            f"{format.title}: scales per {declared.granularity or 'what'} "
+            f"of {declared.group or 'any number of'} inputs",
             why="config.json has to say how many scales a row has",
         )
 
 
 def check_shape(format: Format, shape: tuple[int, int], scheme: Scheme, *, outputs: int = 1, inputs: int = 1) -> None:
     """Raises Refused when a weight [O, I] is no multiple of groups, or of `outputs` and `inputs`."""
-    check_scheme(format, scheme.weights.grid, scheme.weights.per, scheme.inputs)
+    check_scheme(format, scheme.weights.dtype, scheme.weights.granularity, scheme.inputs)
     wanted = ((shape[0], outputs, "outputs"), (shape[1], inputs, "inputs"), (shape[1], scheme.weights.group, "inputs"))
     for size, multiple, what in wanted:
         if multiple and size % multiple:
             raise Refused(
                 f"{format.title}: {size} {what} are no multiple of {multiple}",
-                why=f"codes and scales come in groups of {multiple}",
+                why=f"quantized values and scales come in groups of {multiple}",
                 cure="exclude the weight",
             )
 
@@ -103,11 +106,11 @@ def check_style(format: Format, style: str | None) -> None:
         raise UsageError(f"{format.title} has no style {show(style)}", why=known)
 
 
-def scale_dtype(format: Format, scheme: Scheme, dtype: str, wide: Collection[GridName] = ()) -> str:
+def scale_dtype(format: Format, scheme: Scheme, dtype: str, wide: Collection[WeightDtype] = ()) -> str:
     """What scales will be stored in, for weights of this dtype.
 
     Args:
-        wide: grids whose scales engines hold in float32; those of the others have the weight's dtype.
+        wide: dtypes whose scales engines hold in float32; those of the others have the weight's dtype.
 
     Raises:
         Refused: engines would round them.
@@ -115,14 +118,14 @@ def scale_dtype(format: Format, scheme: Scheme, dtype: str, wide: Collection[Gri
     own = _own(dtype)
     if scheme.weights.scale_dtype == "weight" or own == "F32":
         return own
-    if scheme.weights.grid not in wide:
+    if scheme.weights.dtype not in wide:
         raise Refused(
             f"{format.title} has no room for F32 scales of {dtype} weights", why=ROUNDED, cure="scale_dtype: weight"
         )
     return "F32"
 
 
-def scale_of(format: Format, weight: Weight, wide: Collection[GridName] = ()) -> Tensor:
+def scale_of(format: Format, weight: Weight, wide: Collection[WeightDtype] = ()) -> Tensor:
     """The scales in a dtype that `scale_dtype` foretells, and never another value.
 
     Raises:
@@ -131,7 +134,7 @@ def scale_of(format: Format, weight: Weight, wide: Collection[GridName] = ()) ->
     scale, own = weight.quantized.scale, _own(weight.dtype)
     if SPELLED[scale.dtype] == own:
         return scale
-    if weight.quantized.grid in wide:
+    if weight.quantized.dtype in wide:
         return scale.float()
     stored = scale.to(TORCH[own])
     if not torch.equal(stored.double(), scale.double()):
@@ -148,14 +151,14 @@ def _own(dtype: str) -> str:
 
 
 def check_weight(format: Format, weight: Weight, *, input_scale: bool = False) -> None:
-    """Raises Refused when a weight is of a grid that the format does not hold, or would lose something.
+    """Raises Refused when a weight is of a dtype that the format does not hold, or would lose something.
 
     Args:
         input_scale: the format stores it.
     """
-    grid, smoothing = weight.quantized.grid, weight.pre_quant_scale
-    if grid not in {held for held, _ in format.holds}:
-        raise Refused(f"{format.title} holds no {GRIDS[grid].title} weights")
+    dtype, smoothing = weight.quantized.dtype, weight.pre_quant_scale
+    if dtype not in {held for held, _ in format.holds}:
+        raise Refused(f"{format.title} holds no {DTYPES[dtype].title} weights")
     if smoothing is not None and not bool((smoothing == 1).all()):
         raise Refused(
             f"{format.title} cannot store pre_quant_scale",

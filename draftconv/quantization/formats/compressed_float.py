@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from draftconv.quantization.formats.base import Declared, Part, Weight
+from draftconv.quantization.formats.base import Declared, StoredTensor, Weight
 from draftconv.quantization.formats.checks import (
     check_shape,
     check_style,
@@ -19,8 +19,8 @@ from draftconv.quantization.formats.checks import (
     scale_dtype,
     scale_of,
 )
-from draftconv.quantization.formats.compressed import CompressedTensors
-from draftconv.quantization.formats.tensors import FLOAT
+from draftconv.quantization.formats.compressed_tensors import CompressedTensors
+from draftconv.quantization.formats.module_tensors import FLOAT
 from draftconv.quantization.scheme import InputScheme, Scheme
 
 STATIC = InputScheme("fp8", "tensor", False)
@@ -40,16 +40,16 @@ class CompressedFloat(CompressedTensors):
     inputs = frozenset({None, InputScheme("fp8", "token", True), STATIC})
     wide = frozenset({"fp8"})
 
-    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         check_shape(self, shape, scheme)
         return (
-            Part("weight", "F8_E4M3", shape),
-            Part(
+            StoredTensor("weight", "F8_E4M3", shape),
+            StoredTensor(
                 "weight_scale",
                 scale_dtype(self, scheme, dtype, self.wide),
-                (1,) if scheme.weights.per == "tensor" else (shape[0], 1),
+                (1,) if scheme.weights.granularity == "tensor" else (shape[0], 1),
             ),
-            *([Part("input_scale", "F32", (1,))] if scheme.inputs == STATIC else []),
+            *([StoredTensor("input_scale", "F32", (1,))] if scheme.inputs == STATIC else []),
         )
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ class CompressedFloat(CompressedTensors):
         check_weight(self, weight, input_scale=True)
         scale = scale_of(self, weight, self.wide)
         tensors = {
-            "weight": weight.quantized.codes,
+            "weight": weight.quantized.qvalues,
             "weight_scale": scale.reshape(1) if scale.numel() == 1 else scale,
         }
         if weight.input_scale is not None:
@@ -67,16 +67,16 @@ class CompressedFloat(CompressedTensors):
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
         static = declared.inputs == STATIC
         tensors = self.tensors(stored, "weight", "weight_scale", *(["input_scale"] if static else []))
-        codes = tensors.get("weight", ("F8_E4M3",), None, None)
+        qvalues = tensors.get("weight", ("F8_E4M3",), None, None)
         # Scales per channel have a second dimension; that tells when config.json does not.
-        alone = declared.per is None and "weight_scale" in stored and stored["weight_scale"].ndim == 1
-        if alone or declared.per == "tensor":
+        alone = declared.granularity is None and "weight_scale" in stored and stored["weight_scale"].ndim == 1
+        if alone or declared.granularity == "tensor":
             scale = tensors.get("weight_scale", FLOAT, 1).reshape(1, 1)
         else:
-            scale = self.scale(tensors, declared, (codes.shape[0], codes.shape[1]))
+            scale = self.scale(tensors, declared, (qvalues.shape[0], qvalues.shape[1]))
         return Weight(
-            quantized(declared.grid, codes, scale),
-            self.weight_dtype(scale, declared.grid, dtype),
+            quantized(declared.dtype, qvalues, scale),
+            self.weight_dtype(scale, declared.dtype, dtype),
             tensors.get("input_scale", FLOAT, 1).float().reshape(()) if static else None,
         )
 

@@ -1,4 +1,4 @@
-"""compressed-tensors `int-quantized`: one INT4 or INT8 code to a byte.
+"""compressed-tensors `int-quantized`: one INT4 or INT8 value to a byte.
 
 The one form whose INT4 weights vLLM multiplies with INT8 activations on any CPU (0.32.0, run);
 on GPUs only INT8 weights have kernels. INT4 takes as much room as INT8 here.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from draftconv.quantization.formats.base import Declared, Part, Weight
+from draftconv.quantization.formats.base import Declared, StoredTensor, Weight
 from draftconv.quantization.formats.checks import (
     check_range,
     check_shape,
@@ -20,7 +20,7 @@ from draftconv.quantization.formats.checks import (
     scale_dtype,
     scale_of,
 )
-from draftconv.quantization.formats.compressed import CompressedTensors
+from draftconv.quantization.formats.compressed_tensors import CompressedTensors
 from draftconv.quantization.scheme import InputScheme, Scheme
 
 
@@ -35,25 +35,25 @@ class CompressedInt(CompressedTensors):
     inputs = frozenset({None, InputScheme("int8", "token", True), InputScheme("fp8", "token", True)})
     wide = frozenset({"int8"})
 
-    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         check_shape(self, shape, scheme)
         groups = shape[1] // (scheme.weights.group or shape[1])
         return (
-            Part("weight", "I8", shape),
-            Part("weight_scale", scale_dtype(self, scheme, dtype, self.wide), (shape[0], groups)),
+            StoredTensor("weight", "I8", shape),
+            StoredTensor("weight_scale", scale_dtype(self, scheme, dtype, self.wide), (shape[0], groups)),
         )
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         check_style(self, style)
         check_weight(self, weight)
-        return {"weight": weight.quantized.codes, "weight_scale": scale_of(self, weight, self.wide)}
+        return {"weight": weight.quantized.qvalues, "weight_scale": scale_of(self, weight, self.wide)}
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
         tensors = self.tensors(stored, "weight", "weight_scale")
-        codes = tensors.get("weight", ("I8",), None, None)
-        check_range(codes, declared.grid)
-        scale = self.scale(tensors, declared, (codes.shape[0], codes.shape[1]))
-        return Weight(quantized(declared.grid, codes, scale), self.weight_dtype(scale, declared.grid, dtype))
+        qvalues = tensors.get("weight", ("I8",), None, None)
+        check_range(qvalues, declared.dtype)
+        scale = self.scale(tensors, declared, (qvalues.shape[0], qvalues.shape[1]))
+        return Weight(quantized(declared.dtype, qvalues, scale), self.weight_dtype(scale, declared.dtype, dtype))
 
 
 compressed_int = CompressedInt()

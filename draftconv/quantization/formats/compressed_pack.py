@@ -1,6 +1,6 @@
 """compressed-tensors `pack-quantized`: integers in 32-bit words along the inputs.
 
-A word holds eight INT4 codes as code + 8, or four INT8 codes as code + 128, the first in the
+A word holds eight INT4 values as value + 8, or four INT8 values as value + 128, the first in the
 lowest bits. What activations become is told in config.json alone: the tensors stay the same.
 """
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from draftconv.errors import BadCheckpoint, Refused
-from draftconv.quantization.formats.base import Declared, Part, Weight
+from draftconv.quantization.formats.base import Declared, StoredTensor, Weight
 from draftconv.quantization.formats.checks import (
     check_shape,
     check_style,
@@ -21,9 +21,9 @@ from draftconv.quantization.formats.checks import (
     scale_dtype,
     scale_of,
 )
-from draftconv.quantization.formats.compressed import CompressedTensors
-from draftconv.quantization.nibbles import OFFSET, pack, unpack
-from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, Scheme
+from draftconv.quantization.formats.compressed_tensors import CompressedTensors
+from draftconv.quantization.pack_int32 import OFFSET, pack, unpack
+from draftconv.quantization.scheme import DTYPES, InputScheme, Scheme, WeightDtype
 
 
 class CompressedPack(CompressedTensors):
@@ -36,42 +36,42 @@ class CompressedPack(CompressedTensors):
     holds = frozenset({("int4", "channel"), ("int4", "group"), ("int8", "channel"), ("int8", "group")})
     inputs = frozenset({None, InputScheme("int8", "token", True), InputScheme("fp8", "token", True)})
 
-    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         outputs, inputs = shape
-        each = _codes_of_a_word(scheme.weights.grid)
+        each = _codes_of_a_word(scheme.weights.dtype)
         check_shape(self, shape, scheme, inputs=each)
         return (
-            Part("weight_packed", "I32", (outputs, inputs // each)),
-            Part(
+            StoredTensor("weight_packed", "I32", (outputs, inputs // each)),
+            StoredTensor(
                 "weight_scale", scale_dtype(self, scheme, dtype), (outputs, inputs // (scheme.weights.group or inputs))
             ),
-            Part("weight_shape", "I64", (2,)),
+            StoredTensor("weight_shape", "I64", (2,)),
         )
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         check_style(self, style)
         check_weight(self, weight)
-        codes = weight.quantized.codes
+        qvalues = weight.quantized.qvalues
         return {
-            "weight_packed": _pack(codes, weight.quantized.grid),
+            "weight_packed": _pack(qvalues, weight.quantized.dtype),
             "weight_scale": scale_of(self, weight),
-            "weight_shape": torch.tensor(codes.shape, dtype=torch.int64),
+            "weight_shape": torch.tensor(qvalues.shape, dtype=torch.int64),
         }
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
         tensors = self.tensors(stored, "weight_packed", "weight_scale", "weight_shape")
         packed = tensors.get("weight_packed", ("I32",), None, None)
-        each = _codes_of_a_word(declared.grid)
+        each = _codes_of_a_word(declared.dtype)
         shape = (packed.shape[0], packed.shape[1] * each)
         if (told := tensors.optional("weight_shape", ("I64",), 2)) is not None:
             _check_told(told, shape, each)
         scale = self.scale(tensors, declared, shape)
-        codes = _unpack(packed, declared.grid)
-        return Weight(quantized(declared.grid, codes, scale), self.weight_dtype(scale, declared.grid, dtype))
+        qvalues = _unpack(packed, declared.dtype)
+        return Weight(quantized(declared.dtype, qvalues, scale), self.weight_dtype(scale, declared.dtype, dtype))
 
 
-def _codes_of_a_word(grid: GridName) -> int:
-    return 32 // GRIDS[grid].bits
+def _codes_of_a_word(dtype: WeightDtype) -> int:
+    return 32 // DTYPES[dtype].bits
 
 
 def _check_told(told: Tensor, shape: tuple[int, int], each: int) -> None:
@@ -79,7 +79,7 @@ def _check_told(told: Tensor, shape: tuple[int, int], each: int) -> None:
     outputs, inputs = (int(size) for size in told)
     if outputs == shape[0] and shape[1] - each < inputs < shape[1]:
         raise Refused(
-            f"weight_shape says {inputs} inputs, which end inside a word of {each} codes",
+            f"weight_shape says {inputs} inputs, which end inside a word of {each} quantized values",
             why="no engine has kernels for such a weight",
         )
     if (outputs, inputs) != shape:
@@ -89,14 +89,14 @@ def _check_told(told: Tensor, shape: tuple[int, int], each: int) -> None:
         )
 
 
-def _pack(codes: Tensor, grid: GridName) -> Tensor:
-    if grid == "int4":
-        return pack(codes, "order").bitwise_xor_(OFFSET)
-    return codes.contiguous().bitwise_xor(-128).view(torch.int32)
+def _pack(qvalues: Tensor, dtype: WeightDtype) -> Tensor:
+    if dtype == "int4":
+        return pack(qvalues, "order").bitwise_xor_(OFFSET)
+    return qvalues.contiguous().bitwise_xor(-128).view(torch.int32)
 
 
-def _unpack(words: Tensor, grid: GridName) -> Tensor:
-    if grid == "int4":
+def _unpack(words: Tensor, dtype: WeightDtype) -> Tensor:
+    if dtype == "int4":
         return unpack(words ^ OFFSET, "order")
     return words.contiguous().view(torch.int8) ^ -128
 

@@ -14,14 +14,14 @@ from torch import Tensor
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
 from draftconv.errors import Refused, UsageError
-from draftconv.quantization.formats.base import Declaration, Declared, Format, Part, Weight
+from draftconv.quantization.formats.base import Declaration, Declared, Format, StoredTensor, Weight
 from draftconv.quantization.formats.checks import (
     AGAIN,
     ASYMMETRIC,
     check_declared,
     quantized,
 )
-from draftconv.quantization.formats.columns import (
+from draftconv.quantization.formats.gptq_awq import (
     BITS,
     EACH,
     HEAD,
@@ -30,8 +30,8 @@ from draftconv.quantization.formats.columns import (
     side_parts,
     side_tensors,
 )
-from draftconv.quantization.formats.tensors import SPELLED, Tensors
-from draftconv.quantization.nibbles import OFFSET, pack, unpack
+from draftconv.quantization.formats.module_tensors import SPELLED, ModuleTensors
+from draftconv.quantization.pack_int32 import OFFSET, pack, unpack
 from draftconv.quantization.scheme import Scheme
 
 ZERO = 8 - 1
@@ -55,20 +55,24 @@ class Gptq(Format):
     holds = frozenset({("int4", "channel"), ("int4", "group")})
     inputs = frozenset({None})
 
-    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         sides = side_parts(self, shape, scheme, dtype)
         outputs, inputs = shape
-        return (Part("qweight", "I32", (inputs // EACH, outputs)), *sides, Part("g_idx", "I32", (inputs,)))
+        return (
+            StoredTensor("qweight", "I32", (inputs // EACH, outputs)),
+            *sides,
+            StoredTensor("g_idx", "I32", (inputs,)),
+        )
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         sides = side_tensors(self, weight, style, ZERO)
-        codes_OI = weight.quantized.codes
-        words = pack(codes_OI, "order").bitwise_xor_(OFFSET)
-        order = _order(codes_OI.shape[1], weight.quantized.scale.shape[1], codes_OI.device)
+        qvalues_OI = weight.quantized.qvalues
+        words = pack(qvalues_OI, "order").bitwise_xor_(OFFSET)
+        order = _order(qvalues_OI.shape[1], weight.quantized.scale.shape[1], qvalues_OI.device)
         return {"qweight": words.T.contiguous(), **sides, "g_idx": order}
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
-        tensors = Tensors(self.title, stored)
+        tensors = ModuleTensors(self.title, stored)
         tensors.only("qweight", "qzeros", "scales", "g_idx")
         words = tensors.get("qweight", ("I32",), None, None)
         shape = (words.shape[1], words.shape[0] * EACH)
@@ -76,8 +80,8 @@ class Gptq(Format):
         order = tensors.optional("g_idx", ("I32",), shape[1])
         if order is not None and not torch.equal(order, _order(shape[1], scale_OG.shape[1], order.device)):
             raise Refused("g_idx puts inputs under scales out of order", why=IN_ORDER, cure=AGAIN)
-        codes = unpack(words.T ^ OFFSET, "order")
-        return Weight(quantized(declared.grid, codes, scale_OG), SPELLED[scale_OG.dtype])
+        qvalues = unpack(words.T ^ OFFSET, "order")
+        return Weight(quantized(declared.dtype, qvalues, scale_OG), SPELLED[scale_OG.dtype])
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         """`modules` are what vLLM goes by, `ignore` are rules of `dynamic`, which is all that SGLang looks at."""
@@ -110,7 +114,7 @@ class Gptq(Format):
         found = Config(config, "config.json: quantization_config")
         if found.text("quant_method") != METHOD:
             return None
-        per, group = read_grouping(found, ("bits",), ("group_size",))
+        granularity, group = read_grouping(found, ("bits",), ("group_size",))
         if found.flag("sym") is False:
             raise Refused("the weights are asymmetric (sym: false)", why=ASYMMETRIC, cure=AGAIN)
         version = found.text("checkpoint_format") or found.text("format") or METHOD
@@ -124,7 +128,7 @@ class Gptq(Format):
         rules = found.section("dynamic").data
         if any(not rule.startswith(LEFT_OUT) for rule in rules):
             raise Refused("dynamic gives modules schemes of their own", why="draftconv knows drafters of one scheme")
-        return Declared("int4", per, group, ignore=tuple(rules))
+        return Declared("int4", granularity, group, ignore=tuple(rules))
 
 
 def _order(inputs: int, groups: int, device: torch.device) -> Tensor:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from draftconv.checkpoint import show
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.quantization import pairs
-from draftconv.quantization.formats.base import Declared, Part, Weight
+from draftconv.quantization import pack_bytes
+from draftconv.quantization.formats.base import Declared, StoredTensor, Weight
 from draftconv.quantization.formats.modelopt_config import FP8_STATIC, Algorithm, ModelOpt
-from draftconv.quantization.formats.tensors import FLOAT, SPELLED, TORCH, Tensors
-from draftconv.quantization.grids import Quantized
+from draftconv.quantization.formats.module_tensors import FLOAT, SPELLED, TORCH, ModuleTensors
 from draftconv.quantization.recipes import PER_MODULE
+from draftconv.quantization.rounding import RoundedWeight
 from draftconv.quantization.scales import FP8_MAX
 from draftconv.quantization.scheme import Scheme
 
@@ -42,7 +42,7 @@ class ModelOptAwq(ModelOpt):
     has the dtype of the drafter and is written always: ModelOpt's header announces it even
     where its exporter leaves it out, and TensorRT-LLM stops on o_proj and down_proj without it.
     weight_scale_2 is no factor of the weight: the kernel divides weight_scale by it, so that
-    codes times scales fit E4M3.
+    quantized values times scales fit E4M3.
 
     What TensorRT-LLM joins, q, k and v, and gate and up, the caller has to hand over alike: for
     W4A8 one input_scale, one `Weight.fp8_scale` (the largest `fp8_scale` of the group) and one
@@ -60,9 +60,9 @@ class ModelOptAwq(ModelOpt):
     styles = (PER_MODULE, "plain")  # no other engine reads it
     algorithms = ALGORITHMS
 
-    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         outputs, inputs = shape
-        if (scheme.weights.grid, scheme.weights.per) not in self.holds or scheme.inputs not in self.inputs:
+        if (scheme.weights.dtype, scheme.weights.granularity) not in self.holds or scheme.inputs not in self.inputs:
             raise Refused(
                 f"{self.title} has no {scheme}",
                 why="it holds INT4 weights with a scale per group of inputs",
@@ -71,24 +71,24 @@ class ModelOptAwq(ModelOpt):
         group = scheme.weights.group or inputs
         _check(shape, group)
         parts = (
-            Part("weight", "U8", (outputs // 2, inputs)),
-            Part("weight_scale", "F32", (outputs, inputs // group)),
-            Part("pre_quant_scale", dtype, (inputs,)),
+            StoredTensor("weight", "U8", (outputs // 2, inputs)),
+            StoredTensor("weight_scale", "F32", (outputs, inputs // group)),
+            StoredTensor("pre_quant_scale", dtype, (inputs,)),
         )
         if scheme.inputs is None:
             return parts
-        return *parts, Part("weight_scale_2", "F32", ()), Part("input_scale", "F32", ())
+        return *parts, StoredTensor("weight_scale_2", "F32", ()), StoredTensor("input_scale", "F32", ())
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         self.written(style)
-        codes_OI, scale_OG = weight.quantized.codes, weight.quantized.scale.float()
-        outputs, inputs = codes_OI.shape
+        qvalues_OI, scale_OG = weight.quantized.qvalues, weight.quantized.scale.float()
+        outputs, inputs = qvalues_OI.shape
         _check((outputs, inputs), inputs // scale_OG.shape[1])
         smoothing_I = weight.pre_quant_scale
         if smoothing_I is None:
-            smoothing_I = torch.ones(inputs, device=codes_OI.device)
+            smoothing_I = torch.ones(inputs, device=qvalues_OI.device)
         parts = {
-            "weight": pairs.pack(codes_OI, 0),
+            "weight": pack_bytes.pack(qvalues_OI, 0),
             "weight_scale": scale_OG,
             "pre_quant_scale": smoothing_I.to(TORCH[weight.dtype]),
         }
@@ -97,7 +97,7 @@ class ModelOptAwq(ModelOpt):
         return parts | {"weight_scale_2": _shared(weight), "input_scale": weight.input_scale.float().reshape(())}
 
     def resolve(self, stored: Mapping[str, Tensor], declared: Declared) -> Declared:
-        tensors = Tensors(self.title, stored)
+        tensors = ModuleTensors(self.title, stored)
         static = declared.inputs is not None
         tensors.only(
             "weight", "weight_scale", "pre_quant_scale", *(("weight_scale_2", "input_scale") if static else ())
@@ -112,19 +112,19 @@ class ModelOptAwq(ModelOpt):
                 cure="correct group_size in hf_quant_config.json and config.json",
             )
         tensors.optional("pre_quant_scale", (*FLOAT, "F64"), inputs)
-        return replace(declared, per="group", group=inputs // groups)
+        return replace(declared, granularity="group", group=inputs // groups)
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
         self.resolve(stored, declared)
-        tensors = Tensors(self.title, stored)
+        tensors = ModuleTensors(self.title, stored)
         packed = stored["weight"].view(torch.uint8)
         scale_OG = stored["weight_scale"].float()
         smoothing_I = stored.get("pre_quant_scale")
         if smoothing_I is not None:
             dtype = SPELLED[smoothing_I.dtype]
             smoothing_I = None if (smoothing_I == 1).all() else smoothing_I
-        quantized = Quantized(
-            "int4", pairs.unpack(packed, 0, signed=True), scale_OG, torch.ones((), device=packed.device)
+        quantized = RoundedWeight(
+            "int4", pack_bytes.unpack(packed, 0, signed=True), scale_OG, torch.ones((), device=packed.device)
         )
         if declared.inputs is None:
             return Weight(quantized, dtype, pre_quant_scale=smoothing_I)
@@ -134,14 +134,14 @@ class ModelOptAwq(ModelOpt):
 MODELOPT_AWQ = ModelOptAwq()
 
 
-def fp8_scale(quantized: Quantized) -> Tensor:
+def fp8_scale(quantized: RoundedWeight) -> Tensor:
     """The smallest weight_scale_2 that an int4 weight may have, float32 []: its largest magnitude over 448.
 
     After rule max/7 it is bit for bit ModelOpt's, the largest magnitude of the float weight over 448.
     """
-    codes_OI, scale_OG = quantized.codes, quantized.scale
-    top_OG = torch.unflatten(codes_OI, 1, (scale_OG.shape[1], -1)).abs().amax(-1)
-    # In float64 code * scale is exact, and 7 * scale / 448 too.
+    qvalues_OI, scale_OG = quantized.qvalues, quantized.scale
+    top_OG = torch.unflatten(qvalues_OI, 1, (scale_OG.shape[1], -1)).abs().amax(-1)
+    # In float64 value * scale is exact, and 7 * scale / 448 too.
     return ((top_OG.double() * scale_OG.double()).amax() / FP8_MAX).float()
 
 

@@ -18,7 +18,7 @@ from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.quantization.formats.base import Declaration, Declared, Format
 from draftconv.quantization.recipes import PER_MODULE
-from draftconv.quantization.scheme import GridName, InputScheme, Per
+from draftconv.quantization.scheme import Granularity, InputScheme, WeightDtype
 
 METHOD = "modelopt"
 PRODUCER = {"name": METHOD, "version": "0.47.0"}
@@ -40,14 +40,14 @@ class Algorithm:
     """What one `quant_algo` stands for.
 
     Attributes:
-        keys: what the legacy file says beside it; `group_size` is added where `per` is group.
+        keys: what the legacy file says beside it; `group_size` is added where `granularity` is group.
         weights, activations: its config group, in the words of compressed-tensors; `group_size` likewise.
         told: whether ModelOpt writes the config group when all layers share the algorithm.
         group: the only group size, where there is one.
     """
 
-    grid: GridName
-    per: Per
+    dtype: WeightDtype
+    granularity: Granularity
     inputs: InputScheme | None
     keys: Mapping[str, object]
     weights: Mapping[str, object]
@@ -73,15 +73,19 @@ class ModelOpt(Format):
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         style = self.written(declared.style)
         for name, algorithm in self.algorithms.items():
-            if (algorithm.grid, algorithm.per, algorithm.inputs) == (declared.grid, declared.per, declared.inputs):
+            if (algorithm.dtype, algorithm.granularity, algorithm.inputs) == (
+                declared.dtype,
+                declared.granularity,
+                declared.inputs,
+            ):
                 group = _group(algorithm, declared.group, self.title)
-                if algorithm.per == "group" and group is None:
+                if algorithm.granularity == "group" and group is None:
                     raise UsageError(f"{self.title} declares the size of groups, and none is given")
                 if style == "plain":
                     return _plain(name, algorithm, group, declared.ignore)
                 return _mixed(name, algorithm, group, declared.ignore, modules)
         raise Refused(
-            f"{self.title} cannot declare {declared.grid} weights per {declared.per} with activations "
+            f"{self.title} cannot declare {declared.dtype} weights per {declared.granularity} with activations "
             f"{declared.inputs or '16 bit'}",
             cure=f"its algorithms: {', '.join(self.algorithms)}",
         )
@@ -102,8 +106,8 @@ class ModelOpt(Format):
         ((name, group),) = header.algorithms
         found = self.algorithms[name]
         return Declared(
-            found.grid,
-            found.per,
+            found.dtype,
+            found.granularity,
             _group(found, group, header.where),
             found.inputs,
             header.ignore,
@@ -112,7 +116,7 @@ class ModelOpt(Format):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ModelOptHeader:
     """What a checkpoint says.
 
     Attributes:
@@ -126,7 +130,7 @@ class Header:
     where: str
 
 
-def read_header(config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Header | None:
+def read_header(config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> ModelOptHeader | None:
     """The header, from the legacy file, from `quantization_config` in either form, or from both.
 
     Raises:
@@ -148,7 +152,7 @@ def read_header(config: Mapping[str, object], sidecars: Mapping[str, Mapping[str
     return first
 
 
-def _contradict(one: Header, other: Header) -> bool:
+def _contradict(one: ModelOptHeader, other: ModelOptHeader) -> bool:
     # A group that only one of them has is no contradiction: ModelOpt leaves it out of config.json.
     groups = _groups(one), _groups(other)
     return (
@@ -159,22 +163,22 @@ def _contradict(one: Header, other: Header) -> bool:
     )
 
 
-def _legacy(source: Config) -> Header | None:
+def _legacy(source: Config) -> ModelOptHeader | None:
     return _header(source.section("quantization"), "exclude_modules")
 
 
-def _flat(source: Config) -> Header | None:
+def _flat(source: Config) -> ModelOptHeader | None:
     if (source.text("quant_method") or "").startswith(METHOD) or source.section("producer").raw("name") == METHOD:
         return _header(source, "ignore")
     return None
 
 
-def _header(source: Config, exclusions: str) -> Header | None:
+def _header(source: Config, exclusions: str) -> ModelOptHeader | None:
     name = source.text("quant_algo")
     if name is None:
         return None
     if name != MIXED:
-        return Header(frozenset({_algorithm(source)}), source.texts(exclusions), frozenset(), source.where)
+        return ModelOptHeader(frozenset({_algorithm(source)}), source.texts(exclusions), frozenset(), source.where)
     layers = source.section("quantized_layers")
     found = set()
     for module, entry in layers.data.items():
@@ -187,7 +191,7 @@ def _header(source: Config, exclusions: str) -> Header | None:
             why="no module would be taken for quantized",
             cure="list every quantized module with its quant_algo",
         )
-    return Header(frozenset(found), source.texts(exclusions), frozenset(layers.data), source.where)
+    return ModelOptHeader(frozenset(found), source.texts(exclusions), frozenset(layers.data), source.where)
 
 
 def _algorithm(source: Config) -> tuple[str, int | None]:
@@ -203,15 +207,15 @@ def _algorithm(source: Config) -> tuple[str, int | None]:
     return name, source.size("group_size")
 
 
-def _names(header: Header) -> set[str]:
+def _names(header: ModelOptHeader) -> set[str]:
     return {name for name, _ in header.algorithms}
 
 
-def _groups(header: Header) -> set[int]:
+def _groups(header: ModelOptHeader) -> set[int]:
     return {group for _, group in header.algorithms if group is not None}
 
 
-def _summary(header: Header) -> str:
+def _summary(header: ModelOptHeader) -> str:
     algorithms = show_some(sorted(f"{name} {group or ''}".rstrip() for name, group in header.algorithms))
     return f"{algorithms} except {show_some(sorted(header.ignore)) or 'nothing'}"
 
@@ -222,10 +226,10 @@ def _group(algorithm: Algorithm, declared: int | None, where: str) -> int | None
     Raises:
         BadCheckpoint: the algorithm has none, or another.
     """
-    if declared not in (None, algorithm.group) and (algorithm.per != "group" or algorithm.group is not None):
+    if declared not in (None, algorithm.group) and (algorithm.granularity != "group" or algorithm.group is not None):
         raise BadCheckpoint(
             f"{where}: group_size is {declared}",
-            why=f"{algorithm.grid} weights per {algorithm.per} have {algorithm.group or 'none'}",
+            why=f"{algorithm.dtype} weights per {algorithm.granularity} have {algorithm.group or 'none'}",
             cure="correct or remove group_size",
         )
     return algorithm.group or declared

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from draftconv.errors import Refused
-from draftconv.quantization.formats.base import Declared, Part, Weight
+from draftconv.quantization.formats.base import Declared, StoredTensor, Weight
 from draftconv.quantization.formats.modelopt_config import FP8_STATIC, FP8_TOKEN, Algorithm, ModelOpt
-from draftconv.quantization.formats.tensors import FLOAT, Tensors, calibrated
-from draftconv.quantization.grids import Quantized
+from draftconv.quantization.formats.module_tensors import FLOAT, ModuleTensors, calibrated
+from draftconv.quantization.rounding import RoundedWeight
 from draftconv.quantization.scheme import Scheme
 
 _STATIC = {"dynamic": False, "num_bits": 8, "type": "float"}
@@ -28,7 +28,7 @@ class ModelOptFp8(ModelOpt):
     """weight F8_E4M3 [O, I]; per tensor weight_scale F32 [] and input_scale F32 [], per channel weight_scale F32 [O].
 
     Engines join q, k and v, gate and up, under the largest scales of each group, and may round
-    codes again: give fused weights one scale (`whole` of `quantize`) and one input_scale.
+    quantized values again: give fused weights one scale (`whole` of `quantize`) and one input_scale.
     """
 
     id = "modelopt-fp8"
@@ -38,14 +38,14 @@ class ModelOptFp8(ModelOpt):
     inputs = frozenset({FP8_STATIC, FP8_TOKEN})
     algorithms = ALGORITHMS
 
-    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         del dtype
-        weight = Part("weight", "F8_E4M3", shape)
-        match scheme.weights.grid, scheme.weights.per, scheme.inputs:
+        weight = StoredTensor("weight", "F8_E4M3", shape)
+        match scheme.weights.dtype, scheme.weights.granularity, scheme.inputs:
             case "fp8", "tensor", inputs if inputs == FP8_STATIC:
-                return weight, Part("weight_scale", "F32", ()), Part("input_scale", "F32", ())
+                return weight, StoredTensor("weight_scale", "F32", ()), StoredTensor("input_scale", "F32", ())
             case "fp8", "channel", inputs if inputs == FP8_TOKEN:
-                return weight, Part("weight_scale", "F32", shape[:1])
+                return weight, StoredTensor("weight_scale", "F32", shape[:1])
         raise Refused(
             f"{self.title} has no {scheme}",
             cure=f"known: FP8 per tensor with activations {FP8_STATIC}; per channel with {FP8_TOKEN}",
@@ -53,31 +53,36 @@ class ModelOptFp8(ModelOpt):
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         self.written(style)
-        codes_OI, scale = weight.quantized.codes, weight.quantized.scale.float()
-        if weight.per != "tensor" and weight.input_scale is None and len(scale) == len(codes_OI):
-            return {"weight": codes_OI, "weight_scale": scale.flatten()}
+        qvalues_OI, scale = weight.quantized.qvalues, weight.quantized.scale.float()
+        if weight.granularity != "tensor" and weight.input_scale is None and len(scale) == len(qvalues_OI):
+            return {"weight": qvalues_OI, "weight_scale": scale.flatten()}
         if scale.numel() != 1:
             raise Refused(
                 f"{self.title} has no static activations beside scales per channel",
                 cure="leave the scale of activations out",
             )
         return {
-            "weight": codes_OI,
+            "weight": qvalues_OI,
             "weight_scale": scale.reshape(()),
             "input_scale": calibrated(weight.input_scale, self.title),
         }
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
-        tensors = Tensors(self.title, stored)
-        codes_OI = tensors.get("weight", ("F8_E4M3",), None, None)
-        unit = torch.ones((), device=codes_OI.device)
-        if declared.per == "tensor" or (declared.per is None and "input_scale" in stored):
+        tensors = ModuleTensors(self.title, stored)
+        qvalues_OI = tensors.get("weight", ("F8_E4M3",), None, None)
+        unit = torch.ones((), device=qvalues_OI.device)
+        if declared.granularity == "tensor" or (declared.granularity is None and "input_scale" in stored):
             tensors.only("weight", "weight_scale", "input_scale")
             scale = tensors.scalar("weight_scale").reshape(1, 1)
-            return Weight(Quantized("fp8", codes_OI, scale, unit), dtype, tensors.scalar("input_scale"), per="tensor")
+            return Weight(
+                RoundedWeight("fp8", qvalues_OI, scale, unit),
+                dtype,
+                tensors.scalar("input_scale"),
+                granularity="tensor",
+            )
         tensors.only("weight", "weight_scale")
-        scale = tensors.get("weight_scale", FLOAT, len(codes_OI)).float()[:, None]
-        return Weight(Quantized("fp8", codes_OI, scale, unit), dtype, per="channel")
+        scale = tensors.get("weight_scale", FLOAT, len(qvalues_OI)).float()[:, None]
+        return Weight(RoundedWeight("fp8", qvalues_OI, scale, unit), dtype, granularity="channel")
 
 
 MODELOPT_FP8 = ModelOptFp8()

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from draftconv.errors import BadCheckpoint, Refused
-from draftconv.quantization import pairs
-from draftconv.quantization.formats.base import Declared, Part, Weight
+from draftconv.quantization import pack_bytes
+from draftconv.quantization.formats.base import Declared, StoredTensor, Weight
 from draftconv.quantization.formats.modelopt_config import NVFP4_STATIC, Algorithm, ModelOpt
-from draftconv.quantization.formats.tensors import Tensors, calibrated
-from draftconv.quantization.grids import Quantized
-from draftconv.quantization.scheme import GRIDS, Scheme
+from draftconv.quantization.formats.module_tensors import ModuleTensors, calibrated
+from draftconv.quantization.rounding import RoundedWeight
+from draftconv.quantization.scheme import DTYPES, Scheme
 
-GROUP = GRIDS["nvfp4"].group or 0
+GROUP = DTYPES["nvfp4"].group or 0
 
 _FOUR = {"dynamic": False, "num_bits": 4, "type": "float"}
 
@@ -39,24 +39,24 @@ class ModelOptNvfp4(ModelOpt):
     inputs = frozenset({NVFP4_STATIC})
     algorithms = ALGORITHMS
 
-    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         del dtype
-        if (scheme.weights.grid, scheme.weights.per) not in self.holds or scheme.inputs not in self.inputs:
+        if (scheme.weights.dtype, scheme.weights.granularity) not in self.holds or scheme.inputs not in self.inputs:
             raise Refused(f"{self.title} has no {scheme}", cure=f"known: NVFP4 weights with activations {NVFP4_STATIC}")
         outputs, inputs = shape
         _check(inputs)
         return (
-            Part("weight", "U8", (outputs, inputs // 2)),
-            Part("weight_scale", "F8_E4M3", (outputs, inputs // GROUP)),
-            Part("weight_scale_2", "F32", ()),
-            Part("input_scale", "F32", ()),
+            StoredTensor("weight", "U8", (outputs, inputs // 2)),
+            StoredTensor("weight_scale", "F8_E4M3", (outputs, inputs // GROUP)),
+            StoredTensor("weight_scale_2", "F32", ()),
+            StoredTensor("input_scale", "F32", ()),
         )
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         self.written(style)
-        _check(weight.quantized.codes.shape[1])
+        _check(weight.quantized.qvalues.shape[1])
         return {
-            "weight": pairs.pack(weight.quantized.codes, 1),
+            "weight": pack_bytes.pack(weight.quantized.qvalues, 1),
             "weight_scale": weight.quantized.scale,
             "weight_scale_2": weight.quantized.unit.float().reshape(()),
             "input_scale": calibrated(weight.input_scale, self.title),
@@ -64,7 +64,7 @@ class ModelOptNvfp4(ModelOpt):
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
         del declared
-        tensors = Tensors(self.title, stored)
+        tensors = ModuleTensors(self.title, stored)
         tensors.only("weight", "weight_scale", "weight_scale_2", "input_scale")
         packed = tensors.get("weight", ("U8",), None, None)
         outputs, half = packed.shape
@@ -75,7 +75,9 @@ class ModelOptNvfp4(ModelOpt):
                 cure="export the checkpoint again",
             )
         scale = tensors.get("weight_scale", ("F8_E4M3",), outputs, 2 * half // GROUP)
-        quantized = Quantized("nvfp4", pairs.unpack(packed, 1, signed=False), scale, tensors.scalar("weight_scale_2"))
+        quantized = RoundedWeight(
+            "nvfp4", pack_bytes.unpack(packed, 1, signed=False), scale, tensors.scalar("weight_scale_2")
+        )
         return Weight(quantized, dtype, tensors.scalar("input_scale"))
 
 

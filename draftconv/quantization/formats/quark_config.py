@@ -134,7 +134,7 @@ def excluded(config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def pack_method(config: Mapping[str, object]) -> str:
-    """The order of packed codes, as the config has it.
+    """The order of packed values, as the config has it.
 
     Raises:
         BadCheckpoint: it is missing.
@@ -152,7 +152,7 @@ def pack_method(config: Mapping[str, object]) -> str:
     if method is None:
         raise BadCheckpoint(
             f"{export.where} has no pack_method",
-            why="nothing else tells the order of the codes, and engines stop without it",
+            why="nothing else tells the order of the quantized values, and engines stop without it",
             cure="add pack_method as the drafter was exported, reorder or order",
         )
     return method

@@ -15,17 +15,17 @@ from torch import Tensor
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.quantization import nibbles
+from draftconv.quantization import pack_int32
 from draftconv.quantization.formats import quark_config
-from draftconv.quantization.formats.base import Declaration, Declared, Format, Part, Weight
-from draftconv.quantization.formats.tensors import FLOAT, SPELLED, TORCH, Tensors
-from draftconv.quantization.grids import Quantized
-from draftconv.quantization.nibbles import Order
-from draftconv.quantization.scheme import InputScheme, Per, Scheme
+from draftconv.quantization.formats.base import Declaration, Declared, Format, StoredTensor, Weight
+from draftconv.quantization.formats.module_tensors import FLOAT, SPELLED, TORCH, ModuleTensors
+from draftconv.quantization.pack_int32 import Order
+from draftconv.quantization.rounding import RoundedWeight
+from draftconv.quantization.scheme import Granularity, InputScheme, Scheme
 
 FILE_TO_FILE = "file-to-file"
 
-WEIGHTS: Mapping[Per, quark_config.Spec] = {
+WEIGHTS: Mapping[Granularity, quark_config.Spec] = {
     "channel": {
         **quark_config.SPEC, "dtype": "int4", "qscheme": "per_channel", "ch_axis": 0,
         "observer_cls": "PerChannelMinMaxObserver",
@@ -66,48 +66,48 @@ class QuarkInt4(Format):
     reads_style = True
     may_lack = MAY_LACK
 
-    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         outputs, inputs = shape
         weights = scheme.weights
-        if (weights.grid, weights.per) not in self.holds or scheme.inputs not in self.inputs:
+        if (weights.dtype, weights.granularity) not in self.holds or scheme.inputs not in self.inputs:
             raise Refused(f"{self.title} has no {scheme}", cure="known: INT4 per channel or group, symmetric")
         scale = "F32" if weights.scale_dtype == "F32" or dtype == "F64" else dtype
         _check(shape, weights.group, scale, dtype)
         if weights.group is None:
             return (
-                Part("weight", "I32", (outputs, inputs // 8)),
-                Part("weight_scale", scale, (outputs,)),
-                Part("weight_zero_point", "I32", (outputs // 8,)),
+                StoredTensor("weight", "I32", (outputs, inputs // 8)),
+                StoredTensor("weight_scale", scale, (outputs,)),
+                StoredTensor("weight_zero_point", "I32", (outputs // 8,)),
             )
         groups = inputs // weights.group
         return (
-            Part("weight", "I32", (inputs, outputs // 8)),
-            Part("weight_scale", scale, (groups, outputs)),
-            Part("weight_zero_point", "I32", (groups, outputs // 8)),
+            StoredTensor("weight", "I32", (inputs, outputs // 8)),
+            StoredTensor("weight_scale", scale, (groups, outputs)),
+            StoredTensor("weight_zero_point", "I32", (groups, outputs // 8)),
         )
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
-        codes_OI, scale_OG = weight.quantized.codes, weight.quantized.scale
-        outputs, inputs = codes_OI.shape
-        per_channel = scale_OG.shape[1] == 1 and weight.per != "group"
+        qvalues_OI, scale_OG = weight.quantized.qvalues, weight.quantized.scale
+        outputs, inputs = qvalues_OI.shape
+        per_channel = scale_OG.shape[1] == 1 and weight.granularity != "group"
         group = None if per_channel else inputs // scale_OG.shape[1]
         _check((outputs, inputs), group, SPELLED[scale_OG.dtype], weight.dtype)
         order = _order(self.written(style))
         zeros = scale_OG.new_zeros(scale_OG.shape[1], outputs // 8, dtype=torch.int32)
         if per_channel:
             return {
-                "weight": nibbles.pack(codes_OI, order),
+                "weight": pack_int32.pack(qvalues_OI, order),
                 "weight_scale": scale_OG.flatten(),
                 "weight_zero_point": zeros.flatten(),
             }
         return {
-            "weight": nibbles.pack(codes_OI.T.contiguous(), order),
+            "weight": pack_int32.pack(qvalues_OI.T.contiguous(), order),
             "weight_scale": scale_OG.T.contiguous(),
             "weight_zero_point": zeros,
         }
 
     def resolve(self, stored: Mapping[str, Tensor], declared: Declared) -> Declared:
-        tensors = Tensors(self.title, stored)
+        tensors = ModuleTensors(self.title, stored)
         tensors.only("weight", "weight_scale", "weight_zero_point")
         rows, columns = tensors.get("weight", ("I32",), None, None).shape
         flat = "weight_scale" in stored and stored["weight_scale"].ndim == 1
@@ -119,7 +119,9 @@ class QuarkInt4(Format):
                 why="only Quark's file-to-file mode leaves zero points out, and it labels every checkpoint reorder",
                 cure="export the checkpoint again",
             )
-        found = replace(declared, per="channel", group=None, style=FILE_TO_FILE if file_to_file else declared.style)
+        found = replace(
+            declared, granularity="channel", group=None, style=FILE_TO_FILE if file_to_file else declared.style
+        )
         if not flat:
             groups, outputs = scale.T.shape if file_to_file else scale.shape
             if rows % groups or outputs != 8 * columns:
@@ -129,8 +131,8 @@ class QuarkInt4(Format):
                     why="each output has as many scales, and all groups of inputs have one size",
                     cure="export the checkpoint again",
                 )
-            found = replace(found, per="group", group=rows // groups)
-        if declared.per not in (None, found.per) or declared.group not in (None, found.group):
+            found = replace(found, granularity="group", group=rows // groups)
+        if declared.granularity not in (None, found.granularity) or declared.group not in (None, found.group):
             raise BadCheckpoint(
                 f"quantization_config says scales {_per(declared)}, the tensors have them {_per(found)}",
                 why="read as declared, weights would be multiplied by scales of others",
@@ -140,7 +142,7 @@ class QuarkInt4(Format):
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
         found = self.resolve(stored, declared)
-        tensors = Tensors(self.title, stored)
+        tensors = ModuleTensors(self.title, stored)
         words, scale = stored["weight"], stored["weight_scale"]
         if found.style != FILE_TO_FILE:
             zeros = tensors.optional("weight_zero_point", ("I32",), *scale.shape[:-1], -(-scale.shape[-1] // 8))
@@ -150,28 +152,28 @@ class QuarkInt4(Format):
                     why="the config declares symmetric weights: either it lies, or the tensor is damaged",
                     cure="export the checkpoint again",
                 )
-        codes = nibbles.unpack(words, "order" if found.style == FILE_TO_FILE else _order(found.style))
+        qvalues = pack_int32.unpack(words, "order" if found.style == FILE_TO_FILE else _order(found.style))
         if found.style == FILE_TO_FILE and dtype in TORCH:
             # Quark computed these in the weight's dtype and widened them for the file.
             narrow = scale.to(TORCH[dtype])
             scale = narrow if torch.equal(narrow.to(scale.dtype), scale) else scale
-        if found.per == "group":
-            codes = codes.T.contiguous()
+        if found.granularity == "group":
+            qvalues = qvalues.T.contiguous()
             scale_OG = scale if found.style == FILE_TO_FILE else scale.T.contiguous()
         else:
             scale_OG = scale[:, None]
         told = SPELLED[scale.dtype]
-        quantized = Quantized("int4", codes, scale_OG, torch.ones((), device=scale.device))
-        return Weight(quantized, dtype if told == "F32" else told, per=found.per)
+        quantized = RoundedWeight("int4", qvalues, scale_OG, torch.ones((), device=scale.device))
+        return Weight(quantized, dtype if told == "F32" else told, granularity=found.granularity)
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         del modules
-        if (declared.grid, declared.per) not in self.holds or declared.per is None:
-            raise Refused(f"{self.title} cannot declare {declared.grid} weights per {declared.per}")
-        if (declared.group is None) == (declared.per == "group"):
-            raise UsageError(f"{self.title}: a group of {declared.group} beside scales per {declared.per}")
+        if (declared.dtype, declared.granularity) not in self.holds or declared.granularity is None:
+            raise Refused(f"{self.title} cannot declare {declared.dtype} weights per {declared.granularity}")
+        if (declared.group is None) == (declared.granularity == "group"):
+            raise UsageError(f"{self.title}: a group of {declared.group} beside scales per {declared.granularity}")
         order = _order(self.written(declared.style))
-        weight = {**WEIGHTS[declared.per], "group_size": declared.group}
+        weight = {**WEIGHTS[declared.granularity], "group_size": declared.group}
         return quark_config.write(weight, declared.inputs, declared.ignore, order)
 
     def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:
@@ -179,12 +181,12 @@ class QuarkInt4(Format):
         spec = quark_config.weight_spec(config)
         if spec is None or spec.text("dtype") not in ("int4", "uint4"):
             return None
-        for per, wanted in WEIGHTS.items():
+        for granularity, wanted in WEIGHTS.items():
             if quark_config.tells(spec, wanted, ignoring=("group_size",)):
                 return Declared(
                     "int4",
-                    per,
-                    _group(spec, per),
+                    granularity,
+                    _group(spec, granularity),
                     quark_config.inputs(config, self.inputs),
                     quark_config.excluded(config),
                     _order(quark_config.pack_method(config)),
@@ -205,7 +207,7 @@ def _check(shape: tuple[int, int], group: int | None, scale: str, dtype: str) ->
     if outputs % 8 or (group is None and inputs % 8):
         raise Refused(
             f"Quark INT4 cannot hold a weight of {outputs} outputs and {inputs} inputs",
-            why="it packs eight zero points of outputs, and eight codes, into a 32-bit word",
+            why="it packs eight zero points of outputs, and eight quantized values, into a 32-bit word",
             cure="exclude the tensor",
         )
     if group is not None and inputs % group:
@@ -223,7 +225,7 @@ def _check(shape: tuple[int, int], group: int | None, scale: str, dtype: str) ->
 
 
 def _order(style: str | None) -> Order:
-    for order in nibbles.SLOTS:
+    for order in pack_int32.SLOTS:
         if order == style:
             return order
     raise BadCheckpoint(
@@ -234,14 +236,14 @@ def _order(style: str | None) -> Order:
 
 
 def _per(declared: Declared) -> str:
-    return f"per group of {declared.group}" if declared.group else f"per {declared.per}"
+    return f"per group of {declared.group}" if declared.group else f"per {declared.granularity}"
 
 
-def _group(spec: Config, per: Per) -> int | None:
+def _group(spec: Config, granularity: Granularity) -> int | None:
     group = spec.size("group_size")
-    if (group is None) == (per == "group"):
+    if (group is None) == (granularity == "group"):
         raise BadCheckpoint(
-            f"{spec.where}: group_size is {group} beside qscheme per_{per}",
+            f"{spec.where}: group_size is {group} beside qscheme per_{granularity}",
             why="scales per group have a size, scales per channel have none",
             cure="correct the one that is wrong",
         )

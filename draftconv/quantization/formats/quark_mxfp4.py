@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from draftconv.errors import BadCheckpoint, Refused
-from draftconv.quantization import pairs
+from draftconv.quantization import pack_bytes
 from draftconv.quantization.formats import quark_config
-from draftconv.quantization.formats.base import Declaration, Declared, Format, Part, Weight
-from draftconv.quantization.formats.tensors import Tensors, calibrated
-from draftconv.quantization.grids import Quantized
-from draftconv.quantization.scheme import GRIDS, InputScheme, Scheme
+from draftconv.quantization.formats.base import Declaration, Declared, Format, StoredTensor, Weight
+from draftconv.quantization.formats.module_tensors import ModuleTensors, calibrated
+from draftconv.quantization.rounding import RoundedWeight
+from draftconv.quantization.scheme import DTYPES, InputScheme, Scheme
 
-GROUP = GRIDS["mxfp4"].group or 0
+GROUP = DTYPES["mxfp4"].group or 0
 
 WEIGHT: quark_config.Spec = {
     **quark_config.SPEC, "dtype": "fp4", "qscheme": "per_group", "ch_axis": -1, "group_size": GROUP, "symmetric": None,
@@ -30,7 +30,7 @@ class QuarkMxfp4(Format):
     exponent of a power of two, plus 127. By default Quark rounds input_scale to the dtype of the
     weight; here it is F32, its `scale_type` float32, which is also what vLLM makes of it.
 
-    A negative weight that rounds to zero is code 8 here, -0, and code 0 in Quark, which has no negative
+    A negative weight that rounds to zero is value 8 here, -0, and value 0 in Quark, which has no negative
     zero; a block of zeros has scale 1 here and 2**-126 in Quark. The values are the same, and both are read.
     """
 
@@ -44,9 +44,9 @@ class QuarkMxfp4(Format):
     inputs = frozenset({InputScheme("fp8", "tensor", False)})
     styles = ("reorder",)
 
-    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[Part, ...]:
+    def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         del dtype
-        if (scheme.weights.grid, scheme.weights.per) not in self.holds or scheme.inputs not in self.inputs:
+        if (scheme.weights.dtype, scheme.weights.granularity) not in self.holds or scheme.inputs not in self.inputs:
             raise Refused(
                 f"{self.title} has no {scheme}",
                 cure="known: MXFP4 weights with FP8 activations per tensor, static",
@@ -54,22 +54,22 @@ class QuarkMxfp4(Format):
         outputs, inputs = shape
         _check(inputs)
         return (
-            Part("weight", "U8", (outputs, inputs // 2)),
-            Part("weight_scale", "U8", (outputs, inputs // GROUP)),
-            Part("input_scale", "F32", ()),
+            StoredTensor("weight", "U8", (outputs, inputs // 2)),
+            StoredTensor("weight_scale", "U8", (outputs, inputs // GROUP)),
+            StoredTensor("input_scale", "F32", ()),
         )
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         self.written(style)
-        _check(weight.quantized.codes.shape[1])
+        _check(weight.quantized.qvalues.shape[1])
         return {
-            "weight": pairs.pack(weight.quantized.codes, 1),
+            "weight": pack_bytes.pack(weight.quantized.qvalues, 1),
             "weight_scale": weight.quantized.scale,
             "input_scale": calibrated(weight.input_scale, self.title),
         }
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
-        tensors = Tensors(self.title, stored)
+        tensors = ModuleTensors(self.title, stored)
         tensors.only("weight", "weight_scale", "input_scale")
         packed = tensors.get("weight", ("U8",), None, None)
         outputs, half = packed.shape
@@ -86,14 +86,14 @@ class QuarkMxfp4(Format):
                 why="all 32 weights under it are lost",
                 cure="export the checkpoint again",
             )
-        codes = pairs.unpack(packed, 1, signed=False)
-        unit = torch.ones((), device=codes.device)
-        return Weight(Quantized("mxfp4", codes, scale, unit), dtype, tensors.scalar("input_scale"))
+        qvalues = pack_bytes.unpack(packed, 1, signed=False)
+        unit = torch.ones((), device=qvalues.device)
+        return Weight(RoundedWeight("mxfp4", qvalues, scale, unit), dtype, tensors.scalar("input_scale"))
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         del modules
-        if (declared.grid, declared.per) not in self.holds or declared.inputs not in self.inputs:
-            raise Refused(f"{self.title} cannot declare {declared.grid} weights with {declared.inputs} activations")
+        if (declared.dtype, declared.granularity) not in self.holds or declared.inputs not in self.inputs:
+            raise Refused(f"{self.title} cannot declare {declared.dtype} weights with {declared.inputs} activations")
         return quark_config.write(WEIGHT, declared.inputs, declared.ignore, self.written(declared.style))
 
     def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:

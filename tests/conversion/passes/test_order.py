@@ -11,8 +11,8 @@ from draftconv.conversion import passes
 from draftconv.conversion.passes import PASSES
 from draftconv.conversion.passes.base import Context, Pass
 from draftconv.conversion.plan import writer_of
-from draftconv.conversion.weights import Weights
-from draftconv.conversion.work import start
+from draftconv.conversion.weight_plan import WeightPlan
+from draftconv.conversion.working_drafter import start
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.drafter import Drafter
 from draftconv.layouts import layout
@@ -27,7 +27,7 @@ ORDER = (
 def context(drafter: Drafter, **options: object) -> Context:
     chosen = ConvertOptions(**options)  # type: ignore[arg-type]
     writer = writer_of(layout(chosen.to), chosen.to)
-    return Context(None, writer, chosen, check_drafter(drafter, None), Weights(), None)
+    return Context(None, writer, chosen, check_drafter(drafter, None), WeightPlan(), None)
 
 
 def test_every_pass_is_in_the_list_once_and_in_its_place() -> None:

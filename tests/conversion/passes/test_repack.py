@@ -17,7 +17,7 @@ from draftconv.api.verify import verify
 from draftconv.checkpoint import open_checkpoint
 from draftconv.errors import BadCheckpoint, DraftconvError, Refused, UsageError
 from draftconv.quantization.exclusions import WEIGHT
-from draftconv.quantization.reading import Stored, find_stored
+from draftconv.quantization.quantized_weights import QuantizedWeights, find_quantized
 from tests import quantized
 from tests.keywords import keywords
 from tests.quantized import Written, floats_of, names_every_module
@@ -63,7 +63,7 @@ def test_the_published_scheme_in_every_format_of_int4(form: str, written: Writte
     before, after = floats_of(source, REDUCED), floats_of(out, REDUCED)
     assert before.keys() == after.keys()
     assert all(torch.equal(before[module], after[module]) for module in before)
-    group = find_stored(quantized.read(out, REDUCED)).declared.group
+    group = find_quantized(quantized.read(out, REDUCED)).declared.group
     assert group == (128 if form in ("autoawq", "modelopt-awq") else None)
 
 
@@ -74,7 +74,7 @@ def test_a_drafter_repacked_for_tensorrt_llm_names_every_module(
 ) -> None:
     source = written(name, "quark-w4a8")
     out = repacked(source, tmp_path / "out", name, "modelopt-awq", to=to)
-    names_every_module(out, len(find_stored(quantized.read(source, name)).modules))
+    names_every_module(out, len(find_quantized(quantized.read(source, name)).modules))
     plain = repacked(source, tmp_path / "plain", name, "modelopt-awq:plain", to=to)
     assert json.loads((plain / "hf_quant_config.json").read_text())["quantization"]["quant_algo"] == "W4A16_AWQ"
 
@@ -96,7 +96,7 @@ def test_activations_are_not_left_out_without_a_word(written: Written, tmp_path:
         repacked(source, tmp_path / "out", REDUCED, "gptq")
     assert "--allow-lossy" in caught.value.cure
     out = repacked(source, tmp_path / "out", REDUCED, "gptq", allow_lossy=True)
-    assert find_stored(quantized.read(out, REDUCED)).declared.inputs is None
+    assert find_quantized(quantized.read(out, REDUCED)).declared.inputs is None
     before, after = floats_of(source, REDUCED), floats_of(out, REDUCED)
     assert all(torch.equal(before[module], after[module]) for module in before)
 
@@ -164,9 +164,9 @@ def test_a_plan_reads_no_codes_and_damaged_ones_leave_nothing_behind(
     save_file(tensors, source / "model.safetensors", {"format": "pt"})
     target = str(quantized.DATA / "targets" / "llama")
     with monkeypatch.context() as patched:
-        patched.setattr(Stored, "load", lambda *_: pytest.fail("a weight was read"))
+        patched.setattr(QuantizedWeights, "load", lambda *_: pytest.fail("a weight was read"))
         planned = planned_conversion(source, ConvertOptions(to="vllm", target=target, pack="compressed-pack"))
-    with pytest.raises(BadCheckpoint, match="codes from -8 to 100 are no INT4"):
+    with pytest.raises(BadCheckpoint, match="quantized values from -8 to 100 are no INT4"):
         planned.write(tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
@@ -179,7 +179,7 @@ def test_scales_without_room_are_refused_before_a_weight_is_read(
     (scale,) = (name for name in tensors if name.endswith("mlp.down_proj.weight_scale"))
     tensors[scale][0, 0] = 1e-45
     save_file(tensors, source / "model.safetensors", {"format": "pt"})
-    monkeypatch.setattr(Stored, "load", lambda *_: pytest.fail("a weight was read"))
+    monkeypatch.setattr(QuantizedWeights, "load", lambda *_: pytest.fail("a weight was read"))
     with pytest.raises(Refused, match="down_proj has scales that BF16 does not hold"):
         planned_conversion(source, ConvertOptions(to="vllm", pack="compressed-pack", allow_lossy=True))
 

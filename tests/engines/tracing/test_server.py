@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from draftconv.engines.vllm.tracing.server import Served, Server
+from draftconv.engines.vllm.tracing.server import Server, TracingServerInfo
 from draftconv.errors import EngineError, UsageError, Void
 
 from .stub import Stub, serving, text
 
 PROMPT = (3, 1, 4)
-SERVED = Served("tiny", 64, "0.32.0")
+SERVED = TracingServerInfo("tiny", 64, "0.32.0")
 
 
 @pytest.fixture

@@ -12,20 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftconv.engines.vllm.tracing.states import Answer, Wanted, take_states
+from draftconv.engines.vllm.tracing.states import ExpectedStates, StatesFile, take_states
 from draftconv.errors import EngineError, Void
 
 from .stub import BOUNDARIES, WIDTH, Change, states, write
 
-WANTED = Wanted(BOUNDARIES, WIDTH, "bfloat16", "vllm serve tiny")
+WANTED = ExpectedStates(BOUNDARIES, WIDTH, "bfloat16", "vllm serve tiny")
 PROMPT, GENERATED = (3, 1, 4, 1, 5), (9, 2, 6)
 TOKENS = (*PROMPT, *GENERATED)
 
 
-def answer(storage: Path, change: Change = lambda tensors: tensors) -> Answer:
+def answer(storage: Path, change: Change = lambda tensors: tensors) -> StatesFile:
     path = storage / "cmpl-1.safetensors"
     write(path, TOKENS, change)
-    return Answer(PROMPT, GENERATED, str(path))
+    return StatesFile(PROMPT, GENERATED, str(path))
 
 
 def test_states_are_read_and_the_files_removed(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_only_the_directory_is_read(tmp_path: Path, name: str) -> None:
     path = outside(tmp_path)[name]
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(EngineError, match="only that directory is read"):
-        take_states(Answer(PROMPT, GENERATED, str(path)), WANTED, tmp_path / "storage")
+        take_states(StatesFile(PROMPT, GENERATED, str(path)), WANTED, tmp_path / "storage")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -192,7 +192,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_name_that_no_path_can_have(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="only that directory is read"):
-        take_states(Answer(PROMPT, GENERATED, "a\0b.safetensors"), WANTED, tmp_path)
+        take_states(StatesFile(PROMPT, GENERATED, "a\0b.safetensors"), WANTED, tmp_path)
 
 
 def test_the_directory_may_be_given_through_a_link(tmp_path: Path) -> None:

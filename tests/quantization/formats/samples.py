@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from draftconv.quantization.formats.base import Declared, Format, Weight
-from draftconv.quantization.formats.tensors import SPELLED, TORCH
-from draftconv.quantization.grids import Quantized
-from draftconv.quantization.scheme import GRIDS, GridName, InputScheme, Per, RuleName, ScaleDtype, Scheme, WeightScheme
+from draftconv.quantization.formats.module_tensors import SPELLED, TORCH
+from draftconv.quantization.rounding import RoundedWeight
+from draftconv.quantization.scheme import (
+    DTYPES,
+    Granularity,
+    InputScheme,
+    ScaleDtype,
+    ScaleRuleName,
+    Scheme,
+    WeightDtype,
+    WeightScheme,
+)
 from tests.opening import shared
 
 INT8_TOKEN = InputScheme("int8", "token", True)
@@ -23,50 +32,56 @@ FP8_TENSOR = InputScheme("fp8", "tensor", False)
 
 
 def weight(
-    grid: GridName,
+    weight_dtype: WeightDtype,
     group: int | None = None,
     *,
     rows: int = 16,
     inputs: int = 64,
     dtype: str = "BF16",
     scale: str | None = None,
-    per: Per = "channel",
+    granularity: Granularity = "channel",
     static: bool = False,
     seed: int = 0,
 ) -> Weight:
-    """Random codes of the whole grid under random scales; `scale` is their dtype where it is not the weight's."""
+    """Random values of the whole range under random scales; `scale` is their dtype where it is not the weight's."""
     chance = torch.Generator().manual_seed(seed)
-    if grid == "fp8":
+    if weight_dtype == "fp8":
         bits = torch.randint(0, 254, (rows, inputs), generator=chance, dtype=torch.uint8)
-        codes = (bits + (bits >= 127)).view(torch.float8_e4m3fn)  # every code but the NaN of either sign
+        qvalues = (bits + (bits >= 127)).view(torch.float8_e4m3fn)  # every code but the NaN of either sign
     else:
-        row = GRIDS[grid]
-        codes = torch.randint(int(row.low), int(row.high) + 1, (rows, inputs), generator=chance, dtype=torch.int8)
-    shape = (1, 1) if per == "tensor" else (rows, inputs // (group or inputs))
+        row = DTYPES[weight_dtype]
+        qvalues = torch.randint(int(row.low), int(row.high) + 1, (rows, inputs), generator=chance, dtype=torch.int8)
+    shape = (1, 1) if granularity == "tensor" else (rows, inputs // (group or inputs))
     scales = (0.001 + torch.rand(shape, generator=chance)).to(TORCH[scale or dtype])
     unit = torch.ones(())
     return Weight(
-        Quantized(grid, codes, scales, unit), dtype, torch.rand((), generator=chance) + 0.01 if static else None
+        RoundedWeight(weight_dtype, qvalues, scales, unit),
+        dtype,
+        torch.rand((), generator=chance) + 0.01 if static else None,
     )
 
 
 def scheme(
-    grid: GridName,
+    dtype: WeightDtype,
     group: int | None = None,
     *,
-    per: Per | None = None,
+    granularity: Granularity | None = None,
     inputs: InputScheme | None = None,
     scale_dtype: ScaleDtype = "weight",
 ) -> Scheme:
-    rules: dict[GridName, RuleName] = {"int4": "mse", "int8": "mse", "fp8": "max/448"}
-    way: Per = per or ("group" if group else "channel")
-    return Scheme(WeightScheme(grid, way, rules[grid], scale_dtype, group), inputs)
+    rules: dict[WeightDtype, ScaleRuleName] = {"int4": "mse", "int8": "mse", "fp8": "max/448"}
+    way: Granularity = granularity or ("group" if group else "channel")
+    return Scheme(WeightScheme(dtype, way, rules[dtype], scale_dtype, group), inputs)
 
 
 def declared(
-    grid: GridName, group: int | None = None, *, per: Per | None = None, inputs: InputScheme | None = None
+    dtype: WeightDtype,
+    group: int | None = None,
+    *,
+    granularity: Granularity | None = None,
+    inputs: InputScheme | None = None,
 ) -> Declared:
-    return Declared(grid, per or ("group" if group else "channel"), group, inputs)
+    return Declared(dtype, granularity or ("group" if group else "channel"), group, inputs)
 
 
 def bits(tensor: Tensor) -> tuple[object, ...]:
@@ -79,7 +94,7 @@ def same(a: Weight, b: Weight) -> bool:
     def known(one: Weight) -> tuple[object, ...]:
         kept = one.quantized
         optional = [None if t is None else bits(t) for t in (one.input_scale, one.pre_quant_scale)]
-        return kept.grid, bits(kept.codes), bits(kept.scale), bits(kept.unit), one.dtype, *optional
+        return kept.dtype, bits(kept.qvalues), bits(kept.scale), bits(kept.unit), one.dtype, *optional
 
     return known(a) == known(b)
 
@@ -125,7 +140,7 @@ def spoilt(config: Mapping[str, object], draw: Callable[[Any], Any], values: Any
     return {**config, key: draw(values)}
 
 
-def with_scale(one: Weight, scale: Tensor) -> Quantized:
+def with_scale(one: Weight, scale: Tensor) -> RoundedWeight:
     return replace(one.quantized, scale=scale)
 
 

@@ -16,7 +16,7 @@ from draftconv.quantization.formats.base import Declared, Weight
 from draftconv.quantization.formats.modelopt_awq import MODELOPT_AWQ, fp8_scale
 from draftconv.quantization.formats.modelopt_fp8 import MODELOPT_FP8
 from draftconv.quantization.formats.modelopt_nvfp4 import MODELOPT_NVFP4
-from draftconv.quantization.grids import Quantized, dequantize, quantize
+from draftconv.quantization.rounding import RoundedWeight, dequantize, quantize
 from draftconv.quantization.scheme import InputScheme, Scheme, WeightScheme
 from tests.quantization.formats.weights import bits, equal, random_weight, vector
 
@@ -56,7 +56,7 @@ def test_real_awq(name: str, inputs: InputScheme | None, smoothed: bool) -> None
     if inputs:
         stored |= {key: torch.tensor(row[key]) for key in ("weight_scale_2", "input_scale")}
     weight = MODELOPT_AWQ.load(stored, declared, "BF16")
-    assert weight.quantized.codes.tolist() == row["q"]
+    assert weight.quantized.qvalues.tolist() == row["q"]
     floats = dequantize(weight.quantized)
     if weight.pre_quant_scale is not None:
         floats = floats * weight.pre_quant_scale.float()
@@ -81,7 +81,7 @@ def test_real_fp8(name: str, inputs: InputScheme) -> None:
     if inputs == STATIC:
         stored["input_scale"] = torch.tensor(row["input_scale"])
     weight = MODELOPT_FP8.load(stored, declared, "BF16")
-    assert weight.quantized.codes.float().tolist() == row["q"]
+    assert weight.quantized.qvalues.float().tolist() == row["q"]
     assert equal(MODELOPT_FP8.store(weight), stored)
     assert MODELOPT_FP8.declare(declared, ()).sidecars[QUANT_FILE] == row["hf_quant_config"]
 
@@ -97,9 +97,9 @@ def test_int8_is_nobody_s() -> None:
 
 def test_awq_two_neighbouring_outputs_share_a_byte() -> None:
     weight = random_weight(Scheme(AWQ), (6, 32), "BF16")
-    codes = weight.quantized.codes.tolist()
+    qvalues = weight.quantized.qvalues.tolist()
     assert MODELOPT_AWQ.store(weight)["weight"].tolist() == [
-        [(codes[2 * r][c] & 0xF) | (codes[2 * r + 1][c] & 0xF) << 4 for c in range(32)] for r in range(3)
+        [(qvalues[2 * r][c] & 0xF) | (qvalues[2 * r + 1][c] & 0xF) << 4 for c in range(32)] for r in range(3)
     ]
 
 
@@ -107,7 +107,7 @@ def test_nvfp4_two_neighbouring_inputs_share_a_byte() -> None:
     weight = random_weight(NVFP4, (4, 32), "BF16")
     stored = MODELOPT_NVFP4.store(weight)
     assert stored["weight"].tolist() == [
-        [row[c] | row[c + 1] << 4 for c in range(0, 32, 2)] for row in weight.quantized.codes.tolist()
+        [row[c] | row[c + 1] << 4 for c in range(0, 32, 2)] for row in weight.quantized.qvalues.tolist()
     ]
     assert stored["weight_scale_2"].item() == weight.quantized.unit.item()
 
@@ -122,8 +122,8 @@ def test_the_fp8_scale_of_int4_is_modelopt_s() -> None:
 
 
 def test_the_fp8_scale_covers_code_minus_8() -> None:
-    codes = torch.full((2, 16), -8, dtype=torch.int8)
-    weight = Weight(Quantized("int4", codes, torch.ones(2, 1), torch.ones(())), "BF16", torch.ones(()))
+    qvalues = torch.full((2, 16), -8, dtype=torch.int8)
+    weight = Weight(RoundedWeight("int4", qvalues, torch.ones(2, 1), torch.ones(())), "BF16", torch.ones(()))
     assert MODELOPT_AWQ.store(weight)["weight_scale_2"].item() == torch.tensor(8 / 448).item()
     shared = replace(weight, fp8_scale=torch.tensor(0.5))
     assert MODELOPT_AWQ.store(shared)["weight_scale_2"].item() == 0.5
@@ -167,9 +167,9 @@ def test_awq_cannot_hold(shape: tuple[int, int], weights: WeightScheme, what: st
 
 
 def test_awq_refuses_odd_outputs_when_it_stores_too() -> None:
-    codes = torch.zeros(7, 16, dtype=torch.int8)
+    qvalues = torch.zeros(7, 16, dtype=torch.int8)
     with pytest.raises(Refused, match="7 outputs"):
-        MODELOPT_AWQ.store(Weight(Quantized("int4", codes, torch.ones(7, 1), torch.ones(())), "BF16"))
+        MODELOPT_AWQ.store(Weight(RoundedWeight("int4", qvalues, torch.ones(7, 1), torch.ones(())), "BF16"))
 
 
 def test_nvfp4_inputs_come_by_sixteen() -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.quantization import nibbles
+from draftconv.quantization import pack_int32
 from draftconv.quantization.formats.base import Declared, Weight
 from draftconv.quantization.formats.quark_int4 import FILE_TO_FILE, QUARK_INT4
-from draftconv.quantization.grids import Quantized, dequantize
-from draftconv.quantization.repack import regroup
+from draftconv.quantization.regroup import regroup
+from draftconv.quantization.rounding import RoundedWeight, dequantize
 from draftconv.quantization.scheme import InputScheme, Scheme, WeightScheme
 from tests.quantization import plain
 from tests.quantization.formats.weights import equal, random_weight, same, vector
@@ -44,7 +44,7 @@ def read(row: dict[str, Any]) -> Declared:
 
 
 @pytest.mark.parametrize(
-    ("name", "per", "group", "style"),
+    ("name", "granularity", "group", "style"),
     [
         ("quark_0.13_int4_pc__quark_order", "channel", None, "order"),
         ("quark_0.13_int4_pc__quark_reorder", "channel", None, "reorder"),
@@ -52,13 +52,13 @@ def read(row: dict[str, Any]) -> Declared:
         ("quark_0.13_int4_g32__quark_reorder", "group", 32, "reorder"),
     ],
 )
-def test_real_bytes(name: str, per: Any, group: int | None, style: str) -> None:
+def test_real_bytes(name: str, granularity: Any, group: int | None, style: str) -> None:
     row = vector(name)
     declared, stored = read(row), as_stored(row)
-    assert declared == Declared("int4", per, group, None, ("embed_tokens", "fc", "lm_head"), style)
+    assert declared == Declared("int4", granularity, group, None, ("embed_tokens", "fc", "lm_head"), style)
     assert QUARK_INT4.resolve(stored, declared) == declared
     weight = QUARK_INT4.load(stored, declared, "F32")
-    assert weight.quantized.codes.tolist() == row["unpacked_int4"]
+    assert weight.quantized.qvalues.tolist() == row["unpacked_int4"]
     assert dequantize(weight.quantized).tolist() == row["dequantized"]
     assert weight.dtype == "BF16"
     assert equal(QUARK_INT4.store(weight, style), stored)
@@ -69,7 +69,7 @@ def test_real_bytes(name: str, per: Any, group: int | None, style: str) -> None:
 def test_one_order_read_as_the_other_is_another_weight() -> None:
     row = vector("quark_0.13_int4_pc__quark_order")
     wrong = QUARK_INT4.load(as_stored(row), replace(read(row), style="reorder"), "BF16")
-    assert wrong.quantized.codes.tolist() != row["unpacked_int4"]
+    assert wrong.quantized.qvalues.tolist() != row["unpacked_int4"]
 
 
 @pytest.mark.parametrize("version", ["0.13", "0.11.1"])
@@ -97,7 +97,7 @@ def test_words_per_channel_run_along_inputs(style: str) -> None:
     weight = random_weight(CHANNEL, (8, 16), "BF16")
     stored, slots = QUARK_INT4.store(weight, style), SLOTS[style]
     assert stored["weight"].tolist() == [
-        [plain.word(row[:8], slots), plain.word(row[8:], slots)] for row in weight.quantized.codes.tolist()
+        [plain.word(row[:8], slots), plain.word(row[8:], slots)] for row in weight.quantized.qvalues.tolist()
     ]
     assert stored["weight_scale"].tolist() == weight.quantized.scale[:, 0].tolist()
     assert stored["weight_zero_point"].tolist() == [0]
@@ -107,7 +107,7 @@ def test_words_per_channel_run_along_inputs(style: str) -> None:
 def test_words_per_group_run_along_outputs(style: str) -> None:
     weight = random_weight(GROUP, (16, 24), "F16")
     stored, slots = QUARK_INT4.store(weight, style), SLOTS[style]
-    columns = weight.quantized.codes.T.tolist()
+    columns = weight.quantized.qvalues.T.tolist()
     assert stored["weight"].tolist() == [[plain.word(column[:8], slots), plain.word(column[8:], slots)]
                                          for column in columns]  # fmt: skip
     assert stored["weight_scale"].tolist() == weight.quantized.scale.T.tolist()
@@ -115,8 +115,8 @@ def test_words_per_group_run_along_outputs(style: str) -> None:
 
 
 def test_a_worked_example() -> None:
-    codes = torch.tensor([[-7, -2, 4, -6, 0, 5, -4, 1]] * 8, dtype=torch.int8)
-    weight = Weight(Quantized("int4", codes, torch.ones(8, 1, dtype=torch.bfloat16), torch.ones(())), "BF16")
+    qvalues = torch.tensor([[-7, -2, 4, -6, 0, 5, -4, 1]] * 8, dtype=torch.int8)
+    weight = Weight(RoundedWeight("int4", qvalues, torch.ones(8, 1, dtype=torch.bfloat16), torch.ones(())), "BF16")
     assert QUARK_INT4.store(weight, "reorder")["weight"][0, 0].item() == 0x15AEC049
     assert QUARK_INT4.store(weight, "order")["weight"][0, 0].item() == 0x1C50A4E9
 
@@ -126,10 +126,10 @@ def test_a_worked_example() -> None:
 
 def file_to_file(weight: Weight) -> dict[str, Tensor]:
     """What Quark's file-to-file mode writes of a weight: natural order, F32 scales never transposed."""
-    codes, scale = weight.quantized.codes, weight.quantized.scale.float()
-    if weight.per == "channel":
-        return {"weight": nibbles.pack(codes, "order"), "weight_scale": scale[:, 0]}
-    return {"weight": nibbles.pack(codes.T.contiguous(), "order"), "weight_scale": scale}
+    qvalues, scale = weight.quantized.qvalues, weight.quantized.scale.float()
+    if weight.granularity == "channel":
+        return {"weight": pack_int32.pack(qvalues, "order"), "weight_scale": scale[:, 0]}
+    return {"weight": pack_int32.pack(qvalues.T.contiguous(), "order"), "weight_scale": scale}
 
 
 @pytest.mark.parametrize("scheme", [CHANNEL, GROUP], ids=str)
@@ -137,7 +137,7 @@ def file_to_file(weight: Weight) -> dict[str, Tensor]:
 def test_file_to_file_is_seen_and_read_right(scheme: Scheme, shape: tuple[int, int]) -> None:
     weight = random_weight(scheme, shape, "BF16")
     stored = file_to_file(weight)
-    declared = Declared("int4", scheme.weights.per, scheme.weights.group, style="reorder")
+    declared = Declared("int4", scheme.weights.granularity, scheme.weights.group, style="reorder")
     found = QUARK_INT4.resolve(stored, declared)
     assert found == replace(declared, style=FILE_TO_FILE)
     assert FILE_TO_FILE not in QUARK_INT4.styles
@@ -149,7 +149,7 @@ def test_file_to_file_of_quark_itself() -> None:
     order, label = vector("quark_0.13_int4_pc__quark_order"), vector("quark_0.13_int4_pc__quark_reorder")
     stored = {"weight": as_stored(order)["weight"], "weight_scale": as_stored(order)["weight_scale"].float()}
     weight = QUARK_INT4.load(stored, read(label), "BF16")
-    assert weight.quantized.codes.tolist() == order["unpacked_int4"]
+    assert weight.quantized.qvalues.tolist() == order["unpacked_int4"]
     assert weight.quantized.scale.dtype == torch.bfloat16
     assert equal(QUARK_INT4.store(weight, "reorder"), as_stored(label))
 
@@ -173,7 +173,7 @@ def test_one_group_as_long_as_a_row_is_stored_as_a_group() -> None:
     stored = QUARK_INT4.store(regroup(channel, 16))
     assert stored["weight"].shape == (16, 1)
     back = QUARK_INT4.load(stored, Declared("int4", "group", 16, style="reorder"), "BF16")
-    assert (back.per, same(back, channel)) == ("group", True)
+    assert (back.granularity, same(back, channel)) == ("group", True)
     assert equal(QUARK_INT4.store(regroup(back, None)), QUARK_INT4.store(channel))
 
 
@@ -201,7 +201,7 @@ def test_a_declaration_that_the_tensors_deny(said: Declared) -> None:
 def test_what_is_not_declared_comes_from_the_tensors() -> None:
     stored = QUARK_INT4.store(random_weight(GROUP, (16, 24), "BF16"))
     found = QUARK_INT4.resolve(stored, Declared("int4", None, style="reorder"))
-    assert (found.per, found.group) == ("group", 8)
+    assert (found.granularity, found.group) == ("group", 8)
     with pytest.raises(BadCheckpoint, match="pack_method is None") as caught:
         QUARK_INT4.load(stored, Declared("int4", None), "BF16")
     assert "do not tell" in caught.value.why
@@ -232,8 +232,8 @@ def test_weights_that_have_no_bytes(shape: tuple[int, int], scheme: Scheme, what
 
 
 def test_store_refuses_what_parts_refuses() -> None:
-    codes = torch.zeros(12, 16, dtype=torch.int8)
-    weight = Weight(Quantized("int4", codes, torch.ones(12, 1, dtype=torch.bfloat16), torch.ones(())), "BF16")
+    qvalues = torch.zeros(12, 16, dtype=torch.int8)
+    weight = Weight(RoundedWeight("int4", qvalues, torch.ones(12, 1, dtype=torch.bfloat16), torch.ones(())), "BF16")
     with pytest.raises(Refused, match="12 outputs"):
         QUARK_INT4.store(weight)
 
@@ -245,10 +245,10 @@ def test_f64_weights_have_f32_scales() -> None:
     assert same(QUARK_INT4.load(QUARK_INT4.store(weight), REORDER, "F64"), weight)
 
 
-@pytest.mark.parametrize(("per", "group"), [("group", None), ("channel", 32)])
-def test_a_group_has_a_size_and_a_channel_none(per: Any, group: int | None) -> None:
+@pytest.mark.parametrize(("granularity", "group"), [("group", None), ("channel", 32)])
+def test_a_group_has_a_size_and_a_channel_none(granularity: Any, group: int | None) -> None:
     with pytest.raises(UsageError, match=f"a group of {group}"):
-        QUARK_INT4.declare(Declared("int4", per, group), ())
+        QUARK_INT4.declare(Declared("int4", granularity, group), ())
 
 
 def config(**changes: object) -> dict[str, object]:

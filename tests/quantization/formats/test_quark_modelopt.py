@@ -20,7 +20,7 @@ from draftconv.quantization.formats.modelopt_fp8 import MODELOPT_FP8
 from draftconv.quantization.formats.modelopt_nvfp4 import MODELOPT_NVFP4
 from draftconv.quantization.formats.quark_int4 import QUARK_INT4
 from draftconv.quantization.formats.quark_mxfp4 import QUARK_MXFP4
-from draftconv.quantization.grids import dequantize
+from draftconv.quantization.rounding import dequantize
 from draftconv.quantization.scheme import InputScheme, Scheme, WeightScheme
 from tests.quantization.formats.weights import described, equal, random_weight, same
 
@@ -59,7 +59,7 @@ MODULES = ("model.midlayer.self_attn.q_proj", "model.midlayer.mlp.down_proj")
 
 def declared(scheme: Scheme, style: str | None = None, ignore: tuple[str, ...] = ("lm_head", "fc")) -> Declared:
     weights = scheme.weights
-    return Declared(weights.grid, weights.per, weights.group, scheme.inputs, ignore, style)
+    return Declared(weights.dtype, weights.granularity, weights.group, scheme.inputs, ignore, style)
 
 
 @every
@@ -148,7 +148,7 @@ def test_a_group_that_the_tensors_deny(format: Format, scheme: Scheme) -> None:
 @every
 def test_what_it_does_not_hold_is_refused(format: Format) -> None:
     for _, scheme in HELD:
-        if (format, scheme) not in HELD and scheme.weights.grid != "int4":
+        if (format, scheme) not in HELD and scheme.weights.dtype != "int4":
             with pytest.raises(Refused, match="has no"):
                 format.parts((16, 64), scheme, "BF16")
             with pytest.raises(Refused, match="cannot declare"):

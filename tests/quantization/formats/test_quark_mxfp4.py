@@ -10,7 +10,7 @@ import torch
 from draftconv.errors import BadCheckpoint, Refused
 from draftconv.quantization.formats.base import Declared
 from draftconv.quantization.formats.quark_mxfp4 import QUARK_MXFP4
-from draftconv.quantization.grids import dequantize, quantize
+from draftconv.quantization.rounding import dequantize, quantize
 from draftconv.quantization.scheme import InputScheme, Scheme, WeightScheme
 from tests.quantization import plain
 from tests.quantization.formats.weights import random_weight
@@ -25,7 +25,7 @@ def test_two_neighbouring_inputs_share_a_byte() -> None:
     stored = QUARK_MXFP4.store(weight)
     assert stored["weight"].tolist() == [
         [low | high << 4 for low, high in zip(row[::2], row[1::2], strict=True)]
-        for row in weight.quantized.codes.tolist()
+        for row in weight.quantized.qvalues.tolist()
     ]
     assert torch.equal(stored["weight_scale"], weight.quantized.scale)
 

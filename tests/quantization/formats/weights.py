@@ -8,25 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftconv.quantization.codes import STORED
-from draftconv.quantization.formats.base import Part, Weight
-from draftconv.quantization.formats.tensors import SPELLED, TORCH
-from draftconv.quantization.grids import Quantized
+from draftconv.quantization.formats.base import StoredTensor, Weight
+from draftconv.quantization.formats.module_tensors import SPELLED, TORCH
+from draftconv.quantization.quantized_values import STORED
+from draftconv.quantization.rounding import RoundedWeight
 from draftconv.quantization.scheme import Scheme
 from tests.opening import shared
 
 
 def random_weight(scheme: Scheme, shape: tuple[int, int], dtype: str, seed: int = 0) -> Weight:
-    """Codes of the whole grid, no two scales alike: whatever is swapped, shows."""
+    """Codes of the whole weight_dtype, no two scales alike: whatever is swapped, shows."""
     generator = torch.Generator().manual_seed(seed)
-    grid, per, group = scheme.weights.grid, scheme.weights.per, scheme.weights.group
+    weight_dtype, granularity, group = scheme.weights.dtype, scheme.weights.granularity, scheme.weights.group
     outputs, inputs = shape
-    if grid == "fp8":
-        codes = (torch.rand(shape, generator=generator) * 896 - 448).to(torch.float8_e4m3fn)
+    if weight_dtype == "fp8":
+        qvalues = (torch.rand(shape, generator=generator) * 896 - 448).to(torch.float8_e4m3fn)
     else:
-        low, high = (0, 16) if STORED[grid] == torch.uint8 else (-8, 8)
-        codes = torch.randint(low, high, shape, generator=generator).to(STORED[grid])
-    groups = (1, 1) if per == "tensor" else (outputs, inputs // (group or inputs))
+        low, high = (0, 16) if STORED[weight_dtype] == torch.uint8 else (-8, 8)
+        qvalues = torch.randint(low, high, shape, generator=generator).to(STORED[weight_dtype])
+    groups = (1, 1) if granularity == "tensor" else (outputs, inputs // (group or inputs))
     unit = torch.ones(())
     match scheme.weights.scale_dtype:
         case "E8M0":
@@ -38,7 +38,7 @@ def random_weight(scheme: Scheme, shape: tuple[int, int], dtype: str, seed: int 
             scale = (torch.rand(groups, generator=generator) + 0.1).to(TORCH["F32" if kept == "F32" else dtype])
     static = scheme.inputs is not None and not scheme.inputs.dynamic
     input_scale = torch.rand((), generator=generator) + 0.1 if static else None
-    return Weight(Quantized(grid, codes, scale, unit), dtype, input_scale, per=per)
+    return Weight(RoundedWeight(weight_dtype, qvalues, scale, unit), dtype, input_scale, granularity=granularity)
 
 
 def bits(tensor: Tensor | None) -> object:
@@ -51,10 +51,10 @@ def bits(tensor: Tensor | None) -> object:
 def same(one: Weight, other: Weight) -> bool:
     """Equal in every bit; an FP8 scale that is left to the format aside."""
     tensors = [
-        [bits(t) for t in (w.quantized.codes, w.quantized.scale, w.quantized.unit, w.input_scale, w.pre_quant_scale)]
+        [bits(t) for t in (w.quantized.qvalues, w.quantized.scale, w.quantized.unit, w.input_scale, w.pre_quant_scale)]
         for w in (one, other)
     ]
-    return (one.quantized.grid, one.dtype, tensors[0]) == (other.quantized.grid, other.dtype, tensors[1])
+    return (one.quantized.dtype, one.dtype, tensors[0]) == (other.quantized.dtype, other.dtype, tensors[1])
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -62,9 +62,9 @@ def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return {k: bits(v) for k, v in one.items()} == {k: bits(v) for k, v in other.items()}
 
 
-def described(stored: dict[str, Tensor]) -> set[Part]:
+def described(stored: dict[str, Tensor]) -> set[StoredTensor]:
     """Stored tensors as `Format.parts` foretells them."""
-    return {Part(suffix, SPELLED[tensor.dtype], tuple(tensor.shape)) for suffix, tensor in stored.items()}
+    return {StoredTensor(suffix, SPELLED[tensor.dtype], tuple(tensor.shape)) for suffix, tensor in stored.items()}
 
 
 def vector(name: str) -> dict[str, Any]:

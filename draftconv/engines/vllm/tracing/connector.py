@@ -19,7 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connecto
 )
 
 
-class Written:
+class FinishedCopy:
     """Stands for the CUDA event of a copy that has ended, which is all that `get_finished` asks for."""
 
     def query(self) -> bool:
@@ -42,4 +42,4 @@ class CpuHiddenStatesConnector(ExampleHiddenStatesConnector):
         finally:
             if lock is not None:
                 os.close(lock)  # releases the exclusive lock that `wait_for_save` took
-        self._req_copy_events[pending.req_id] = Written()
+        self._req_copy_events[pending.req_id] = FinishedCopy()

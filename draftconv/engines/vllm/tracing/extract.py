@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from draftconv.engines.tracing import Extracted, Extraction, Extractor
-from draftconv.engines.vllm.tracing.offline import Engine
+from draftconv.engines.vllm.tracing.offline import OfflineTarget
 from draftconv.engines.vllm.tracing.server import Server
 from draftconv.engines.vllm.tracing.start import shell
-from draftconv.engines.vllm.tracing.states import Answer, Wanted, take_states
+from draftconv.engines.vllm.tracing.states import ExpectedStates, StatesFile, take_states
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def here(extraction: Extraction) -> Iterator[Extractor]:
     Raises:
         EngineError: vLLM is not installed here, or cannot load the target so.
     """
-    engine = Engine(extraction)
+    engine = OfflineTarget(extraction)
     try:
         yield Extractor(engine.version, extraction.room, _extract(extraction, engine.complete))
     finally:
@@ -39,9 +39,9 @@ def served(extraction: Extraction, url: str) -> Extractor:
 
 
 def _extract(
-    extraction: Extraction, complete: Callable[[Sequence[tuple[int, ...]], int], Iterable[Answer]]
+    extraction: Extraction, complete: Callable[[Sequence[tuple[int, ...]], int], Iterable[StatesFile]]
 ) -> Callable[[Sequence[tuple[int, ...]], int], Iterator[Extracted]]:
-    wanted = Wanted(extraction.boundaries, extraction.hidden, extraction.dtype, shell(extraction))
+    wanted = ExpectedStates(extraction.boundaries, extraction.hidden, extraction.dtype, shell(extraction))
 
     def extract(prompts: Sequence[tuple[int, ...]], length: int) -> Iterator[Extracted]:
         for answer in complete(prompts, length):

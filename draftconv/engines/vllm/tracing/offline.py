@@ -13,7 +13,7 @@ from draftconv.checkpoint import show
 from draftconv.engines.tracing import Extraction
 from draftconv.engines.vllm.tracing.server import check_answer
 from draftconv.engines.vllm.tracing.start import arguments, shell
-from draftconv.engines.vllm.tracing.states import Answer
+from draftconv.engines.vllm.tracing.states import StatesFile
 from draftconv.errors import EngineError
 
 SETTLING_STEPS = 4
@@ -33,7 +33,7 @@ class _Output(Protocol):
     kv_transfer_params: Mapping[str, object] | None
 
 
-class Engine:
+class OfflineTarget:
     """A target loaded by vLLM, its states extracted.
 
     Raises:
@@ -67,7 +67,7 @@ class Engine:
             ) from error
         self._sampling = vllm.SamplingParams
 
-    def complete(self, prompts: Sequence[tuple[int, ...]], length: int) -> Iterator[Answer]:
+    def complete(self, prompts: Sequence[tuple[int, ...]], length: int) -> Iterator[StatesFile]:
         """Greedy text of exactly `length` tokens after each prompt, EOS ignored; in order.
 
         Raises:
@@ -93,7 +93,7 @@ class Engine:
             file = (output.kv_transfer_params or {}).get("hidden_states_path")
             if not isinstance(file, str):
                 raise EngineError("vLLM gave no hidden_states_path", cure="update vLLM to 0.32.0 or later")
-            yield Answer(prompt, generated, file)
+            yield StatesFile(prompt, generated, file)
 
     def close(self) -> None:
         """Give the target's memory back."""

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from draftconv.checkpoint import show
 from draftconv.engines.client import GREEDY
 from draftconv.engines.http import Http, first
-from draftconv.engines.vllm.tracing.states import Answer
+from draftconv.engines.vllm.tracing.states import StatesFile
 from draftconv.errors import BadCheckpoint, EngineError, Void
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class TracingServerInfo:
     """What the server says it serves.
 
     Attributes:
@@ -58,7 +58,7 @@ class Server:
         """
         self._http()
 
-    def served(self) -> Served:
+    def served(self) -> TracingServerInfo:
         """The model behind the server.
 
         Raises:
@@ -71,9 +71,9 @@ class Server:
             if name is None:
                 raise BadCheckpoint(f"{model.where} has no id")
             version = http.get("/version").text("version")
-            return Served(name, model.integer("max_model_len"), version or "of unknown version")
+            return TracingServerInfo(name, model.integer("max_model_len"), version or "of unknown version")
 
-    def complete(self, served: Served, prompt: tuple[int, ...], length: int) -> Answer:
+    def complete(self, served: TracingServerInfo, prompt: tuple[int, ...], length: int) -> StatesFile:
         """Greedy text of exactly `length` tokens after a prompt, EOS ignored.
 
         Raises:
@@ -107,9 +107,11 @@ class Server:
                 cure=f"start it with: {self.start}",
             )
         check_answer(prompt, length, asked, generated)
-        return Answer(asked, generated, file)
+        return StatesFile(asked, generated, file)
 
-    def complete_all(self, served: Served, prompts: Sequence[tuple[int, ...]], length: int) -> Iterator[Answer]:
+    def complete_all(
+        self, served: TracingServerInfo, prompts: Sequence[tuple[int, ...]], length: int
+    ) -> Iterator[StatesFile]:
         """`complete` for all prompts at once; answers in order.
 
         When one fails, those that were answered before it have been given out. The files of answered

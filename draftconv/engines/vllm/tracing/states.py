@@ -34,7 +34,7 @@ _POLL = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StatesFile:
     """What vLLM made of one prompt, and the file that it says holds the states."""
 
     prompt: tuple[int, ...]
@@ -43,7 +43,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedStates:
     """What a file of this trace must hold.
 
     Attributes:
@@ -57,7 +57,7 @@ class Wanted:
     start: str
 
 
-def take_states(answer: Answer, wanted: Wanted, storage: Path, *, patience: float = PATIENCE) -> Tensor:
+def take_states(answer: StatesFile, wanted: ExpectedStates, storage: Path, *, patience: float = PATIENCE) -> Tensor:
     """Read the states of an answered request and remove its files.
 
     Args:
@@ -129,7 +129,7 @@ def _shared(descriptor: int) -> bool:
     return True
 
 
-def _read(answer: Answer, wanted: Wanted, file: LocalFile) -> Tensor:
+def _read(answer: StatesFile, wanted: ExpectedStates, file: LocalFile) -> Tensor:
     """Every check of what is in the file, cheapest first; BadCheckpoint when one fails."""
     name, tensors = show(file.name), read_header(file).tensors
     states, ids = tensors.get("hidden_states"), tensors.get("token_ids")

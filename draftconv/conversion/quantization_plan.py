@@ -1,0 +1,213 @@
+"""A quantization that is decided: what will run where, which weights, who rounds them, what they are calibrated on.
+
+Everything is decided without reading weights, so that what cannot be served is refused at once; only what a recipe
+wants measured is measured here, on a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from draftconv.conversion.backend_choice import BackendChoice, choose_backend
+from draftconv.conversion.calibration import Calibration, calibrate
+from draftconv.conversion.options import QuantizeOptions
+from draftconv.conversion.quantized_output import QuantizedOutput, spelled
+from draftconv.conversion.request import ConversionRequest
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.targets import Target
+from draftconv.engines import ENGINES, EngineSpec, parse_engine
+from draftconv.engines.deployment import Deployment, resolve, widest
+from draftconv.engines.shapes import shape_faults
+from draftconv.errors import Refused, UsageError
+from draftconv.options import several
+from draftconv.quantization.exclusions import WEIGHT, Selection, refuse_heads, select
+from draftconv.quantization.recipes import Recipe, find_recipe
+
+if TYPE_CHECKING:
+    from draftconv.quantization.deviation import Deviation
+    from draftconv.quantization.quantized_weights import QuantizedWeights
+
+FEW = 3
+"""Sizes that a refusal names; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationRequest:
+    """A quantization as it is asked for: its options, and the recipe and the engines that they name."""
+
+    options: QuantizeOptions
+    recipe: Recipe
+    specs: tuple[EngineSpec, ...]
+
+    @classmethod
+    def of(cls, options: QuantizeOptions) -> QuantizationRequest:
+        """Look up what the options name.
+
+        Raises:
+            UsageError: unknown recipe or engine.
+        """
+        return cls(options, find_recipe(options.recipe), tuple(map(parse_engine, several(options.engines))))
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationPlan:
+    """A quantization that is decided.
+
+    Attributes:
+        deployment: what is written. `deployments`: engine as it was named → what will run there; empty when none was.
+        rounding: who rounds the weights, and what is not as the recipe says.
+        faults: sizes for which an engine leaves the kernel that it would have taken, in words.
+        deviations: canonical weight → how far it went; filled while the output is written.
+        stored: the quantized weights of the source; None where it had none.
+    """
+
+    asked: QuantizationRequest
+    selection: Selection
+    deployment: Deployment
+    deployments: Mapping[str, Deployment]
+    rounding: BackendChoice
+    form: QuantizedOutput
+    calibration: Calibration
+    faults: tuple[str, ...]
+    deviations: dict[str, Deviation]
+    stored: QuantizedWeights | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.asked.recipe
+
+    @property
+    def specs(self) -> tuple[EngineSpec, ...]:
+        """Who has to read the weights; none is every engine that reads the format."""
+        return self.asked.specs
+
+    @property
+    def why(self) -> str:
+        """What the record tells of each weight."""
+        by = f"; rounded by {self.rounding.package}" if self.rounding.package else ""
+        return f"quantized by recipe {self.recipe.name}: {self.deployment.scheme}{by}"
+
+    @property
+    def unpacked(self) -> tuple[str, ...]:
+        """Weights that were quantized in the source and are floats now, because the recipe keeps them."""
+        names = (f"{module}{WEIGHT}" for module in self.stored.modules) if self.stored else ()
+        return tuple(name for name in names if name not in self.selection.quantized)
+
+    @property
+    def request(self) -> ConversionRequest:
+        """The conversion that it is part of; its layout follows from the engines."""
+        layouts = {ENGINES[spec.name].layout for spec in self.specs}
+        to = layouts.pop() if len(layouts) == 1 else "portable"
+        return ConversionRequest(replace(self.asked.options.convert, to=to), self.specs, self)
+
+
+def plan_quantization(drafter: Drafter, target: Target | None, asked: QuantizationRequest) -> QuantizationPlan:
+    """Decide a quantization, and calibrate it where the recipe is calibrated.
+
+    Raises:
+        Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the recipe quantizes
+            the head, the drafter is quantized already, or the backend does not have the scheme.
+        UsageError: several engines that need different files, no calibration, a backend whose package is missing
+            or does not start.
+    """
+    options, recipe, specs = asked.options, asked.recipe, asked.specs
+    stored = _stored(drafter, options)
+    deployments = {str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs}
+    deployment = _one(deployments) if deployments else widest(recipe)
+    selection = select(recipe, drafter.facts)
+    refuse_heads(recipe, selection)
+    faults = tuple(_slower(specs, deployment, drafter, selection, options.tp))
+    _refuse_uncalibrated(deployment, options)
+    rounding = choose_backend(options.backend, recipe, deployment, options.trace, options.device)
+    deployment = replace(deployment, scheme=rounding.scheme)
+    form = _form(deployment, drafter, selection, specs, target)
+    calibration = calibrate(drafter, stored, selection, rounding, options.trace)
+    rounding = replace(rounding, notes=(*rounding.notes, *calibration.notes))
+    return QuantizationPlan(
+        asked, selection, deployment, deployments, rounding, form, calibration, faults, deviations={}, stored=stored
+    )
+
+
+def _stored(drafter: Drafter, options: QuantizeOptions) -> QuantizedWeights | None:
+    """The quantized weights of a source that is quantized already.
+
+    Raises:
+        Refused: they are there and nobody asked to quantize them again, or no format that is known.
+        UsageError: an option is about them and there are none.
+    """
+    if drafter.facts.quantization is None:
+        if options.requantize:
+            raise UsageError("--requantize is about quantized drafters, this one is not quantized")
+        if options.convert.from_format:
+            raise UsageError("--from-format is about quantized drafters, this one is not quantized")
+        return None
+    if not options.requantize:
+        raise Refused(
+            f"this drafter is quantized already: {drafter.facts.quantization}",
+            why="errors of both would add up",
+            cure="quantize the 16-bit drafter that it was made from, repack it with `draftconv convert --pack`, "
+            "or add --requantize to do it all the same",
+        )
+    from draftconv.quantization.quantized_weights import find_quantized
+
+    return find_quantized(drafter, options.convert.from_format)
+
+
+def _slower(
+    specs: Sequence[EngineSpec], deployment: Deployment, drafter: Drafter, selection: Selection, tp: int
+) -> Iterator[str]:
+    """Sizes that an engine runs with another kernel than it would have taken.
+
+    Raises:
+        Refused: sizes that an engine does not run at all.
+    """
+    for spec in specs:
+        faults = shape_faults(spec, deployment, drafter.facts, selection.quantized, tp)
+        if refused := [fault for fault in faults if fault.refused]:
+            told = "; ".join(f"{fault.module}: {fault.says}" for fault in refused[:FEW])
+            others = f" (and {len(refused) - FEW} more)" if len(refused) > FEW else ""
+            raise Refused(
+                f"{spec} has no kernel for some sizes of this drafter",
+                why=f"{told}{others} [{refused[0].evidence}: {refused[0].source}]",
+                cure="take a smaller --tp, another recipe, or exclude these weights in a recipe of your own",
+            )
+        yield from (f"{spec}: {fault.module}: {fault.says} [{fault.evidence}: {fault.source}]" for fault in faults)
+
+
+def _one(deployments: Mapping[str, Deployment]) -> Deployment:
+    """The form that all engines named share.
+
+    Raises:
+        UsageError: they need different files.
+    """
+    forms = {(d.format, d.style, d.scheme): name for name, d in deployments.items()}
+    if len(forms) > 1:
+        told = "; ".join(f"{name}: {d.format}, {d.scheme}" for name, d in deployments.items())
+        raise UsageError(
+            "these engines need different files",
+            why=told,
+            cure="quantize once for each of them, with one --for at a time",
+        )
+    return next(iter(deployments.values()))
+
+
+def _form(
+    deployment: Deployment, drafter: Drafter, selection: Selection, specs: Sequence[EngineSpec], target: Target | None
+) -> QuantizedOutput:
+    from draftconv.quantization.formats import formats
+
+    facts, kept, quantized = drafter.facts, selection.kept, selection.quantized
+    ignore, listed = spelled(deployment.format, facts, kept, quantized, specs, target)
+    return QuantizedOutput(formats()[deployment.format], deployment.style, deployment.scheme, ignore, listed)
+
+
+def _refuse_uncalibrated(deployment: Deployment, options: QuantizeOptions) -> None:
+    inputs = deployment.scheme.inputs
+    if inputs is not None and not inputs.dynamic and options.calibrate is None:
+        raise UsageError(
+            f"recipe {options.recipe} scales activations by fixed numbers: {inputs}",
+            why="they are measured on the drafter's own inputs, never invented",
+            cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
+        )

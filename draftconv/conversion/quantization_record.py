@@ -1,0 +1,105 @@
+"""What the record and the model card of a quantized output tell: enough to quantize again and get the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftconv.drafter.config import Config
+from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.quantization.scheme import DTYPES, RECORDED, SCALE_RULES, InputScheme, Scheme, WeightScheme, recorded
+
+if TYPE_CHECKING:
+    from draftconv.conversion.quantization_plan import QuantizationPlan
+    from draftconv.quantization.deviation import Deviation
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationRecord:
+    """What is told of a quantization.
+
+    Attributes:
+        record: `quantization` of draftconv.json. `scheme`: in words.
+        deviations: canonical weight → how far it went; filled while the output is written, for the card.
+    """
+
+    record: Mapping[str, object]
+    scheme: str
+    deviations: Mapping[str, Deviation]
+
+
+def quantization_record(decided: QuantizationPlan) -> QuantizationRecord:
+    """What is told of this quantization."""
+    return QuantizationRecord(_record(decided), str(decided.deployment.scheme), decided.deviations)
+
+
+def _record(decided: QuantizationPlan) -> dict[str, object]:
+    """The recipe as its file holds it, what became of it here, and what static scales were measured on.
+
+    Engines are told as they were resolved, such as `vllm@0.33.0:b200`; a trace by what it holds, not by where it lies.
+    """
+    recipe, deployment, selection, rounding = decided.recipe, decided.deployment, decided.selection, decided.rounding
+    options = decided.asked.options
+    calibrate = options.trace
+    inputs = deployment.scheme.inputs
+    static = inputs is not None and not inputs.dynamic
+    return {
+        "recipe": {"name": recipe.name, "about": recipe.about}
+        | _numbers(recipe.scheme)
+        | {"format": recipe.format, "exclude": list(recipe.exclude)},
+        "scheme": _numbers(deployment.scheme),
+        "format": deployment.format,
+        "style": deployment.style,
+        "engines": list(decided.deployments),
+        "allow_a16": options.allow_a16,
+        "tp": options.tp,
+        "backend": {"name": rounding.backend, "package": rounding.package, "smooths": rounding.smooths},
+        "calibration": _calibration(calibrate) if (static or rounding.smooths) and calibrate is not None else None,
+        "quantized": list(selection.quantized),
+        "kept": dict(selection.kept),
+    }
+
+
+def recorded_weights(quantization: Config) -> WeightScheme | None:
+    """How weights were rounded, by the `quantization` of a record; None where it does not tell."""
+    section = quantization.section("scheme").section("weights")
+    try:
+        dtype = next((name for name in DTYPES if name == section.text(RECORDED["dtype"])), None)
+        if dtype is None:
+            return None
+        row = DTYPES[dtype]
+        granularity = next(way for way in row.granularity if way == section.text(RECORDED["granularity"]))
+        rule = next(name for name in SCALE_RULES if name == section.text("scale_rule"))
+        scale_dtype = next(name for name in row.scales if name == section.text("scale_dtype"))
+        return WeightScheme(dtype, granularity, rule, scale_dtype, section.size("group"))
+    except (StopIteration, BadCheckpoint, UsageError):
+        return None  # a later version's, or somebody's own
+
+
+def _numbers(scheme: Scheme) -> dict[str, object]:
+    """`weights` and `activations` as in a recipe file."""
+    weights = {key: value for key, value in recorded(scheme.weights).items() if value is not None}
+    return {"weights": weights, "activations": _activations(scheme.inputs)}
+
+
+def _activations(inputs: InputScheme | None) -> dict[str, object] | None:
+    if inputs is None:
+        return None
+    told = recorded(inputs)
+    return told | {"scale": "dynamic" if told.pop("dynamic") else "static"}
+
+
+def _calibration(directory: Path) -> dict[str, object]:
+    from draftconv.traces.trace import open_trace
+
+    trace = open_trace(directory)
+    about = trace.about
+    return {
+        "trace": f"sha256:{trace.digest}",
+        "requests": len(trace.entries),
+        "target": about.target,
+        "revision": about.revision,
+        "prompts": about.prompts,
+    }

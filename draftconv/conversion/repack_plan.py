@@ -1,0 +1,177 @@
+"""Quantized weights in another format: whether it holds the same integers, and how it declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from draftconv.checkpoint import show, show_some
+from draftconv.conversion.options import ConvertOptions
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.fused_qparams import joined_values
+from draftconv.drafter.tensors import HEAD
+from draftconv.engines import ENGINES, EngineSpec, parse_engine
+from draftconv.engines.deployment import usual_style
+from draftconv.errors import Refused, UsageError, did_you_mean
+from draftconv.layouts.base import Layout
+from draftconv.quantization.exclusions import NO_HEADS, WEIGHT, fused_with
+from draftconv.quantization.scheme import DTYPES, Granularity, ScaleDtype, Scheme, WeightScheme
+
+if TYPE_CHECKING:
+    from draftconv.quantization.formats.base import Format, Weight
+    from draftconv.quantization.quantized_weights import QuantizedWeights
+
+
+@dataclass(frozen=True, slots=True)
+class RepackPlan:
+    """A repack that is decided.
+
+    Attributes:
+        stored: the weights that are packed anew.
+        scheme: what the file declares. `rounded`: whether scales are rounded to the dtype of the weights.
+        specs: who has to read them; none is every engine that reads the format.
+    """
+
+    stored: QuantizedWeights
+    format: Format
+    style: str | None
+    scheme: Scheme
+    rounded: bool
+    specs: Sequence[EngineSpec]
+
+    @property
+    def quantized(self) -> tuple[str, ...]:
+        return tuple(f"{module}{WEIGHT}" for module in self.stored.modules)
+
+
+def plan_repack(
+    stored: QuantizedWeights, layout: Layout, options: ConvertOptions, engines: Sequence[EngineSpec]
+) -> RepackPlan:
+    """How these weights are written in the format asked for.
+
+    Raises:
+        UsageError: no such format or style. Refused: it cannot hold the integers.
+    """
+    from draftconv.quantization.formats import find_format
+
+    form, style = find_format(str(options.pack))
+    specs = engines or ([parse_engine(layout.id)] if layout.id in ENGINES else [])
+    style = style or next((usual_style(spec.name, form.id) for spec in specs), None)
+    scheme, rounded = same_integers(stored, form, lossy=options.allow_lossy)
+    return RepackPlan(stored, form, style, scheme, rounded, specs)
+
+
+def joined_faults(drafter: Drafter, packed: QuantizedWeights) -> frozenset[str]:
+    """Problems of the values beside joined weights that stay when these are repacked."""
+    kept = {name: ref for name, ref in drafter.qparams.items() if name.rpartition(".")[0] in packed.modules}
+    return frozenset(problem.code for problem in joined_values(replace(drafter, qparams=kept)))
+
+
+def apart(stored: QuantizedWeights, modules: Sequence[str]) -> tuple[QuantizedWeights, QuantizedWeights]:
+    """Some of the quantized weights, and all others.
+
+    Raises:
+        UsageError: one is not quantized, a fused group is torn apart, or no other is left.
+    """
+    names = [f"{module}{WEIGHT}" for module in stored.modules]
+    for module in modules:
+        if module not in stored.modules:
+            raise UsageError(
+                f"--unpack {show(module)}: no such weight is quantized",
+                cure=did_you_mean(module, stored.modules, f"quantized: {show_some(sorted(stored.modules), 4)}"),
+            )
+        torn = [n for n in fused_with(f"{module}{WEIGHT}", names) if n.removesuffix(WEIGHT) not in modules]
+        if torn:
+            raise UsageError(
+                f"--unpack {module} without {show_some(torn, 4)}",
+                why="engines join these into one weight, which is quantized or not as a whole",
+                cure="name all of them",
+            )
+    rest = {module: parts for module, parts in stored.modules.items() if module not in modules}
+    if not rest:
+        raise UsageError("--unpack leaves nothing to pack", cure="use --dequantize instead of --pack")
+    return replace(stored, modules={module: stored.modules[module] for module in modules}), replace(
+        stored, modules=rest
+    )
+
+
+def refuse_heads(stored: QuantizedWeights) -> None:
+    """Keep a quantized head from being packed again.
+
+    Raises:
+        Refused: the head is quantized.
+    """
+    if HEAD.removesuffix(WEIGHT) in stored.modules:
+        raise Refused(
+            "the head of this drafter is quantized",
+            why=NO_HEADS,
+            cure="add --unpack lm_head to write the floats that it stands for",
+        )
+
+
+def same_integers(stored: QuantizedWeights, form: Format, *, lossy: bool) -> tuple[Scheme, bool]:
+    """How a format would declare weights that are stored in another, and whether their scales have to be rounded.
+
+    Args:
+        lossy: leave out activations that the format cannot declare, and round scales that it cannot hold.
+
+    Raises:
+        Refused: the format cannot hold the integers, or not all that belongs to them.
+    """
+    declared = stored.declared
+    weight = stored.outline(next(iter(stored.modules)))
+    dtype, inputs = weight.quantized.dtype, declared.inputs
+    group = stored.group(weight)
+    granularity: Granularity = "group" if group else per_of(weight)
+    if (dtype, granularity) not in form.holds and (dtype, "group") in form.holds:
+        granularity, group = "group", _held_group(stored)
+    if (dtype, granularity) not in form.holds or (granularity == "group" and group is None):
+        raise Refused(
+            f"{form.title} cannot hold {DTYPES[dtype].title} per {f'group of {group}' if group else granularity}",
+            why=f"it holds {', '.join(sorted(f'{DTYPES[g].title} per {p}' for g, p in form.holds))}",
+            cure="choose another --pack, or --dequantize",
+        )
+    if inputs not in form.inputs and not lossy:
+        raise Refused(
+            f"{form.title} cannot declare activations as {inputs or '16 bit'}",
+            why="the weights would be the same, and what they are multiplied with would not",
+            cure="add --allow-lossy to leave activations in 16 bits",
+        )
+    wide = weight.quantized.scale.dtype.itemsize == 4 and dtype in ("int4", "int8")
+    scale: ScaleDtype = "F32" if wide else DTYPES[dtype].scales[0]
+    weights = WeightScheme(dtype, granularity, DTYPES[dtype].rules[0], scale, group)
+    scheme = Scheme(weights, inputs if inputs in form.inputs else None)
+    if not wide or weight.dtype == "F32" or _holds(form, weight, scheme):
+        return scheme, False
+    narrow = replace(scheme, weights=replace(weights, scale_dtype="weight"))
+    if not _holds(form, weight, narrow):
+        return scheme, False  # it is not for the scales; what for, is said where the tensors are planned
+    if not lossy:
+        from draftconv.quantization.regroup import rounding
+
+        raise Refused(
+            f"{form.title} has no room for F32 scales of {weight.dtype} weights",
+            why=f"rounded to {weight.dtype}, scales and weights change by up to {rounding(weight.dtype):.2%}",
+            cure="add --allow-lossy to round them, or use --dequantize instead of --pack",
+        )
+    return narrow, True
+
+
+def _holds(form: Format, weight: Weight, scheme: Scheme) -> bool:
+    outputs, inputs = weight.quantized.qvalues.shape
+    try:
+        form.parts((outputs, inputs), scheme, weight.dtype)
+    except Refused:
+        return False
+    return True
+
+
+def per_of(weight: Weight) -> Granularity:
+    """Whether a weight has one scale, or one per row."""
+    return "tensor" if weight.quantized.scale.numel() == 1 and weight.quantized.qvalues.shape[0] > 1 else "channel"
+
+
+def _held_group(stored: QuantizedWeights) -> int | None:
+    """The largest usual group that divides the inputs of every weight."""
+    return next((g for g in (128, 64, 32) if all(inputs % g == 0 for _, inputs in stored.shapes.values())), None)

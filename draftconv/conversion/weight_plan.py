@@ -1,0 +1,106 @@
+"""What becomes of quantized weights: those of the source, and those that a recipe makes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from draftconv.conversion.options import ConvertOptions
+from draftconv.conversion.quantization_plan import QuantizationPlan
+from draftconv.conversion.repack_plan import RepackPlan, apart, joined_faults, plan_repack, refuse_heads
+from draftconv.conversion.request import ConversionRequest
+from draftconv.drafter.drafter import Drafter
+from draftconv.errors import Refused, UsageError
+from draftconv.layouts.base import Layout
+from draftconv.options import several
+from draftconv.quantization.exclusions import WEIGHT
+
+if TYPE_CHECKING:
+    from draftconv.quantization.quantized_weights import QuantizedWeights
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlan:
+    """What is decided of quantized weights.
+
+    Attributes:
+        stored: all those of the source; None where it has none.
+        floats: those of them that become floats, of `dtype`; None is that of the drafter's other weights.
+        anew: those of them whose parts are taken away, because they are repacked or quantized again.
+        making: how quantized weights are made; None when the output has none.
+        joined: problems of the values beside joined weights that the output will have.
+    """
+
+    stored: QuantizedWeights | None = None
+    floats: QuantizedWeights | None = None
+    dtype: str | None = None
+    anew: QuantizedWeights | None = None
+    making: RepackPlan | QuantizationPlan | None = None
+    joined: frozenset[str] = frozenset()
+
+
+def plan_weights(drafter: Drafter, layout: Layout, request: ConversionRequest) -> WeightPlan:
+    """Decide what becomes of quantized weights, before anything is changed.
+
+    Raises:
+        Refused: they are there and nobody said what to do with them, no format is known or the one asked for
+            cannot hold them, or the head is among them.
+        UsageError: an option is about quantized weights and there are none, two contradict each other,
+            or no such format or weight.
+    """
+    options, quantizing = request.options, request.quantizing
+    if quantizing is not None and (stored := quantizing.stored) is not None:
+        floats, anew = _torn(stored, quantizing.selection.quantized)
+        return WeightPlan(stored, floats, anew=anew, making=quantizing)
+    stored = _stored(drafter, options)
+    if stored is None:
+        return WeightPlan(making=quantizing)
+    if options.dequantize:
+        return WeightPlan(stored, stored, options.float_dtype)
+    floats, packed = apart(stored, several(options.unpack))
+    refuse_heads(packed)
+    return WeightPlan(
+        stored,
+        floats,
+        dtype=options.float_dtype,
+        anew=packed,
+        joined=joined_faults(drafter, packed),
+        making=plan_repack(packed, layout, options, request.engines),
+    )
+
+
+def _torn(stored: QuantizedWeights, again: Collection[str]) -> tuple[QuantizedWeights, QuantizedWeights]:
+    """The weights that are not quantized again, and those that are."""
+    anew = {module: parts for module, parts in stored.modules.items() if f"{module}{WEIGHT}" in again}
+    rest = {module: parts for module, parts in stored.modules.items() if module not in anew}
+    return replace(stored, modules=rest), replace(stored, modules=anew)
+
+
+def _stored(drafter: Drafter, options: ConvertOptions) -> QuantizedWeights | None:
+    """The quantized weights of the source; None for one that has none.
+
+    Raises:
+        Refused: they are there and nobody said what to do with them, or no format that is known.
+        UsageError: an option is about quantized weights and there are none, or two contradict each other.
+    """
+    asked = [f"--{name}" for name in ("dequantize", "pack") if getattr(options, name)]
+    if options.unpack and not options.pack:
+        raise UsageError("--unpack belongs to --pack", cure="use --dequantize to write floats only")
+    if drafter.facts.quantization is None:
+        if asked:
+            raise UsageError(f"{asked[0]} is about quantized drafters, this one is not quantized")
+        if options.from_format:
+            raise UsageError("--from-format is about quantized drafters, this one is not quantized")
+        return None
+    if not asked:
+        raise Refused(
+            f"this drafter is quantized: {drafter.facts.quantization}",
+            why="its integers are packed for one engine's loader, and renaming them would not make another load them",
+            cure="add --pack compressed-pack to write the same integers otherwise, or --dequantize to write floats",
+        )
+    if len(asked) > 1:
+        raise UsageError("--dequantize and --pack contradict each other", cure="give one of the two")
+    from draftconv.quantization.quantized_weights import find_quantized
+
+    return find_quantized(drafter, options.from_format)

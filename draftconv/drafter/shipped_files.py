@@ -1,0 +1,56 @@
+"""Where the files of `recipes/` are, beside the code of an installed draftconv or at the top of a checkout; and those
+that users bring along in place of one."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from draftconv.errors import UsageError, did_you_mean
+
+SUFFIXES = (".yaml", ".yml")
+"""What the path of a user's own file ends in; anything else is the name of a shipped one."""
+
+
+@dataclass(frozen=True, slots=True)
+class YamlText:
+    """A YAML file that somebody wrote: its text, its name without suffix, and where it lies, for messages."""
+
+    text: str = field(repr=False)
+    name: str
+    where: str
+
+
+def recipes() -> Traversable:
+    """The directory of recipes, suites and known targets."""
+    packaged = importlib.resources.files("draftconv") / "recipes"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "recipes"
+
+
+def find_written(spec: str, noun: str, names: Sequence[str], folder: str = "") -> YamlText:
+    """The shipped file of this name, or the one at this path.
+
+    Args:
+        noun: what it holds (`recipe`). `names`: of the shipped ones, in `folder` of `recipes()`.
+
+    Raises:
+        UsageError: no such name, or the file cannot be read.
+    """
+    if spec.endswith(SUFFIXES):
+        path = Path(spec)
+        try:
+            return YamlText(path.read_text(encoding="utf-8"), path.stem, spec)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise UsageError(f"{noun} {spec} cannot be read: {reason}") from error
+    if spec not in names:
+        raise UsageError(
+            f"no {noun} is called {spec}",
+            why=f"shipped {noun}s: {', '.join(names)}",
+            cure=did_you_mean(spec, names, f"a {noun} of your own is given by its path, ending in .yaml"),
+        )
+    file = f"{folder}{spec}.yaml"
+    return YamlText(recipes().joinpath(file).read_text(encoding="utf-8"), spec, f"recipes/{file}")

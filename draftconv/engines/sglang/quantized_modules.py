@@ -1,0 +1,156 @@
+"""How SGLang matches the lists of each quantization method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from draftconv.engines.ignore_lists import IgnoreLists
+from draftconv.engines.module_names import Module
+from draftconv.engines.quantized_modules import (
+    HEAD_LEFT,
+    NOTHING_EXCLUDES,
+    BuiltModule,
+    DeclaredQuantization,
+    Method,
+    by_layer,
+    class_named,
+    compiled,
+    dynamic,
+    ends,
+    excluded,
+    flat,
+    full,
+    inside,
+    left_plain,
+    made_quantized,
+    named,
+    shards_of,
+    targets_of,
+)
+from draftconv.quantization.recipes import FormatName
+
+
+def _compressed(told: DeclaredQuantization, module: Module) -> BuiltModule:
+    ignore, targets = told.config.texts("ignore"), targets_of(told.config)
+    if entry := named(module.name, ignore) or ends(module.name, ignore):
+        return left_plain("ignore", entry)
+    if module.head:
+        entry = named(module.name, targets) or ends(module.name, targets)
+        return made_quantized("targets", entry) if entry else BuiltModule("plain", "no target names the head")
+    if entry := named(module.name, targets) or class_named(module.kind, targets):
+        return made_quantized("targets", entry)
+    return BuiltModule("stops", "no target matches it")
+
+
+def _quark(told: DeclaredQuantization, module: Module) -> BuiltModule:
+    if module.head:
+        return HEAD_LEFT
+    exclude = told.config.texts("exclude")
+    if entry := named(module.name, exclude):
+        return left_plain("exclude", entry)
+    shards = shards_of(module, "gate_up_proj", "fused_qkv_a_proj_with_mqa")
+    found = [named(shard, exclude) for shard in shards]
+    if any(found):
+        return left_plain("exclude", next(filter(None, found), "")) if all(found) else _TORN
+    return _by_shard(told, module.name, shards)
+
+
+_TORN = BuiltModule("stops", "it names some of the projections that are joined here, and not all")
+
+
+def _by_shard(told: DeclaredQuantization, name: str, shards: Sequence[str]) -> BuiltModule:
+    outcomes = {by_layer(told, shard).outcome for shard in shards}
+    return _TORN if len(outcomes) > 1 else by_layer(told, shards[0] if shards else name)
+
+
+def _modelopt(told: DeclaredQuantization, module: Module) -> BuiltModule:
+    section = told.modelopt(sidecar_wins=False)
+    if section.text("quant_algo") == "MIXED_PRECISION":
+        return BuiltModule("unknown", "MIXED_PRECISION is read as one of several methods")
+    entries = excluded(section)
+    names = shards_of(module, "qkv_proj", "gate_up_proj") or (module.name,)
+    found = [next((entry for entry in entries if _path_holds(name, entry)), None) for name in names]
+    if any(found) and not all(found):
+        return _TORN
+    if all(found):
+        return left_plain("ignore", found[0] or "")
+    for entry in entries:
+        glob = compiled(entry.replace(".", r"\.").replace("*", ".*"))
+        tail = entry.rpartition(".")[2]
+        if (
+            glob.fullmatch(module.name)
+            or any(glob.fullmatch(part) for part in module.name.split("."))
+            or (tail in _A_AND_B and tail in module.name.rpartition(".")[2])
+        ):
+            return left_plain("ignore", entry)
+    return NOTHING_EXCLUDES
+
+
+_A_AND_B = frozenset({"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"})
+
+
+def _path_holds(name: str, entry: str) -> bool:
+    """True when the entry is a run of whole dotted parts of the name."""
+    return f".{entry.rstrip('.')}." in f".{name}."
+
+
+def _awq(told: DeclaredQuantization, module: Module) -> BuiltModule:
+    if module.head:
+        return HEAD_LEFT
+    if entry := inside(module.name, told.config.texts("modules_to_not_convert")):
+        return left_plain("modules_to_not_convert", entry)
+    return NOTHING_EXCLUDES
+
+
+def _auto_round(told: DeclaredQuantization, module: Module) -> BuiltModule:
+    extra = told.config.section("extra_config")
+    special = [key for key in extra.data if key == module.name]
+    special += [key for key in extra.data if set(key) & set("*+?^$()[]{}|\\") and full(key, module.name)]
+    if special:
+        bits = extra.section(special[0]).integer("bits")
+        if bits is not None:
+            return BuiltModule("plain" if bits >= 16 else "quantized", f"extra_config: {special[0]}")
+    if blocks := told.config.raw("block_name_to_quantize"):
+        starts = tuple(part for text in flat(blocks) for part in text.split(","))
+        chosen = next((start for start in starts if module.name.startswith(start)), None)
+        return (
+            made_quantized("block_name_to_quantize", chosen)
+            if chosen
+            else BuiltModule("plain", "in no block to quantize")
+        )
+    return HEAD_LEFT if module.head else NOTHING_EXCLUDES
+
+
+def _gptq(told: DeclaredQuantization, module: Module) -> BuiltModule:
+    if module.head and not told.config.flag("lm_head"):
+        return HEAD_LEFT
+    if entry := dynamic(told.config, module.name):
+        return left_plain("dynamic", entry)
+    return BuiltModule("quantized", "only `dynamic` leaves modules out; lists of modules are not read")
+
+
+_QUANT = "sglang/srt/layers/quantization"
+
+METHODS: Mapping[str, Method] = {
+    "compressed-tensors": Method(
+        _compressed, "ignore: equal, dotted suffix or re:; a linear that no target matches stops the start",
+        f"{_QUANT}/compressed_tensors/utils.py, 0.5.23", "run"),
+    "quark": Method(
+        _quark, "exclude: equal or re:, also by the parts of gate_up and the a-projections; the head never",
+        f"{_QUANT}/quark/utils.py, 0.5.23", "run"),
+    "modelopt": Method(
+        _modelopt, "ignore: whole parts of the path, or glob on the name or any part of it",
+        f"{_QUANT}/modelopt_quant.py, 0.5.23", "run"),
+    "awq": Method(
+        _awq, "modules_to_not_convert: part of the name; the head never",
+        f"{_QUANT}/awq/awq.py, 0.5.23", "run"),
+    "auto-round": Method(
+        _auto_round, "extra_config: equal, or a regular expression in full; the head only if named",
+        f"{_QUANT}/auto_round.py, 0.5.23", "read"),
+    "gptq": Method(
+        _gptq, "all linears but those of `dynamic`; the head with lm_head: true",
+        f"{_QUANT}/utils.py, 0.5.23", "read"),
+}  # fmt: skip
+
+LISTS: Mapping[FormatName, IgnoreLists] = {"gptq": IgnoreLists("rule"), "autoawq": IgnoreLists("key")}
+"""What is kept stands in `dynamic` (GPTQ) and in `extra_config` (auto-round)."""

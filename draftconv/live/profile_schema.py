@@ -1,0 +1,50 @@
+"""The shape of a profile file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from draftconv.drafter.yaml_file import YamlMapping
+from draftconv.report.verdict import Kind
+
+Text = Annotated[str, Field(min_length=1)]
+Number = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class SuiteSchema(YamlMapping):
+    """An entry of `suites:`."""
+
+    prompts: Text
+    limit: Number | None = None
+    max_tokens: Number
+
+
+class MarginsSchema(YamlMapping):
+    """`margins:` of a profile."""
+
+    conversion: Share
+    eight: Share = Field(alias="8-bit")
+    four: Share = Field(alias="4-bit")
+
+    def by_kind(self) -> dict[Kind, float]:
+        """The allowed loss, by what was done to a drafter."""
+        return {"conversion": self.conversion, "8-bit": self.eight, "4-bit": self.four}
+
+
+class ProfileSchema(YamlMapping):
+    """A whole profile."""
+
+    about: Text
+    engine: Text
+    target: Text | None = None
+    tensor_parallel: Number
+    depth: Number
+    server_args: list[str]
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], str]
+    recipe: Text
+    suites: Annotated[list[SuiteSchema], Field(min_length=1)]
+    margins: MarginsSchema
+    evidence: Literal["run", "read"]

@@ -1,0 +1,144 @@
+"""One arm's requests, some at a time: repeated when they fail on the way, given up when too many fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from draftconv.engines.client import Client
+from draftconv.engines.request_output import RequestOutput
+from draftconv.errors import DraftconvError, EngineError, Void
+from draftconv.report.verdict import MOST_ERRORS
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRequest:
+    """A request: the same token ids for every arm.
+
+    Attributes:
+        id: unique in the run. `cluster`: its prompt, with all turns. `tokens`: of the prompt.
+    """
+
+    id: str
+    cluster: str
+    category: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How much may go wrong.
+
+    Attributes:
+        attempts: how often a request that failed on the way is sent. `pause`: seconds before the second
+            time, doubled each time.
+    """
+
+    attempts: int = 3
+    pause: float = 2.0
+
+
+def most_failures(requests: int) -> int:
+    """Failed requests that a run of so many survives; one more and it is void."""
+    return int(MOST_ERRORS * requests)
+
+
+def send_requests(
+    client: Client,
+    asks: Sequence[LiveRequest],
+    keep: Callable[[LiveRequest, RequestOutput], None],
+    *,
+    allowed: int,
+    concurrency: int = 1,
+    patience: RetryPolicy = RetryPolicy(),
+) -> Mapping[str, str]:
+    """Ask everything and keep each answer as it comes; called back in the calling thread.
+
+    Args:
+        allowed: failed requests after which the rest need not be asked.
+
+    Returns:
+        Why each request that has no answer failed, by its id.
+
+    Raises:
+        Void: more than `allowed` requests failed; what was answered has been kept.
+    """
+    failures: dict[str, str] = {}
+    for ask, found in _answers(client, asks, concurrency, patience):
+        if isinstance(found, RequestOutput):
+            keep(ask, found)
+            continue
+        failures[ask.id] = found.what
+        if len(failures) > allowed:
+            raise Void(
+                f"{len(failures)} requests failed, the last one: {found.what}",
+                why=f"more than {100 * MOST_ERRORS:g} % would void the run",
+                cure=f"{found.cure or 'look at the log of the server'}; the same command then goes on",
+            ) from found
+    return failures
+
+
+def _answers(
+    client: Client, asks: Sequence[LiveRequest], concurrency: int, patience: RetryPolicy
+) -> Iterator[tuple[LiveRequest, RequestOutput | DraftconvError]]:
+    """Answers in the order in which they come.
+
+    The threads are daemons: an interrupted run does not wait for an engine that hangs.
+    """
+    todo: SimpleQueue[LiveRequest] = SimpleQueue()
+    done: SimpleQueue[tuple[LiveRequest, RequestOutput | BaseException]] = SimpleQueue()
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                ask = todo.get_nowait()
+            except Empty:
+                return
+            try:
+                # counts that contradict themselves (Void) are not asked again
+                answer = with_retries(partial(client.ask, ask.tokens), patience, EngineError, stop)
+                done.put((ask, answer))
+            except BaseException as error:  # raised again where the answers are read
+                done.put((ask, error))
+
+    for ask in asks:
+        todo.put(ask)
+    for _ in range(min(concurrency, len(asks))):
+        threading.Thread(target=work, daemon=True).start()
+    try:
+        for _ in asks:
+            ask, found = done.get()
+            if isinstance(found, BaseException) and not isinstance(found, DraftconvError):
+                raise found
+            yield ask, found
+    finally:
+        stop.set()
+
+
+def with_retries(
+    ask: Callable[[], Found], patience: RetryPolicy, fault: type[EngineError], stop: threading.Event | None = None
+) -> Found:
+    """What an engine says, asked for again while it fails in this way.
+
+    Args:
+        stop: set when nobody waits for it any more.
+
+    Raises:
+        EngineError: it failed every time, or in another way.
+    """
+    stop, pause = stop or threading.Event(), patience.pause
+    for _ in range(patience.attempts - 1):
+        try:
+            return ask()
+        except fault:
+            if stop.wait(pause):
+                raise
+            pause *= 2
+    return ask()

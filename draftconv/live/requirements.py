@@ -1,0 +1,102 @@
+"""What a drafter's weights need of a server: kernels, sizes that its ranks can share, a dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Mla
+from draftconv.engines import ENGINES, EngineSpec
+from draftconv.engines.deployment import deployment, stored_kernel
+from draftconv.engines.dtypes import asks_float32, float32_stop
+from draftconv.engines.kernels import Kernel
+from draftconv.engines.shapes import ShapeFault, shape_faults, uneven
+from draftconv.errors import CheckFailed, Refused, UsageError
+from draftconv.quantization.scheme import DTYPES, Scheme, WeightScheme
+
+if TYPE_CHECKING:
+    from draftconv.quantization.formats.base import Declared
+    from draftconv.quantization.quantized_weights import QuantizedWeights
+
+GROUP = 128
+"""Inputs under one scale, where the file does not say and its kernels take this."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRequirements:
+    """What is to be known before a server is started.
+
+    Attributes:
+        notes: in words. `arguments`: without which it does not start.
+    """
+
+    notes: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+
+def server_requirements(
+    drafter: Drafter, spec: EngineSpec, tensor_parallel: int, arguments: Sequence[str], remedy: str
+) -> ServerRequirements:
+    """What is multiplied, where the drafter is quantized, and what that takes.
+
+    Args:
+        arguments: of the server that somebody else adds.
+        remedy: the cure where the hardware has nothing that multiplies it.
+
+    Raises:
+        CheckFailed: the hardware has no kernel for its weights.
+        UsageError: `arguments` ask for float32, in which nothing multiplies them.
+    """
+    if drafter.facts.quantization is None:
+        return ServerRequirements(_told(uneven(spec, drafter.facts, tensor_parallel)))
+    from draftconv.quantization.quantized_weights import find_quantized
+
+    try:
+        stored = find_quantized(drafter)
+    except Refused as unread:
+        return ServerRequirements(
+            (f"whether there is a kernel for the drafter's weights was not looked at: {unread.what}",)
+        )
+    stop = float32_stop(spec, stored.format.id)
+    if stop is not None and asks_float32(arguments):
+        raise UsageError(
+            f"{ENGINES[spec.name].title} does not compute in float32 beside {stored.format.title} weights",
+            why=f"{stop.says} [{stop.evidence}: {stop.source}]",
+            cure="leave out --dtype float32, or compare the dequantized drafter: `draftconv convert --dequantize`",
+        )
+    dtypes = (f"not with --dtype float32: {stop.says}",) if stop else ()
+    if spec.hardware is None:
+        return ServerRequirements((*_told(uneven(spec, drafter.facts, tensor_parallel)), *dtypes))
+    kernel, scheme = _kernel(drafter, stored, spec, remedy)
+    sizes = _told(shape_faults(spec, deployment(kernel, scheme), drafter.facts, stored.modules, tensor_parallel))
+    multiplied = f"the drafter's quantized weights: {kernel.executed}"
+    return ServerRequirements((multiplied, *kernel.notes, *sizes, *dtypes), kernel.arguments)
+
+
+def _kernel(drafter: Drafter, stored: QuantizedWeights, spec: EngineSpec, remedy: str) -> tuple[Kernel, Scheme]:
+    """What multiplies the weights, and how they are declared."""
+    scheme = _scheme(stored.declared)
+    mla = isinstance(drafter.facts.attention, Mla)
+    try:
+        return stored_kernel(spec, stored.format.id, stored.declared.style, scheme, mla=mla), scheme
+    except Refused as error:
+        raise CheckFailed(error.what, why=error.why, cure=remedy) from error
+
+
+def _scheme(declared: Declared) -> Scheme:
+    """The rule that found the scales is not told, and nothing here depends on it."""
+    dtype = DTYPES[declared.dtype]
+    granularity = declared.granularity or ("group" if "group" in dtype.granularity else "channel")
+    group = declared.group or dtype.group or GROUP if granularity == "group" else None
+    scales = "weight" if "weight" in dtype.scales else dtype.scales[0]
+    return Scheme(WeightScheme(declared.dtype, granularity, dtype.rules[0], scales, group), declared.inputs)
+
+
+def _told(faults: Iterable[ShapeFault]) -> tuple[str, ...]:
+    """Sizes that kernels or ranks do not take, in words. The target's devices are the user's choice: no refusal."""
+    return tuple(
+        f"{fault.module}: {fault.says}" + ("; the server does not start so" if fault.refused else "")
+        for fault in faults
+    )

@@ -1,0 +1,86 @@
+"""The command that starts a server with a drafter that it reads rightly."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from draftconv.checkpoint import open_checkpoint, show
+from draftconv.checkpoint.checkpoint import hub_name, local_path
+from draftconv.drafter.checks import check_drafter
+from draftconv.drafter.targets import find_target
+from draftconv.engines import ENGINES, parse_engine
+from draftconv.engines.serving import ServeCommand, ServeRequest
+from draftconv.errors import CheckFailed, UsageError
+from draftconv.layouts.reading_options import ReadingOptions, reading_line, reading_warnings
+from draftconv.live.requirements import ServerRequirements, server_requirements
+
+
+def serve_as(
+    source: str | Path,
+    engine: str,
+    target: str,
+    said: ReadingOptions,
+    *,
+    drafts: int,
+    tensor_parallel: int,
+    alone: bool = False,
+    python: Path | None = None,
+    port: int | None = None,
+    arguments: Sequence[str] = (),
+) -> ServeCommand:
+    """`serve`, where a command with several drafters has been told how to read this one."""
+    spec = parse_engine(engine)
+    goal = find_target(target, None)
+    if goal is None:
+        raise UsageError("serve needs --target", cure="give a directory, a Hub id or a known name")
+    drafter = said.read(open_checkpoint(source), goal)
+    out = f"{Path(drafter.checkpoint.name).name}-{spec.name}"
+    told = ["--target", target, *said.words]
+    convert = shlex.join(["draftconv", "convert", str(source), out, "--to", ENGINES[spec.name].layout, *told])
+    look = shlex.join(["draftconv", "inspect", str(source), "--for", engine, *told])
+    here = f"{spec.name}:{spec.hardware}"
+    again = f"quantize the 16-bit drafter with --for {here}, or write 16-bit weights: {convert} --dequantize"
+    known = frozenset(problem.code for problem in check_drafter(drafter, goal).problems)
+    check = partial(ENGINES[spec.name].check, drafter.checkpoint, drafter.facts, goal, known=known)
+    verdict = check(spec=spec)
+    if line := verdict.reason:
+        if drafter.facts.quantization is None:
+            cure = f"convert it first: {convert}"
+        elif check(spec=replace(spec, hardware=None)).status == "loads":
+            cure = again
+        else:
+            cure = f"see which conversion helps: {look}"
+        raise CheckFailed(
+            f"{ENGINES[spec.name].title} would not serve this drafter as it was trained ({verdict.status})",
+            why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
+            cure=cure,
+        )
+    needs = ServerRequirements() if alone else server_requirements(drafter, spec, tensor_parallel, arguments, again)
+    directory, revision = _opened(source)
+    asked = ServeRequest(directory, drafter.facts, goal, drafts, tensor_parallel, alone, revision)
+    found = ENGINES[spec.name].command(asked, spec)
+    argv = (*found.located(python), *needs.arguments, *(("--port", str(port)) if port else ()))
+    read = (reading_line(drafter), *reading_warnings(drafter))
+    return replace(found, argv=argv, notes=(*read, *found.notes, *needs.notes))
+
+
+def _opened(source: str | Path) -> tuple[str, str | None]:
+    """What a server opens: the directory, or the Hub id and its revision.
+
+    Raises:
+        UsageError: it is a weights file.
+    """
+    path = local_path(source)
+    if path is None:
+        return hub_name(str(source))
+    if not path.is_dir():
+        raise UsageError(
+            f"{show(path)} is no directory",
+            why="a server opens the directory of a drafter, with its config.json",
+            cure=f"name {show(path.parent)}",
+        )
+    return str(source), None

@@ -1,0 +1,159 @@
+"""Which format the tensors of quantized weights are in, whatever config.json says of them.
+
+A format foretells the tensors that a weight of a given shape becomes (`Format.parts`); the shapes
+of a drafter's weights follow from its facts. A format fits when every quantized module has just the
+tensors foretold. Headers are looked at, no values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from draftconv.checkpoint import TensorRef
+from draftconv.errors import BadCheckpoint, Refused
+from draftconv.quantization.formats import formats
+from draftconv.quantization.formats.base import Declared, Format, StoredTensor
+from draftconv.quantization.formats.module_tensors import FLOAT, TORCH
+from draftconv.quantization.scheme import DTYPES, Granularity, InputScheme, Scheme, WeightDtype, WeightScheme
+
+Parts = Mapping[str, TensorRef]
+
+OPTIONAL = frozenset({"weight_shape", "weight_zero_point", "pre_quant_scale", "g_idx"})
+"""Tensors that some programs leave out: what they say follows from the others, or is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormatMatch:
+    """A reading that all quantized modules of a drafter allow."""
+
+    format: Format
+    declared: Declared
+
+    def __str__(self) -> str:
+        """As --from-format takes it."""
+        style = f":{self.declared.style}" if self.format.reads_style else ""
+        return f"{self.format.id}{style}"
+
+    def tells(self, other: Declared) -> bool:
+        """Whether a config says of the numbers what the tensors do, as far as it says anything."""
+        mine = self.declared
+        grouped = other.granularity in (None, mine.granularity) and other.group in (None, mine.group)
+        return grouped and other.dtype == mine.dtype
+
+
+def detect_formats(modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int, int]]) -> tuple[FormatMatch, ...]:
+    """Every reading that fits all modules, in order of formats.
+
+    Args:
+        modules: module → its tensors by suffix. `shapes`: [O, I] of each weight.
+    """
+    return tuple(fit for form in formats().values() for fit in _fits(form, modules, shapes))
+
+
+def detect_format(fit: FormatMatch, parts: Parts, shape: tuple[int, int]) -> bool:
+    """Whether one module has the tensors that a reading foretells."""
+    return _has(fit.format, fit.declared, parts, shape)
+
+
+def headers(parts: Parts) -> dict[str, Tensor]:
+    """Tensors that have dtypes and shapes and no values."""
+    return {
+        suffix: torch.empty(ref.shape, dtype=TORCH.get(ref.dtype, torch.bool), device="meta")
+        for suffix, ref in parts.items()
+    }
+
+
+def _fits(form: Format, modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int, int]]) -> Iterator[FormatMatch]:
+    names = list(modules)
+    candidates = list(_candidates(form, modules[names[0]], shapes[names[0]]))
+    left = [each for each in candidates if all(_has(form, each, modules[name], shapes[name]) for name in names)]
+    styles = form.styles if form.reads_style else form.styles[:1] or (None,)
+    found: dict[Declared, None] = {}
+    for declared in left:
+        for style in styles:
+            resolved = _resolved(form, modules[names[0]], _with_style(declared, style))
+            if resolved is not None:
+                found[resolved] = None
+    for declared in found:
+        yield FormatMatch(form, declared)
+    if not found and form.only_read:
+        yield from _only_read(form, modules, shapes)
+
+
+def _only_read(
+    form: Format, modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int, int]]
+) -> Iterator[FormatMatch]:
+    """Variants that are never written, and so not foretold: the format itself has to know them."""
+    dtype = next(dtype for dtype, _ in sorted(form.holds))
+    seen = {
+        _resolved(form, parts, Declared(dtype, None, style=form.styles[0])) if _as_many(parts, shapes[name]) else None
+        for name, parts in modules.items()
+    }
+    only = seen.pop()
+    if not seen and only is not None and only.style in form.only_read:
+        yield FormatMatch(form, only)
+
+
+def _as_many(parts: Parts, shape: tuple[int, int]) -> bool:
+    """Whether 32-bit words hold as many INT4 values as the weight has."""
+    return "weight" in parts and parts["weight"].dtype == "I32" and 2 * parts["weight"].nbytes == shape[0] * shape[1]
+
+
+def _resolved(form: Format, parts: Parts, declared: Declared) -> Declared | None:
+    try:
+        return form.resolve(headers(parts), declared)
+    except (BadCheckpoint, Refused):
+        return None
+
+
+def _with_style(declared: Declared, style: str | None) -> Declared:
+    return Declared(declared.dtype, declared.granularity, declared.group, declared.inputs, style=style)
+
+
+def _candidates(form: Format, parts: Parts, shape: tuple[int, int]) -> Iterator[Declared]:
+    for dtype, granularity in sorted(form.holds):
+        for group in _groups(form, dtype, granularity, parts, shape[1]):
+            for inputs in _inputs(form):
+                yield Declared(dtype, granularity, group, inputs)
+
+
+def _groups(form: Format, dtype: WeightDtype, granularity: Granularity, parts: Parts, inputs: int) -> list[int | None]:
+    """Group sizes that some dimension of a tensor would give; a whole row is called a channel where it can be."""
+    if granularity != "group":
+        return [None]
+    if (size := DTYPES[dtype].group) is not None:
+        return [size]
+    counts = {count for ref in parts.values() for count in ref.shape if count and inputs % count == 0}
+    least = 2 if (dtype, "channel") in form.holds else 1
+    return [inputs // count for count in sorted(counts) if count >= least]
+
+
+def _inputs(form: Format) -> list[InputScheme | None]:
+    """One of each kind that tensors tell apart: none or dynamic, and static, which has a tensor."""
+    static: list[InputScheme | None] = [each for each in form.inputs if each is not None and not each.dynamic]
+    loose = [None] if None in form.inputs else [each for each in form.inputs if each is not None and each.dynamic]
+    return [*loose, *static]
+
+
+def _has(form: Format, declared: Declared, parts: Parts, shape: tuple[int, int]) -> bool:
+    """Whether a module has the tensors that the format foretells, whatever float dtype scales are in."""
+    row = DTYPES[declared.dtype]
+    if declared.granularity is None:
+        return False
+    weights = WeightScheme(declared.dtype, declared.granularity, row.rules[0], row.scales[0], declared.group)
+    try:
+        foretold = {part.suffix: part for part in form.parts(shape, Scheme(weights, declared.inputs), "BF16")}
+    except Refused:
+        return False
+    if not (foretold.keys() - OPTIONAL <= parts.keys() <= foretold.keys()):
+        return False
+    return all(_alike(foretold[suffix], ref) for suffix, ref in parts.items())
+
+
+def _alike(part: StoredTensor, ref: TensorRef) -> bool:
+    floats = part.dtype in FLOAT and ref.dtype in FLOAT
+    return part.shape == ref.shape and (floats or part.dtype == ref.dtype)

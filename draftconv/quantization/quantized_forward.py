@@ -1,0 +1,62 @@
+"""A quantized drafter in the reference forward: weights as they are stored, inputs rounded as it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from draftconv.checkpoint import TensorRef
+from draftconv.drafter.drafter import Drafter
+from draftconv.quantization.computations import floats
+from draftconv.quantization.exclusions import WEIGHT
+from draftconv.quantization.formats.base import Weight
+from draftconv.quantization.quantized_weights import find_quantized
+from draftconv.quantization.rounding import dequantize, refuse_unsimulated
+from draftconv.quantization.simulate import replaced
+from draftconv.reference.drafter import DrafterModel
+from draftconv.reference.load import load_drafter
+
+
+def load_quantized(drafter: Drafter, tables: Mapping[str, TensorRef], dtype: torch.dtype) -> DrafterModel:
+    """Load a drafter of any format that draftconv reads.
+
+    Args:
+        tables: as `load_drafter` takes them. `dtype`: of every floating parameter.
+
+    Returns:
+        What an engine computes that runs the scheme as the file declares it; an engine that
+        ignores its activations computes with 16-bit ones.
+
+    Raises:
+        Refused: no format that is known, or activations that are not simulated (NVFP4).
+        BadCheckpoint: tensors do not fit each other or what is declared.
+    """
+    stored = find_quantized(drafter)
+    inputs = stored.declared.inputs
+    if inputs is not None:
+        refuse_unsimulated(inputs)
+    loaded = {f"{module}{WEIGHT}": stored.load(module) for module in stored.modules}
+    parts = {f"{module}.{suffix}" for module, each in stored.modules.items() for suffix in each}
+    plain = replace(
+        drafter,
+        facts=replace(drafter.facts, quantization=None),
+        tensors={name: ref for name, ref in drafter.tensors.items() if name not in parts},
+    )
+    # Inputs that are rounded are smoothed before; those that are not may leave it to the weights.
+    stands = floats if inputs is None else _smoothed
+    made = {name: stands(weight) for name, weight in loaded.items()}
+    model = load_drafter(plain, tables=tables, made=made, dtype=dtype)
+    if inputs is None:
+        return model
+    weights = {name: model.get_parameter(name) for name in loaded}
+    scales = {name: weight.input_scale for name, weight in loaded.items() if weight.input_scale is not None}
+    factors = {name: w.pre_quant_scale.to(dtype) for name, w in loaded.items() if w.pre_quant_scale is not None}
+    return replaced(model, weights, inputs, scales, factors)
+
+
+def _smoothed(weight: Weight) -> Tensor:
+    """What the quantized values stand for, which meets inputs that were multiplied by `pre_quant_scale`."""
+    return dequantize(weight.quantized)

@@ -1,0 +1,100 @@
+"""The shape of a recipe file, and what is said of one that has another shape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AliasChoices, Field
+
+from draftconv.drafter.yaml_file import YamlMapping, read_yaml
+from draftconv.errors import UsageError, did_you_mean
+from draftconv.quantization.exclusions import ROLES, is_pattern
+from draftconv.quantization.recipes import Recipe, format_names
+from draftconv.quantization.scheme import (
+    Granularity,
+    InputDtype,
+    InputGranularity,
+    InputScheme,
+    ScaleDtype,
+    ScaleRuleName,
+    Scheme,
+    WeightDtype,
+    WeightScheme,
+)
+
+Text = Annotated[str, Field(min_length=1)]
+DTYPE: Any = Field(validation_alias=AliasChoices("dtype", "grid"))
+GRANULARITY: Any = Field(validation_alias=AliasChoices("granularity", "per"))
+"""The second names are those of `draftconv.json`: a recipe that it holds is one that can be read."""
+if TYPE_CHECKING:
+    Known = str
+else:
+    Known = Literal[format_names()]
+
+
+class WeightsSchema(YamlMapping):
+    """`weights:` of a recipe."""
+
+    dtype: WeightDtype = DTYPE
+    granularity: Granularity = GRANULARITY
+    group: int | None = None
+    scale_rule: ScaleRuleName
+    scale_dtype: ScaleDtype
+
+
+class ActivationsSchema(YamlMapping):
+    """`activations:` of a recipe; left out, they stay in 16 bits."""
+
+    dtype: InputDtype = DTYPE
+    granularity: InputGranularity = GRANULARITY
+    scale: Literal["dynamic", "static"]
+
+
+class RecipeSchema(YamlMapping):
+    """A whole recipe."""
+
+    about: Text
+    weights: WeightsSchema
+    activations: ActivationsSchema | None = None
+    format: Known | None = None
+    exclude: list[Text]
+
+
+def parse(text: str, name: str, where: str) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        name: what the recipe is called from now on.
+        where: the file, for messages.
+
+    Raises:
+        UsageError: it is no YAML or no recipe; the message names the key.
+    """
+    file = read_yaml(
+        RecipeSchema,
+        text,
+        where,
+        noun="recipe",
+        why="a key that is misread would quantize something else than was meant",
+        example="recipes/w4a16.yaml",
+    )
+    try:
+        scheme = Scheme(_weights(file.weights), _inputs(file.activations))
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.what}", why=error.why, cure=error.cure) from error
+    for entry in file.exclude:
+        if entry not in ROLES and not is_pattern(entry):
+            raise UsageError(
+                f"{where}: exclude: {entry} is neither a role nor the pattern of a tensor name",
+                why=f"roles: {', '.join(ROLES)}; a pattern holds a . or a *, as in layers.0.mlp.*",
+                cure=did_you_mean(entry, ROLES),
+            )
+    return Recipe(name, file.about, scheme, tuple(file.exclude), file.format)
+
+
+def _weights(part: WeightsSchema) -> WeightScheme:
+    return WeightScheme(part.dtype, part.granularity, part.scale_rule, part.scale_dtype, part.group)
+
+
+def _inputs(part: ActivationsSchema | None) -> InputScheme | None:
+    return InputScheme(part.dtype, part.granularity, part.scale == "dynamic") if part else None

@@ -1,0 +1,157 @@
+"""The drafters' heads over blocks of the vocabulary: [rows, vocabulary] never exists as a whole.
+
+For a Kimi head one row of logits is 163 840 floats; a thousand rows would be as large as a
+tenth of the head itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from draftconv.reference.drafter import DrafterModel
+
+LOGITS_AT_ONCE = 1 << 24
+"""Elements of a block of logits: 64 MB in float32."""
+
+NOT_FINITE = -1
+"""In place of a drafted row of the head, where the largest logit is NaN or infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head [Vd, H] and which target token each of its rows stands for (None: row v is token v)."""
+
+    weight_VH: Tensor
+    d2t_V: Tensor | None
+
+    @classmethod
+    def of(cls, model: DrafterModel) -> Self:
+        """The head of a drafter."""
+        return cls(model.lm_head.weight, model.d2t if model.facts.reduced_vocab else None)
+
+    def logits(self, normed_RH: Tensor, first: int, last: int) -> Tensor:
+        """Logits [R, last - first] of some rows of the head, in float32 or better."""
+        logits_RV = functional.linear(normed_RH, self.weight_VH[first:last])
+        return logits_RV.to(_wide(logits_RV.dtype))
+
+    def drafts_like(self, other: Head) -> bool:
+        """Whether row v is the same target token in both."""
+        if len(self.weight_VH) != len(other.weight_VH):
+            return False
+        if self.d2t_V is None or other.d2t_V is None:
+            return self.d2t_V is other.d2t_V
+        return torch.equal(self.d2t_V, other.d2t_V)
+
+
+class Best:
+    """The largest logit of each row so far; of equal ones the lowest index, as argmax in the engines."""
+
+    def __init__(self, normed_RH: Tensor) -> None:
+        self.value_R = _running(normed_RH, float("-inf"))
+        self.index_R = torch.full_like(self.value_R, NOT_FINITE, dtype=torch.int64)
+
+    def see(self, logits_RV: Tensor, first: int) -> None:
+        """Take in the logits from row `first` of the head on."""
+        value_R, index_R = logits_RV.max(dim=-1)
+        better_R = (value_R > self.value_R) | value_R.isnan()
+        self.index_R = torch.where(better_R, index_R + first, self.index_R)
+        self.value_R = torch.where(better_R, value_R, self.value_R)
+
+    def tokens(self) -> Tensor:
+        """Rows of the head [R]; `NOT_FINITE` where the largest logit is not."""
+        return torch.where(self.value_R.isfinite(), self.index_R, NOT_FINITE)
+
+
+class KlDivergence:
+    """KL(p ‖ q) in nats between two rows of logits, over blocks.
+
+    KL = Σ e^p (p - q) / Σ e^p - log Σ e^p + log Σ e^q.
+    """
+
+    def __init__(self, normed_RH: Tensor) -> None:
+        self.p, self.q = _Exponentials(normed_RH), _Exponentials(normed_RH)
+
+    def see(self, p_RV: Tensor, q_RV: Tensor) -> None:
+        """Take in a block of both."""
+        self.p.see(p_RV, p_RV - q_RV)
+        self.q.see(q_RV, q_RV)
+
+    def nats(self) -> Tensor:
+        """[R], float32, not below 0."""
+        kl_R = self.p.mean() - self.p.log_total() + self.q.log_total()
+        return kl_R.clamp_min(0).to(torch.float32)
+
+
+class _Exponentials:
+    """Σ e^x and Σ e^x y over blocks, both relative to the largest x so far."""
+
+    def __init__(self, normed_RH: Tensor) -> None:
+        self.largest_R = _running(normed_RH, float("-inf"))
+        self.total_R, self.weighted_R = _running(normed_RH, 0.0), _running(normed_RH, 0.0)
+
+    def see(self, x_RV: Tensor, y_RV: Tensor) -> None:
+        largest_R = torch.maximum(x_RV.amax(dim=-1), self.largest_R)
+        shrink_R = torch.exp(self.largest_R - largest_R)
+        weight_RV = torch.exp(x_RV - largest_R[:, None])
+        self.largest_R = largest_R
+        self.total_R = self.total_R * shrink_R + weight_RV.sum(dim=-1)
+        self.weighted_R = self.weighted_R * shrink_R + (weight_RV * y_RV).sum(dim=-1)
+
+    def log_total(self) -> Tensor:
+        return self.largest_R + self.total_R.log()
+
+    def mean(self) -> Tensor:
+        return self.weighted_R / self.total_R
+
+
+def _running(normed_RH: Tensor, start: float) -> Tensor:
+    """One accumulator per row, in the dtype of logits."""
+    return torch.full(normed_RH.shape[:1], start, device=normed_RH.device, dtype=_wide(normed_RH.dtype))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def best_tokens(head: Head, normed_RH: Tensor) -> Tensor:
+    """The drafted row of the head for each row: int64 [R], or `NOT_FINITE`."""
+    best = Best(normed_RH)
+    for first, last in _vocabulary_blocks(head, normed_RH):
+        best.see(head.logits(normed_RH, first, last), first)
+    return best.tokens()
+
+
+def compared_tokens(
+    reference: Head, normed_RH: Tensor, others: Sequence[tuple[Head, Tensor]]
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """What several heads draft at the same roots, and how far each is from the first, in one pass.
+
+    Args:
+        others: heads that draft like the reference, and what each of them reads [R, H].
+
+    Returns:
+        What the reference drafts, and for each other what it drafts and KL(reference ‖ other) in
+        nats; all [R], drafts as `best_tokens`.
+    """
+    best = Best(normed_RH)
+    found = [(Best(other_RH), KlDivergence(other_RH)) for _, other_RH in others]
+    for first, last in _vocabulary_blocks(reference, normed_RH):
+        reference_RV = reference.logits(normed_RH, first, last)
+        best.see(reference_RV, first)
+        for (head, other_RH), (drafted, divergence) in zip(others, found, strict=True):
+            logits_RV = head.logits(other_RH, first, last)
+            drafted.see(logits_RV, first)
+            divergence.see(reference_RV, logits_RV)
+    return best.tokens(), [(drafted.tokens(), divergence.nats()) for drafted, divergence in found]
+
+
+def _vocabulary_blocks(head: Head, normed_RH: Tensor) -> Iterator[tuple[int, int]]:
+    vocab, step = len(head.weight_VH), max(1, LOGITS_AT_ONCE // max(1, len(normed_RH)))
+    for first in range(0, vocab, step):
+        yield first, min(first + step, vocab)

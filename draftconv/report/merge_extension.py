@@ -1,0 +1,81 @@
+"""An inconclusive report and the run that extends it, as one report."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from draftconv.errors import UsageError
+from draftconv.report.extension import extend, refuse_settled
+from draftconv.report.model import Comparison, Report, RunInfo
+
+
+def refuse_unextendable(earlier: Report, candidates: int) -> None:
+    """Refuse what `extended` would refuse, before anything is replayed.
+
+    Raises:
+        UsageError: it has another number of candidates than one, or is settled, or was extended.
+    """
+    if len(earlier.comparisons) != 1 or candidates != 1:
+        raise UsageError(
+            f"the report has {len(earlier.comparisons)} candidates, this run {candidates}",
+            why="an extension is about one candidate",
+            cure="name the one candidate of the report",
+        )
+    refuse_settled(earlier.earlier(earlier.comparisons[0]))
+
+
+def extended(earlier: Report, new: Report) -> Report:
+    """Judge the requests of an earlier, inconclusive report and of a new one together.
+
+    `parity.extension` has the rules. Places and diagnostics are those of the new requests.
+
+    Raises:
+        UsageError: the two cannot be one sample.
+    """
+    refuse_unextendable(earlier, len(new.comparisons))
+    (old,), (now,) = earlier.comparisons, new.comparisons
+    sample = extend(earlier.earlier(old), new.sample(now))
+    _same_settings(earlier.about, new.about)
+    names = {old.reference: now.reference, old.candidate: now.candidate}
+    if old.again and now.again:
+        names[old.again] = now.again
+    before = (replace(line, arm=names[line.arm]) for line in earlier.records if line.arm in names)
+    records = (*before, *new.records)
+    comparison = Comparison.of(
+        records,
+        now.reference,
+        now.candidate,
+        now.verdict.gate,
+        how=now.verdict.how,
+        again=now.again,
+        errors=sample.errors,
+        extended=True,
+        losses=now.losses,
+        diagnostics=now.diagnostics,
+    )
+    return replace(new, about=_joined(earlier.about, new.about), records=records, comparisons=(comparison,))
+
+
+def _same_settings(old: RunInfo, new: RunInfo) -> None:
+    for name in sorted((old.settings.keys() | new.settings.keys()) - {"requests"}):
+        was, now = (about.settings.get(name, "not told") for about in (old, new))
+        if was != now:
+            raise UsageError(
+                f"the report has {name}: {was}; this run has {now}",
+                why="an extension adds prompts and changes nothing else",
+                cure="repeat the options of the report, and of its trace",
+            )
+
+
+def _joined(old: RunInfo, new: RunInfo) -> RunInfo:
+    def both(first: str | None, second: str | None) -> str:
+        return hashlib.sha256(f"{first} {second}".encode()).hexdigest()
+
+    return replace(
+        new,
+        prompts=f"{old.prompts} + {new.prompts}",
+        prompts_sha256=both(old.prompts_sha256, new.prompts_sha256),
+        settings={**new.settings, "requests": f"{old.settings['requests']} + {new.settings['requests']}"},
+        trace=both(old.trace, new.trace),
+    )
