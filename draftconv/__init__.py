@@ -1,11 +1,24 @@
 """draftconv: convert, check and prove EAGLE-3 drafters.
 
-One function per command, with the command's name and arguments:
+One function per command, with the command's name and its options as keyword arguments:
+
+    inspect      what a drafter is, what is wrong with it, and which engine reads it rightly
+    convert      write it in another layout
+    quantize     write it smaller, in the format that an engine really runs
+    verify       prove that an output is its source
+    diff         what differs between two drafters
+    serve        the command that serves it
+    trace        run a target once and keep what it did
+    parity       judge on a trace whether drafters accept as much as their reference
+    live_parity  the same on a running engine
+    push         upload an output to the Hub
 
     >>> import draftconv
-    >>> draftconv.inspect("drafter").drafter.kind.title          # doctest: +SKIP
-    '3.1'
-    >>> draftconv.convert("drafter", "out", to="vllm")           # doctest: +SKIP
+    >>> draftconv.inspect("drafter").passed                      # doctest: +SKIP
+    True
+    >>> help(draftconv.convert)                                  # doctest: +SKIP
+
+What they return tells itself in a line, and as tables in a notebook. Every expected failure is a `DraftconvError`.
 """
 
 from __future__ import annotations
@@ -16,25 +29,20 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from draftconv.api.convert import ConvertOptions, convert
+    from draftconv.api.convert import convert
     from draftconv.api.diff import diff
     from draftconv.api.inspect import inspect
-    from draftconv.api.live import LiveOptions, live_parity
-    from draftconv.api.parity import ParityOptions, parity
+    from draftconv.api.live import live_parity
+    from draftconv.api.parity import parity
     from draftconv.api.push import push
-    from draftconv.api.quantize import QuantizeOptions, quantize
+    from draftconv.api.quantize import quantize
     from draftconv.api.serve import serve
-    from draftconv.api.trace import TraceOptions, trace
+    from draftconv.api.trace import trace
     from draftconv.api.verify import verify
     from draftconv.errors import DraftconvError
 
 _HOMES = {
-    "ConvertOptions": "draftconv.api.convert",
     "DraftconvError": "draftconv.errors",
-    "LiveOptions": "draftconv.api.live",
-    "ParityOptions": "draftconv.api.parity",
-    "QuantizeOptions": "draftconv.api.quantize",
-    "TraceOptions": "draftconv.api.trace",
     "convert": "draftconv.api.convert",
     "diff": "draftconv.api.diff",
     "inspect": "draftconv.api.inspect",
@@ -48,12 +56,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "ConvertOptions",
     "DraftconvError",
-    "LiveOptions",
-    "ParityOptions",
-    "QuantizeOptions",
-    "TraceOptions",
     "convert",
     "diff",
     "inspect",
@@ -72,3 +75,8 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'draftconv' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """With the functions that were not used yet, for `help` and completion."""
+    return sorted({*globals(), *__all__})

@@ -7,12 +7,13 @@ Python function from them, and `draftconv.cli.options` what is typed.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import wraps
 from pathlib import Path
 from textwrap import indent, wrap
-from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, get_type_hints, overload
 
 Place: TypeAlias = str | Path
 """A directory, a file or a Hub id."""
@@ -135,13 +136,15 @@ class takes(Generic[P, T]):
     def __call__(self, function: Callable[[A, B, C, T], R]) -> Callable[Concatenate[A, B, C, P], R]: ...
 
     def __call__(self, function: Callable[..., R]) -> Callable[..., R]:
-        asked = inspect.signature(function)
+        asked, hints = inspect.signature(function), get_type_hints(function)
         *first, last = asked.parameters.values()
-        keywords = [
-            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for each in inspect.signature(self.kind).parameters.values()
-        ]
-        signature = asked.replace(parameters=[*first, *keywords])
+        wanted = inspect.signature(self.kind).parameters.values()
+        keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in wanted]
+        hints |= get_type_hints(self.kind)
+        signature = Signature(
+            [each.replace(annotation=hints[each.name]) for each in (*first, *keywords)],
+            return_annotation=hints["return"],
+        )
         names = [each.name for each in first]
 
         @wraps(function)
@@ -155,11 +158,52 @@ class takes(Generic[P, T]):
         return wrapper
 
 
+class Signature(inspect.Signature):
+    """A signature that `help` writes without what the list of keyword arguments says: their types and defaults."""
+
+    def __str__(self) -> str:
+        first = [each for each in self.parameters.values() if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+        keywords = [each.name for each in self.parameters.values() if each not in first]
+        told = ", ".join([*(f"{each.name}: {_type(each.annotation)}" for each in first), "*", *keywords])
+        lines = wrap(told, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+        return "\n".join(["(", *lines, f") -> {_type(self.return_annotation)}"])
+
+    def format(self, **_: object) -> str:
+        """As Python 3.13 asks for it."""
+        return str(self)
+
+
+WIDTH = 96
+INDENT = "    "
+
+
 def _listed(kind: Callable[..., Any]) -> str:
-    """Every field with what it is for."""
+    """Every field with its type, its default, the flag where that has another name, and what it is for."""
+    hints = get_type_hints(kind)
     lines = []
     for each in fields(kind):  # type: ignore[arg-type]
         told = option_of(each)
-        text = told.help if told else str(each.metadata.get("about", ""))
-        lines += wrap(f"{each.name}: {text}", 100, subsequent_indent="    ")
-    return indent("\n".join(lines), "    ")
+        flag = f"  ({told.flag})" if told and told.flag else ""
+        lines.append(f"{each.name}: {_type(hints[each.name])}{_default(each)}{flag}")
+        text = _sentence(each, told) if told else str(each.metadata.get("about", ""))
+        lines += wrap(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+    return indent("\n".join(lines), INDENT)
+
+
+def _type(annotation: Any) -> str:
+    """A type without the modules that its names are from."""
+    return re.sub(r"\b([a-z_]+\.)+", "", inspect.formatannotation(annotation))
+
+
+def _default(each: Field[Any]) -> str:
+    if each.default_factory is not MISSING:
+        return f" = {each.default_factory()!r}"
+    return "" if each.default is MISSING else f" = {each.default!r}"
+
+
+def _sentence(each: Field[Any], told: Option) -> str:
+    """As --help has it, after the value that it is about where that is not the one that would be expected."""
+    off = "False: " if each.default is True and "/" not in told.flag else ""
+    choices = told.choices() if callable(told.choices) else told.choices
+    one_of = f" One of {', '.join(choices)}." if choices else ""
+    return f"{off}{told.help}{one_of}"

@@ -842,6 +842,14 @@ REPORT = (
         "report/junit.py",
         '    "inconclusive": "error",', '    "inconclusive": "passed",',
         "inconclusive looks green in CI", ("test_report_pages.py",)),
+    Mutation(
+        "report/model.py",
+        '= ("void", "fail", "inconclusive"', '= ("fail", "void", "inconclusive"',
+        "a failure hides that the measurement is void", ("test_model.py",)),
+    Mutation(
+        "report/model.py",
+        'found |= {"fail" for control', 'found |= {"pass" for control',
+        "a report passes though a broken drafter was not noticed", ("test_model.py",)),
 )  # fmt: skip
 
 TRACES = (
@@ -1064,7 +1072,7 @@ CONVERSION = (
 API = (
     Mutation(
         "api/verify.py",
-        "for row in (*self.tensors, *self.facts, *self.directory))", "for row in (*self.facts, *self.directory))",
+        "return (*self.tensors, *self.facts, *self.directory)", "return (*self.facts, *self.directory)",
         "a tensor that differs passes", ("test_verify.py",)),
     Mutation(
         "api/verify.py",
@@ -1097,9 +1105,9 @@ API = (
         "elif left.read() != right.read():", "elif not left.dtype:",
         "integers that differ are not told", ("test_diff.py",)),
     Mutation(
-        "api/parity.py",
-        'for outcome in ("void", "fail", "inconclusive"))', 'for outcome in ("fail", "void", "inconclusive"))',
-        "a failure hides that the measurement is void", ("test_parity.py", "test_live.py")),
+        "api/inspect.py",
+        "unread = self.misdeclared or self.drafter.readings", "unread = self.misdeclared",
+        "a drafter that can be read in several ways passes", ("test_results.py",)),
     Mutation(
         "api/parity.py",
         "    if depth > kept + 1:", "    if depth > kept + 2:",

@@ -22,12 +22,13 @@ from draftconv.quantization.recipes import PER_MODULE
 
 ROOT = Path(draftconv.__file__).parent
 
-BASE = {"errors", "options", "checkpoint", "drafter"}
+BASE = {"errors", "options", "checkpoint", "display", "drafter"}
 MAY_IMPORT = {
     "errors": set[str](),
     "options": set[str](),
     "plugins": {"errors"},
     "checkpoint": {"errors"},
+    "display": {"checkpoint"},
     "drafter": {"errors", "checkpoint"},
     "layouts": {*BASE, "plugins"},
     "reference": BASE,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from draftconv.checkpoint import FLOATS, TensorRef, first_difference, open_checkpoint
+from draftconv.display import Block, Displayed, named, table
 from draftconv.drafter.describe import describe_value
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
@@ -24,8 +25,12 @@ class Difference:
     right: str
 
 
-@dataclass(frozen=True, slots=True)
-class Differences:
+KINDS: Mapping[str, str] = {"facts": "fact", "tensors": "tensor", "config keys": "config key"}
+"""What may differ: of several, and of one."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Differences(Displayed):
     """Everything that differs, by kind; facts are those of the detected readings."""
 
     facts: tuple[Difference, ...]
@@ -37,6 +42,31 @@ class Differences:
     @property
     def none(self) -> bool:
         return not (self.facts or self.tensors or self.config)
+
+    @property
+    def kinds(self) -> Mapping[str, tuple[Difference, ...]]:
+        """The same by what differs."""
+        return dict(zip(KINDS, (self.facts, self.tensors, self.config), strict=True))
+
+    def brief(self) -> Iterator[str]:
+        """Both names, and how much differs."""
+        yield f"{named(self.left.checkpoint.name)} and {named(self.right.checkpoint.name)}: {self._counted()}"
+
+    def blocks(self) -> Iterator[Block]:
+        """A table of each kind; the last sentence counts them."""
+        for kind, found in self.kinds.items():
+            if found:
+                rows = ((row.what, row.left or ABSENT, row.right or ABSENT) for row in found)
+                yield table(kind.capitalize(), "", ("", "left", "right"), rows)
+        yield "No difference." if self.none else f"Different: {self._counted()}."
+
+    def _counted(self) -> str:
+        counts = (f"{len(rows)} {kind if len(rows) > 1 else KINDS[kind]}" for kind, rows in self.kinds.items() if rows)
+        return ", ".join(counts) or "no difference"
+
+
+ABSENT = "absent"
+"""A side that has no such fact, tensor or key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +80,9 @@ class DiffOptions:
 @takes(DiffOptions)
 def diff(left: Place, right: Place, options: DiffOptions) -> Differences:
     """Compare two drafters in canonical terms, so that spelling alone is no difference of tensors or facts.
+
+    Args:
+        left, right: directory, weights file or Hub id.
 
     Raises:
         BadCheckpoint, NotADrafter: one of the two cannot be read.

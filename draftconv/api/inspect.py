@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from draftconv.checkpoint import FLOATS, open_checkpoint, show_some
+from draftconv.checkpoint.text import size
+from draftconv.display import Block, Displayed, card, named, table
 from draftconv.drafter.checks import Findings, check_drafter, deep_bytes
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.identity import attention, identity, nbytes
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import ENGINES, LoadVerdict, parse_engine
+from draftconv.engines.rules import Status
 from draftconv.errors import DraftconvError, UsageError
 from draftconv.layouts.reader import read_drafter
 from draftconv.layouts.reading_options import ReadingOptions
@@ -52,8 +56,17 @@ class QuantizationSummary:
     lies: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
+VERDICTS: Mapping[Status, str] = {
+    "loads": "loads on",
+    "mis-read": "mis-read by",
+    "refused": "refused by",
+    "undecided": "undecided for",
+}
+"""How the last line tells what engines would do."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Inspection(Displayed):
     """Everything `inspect` found out."""
 
     drafter: Drafter
@@ -69,6 +82,70 @@ class Inspection:
     def misdeclared(self) -> bool:
         """Whether quantized weights are not as config.json says, so that no engine that goes by it reads them."""
         return any(problem.code == MISDECLARED for problem in self.problems)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every engine that it was judged for reads it rightly; where none was named, every one there is."""
+        unread = self.misdeclared or self.drafter.readings
+        return not unread and all(verdict.status == "loads" for verdict in self.verdicts)
+
+    def brief(self) -> Iterator[str]:
+        """Name, kind, attention, size, how many problems, and what every engine makes of it."""
+        drafter = self.drafter
+        yield named(drafter.checkpoint.name)
+        yield drafter.kind.title
+        yield attention(drafter.facts)
+        yield size(nbytes(drafter))
+        yield from self._counted()
+        yield from (f"{verdict.spec.name}: {verdict.status}" for verdict in self.verdicts)
+
+    def blocks(self) -> Iterator[Block]:
+        """Identity card, problems, engines; the last sentence is what it comes to."""
+        from draftconv.engines.problems import why
+
+        yield card(self.drafter.checkpoint.name, self._identity())
+        if self.problems:
+            rows = ((p.severity, p.code, f"{p.kind.title}: {p.detail}") for p in self.problems)
+            yield table("Problems", "", ("", "code", "what"), rows)
+        else:
+            yield "No problems found."
+        for problem in self.problems:
+            if problem.severity == "error" or problem.kind.reading:
+                yield f"{problem.code}: {why(problem.code)}. Cure: {problem.kind.cure}."
+        if self.not_made:
+            yield f"Not checked: {'; '.join(self.not_made)}."
+        yield table("Engines", "", ("engine", "verdict", "rule broken"), self._engines())
+        yield self._verdict()
+
+    def _identity(self) -> Iterator[tuple[str, str]]:
+        yield from identity(self.drafter)
+        if self.weights:
+            yield "weights", "; ".join((self.weights.says, *self.weights.findings))
+        if self.target:
+            family = self.target.family or "family not given"
+            yield "target", f"{self.target.name}: {self.target.layers} layers, {family}"
+
+    def _engines(self) -> Iterator[tuple[object, ...]]:
+        for verdict in self.verdicts:
+            yield verdict.spec, verdict.status, ""
+            for line in verdict.lines:
+                cited = f"{line.rule.code}; {line.rule.source}; {line.rule.evidence}"
+                yield "", line.rule.effect, (f"{line.rule.says}: {line.detail}", cited)
+
+    def _verdict(self) -> str:
+        """One line: what each engine would do, and how many problems there are."""
+        parts = []
+        for status, told in VERDICTS.items():
+            if engines := [str(verdict.spec) for verdict in self.verdicts if verdict.status == status]:
+                parts.append(f"{told} {', '.join(engines)}")
+        if self.drafter.readings:
+            parts.append(f"if it is read as detected ({len(self.drafter.readings)} readings fit)")
+        return f"Verdict: {'; '.join((*parts, *self._counted()))}."
+
+    def _counted(self) -> Iterator[str]:
+        for severity in ("error", "warning"):
+            if count := sum(problem.severity == severity for problem in self.problems):
+                yield f"{count} {severity}{'s' * (count > 1)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,9 @@ __all__ = ["LiveOptions", "PlannedStep", "live_parity", "plan_live"]
 def live_parity(reference: Place, candidates: Place | Sequence[Place], options: LiveOptions) -> Report:
     """Run drafters on an engine and judge each candidate against the reference.
 
+    Args:
+        reference: directory or Hub id. `candidates`: one or several of them.
+
     Raises:
         UsageError: nothing to compare, options that contradict each other, or another run's directory.
         BadCheckpoint, Undecided, BadPrompts: drafter, target or prompts cannot be read.

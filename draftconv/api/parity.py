@@ -32,15 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ParityOptions", "exit_code", "parity"]
 
-_WORST_FIRST = tuple(EXIT_CODES[outcome] for outcome in ("void", "fail", "inconclusive"))
-
 
 @takes(ParityOptions)
 def parity(reference: Place, candidates: Place | Sequence[Place], options: ParityOptions) -> Report:
     """Replay drafters on a trace and judge each candidate against the reference.
 
     Args:
-        candidates: directories or Hub ids; `fake_quant` adds simulated ones.
+        reference: directory or Hub id. `candidates`: one or several of them; `fake_quant` adds simulated ones.
 
     Raises:
         UsageError: nothing to compare, an option is impossible, or the trace lacks something that replay needs.
@@ -68,16 +66,8 @@ def parity(reference: Place, candidates: Place | Sequence[Place], options: Parit
 
 
 def exit_code(report: Report) -> int:
-    """0 if every candidate passed and every control was caught, else what the worst of them asks for.
-
-    Void comes before a failure: where the measurement is not to be trusted, neither is the failure.
-    """
-    codes = {comparison.verdict.exit_code for comparison in report.comparisons}
-    if any(control.caught is False for control in report.controls):
-        codes.add(EXIT_CODES["fail"])
-    if any(control.outcome == "void" for control in report.controls):
-        codes.add(EXIT_CODES["void"])
-    return next((code for code in _WORST_FIRST if code in codes), 0)
+    """0 if every candidate passed and every control was caught, else what the worst of them asks for."""
+    return EXIT_CODES[report.outcome]
 
 
 def _check(options: ParityOptions) -> None:

@@ -24,7 +24,7 @@ def push(directory: Place, repo: str, options: PushOptions) -> str:
     """Upload a directory that draftconv wrote, in one commit, and return the commit's URL.
 
     Args:
-        repo: `owner/name`; made if it does not exist.
+        directory: an output of draftconv. `repo`: `owner/name`; made if it does not exist.
 
     Raises:
         CheckFailed: the directory holds no draftconv.json, or one that does not belong to it.

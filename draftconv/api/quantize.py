@@ -5,24 +5,33 @@ recipe → form on each engine named → read → which tensors → plan, checke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from draftconv.checkpoint import open_checkpoint
+from draftconv.checkpoint.text import size
 from draftconv.conversion.options import QuantizeOptions
 from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place
 from draftconv.conversion.quantization_plan import QuantizationPlan, QuantizationRequest, plan_quantization
+from draftconv.display import Block, Displayed, Table, card, named, table
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
 from draftconv.options import Place, takes
 
+if TYPE_CHECKING:
+    from draftconv.conversion.backend_choice import BackendChoice
+
 __all__ = ["Quantization", "QuantizeOptions", "prepare", "quantize"]
 
+OUTLIER = 2.0
+"""A row whose error is this many times that of the median row is worth a warning."""
 
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """A quantization that is decided and checked, and not yet written."""
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Quantization(Displayed):
+    """A quantization that is decided and checked; once it is written, `decided.deviations` tells every error."""
 
     decided: QuantizationPlan
     conversion: Conversion
@@ -30,6 +39,86 @@ class Quantization:
     def write(self, out: str | Path, *, overwrite: bool = False, progress: Callable[[int], None] | None = None) -> None:
         """Write the directory `out`, which appears whole or not at all; see `Conversion.write`."""
         self.conversion.write(out, overwrite=overwrite, progress=progress)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is still worth knowing of the output; how the source was read is told apart."""
+        told = (f"{p.code}: {p.detail}" for p in self.conversion.warnings if not p.kind.reading)
+        return (*self.decided.faults, *told, *self._outliers())
+
+    @property
+    def bytes_of(self) -> Mapping[str, tuple[int, int]]:
+        """Bytes of each quantized weight before and after."""
+        after: dict[str, int] = {}
+        for name, tensor in self.conversion.work.tensors.items():
+            module = name.rpartition(".")[0]
+            after[module] = after.get(module, 0) + tensor.nbytes
+        decided, source = self.decided, self.conversion.drafter.tensors
+        stored = decided.stored.modules if decided.stored else {}
+        found_in = {
+            name: stored[_short(name)].values() if _short(name) in stored else (source[name],)
+            for name in decided.selection.quantized
+        }
+        return {name: (sum(ref.nbytes for ref in refs), after[_short(name)]) for name, refs in found_in.items()}
+
+    @property
+    def quantized_bytes(self) -> tuple[int, int]:
+        """Bytes of all quantized weights before and after."""
+        each = self.bytes_of.values()
+        return sum(before for before, _ in each), sum(after for _, after in each)
+
+    @property
+    def all_bytes(self) -> tuple[int, int]:
+        """Bytes of all tensors before and after."""
+        drafter = self.conversion.drafter
+        every = {**drafter.tensors, **drafter.qparams}
+        return sum(ref.nbytes for ref in every.values()), self.conversion.plan.total_bytes
+
+    def brief(self) -> Iterator[str]:
+        """What was quantized, the recipe and its format, how large it is, and what runs where."""
+        decided, (before, after) = self.decided, self.all_bytes
+        yield named(self.conversion.drafter.checkpoint.name)
+        yield f"{decided.recipe.name} as {decided.deployment.format}"
+        yield f"{size(after)} ({100 * after / before:.0f} %)"
+        yield from (f"{name}: {deployment.executed}" for name, deployment in decided.deployments.items())
+
+    def blocks(self) -> Iterator[Block]:
+        """What was decided, the error of every weight once it is written, warnings; then how large it is."""
+        yield card(f"Recipe {self.decided.recipe.name}", _decisions(self.decided))
+        if self.decided.deviations:
+            yield self._weights()
+        yield from (f"Warning: {line}" for line in self.warnings)
+        yield self._amount()
+
+    def _amount(self) -> str:
+        before, after = self.all_bytes
+        return f"{size(after)}, {100 * after / before:.0f} % of {size(before)}"
+
+    def _outliers(self) -> Iterator[str]:
+        for name, d in self.decided.deviations.items():
+            if d.typical and d.worst > OUTLIER * d.typical:
+                yield f"{_short(name)}: row {d.row} has {d.worst / d.typical:.1f} times the error of the median row"
+
+    def _weights(self) -> Table:
+        from draftconv.quantization.deviation import total
+
+        decided, bytes_of = self.decided, self.bytes_of
+        scheme = decided.deployment.scheme.weights.title
+        rows = [
+            (_short(name), scheme, each.relative, f"{each.row}: {_percent(each.worst)}", each.largest, *bytes_of[name])
+            for name, each in ((name, decided.deviations[name]) for name in decided.selection.quantized)
+        ]
+        whole = total(decided.deviations)
+        rows.append(("total", "", whole.relative, _percent(whole.worst), whole.largest, *self.quantized_bytes))
+        return table(
+            "Quantized weights",
+            "",
+            ("weight", "scheme", "relative error", "worst row", "largest error", "before", "after"),
+            (
+                (name, scheme, _percent(error), worst, f"{largest:.3g}", size(before), size(after))
+                for name, scheme, error, worst, largest, before, after in rows
+            ),
+        )
 
 
 @takes(QuantizeOptions)
@@ -65,3 +154,56 @@ def prepare(source: Place, options: QuantizeOptions, *, download: bool = True) -
     decided = plan_quantization(drafter, target, asked)
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     return Quantization(decided, plan_drafter(drafter, findings, target, decided.request))
+
+
+# ── in words ───────────────────────────────────────────────────────────────────────
+
+
+def _decisions(decided: QuantizationPlan) -> list[tuple[str, str]]:
+    """The card: numbers, format, what is quantized and what is kept, and what runs where."""
+    quantized, kept = decided.selection.quantized, decided.selection.kept
+    rows: list[tuple[str, str]] = [
+        ("scheme", str(decided.deployment.scheme)),
+        ("format", _format(decided)),
+        *_rounding(decided.rounding),
+        *_again(decided),
+        ("quantized", f"{len(quantized)} weights: {', '.join(map(_short, quantized))}"),
+        ("kept", ", ".join(f"{_short(name)} ({why})" for name, why in kept.items())),
+    ]
+    for name, deployment in decided.deployments.items():
+        rows.append((name, f"runs as {deployment.executed} [{deployment.evidence}: {deployment.source}]"))
+        rows += [("", note) for note in deployment.notes]
+    if not decided.deployments:
+        rows += [("", note) for note in decided.deployment.notes]
+    return rows
+
+
+def _rounding(rounding: BackendChoice) -> list[tuple[str, str]]:
+    told = [("rounded by", rounding.package)] if rounding.package else []
+    return [*told, *(("", note) for note in rounding.notes)]
+
+
+def _again(decided: QuantizationPlan) -> list[tuple[str, str]]:
+    """What a person has to know of a source that was quantized already."""
+    if decided.stored is None:
+        return []
+    told: list[tuple[str, str]] = [
+        ("source", f"quantized already, as {decided.stored.title}"),
+        ("", "errors of both roundings add up: those below are of the second, against what the source held"),
+    ]
+    if decided.unpacked:
+        told.append(("floats again", f"{', '.join(map(_short, decided.unpacked))} (in {decided.stored.dtype})"))
+    return told + [("", finding) for finding in decided.stored.findings]
+
+
+def _format(decided: QuantizationPlan) -> str:
+    style = f", style {decided.deployment.style}" if decided.deployment.style else ""
+    return f"{decided.deployment.format}{style}"
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(".weight")
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.2f} %"

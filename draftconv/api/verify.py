@@ -12,7 +12,7 @@ rule can tell, such as the scale of activations that was measured on a trace, is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +21,7 @@ from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.conversion.provenance import FILE, Lineage, Provenance, read_provenance
 from draftconv.conversion.quantization_record import recorded_weights
 from draftconv.conversion.working_drafter import ACTIVATIONS, DEQUANTIZED, MAPS, copy_of, output_blocks
+from draftconv.display import Block, Displayed, named, table
 from draftconv.drafter.describe import describe_value
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
 from draftconv.drafter.facts import AuxLayers, Facts
@@ -70,8 +71,16 @@ class ComparedItem:
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+RECORDS: Mapping[Record, str] = {
+    "absent": "There is no draftconv.json, so nothing is declared.",
+    "not believed": "The draftconv.json is another directory's or something was edited, so it declares nothing.",
+    "of another source": "The draftconv.json names another source, so what it declares does not count.",
+}
+"""What follows where a record declares nothing."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Verification(Displayed):
     """The result of `verify`."""
 
     tensors: tuple[ComparedItem, ...]
@@ -85,7 +94,41 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        return all(row.outcome != "different" for row in (*self.tensors, *self.facts, *self.directory))
+        return all(row.outcome != "different" for row in self.rows)
+
+    @property
+    def rows(self) -> tuple[ComparedItem, ...]:
+        """Everything that was compared."""
+        return (*self.tensors, *self.facts, *self.directory)
+
+    @property
+    def result(self) -> Literal["pass", "fail"]:
+        """`passed`, in a word."""
+        return "pass" if self.passed else "fail"
+
+    def brief(self) -> Iterator[str]:
+        """The verdict of which output and source, what is equal, and how much else differs."""
+        yield f"{self.result}: {named(self.output.checkpoint.name)} of {named(self.source.checkpoint.name)}"
+        yield f"{_equal(self.tensors)} of {len(self.tensors)} tensors equal"
+        for outcome in ("declared", "different"):
+            if count := sum(row.outcome == outcome for row in self.rows):
+                yield f"{count} {outcome}"
+
+    def blocks(self) -> Iterator[Block]:
+        """Every difference, how much is equal, who reads it rightly; the last sentence is the verdict."""
+        if rows := [(row.outcome, row.what, row.how) for row in self.rows if row.outcome != "equal"]:
+            yield table("Differences", "", ("", "what", "how"), rows)
+        tensors = f"{_equal(self.tensors)} of {len(self.tensors)} tensors equal in every bit"
+        yield f"{tensors}, {_equal(self.facts)} of {len(self.facts)} facts equal."
+        if readers := [row.what for row in self.directory if row.outcome == "equal"]:
+            yield f"Read rightly by {', '.join(readers)}."
+        if self.record in RECORDS:
+            yield RECORDS[self.record]
+        yield f"Verified: {self.result}"
+
+
+def _equal(rows: Sequence[ComparedItem]) -> int:
+    return sum(row.outcome == "equal" for row in rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

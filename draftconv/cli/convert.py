@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from draftconv.api.convert import Conversion, ConvertOptions, prepare, refuse_place
-from draftconv.checkpoint import Plan
 from draftconv.cli.examples import ENGINE, OTHER
 from draftconv.cli.options import command_line, format_option, options_of
+from draftconv.display import table
 
 EPILOG = f"""\b
 Examples:
@@ -98,60 +98,17 @@ def _show_plan(conversion: Conversion) -> None:
     from draftconv.cli import output
 
     plan = conversion.plan
-    rows = [
-        (
-            output.text(placed.tensor.name),
-            output.text(placed.tensor.dtype),
-            output.text(list(placed.tensor.shape)),
-            output.text(type(placed.tensor.operation).__name__.lower()),
-        )
-        for shard in plan.shards()
-        for placed in shard.tensors
-    ]
-    output.console().print(output.table("Plan", ("tensor", "dtype", "shape", "operation"), rows))
-    _show_changes(conversion)
-    output.write(f"Nothing written: would write {_amount(conversion)} for {conversion.layout.title}{_files(plan)}.")
+    tensors = (placed.tensor for shard in plan.shards() for placed in shard.tensors)
+    rows = ((t.name, t.dtype, list(t.shape), type(t.operation).__name__.lower()) for t in tensors)
+    *blocks, amount = conversion.blocks()
+    output.show([table("Plan", "", ("tensor", "dtype", "shape", "operation"), rows), *blocks])
+    output.write(output.safe(f"Nothing written: would write {amount}."))
     output.write(f"Peak memory about {output.size(plan.peak_memory)}.")
 
 
 def _show(conversion: Conversion, out: Path) -> None:
     from draftconv.cli import output
 
-    _show_changes(conversion)
-    readers = ", ".join(f"{verdict.spec} {verdict.status}" for verdict in conversion.verdicts)
-    checked = f" ({readers})" if readers else ""
-    written = f"Wrote {out}: {_amount(conversion)} for {conversion.layout.title}{_files(conversion.plan)}{checked}"
-    output.write(output.safe(written))
-    if conversion.not_made:
-        output.write(output.safe(f"Not checked: {'; '.join(conversion.not_made)}."))
-
-
-def _show_changes(conversion: Conversion) -> None:
-    from draftconv.cli import output
-
-    screen = output.console()
-    keys = [c.what.removeprefix(CONFIG_KEY) for c in conversion.changes if c.what.startswith(CONFIG_KEY)]
-    changes = [c for c in conversion.changes if not c.what.startswith(CONFIG_KEY)]
-    if changes:
-        rows = [(output.text(c.kind), output.text(c.what), output.text(c.why)) for c in changes]
-        screen.print(output.table("Changes", ("", "what", "why"), rows))
-    if keys:
-        screen.print(output.text(f"Config keys left out, kept in draftconv.json: {', '.join(keys)}.", "dim"))
-    for finding in conversion.findings:
-        screen.print(output.text(f"Note: {finding}."))
-    for problem in (warning for warning in conversion.warnings if not warning.kind.reading):
-        style = output.STYLES[problem.severity]
-        screen.print(output.text(f"{problem.severity.capitalize()} {problem.code}: {problem.detail}", style))
-
-
-CONFIG_KEY = "config.json: "
-
-
-def _amount(conversion: Conversion) -> str:
-    from draftconv.cli import output
-
-    return f"{len(conversion.plan.tensors)} tensors, {output.size(conversion.plan.total_bytes)}"
-
-
-def _files(plan: Plan) -> str:
-    return f" in {count} files" if (count := len(plan.shards())) > 1 else ""
+    *blocks, amount = conversion.blocks()
+    output.show(blocks)
+    output.write(output.safe(f"Wrote {out}: {amount}"))

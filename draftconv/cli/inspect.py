@@ -37,7 +37,7 @@ def command(ctx: click.Context, /, checkpoint: str, strict: bool, form: str, **t
     scales of joined weights are read.
     """
     from draftconv.cli import output
-    from draftconv.cli.describe import identity, inspection_json
+    from draftconv.cli.describe import inspection_json
 
     with output.progress("reading") if told["deep"] else nullcontext(None) as report:
         found = inspect(checkpoint, **told, progress=report)
@@ -45,65 +45,14 @@ def command(ctx: click.Context, /, checkpoint: str, strict: bool, form: str, **t
         case "json":
             output.print_json(inspection_json(found))
         case "human":
-            output.console().print(output.card(found.drafter.checkpoint.name, identity(found)))
-            _problems(found)
-            _verdicts(found)
-            output.write(output.safe(_verdict(found)))
+            *blocks, verdict = found.blocks()
+            output.show(blocks)
+            output.write(output.safe(verdict))
             if argv := _next(found, checkpoint, ctx):
                 output.print_next(argv)
-    unread = found.misdeclared or found.drafter.readings or any(v.status != "loads" for v in found.verdicts)
-    bad = bool(told["engines"]) and unread
+    bad = bool(told["engines"]) and not found.passed
     faulty = strict and any(problem.severity != "note" for problem in found.problems)
     sys.exit(1 if bad or faulty else 0)
-
-
-def _problems(found: Inspection) -> None:
-    from draftconv.cli import output
-    from draftconv.engines.problems import why
-
-    screen = output.console()
-    if not found.problems:
-        screen.print("No problems found.")
-    rows = [
-        (output.styled(p.severity), output.text(p.code), output.text(f"{p.kind.title}: {p.detail}"))
-        for p in found.problems
-    ]
-    if rows:
-        screen.print(output.table("Problems", ("", "code", "what"), rows))
-    for problem in found.problems:
-        if problem.severity == "error" or problem.kind.reading:
-            screen.print(output.text(f"{problem.code}: {why(problem.code)}. Cure: {problem.kind.cure}."))
-    if found.not_made:
-        screen.print(output.text(f"Not checked: {'; '.join(found.not_made)}.", "dim"))
-
-
-def _verdicts(found: Inspection) -> None:
-    from draftconv.cli import output
-
-    screen = output.console()
-    rows = []
-    for verdict in found.verdicts:
-        rows.append((output.text(verdict.spec), output.styled(verdict.status), output.text("")))
-        for line in verdict.lines:
-            cited = output.text(f"{line.rule.code}; {line.rule.source}; {line.rule.evidence}", "dim")
-            says = output.text(f"{line.rule.says}: {line.detail}")
-            rows.append((output.text(""), output.styled(line.rule.effect), says.append("\n").append(cited)))
-    screen.print(output.table("Engines", ("engine", "verdict", "rule broken"), rows))
-
-
-def _verdict(found: Inspection) -> str:
-    """One line: what each engine would do, and how many problems there are."""
-    words = {"loads": "loads on", "mis-read": "mis-read by", "refused": "refused by", "undecided": "undecided for"}
-    parts = []
-    for status, told in words.items():
-        if engines := [str(verdict.spec) for verdict in found.verdicts if verdict.status == status]:
-            parts.append(f"{told} {', '.join(engines)}")
-    if found.drafter.readings:
-        parts.append(f"if it is read as detected ({len(found.drafter.readings)} readings fit)")
-    for severity in ("error", "warning"):
-        if count := sum(problem.severity == severity for problem in found.problems):
-            parts.append(f"{count} {severity}{'s' * (count > 1)}")
-    return f"Verdict: {'; '.join(parts)}."
 
 
 def _next(found: Inspection, checkpoint: str, ctx: click.Context) -> list[str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
+    from draftconv.display import Block, Table
     from draftconv.drafter.drafter import Drafter
 
 STYLES: Mapping[str, str] = {
@@ -42,7 +43,19 @@ STYLES: Mapping[str, str] = {
     "caught": "green",
     "MISSED": "red",
     "not applicable": "dim",
+    "absent": "dim",
 }
+
+LEADS: Mapping[str, str] = {
+    "Error ": "red",
+    "Warning": "yellow",
+    "Not checked: ": "dim",
+    "Config keys left out": "dim",
+    "Verified: pass": "green",
+    "Verified: fail": "red",
+    "  ": "dim",
+}
+"""How sentences begin that have a colour."""
 
 NOTICEABLE = 64 << 20
 """Bytes below which no bar is shown."""
@@ -166,6 +179,33 @@ def card(title: str, rows: Iterable[tuple[str, object]]) -> RenderableType:
     made.add_column(overflow="fold")
     for name, value in rows:
         made.add_row(text(name), text(value))
+    return made
+
+
+def show(blocks: Iterable[Block]) -> None:
+    """Tables and sentences of a result."""
+    screen = console()
+    for block in blocks:
+        screen.print(text(block, _style(block)) if isinstance(block, str) else _shown(block))
+
+
+def _style(sentence: str) -> str:
+    return next((style for lead, style in LEADS.items() if sentence.startswith(lead)), "")
+
+
+def _shown(found: Table) -> RenderableType:
+    if not any(column.title for column in found.columns):
+        return card(found.title, ((name, told) for name, told in found.rows))
+    rows = ([_cell(cell) for cell in row] for row in found.rows)
+    return table(found.title, [column.title for column in found.columns], rows)
+
+
+def _cell(told: str) -> Text:
+    """The first line matters most."""
+    first, *rest = told.split("\n")
+    made = styled(first)
+    for line in rest:
+        made.append("\n").append(text(line, "dim"))
     return made
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,7 @@ from draftconv.live.options import LiveOptions
 from draftconv.replay.options import ParityOptions
 
 if TYPE_CHECKING:
-    from draftconv.report import Comparison, Report
-    from draftconv.report.tables import Table
+    from draftconv.report import Report
 
 EPILOG = f"""\b
 Examples:
@@ -74,7 +72,7 @@ def command(
     too little to tell, 4 when the measurement itself is not to be trusted.
     """
     from draftconv.api.parity import exit_code
-    from draftconv.report import refuse_place, write_report
+    from draftconv.report import refuse_place
 
     if options["profile"] is not None and trace is None:
         engine = _filled(ctx, engine, options)
@@ -91,7 +89,7 @@ def command(
         report = _run_live(reference, candidates, {**options, "engine": engine})
     if out is not None:
         try:
-            write_report(report, out, decode=_decoder(Path(trace)) if trace else None, overwrite=overwrite)
+            report.save(out, decode=_decoder(Path(trace)) if trace else None, overwrite=overwrite)
         except WriteError:
             _print(ctx, report, None, form)  # a full disk does not cost what was measured
             raise
@@ -240,28 +238,10 @@ def _decoder(trace: Path) -> Callable[..., str] | None:
 
 def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
     from draftconv.cli import output
-    from draftconv.report import formatting, tables
 
-    screen = output.console()
-    if report.comparisons:
-        screen.print(_table(tables.headline(report)))
-    for comparison in report.comparisons:
-        if comparison.diagnostics.attribution:
-            found = tables.attribution(comparison)
-            screen.print(_table(replace(found, title=f"{found.title} of {comparison.candidate}")))
-    if report.controls:
-        screen.print(_table(tables.controls(report)))
-    for found in (tables.speed(report), tables.accuracy(report)):
-        if found.rows:
-            screen.print(_table(found))
-    for comparison in report.comparisons:
-        screen.print(output.text(formatting.sentence(comparison)))
-        for line in _beside(comparison):
-            screen.print(output.text(f"  {line}", "dim"))
-    if report.controls:
-        screen.print(output.text(formatting.controls(report)))
+    output.show(report.blocks())
     if out is not None:
-        screen.print(output.text(f"Report: {out / 'report.html'}"))
+        output.show([f"Report: {out / 'report.html'}"])
     if len(report.comparisons) == 1 and (more := report.comparisons[0].verdict.more_prompts) and out is not None:
         live = report.about.how == "live"
         prompts = f"{more} other prompts" if live else f"a trace of {more} other prompts"
@@ -269,31 +249,6 @@ def _show(ctx: click.Context, report: Report, out: Path | None) -> None:
         more_of = {"prompts": "MORE.jsonl", "run": "MORE"} if live else {"trace": "MORE"}
         changes = {**more_of, "limit": None, "extend": out, "out": f"{out}-extended", "overwrite": None}
         output.print_next(command_line(ctx, **changes))
-
-
-def _beside(comparison: Comparison) -> Iterator[str]:
-    """What the verdict's sentence leaves out."""
-    verdict = comparison.verdict
-    match verdict.outcome:
-        case "void":
-            yield from verdict.reasons[1:]
-        case "fail" if verdict.gate.margin is None:
-            yield from verdict.reasons
-        case "fail":
-            yield from verdict.reasons[1:-1]  # further categories; the last is the figures
-        case "inconclusive":
-            yield verdict.reasons[-1]  # the outlook
-    yield from verdict.notes
-
-
-def _table(table: Table) -> object:
-    from draftconv.cli import output
-
-    return output.table(
-        table.title,
-        [column.title for column in table.columns],
-        [[output.styled(cell) for cell in row] for row in table.rows],
-    )
 
 
 # ── for a program ──────────────────────────────────────────────────────────────────

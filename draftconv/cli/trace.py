@@ -61,7 +61,8 @@ def command(target: str, prompts: str, out: Path, form: str, **told: Any) -> Non
         case "json":
             output.print_json(_json(made))
         case "human":
-            _show(made, out)
+            output.show(made.blocks())
+            output.print_next(["draftconv", "parity", "REFERENCE", "CANDIDATE", "--trace", str(out)])
 
 
 def _announce(sizing: TraceSize) -> None:
@@ -100,30 +101,6 @@ def _progress() -> Iterator[Callable[[int, float], None] | None]:
             bar.update(task, completed=done, visible=True, description=f"{rate:.0f} tokens/s")
 
         yield report
-
-
-def _show(made: Trace, out: Path) -> None:
-    from draftconv.cli import output
-
-    about = made.about
-    counted, prompts = sum(e.counted for e in made.entries), sum(e.prompt for e in made.entries)
-    revision = f" at {about.revision}" if about.revision else ""
-    ended = sum(entry.counted < about.max_tokens for entry in made.entries)
-    output.console().print(
-        output.card(
-            "Trace",
-            (
-                ("target", f"{about.target}{revision}, {about.dtype}"),
-                ("prompts", f"{about.prompts}, {'chat template' if about.chat else 'as they are'}"),
-                ("requests", f"{len(made.entries)} from {len({e.cluster for e in made.entries})} prompts"),
-                ("tokens", f"{prompts} of prompts, {counted} counted, {about.depth} more per request"),
-                ("ended early", f"{ended} of {len(made.entries)} texts"),
-                ("boundaries", ", ".join(map(str, about.boundaries))),
-                ("tables", ", ".join(f"{n}{' (linked)' * t.linked}" for n, t in made.tables.items())),
-            ),
-        )
-    )
-    output.print_next(["draftconv", "parity", "REFERENCE", "CANDIDATE", "--trace", str(out)])
 
 
 def _json(made: Trace) -> dict[str, object]:

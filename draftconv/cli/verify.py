@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -39,42 +38,11 @@ def command(out: str, against: str, form: str, **told: Any) -> None:
         case "json":
             output.print_json(_json(found))
         case "human":
-            _show(found)
+            output.show(found.blocks())
             writer = find_layout(found.output.detection.layout).writer
             if found.passed and told["target"] and writer and writer.serves:
                 output.print_next(["draftconv", "serve", out, "--for", writer.serves[0], "--target", told["target"]])
     sys.exit(0 if found.passed else 1)
-
-
-RECORDS = {
-    "absent": "There is no draftconv.json, so nothing is declared.",
-    "not believed": "The draftconv.json is another directory's or something was edited, so it declares nothing.",
-    "of another source": "The draftconv.json names another source, so what it declares does not count.",
-}
-
-
-def _show(found: Verification) -> None:
-    from draftconv.cli import output
-
-    screen = output.console()
-    rows = [
-        (output.styled(row.outcome), output.text(row.what), output.text(row.how))
-        for row in (*found.tensors, *found.facts, *found.directory)
-        if row.outcome != "equal"
-    ]
-    if rows:
-        screen.print(output.table("Differences", ("", "what", "how"), rows))
-    tensors = f"{_equal(found.tensors)} of {len(found.tensors)} tensors equal in every bit"
-    screen.print(f"{tensors}, {_equal(found.facts)} of {len(found.facts)} facts equal.")
-    if readers := [row.what for row in found.directory if row.outcome == "equal"]:
-        screen.print(output.text(f"Read rightly by {', '.join(readers)}."))
-    if found.record in RECORDS:
-        screen.print(RECORDS[found.record])
-    screen.print(output.text("Verified: ").append(output.styled("pass" if found.passed else "fail")))
-
-
-def _equal(rows: Sequence[ComparedItem]) -> int:
-    return sum(row.outcome == "equal" for row in rows)
 
 
 def _json(found: Verification) -> dict[str, object]:

@@ -9,7 +9,7 @@ whole result, and a refused conversion has written nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from draftconv.checkpoint import (
     local_path,
 )
 from draftconv.checkpoint.staging import refuse_occupied, refuse_same
+from draftconv.checkpoint.text import size
 from draftconv.conversion.options import ConvertOptions, Progress
 from draftconv.conversion.passes import run_passes
 from draftconv.conversion.passes.base import Context
@@ -34,6 +35,7 @@ from draftconv.conversion.record import completed, make_record, sealed
 from draftconv.conversion.request import ConversionRequest
 from draftconv.conversion.weight_plan import plan_weights
 from draftconv.conversion.working_drafter import Change, WorkingDrafter, start
+from draftconv.display import Block, Displayed, named, table
 from draftconv.drafter.checks import VALUES, Findings
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.fused_qparams import CODES
@@ -46,9 +48,12 @@ from draftconv.layouts.base import Layout, Writer
 from draftconv.layouts.tensor_names import spell
 from draftconv.options import several
 
+CONFIG_KEY = "config.json: "
+"""How a change begins that is of a key, not of a tensor."""
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Conversion(Displayed):
     """A conversion that is decided and checked, and not yet written."""
 
     drafter: Drafter
@@ -73,6 +78,33 @@ class Conversion:
     @property
     def changes(self) -> tuple[Change, ...]:
         return self.work.changes
+
+    def brief(self) -> Iterator[str]:
+        """What became what, how large it is, how many changes were made, and who reads it how."""
+        yield f"{named(self.drafter.checkpoint.name)} for {self.layout.title}"
+        yield self._size()
+        yield f"{len(self.changes)} change{'s' * (len(self.changes) != 1)}"
+        yield from (f"{verdict.spec.name}: {verdict.status}" for verdict in self.verdicts)
+
+    def blocks(self) -> Iterator[Block]:
+        """Changes, config keys left out, notes and warnings; the last sentence is what is written, and who reads it."""
+        keys = [c.what.removeprefix(CONFIG_KEY) for c in self.changes if c.what.startswith(CONFIG_KEY)]
+        if rows := [(c.kind, c.what, c.why) for c in self.changes if not c.what.startswith(CONFIG_KEY)]:
+            yield table("Changes", "", ("", "what", "why"), rows)
+        if keys:
+            yield f"Config keys left out, kept in draftconv.json: {', '.join(keys)}."
+        yield from (f"Note: {finding}." for finding in self.findings)
+        for problem in (warning for warning in self.warnings if not warning.kind.reading):
+            yield f"{problem.severity.capitalize()} {problem.code}: {problem.detail}"
+        if self.not_made:
+            yield f"Not checked: {'; '.join(self.not_made)}."
+        files = f" in {count} files" if (count := len(self.plan.shards())) > 1 else ""
+        readers = ", ".join(f"{verdict.spec} {verdict.status}" for verdict in self.verdicts)
+        checked = f" ({readers})" if readers else ""
+        yield f"{self._size()} for {self.layout.title}{files}{checked}"
+
+    def _size(self) -> str:
+        return f"{len(self.plan.tensors)} tensors, {size(self.plan.total_bytes)}"
 
     def write(self, out: str | Path, *, overwrite: bool = False, progress: Progress | None = None) -> None:
         """Write the directory `out`, which appears whole or not at all.
@@ -200,7 +232,7 @@ def _declare_config(
     for key, value in source.items():
         kept = config.get(key)
         if key not in config and key != MARK:
-            work = work.declare("dropped", f"config.json: {path}{key}", "not a key of this layout; kept in the record")
+            work = work.declare("dropped", f"{CONFIG_KEY}{path}{key}", "not a key of this layout; kept in the record")
         elif isinstance(value, Mapping) and isinstance(kept, Mapping):
             work = _declare_config(work, value, kept, f"{path}{key}.")
     return work

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from draftconv.display import Block, Displayed, card
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.errors import UsageError
@@ -69,8 +70,8 @@ class ServeRequest:
         return None if self.target.path else self.target.repo.partition("@")[2] or None
 
 
-@dataclass(frozen=True, slots=True)
-class ServeCommand:
+@dataclass(frozen=True, slots=True, repr=False)
+class ServeCommand(Displayed):
     """A server's command line.
 
     Attributes:
@@ -91,6 +92,16 @@ class ServeCommand:
     def shell(self) -> str:
         """The command, quoted for a shell."""
         return shell(self.argv, self.environment)
+
+    def brief(self) -> Iterator[str]:
+        """The command."""
+        yield self.shell()
+
+    def blocks(self) -> Iterator[Block]:
+        """The files, the command and the notes."""
+        files = ((name, tuple(text.splitlines())) for name, text in self.files.items())
+        notes = (("note", note) for note in self.notes)
+        yield card("Serve", (*files, ("command", self.shell()), *notes))
 
 
 def located(argv: Sequence[str], python: Path | None) -> tuple[str, ...]:

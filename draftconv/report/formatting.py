@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from draftconv.checkpoint.text import safe
 from draftconv.report.model import Comparison, Report
@@ -92,6 +92,21 @@ def sentence(comparison: Comparison) -> str:
             return f"{keeps}, but {found.clusters} prompts are too few to judge by."
         case _:
             return f"{keeps}: a loss of {lost} is neither shown nor ruled out."
+
+
+def beside(comparison: Comparison) -> Iterator[str]:
+    """What the verdict's sentence leaves out."""
+    verdict = comparison.verdict
+    match verdict.outcome:
+        case "void":
+            yield from verdict.reasons[1:]
+        case "fail" if verdict.gate.margin is None:
+            yield from verdict.reasons
+        case "fail":
+            yield from verdict.reasons[1:-1]  # further categories; the last is the figures
+        case "inconclusive":
+            yield verdict.reasons[-1]  # the outlook
+    yield from verdict.notes
 
 
 def controls(report: Report) -> str:

@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Iterator
 
 from draftconv.checkpoint.text import code, plain
+from draftconv.display import Column, Table
 from draftconv.report import tables
 from draftconv.report.formatting import SYMBOLS, Decode, passage, sentence, token
 from draftconv.report.model import Comparison, Report
-from draftconv.report.tables import Table
 
 PLACES = 5
 """Places of the largest loss that are shown; report.html and report.json have more."""
@@ -72,7 +72,7 @@ def _places(comparison: Comparison, decode: Decode | None) -> Table:
     return Table(
         "Places that cost most",
         "",
-        tuple(map(tables.Column, ("request", "after", "the target wrote", comparison.reference, comparison.candidate))),
+        tuple(map(Column, ("request", "after", "the target wrote", comparison.reference, comparison.candidate))),
         tuple(
             (
                 place.id,

@@ -7,13 +7,20 @@ are not in here: `parity.verdict.judge` makes them, and a `Comparison` holds wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from draftconv.checkpoint.text import safe
+from draftconv.display import Block, Displayed, named
 from draftconv.report.extension import Earlier, ExtensionTerms, Sample
 from draftconv.report.records import Record, paired, run_twice
 from draftconv.report.statistics import Depth, Discordance, Pair, by_depth
-from draftconv.report.verdict import Gate, How, Outcome, ParityVerdict, judge
+from draftconv.report.verdict import EXIT_CODES, Gate, How, Outcome, ParityVerdict, judge
+
+if TYPE_CHECKING:
+    from draftconv.report.formatting import Decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +318,19 @@ class Comparison:
         return cls(reference, candidate, verdict, depths, again, errors, extended, losses, diagnostics)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+def _ratio(comparison: Comparison) -> str:
+    """Of accept lengths, with its interval."""
+    if (found := comparison.verdict.estimate) is None:
+        return ""
+    return f" {found.ratio:.4f} [{found.interval.low:.4f}, {found.interval.high:.4f}]"
+
+
+WORST_FIRST: tuple[Outcome, ...] = ("void", "fail", "inconclusive", "pass", "equivalent")
+"""Void comes before a failure: where the measurement is not to be trusted, neither is the failure."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Displayed):
     """One run: several candidates can share the reference and the target side.
 
     Attributes:
@@ -327,6 +345,71 @@ class Report:
     controls: tuple[Control, ...] = ()
     speed: tuple[Speed, ...] = ()
     accuracy: tuple[Accuracy, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst of the comparisons; a control that was missed is a failure, one that is void makes all void."""
+        found = {comparison.verdict.outcome for comparison in self.comparisons}
+        found |= {"fail" for control in self.controls if control.caught is False}
+        found |= {"void" for control in self.controls if control.outcome == "void"}
+        return next((outcome for outcome in WORST_FIRST if outcome in found), "pass")
+
+    @property
+    def passed(self) -> bool:
+        """Whether every candidate passed and every control was caught: the command would end with 0."""
+        return EXIT_CODES[self.outcome] == 0
+
+    def save(self, out: str | Path, *, decode: Decode | None = None, overwrite: bool = False) -> None:
+        """Write report.html, report.md, report.json, records.jsonl and junit.xml into the directory `out`.
+
+        Args:
+            decode: token ids to text, for the pages; they show ids without it.
+            overwrite: replace a directory that holds a report and nothing else.
+
+        Raises:
+            UsageError, WriteError: `out` may not be replaced or written to.
+            BadReport: the report contradicts itself.
+        """
+        from draftconv.report.write import write_report
+
+        write_report(self, Path(out), decode=decode, overwrite=overwrite)
+
+    def brief(self) -> Iterator[str]:
+        """The outcome, and the ratio of accept lengths that it rests on; of several candidates, every outcome."""
+        match self.comparisons:
+            case ():
+                yield self.outcome
+            case (one,):
+                margin = one.verdict.gate.margin
+                names = f"{named(one.candidate)}{_ratio(one)} of {named(one.reference)}"
+                yield f"{self.outcome}: candidate {names}"
+                yield "equal counts" if margin is None else f"margin {margin:g}"
+            case several:
+                found = ", ".join(f"{named(each.candidate)} {each.verdict.outcome}" for each in several)
+                yield f"{self.outcome}: {len(several)} candidates of {named(several[0].reference)}: {found}"
+        if self.controls:
+            noticed = sum(control.caught is True for control in self.controls)
+            told = sum(control.caught is not None for control in self.controls)
+            yield f"{noticed} of {told} broken drafters noticed"
+
+    def blocks(self) -> Iterator[Block]:
+        """Headline, costs of tensors, controls, speed and accuracy; then every verdict in a sentence."""
+        from draftconv.report import formatting, tables
+
+        if self.comparisons:
+            yield tables.headline(self)
+        for comparison in self.comparisons:
+            if comparison.diagnostics.attribution:
+                found = tables.attribution(comparison)
+                yield replace(found, title=safe(f"{found.title} of {comparison.candidate}"))
+        if self.controls:
+            yield tables.controls(self)
+        yield from (found for found in (tables.speed(self), tables.accuracy(self)) if found.rows)
+        for comparison in self.comparisons:
+            yield formatting.sentence(comparison)
+            yield from (f"  {line}" for line in formatting.beside(comparison))
+        if self.controls:
+            yield formatting.controls(self)
 
     def arm(self, name: str) -> ArmInfo:
         """The arm of that name."""

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from draftconv.checkpoint.text import safe
+from draftconv.display import Table
 from draftconv.report import plots, tables
 from draftconv.report.formatting import (
     MEANINGS,
@@ -25,7 +26,6 @@ from draftconv.report.formatting import (
 )
 from draftconv.report.interval_strips import Axis, Strip, category_axis, gate_axis
 from draftconv.report.model import Comparison, Place, Report
-from draftconv.report.tables import Table
 from draftconv.report.verdict import percent
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PlaceText:
     """A place where the candidate lost, as text."""
 
     place: Place
@@ -51,7 +51,7 @@ class Shown:
     candidate: tuple[Draft, ...]
 
     @classmethod
-    def of(cls, place: Place, decode: Decode | None) -> Shown:
+    def of(cls, place: Place, decode: Decode | None) -> PlaceText:
         def drafts(tokens: Sequence[int], accepted: int) -> tuple[Draft, ...]:
             return tuple(Draft(token(decode, number), i < accepted) for i, number in enumerate(tokens))
 
@@ -82,7 +82,7 @@ class Section:
     depth_table: Table
     depth: str
     requests: str
-    places: tuple[Shown, ...]
+    places: tuple[PlaceText, ...]
     more: tuple[Table, ...]
     missed: Table
     sample: Table
@@ -107,7 +107,7 @@ class Section:
             depth_table=tables.depths(comparison),
             depth=plots.acceptance_by_depth(f"depth-{number}", comparison.depths) if found else "",
             requests=plots.per_request(f"requests-{number}", report.pairs(comparison)) if found else "",
-            places=tuple(Shown.of(place, decode) for place in (losses.largest if losses else ())),
+            places=tuple(PlaceText.of(place, decode) for place in (losses.largest if losses else ())),
             more=tuple(table for table in more if table.rows),
             missed=tables.missed(comparison, decode),
             sample=tables.sample(report, comparison),

@@ -1,16 +1,10 @@
-"""The tables of a report: one source for report.md, report.html and the terminal.
-
-Cells are plain text with control characters escaped; whoever shows them escapes what its own
-markup needs.
-"""
+"""The tables of a report: one source for report.md, report.html, the terminal and notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-from draftconv.checkpoint.text import safe
+from draftconv.display import Column, Table, table
 from draftconv.reference.accept_length import Counts
 from draftconv.report.formatting import (
     Decode,
@@ -31,37 +25,6 @@ NONE = "—"
 """A cell with nothing to say."""
 ALL = "all"
 """The row of all requests together."""
-
-
-class Column(NamedTuple):
-    """A column; `figures` stand right-aligned."""
-
-    title: str
-    figures: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of text.
-
-    Attributes:
-        note: one or two sentences on how to read it.
-    """
-
-    title: str
-    note: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-def _table(title: str, note: str, columns: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> Table:
-    heads = (column if isinstance(column, Column) else Column(column) for column in columns)
-    return Table(
-        title,
-        note,
-        tuple(head._replace(title=safe(head.title)) for head in heads),
-        tuple(tuple(safe(cell) for cell in row) for row in rows),
-    )
 
 
 def _figure(title: str) -> Column:
@@ -89,7 +52,7 @@ def headline(report: Report) -> Table:
                 verdict.outcome,
             )
 
-    return _table(
+    return table(
         "Accept length",
         "AL is the mean number of tokens that one step of the target yields: 1 + accepted draft tokens / verify "
         "steps, over all requests.",
@@ -119,7 +82,7 @@ def categories(comparison: Comparison) -> Table:
         if verdict.estimate:
             yield row(ALL, verdict.estimate, "")
 
-    return _table(
+    return table(
         "By category",
         "A thin category has too few prompts to say that it keeps 95 % of its accept length; it decides nothing.",
         (
@@ -151,7 +114,7 @@ def depths(comparison: Comparison) -> Table:
                 share(then.candidate.value) if then else NONE,
             )
 
-    return _table(
+    return table(
         "By depth",
         "Reached: the share of steps that accepted at least so many drafted tokens. Given the one before: of the "
         "steps that accepted all earlier ones, how many accepted this one too. Differences are in percentage points.",
@@ -171,7 +134,7 @@ def depths(comparison: Comparison) -> Table:
 def missed(comparison: Comparison, decode: Decode | None) -> Table:
     """The target's tokens that cost the candidate most."""
     losses = comparison.losses
-    return _table(
+    return table(
         "Tokens that cost most",
         "What the target wrote where the reference had it right and the candidate had not.",
         ("the target wrote", _figure("id"), _figure("places"), _figure("tokens lost")),
@@ -203,7 +166,7 @@ def diagnostics(comparison: Comparison) -> Table:
             ):
                 yield what, f"{value:.4g} nats", ""
 
-    return _table(
+    return table(
         "At every position",
         "Over all positions of the text, not only those where a step starts. These figures help to find a loss; "
         "they decide nothing, because steps start where earlier drafts failed.",
@@ -214,7 +177,7 @@ def diagnostics(comparison: Comparison) -> Table:
 
 def every_position(comparison: Comparison) -> Table:
     """Rates by depth over every position."""
-    return _table(
+    return table(
         "Acceptance from every position",
         "As by depth, but from every position of the text.",
         (
@@ -232,7 +195,7 @@ def every_position(comparison: Comparison) -> Table:
 
 def attribution(comparison: Comparison) -> Table:
     """What each quantized tensor costs."""
-    return _table(
+    return table(
         "Cost of each tensor",
         "The reference with only this tensor replaced by the candidate's.",
         ("tensor", _figure("AL"), _figure("change")),
@@ -257,7 +220,7 @@ def controls(report: Report) -> Table:
                 control.note,
             )
 
-    return _table(
+    return table(
         "Negative controls",
         f"The reference, broken on purpose. The exact gate must catch each of them; one that allows a loss of "
         f"{percent(CONTROL_MARGIN)} may let a small fault pass.",
@@ -287,7 +250,7 @@ def speed(report: Report) -> Table:
                 gain,
             )
 
-    return _table(
+    return table(
         "Speed",
         "Medians of the engine's own load generator. Prompts are random token ids, as in published tables; what "
         "follows them often repeats itself and is accepted more readily than real text. Nothing here decides.",
@@ -305,7 +268,7 @@ def speed(report: Report) -> Table:
 
 def accuracy(report: Report) -> Table:
     """Whether answers are as right with a drafter as without."""
-    return _table(
+    return table(
         "Accuracy",
         "By lm_eval. With greedy text a drafter changes nothing but ties, so differences beyond the standard error "
         "are a fault of the engine.",
@@ -338,7 +301,7 @@ def arms(report: Report) -> Table:
         for name in names:
             yield name, *(arm.facts.get(name, NONE) for arm in arms)
 
-    return _table("Drafters", "", ("", *(arm.name for arm in arms)), rows())
+    return table("Drafters", "", ("", *(arm.name for arm in arms)), rows())
 
 
 def settings(report: Report) -> Table:
@@ -356,7 +319,7 @@ def settings(report: Report) -> Table:
         yield from about.settings.items()
         yield "draftconv", about.version
 
-    return _table("Shared by all", "", ("", ""), rows())
+    return table("Shared by all", "", ("", ""), rows())
 
 
 def sample(report: Report, comparison: Comparison) -> Table:
@@ -385,7 +348,7 @@ def sample(report: Report, comparison: Comparison) -> Table:
         if comparison.extended:
             yield "extended", "once; a second extension is refused"
 
-    return _table("Sample", "", ("", _figure("")), rows())
+    return table("Sample", "", ("", _figure("")), rows())
 
 
 def splits(found: Texts) -> str:

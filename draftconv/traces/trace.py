@@ -19,8 +19,8 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.checkpoint.headers import SafetensorsHeader, read_header
 from draftconv.checkpoint.local import LocalDirectory
 from draftconv.checkpoint.text import is_plain_name, parse_object
+from draftconv.display import Block, Displayed, card, named
 from draftconv.drafter.config import Config
 from draftconv.drafter.targets import FAMILY_NAMES, Family
 from draftconv.errors import BadCheckpoint, UsageError
@@ -129,8 +130,8 @@ def digest(entries: Iterable[TraceEntry]) -> str:
     return hashlib.sha256("".join(entry.tokens + entry.states for entry in entries).encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+@dataclass(frozen=True, slots=True, repr=False)
+class Trace(Displayed):
     """An opened, complete trace; nothing but trace.json has been read.
 
     Attributes:
@@ -142,12 +143,38 @@ class Trace:
     entries: Sequence[TraceEntry]
     tables: Mapping[str, TargetTable]
     tokenizer: Path | None
-    requests: LocalDirectory = field(repr=False)
+    requests: LocalDirectory
 
     @property
     def digest(self) -> str:
         """What it holds, wherever it lies; see `digest`."""
         return digest(self.entries)
+
+    def brief(self) -> Iterator[str]:
+        """Its name, the target, how much was captured, and at which boundaries."""
+        yield f"{named(self.directory.name)} of {named(self.about.target)}"
+        yield f"{len(self.entries)} requests"
+        yield f"{sum(entry.counted for entry in self.entries)} tokens"
+        yield f"boundaries {', '.join(map(str, self.about.boundaries))}"
+
+    def blocks(self) -> Iterator[Block]:
+        """A card."""
+        about, entries = self.about, self.entries
+        counted, prompts = sum(e.counted for e in entries), sum(e.prompt for e in entries)
+        ended = sum(entry.counted < about.max_tokens for entry in entries)
+        revision = f" at {about.revision}" if about.revision else ""
+        yield card(
+            "Trace",
+            (
+                ("target", f"{about.target}{revision}, {about.dtype}"),
+                ("prompts", f"{about.prompts}, {'chat template' if about.chat else 'as they are'}"),
+                ("requests", f"{len(entries)} from {len({e.cluster for e in entries})} prompts"),
+                ("tokens", f"{prompts} of prompts, {counted} counted, {about.depth} more per request"),
+                ("ended early", f"{ended} of {len(entries)} texts"),
+                ("boundaries", ", ".join(map(str, about.boundaries))),
+                ("tables", ", ".join(f"{n}{' (linked)' * t.linked}" for n, t in self.tables.items())),
+            ),
+        )
 
     def read(self, entry: TraceEntry, boundaries: Sequence[int]) -> TraceRequest:
         """One request, with the columns of these boundaries in this order, every byte checked.

@@ -13,9 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import draftconv
 from draftconv.api.convert import ConvertOptions, convert
-from draftconv.api.parity import ParityOptions, exit_code, parity
+from draftconv.api.parity import exit_code, parity
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import find_target
@@ -82,10 +81,6 @@ def accept_length(report: Report, arm: str) -> float:
 
 def read(path: Path, target: str = "llama") -> Drafter:
     return read_drafter(open_checkpoint(path), ReadOptions(target=find_target(str(DATA / "targets" / target), None)))
-
-
-def test_it_is_the_function_of_its_command() -> None:
-    assert draftconv.ParityOptions is ParityOptions
 
 
 # ── conversions are exact ──────────────────────────────────────────────────────────

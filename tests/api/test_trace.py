@@ -85,7 +85,6 @@ def test_the_commit_of_a_suite_is_recorded(tmp_path: Path, monkeypatch: pytest.M
 
 def test_it_is_the_function_of_its_command() -> None:
     assert draftconv.trace is trace
-    assert draftconv.TraceOptions is TraceOptions
 
 
 def test_tables_are_the_target_s_own_bytes(ids: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftconv.cli.quantize import OUTLIER
+from draftconv.api.quantize import OUTLIER
 from draftconv.engines import ENGINES
 from tests.cli.conftest import Program, Run
 from tests.quantization.test_format_detection import seed
