@@ -8,6 +8,7 @@ shows them puts them together as it likes, and a command that ends a cure can be
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 
@@ -93,6 +94,20 @@ class BadPlugin(DraftconvError):
 
 class NotReached(EngineError):
     """An engine that did not answer this time: nobody listens, the connection broke, it is late or overloaded."""
+
+
+class FormerName(DeprecationWarning):
+    """A name of an earlier release was used; it works for one more."""
+
+
+def warn_former(former: str, today: str, depth: int = 1) -> None:
+    """Tell the name that something has now.
+
+    Args:
+        depth: calls between this one and the line that used the former name.
+    """
+    told = f"{former} is now {today}; the old name goes with the next release"
+    warnings.warn(told, FormerName, stacklevel=depth + 1)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import wraps
 from pathlib import Path
 from textwrap import indent, wrap
+from types import MappingProxyType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, get_type_hints, overload
+
+from draftconv.errors import warn_former
 
 Place: TypeAlias = str | Path
 """A directory, a file or a Hub id."""
@@ -37,8 +40,11 @@ class Option:
     Attributes:
         help: one sentence; `[default: …]` in it where the default is not a value.
         flag: as typed, `--a/--b` for a yes and a no; empty is the field's name with dashes.
+        short: the other documented names of it (`-k`).
+        former: flags that it had in an earlier release; each works for one more, as the keyword of that name does.
         metavar: what stands for its value in help texts.
-        choices: all values that there are, or what lists them.
+        choices: all values that there are, or what lists them; case makes no difference.
+        synonyms: what people type, in lower case → the choice. `former_values`: those that were choices themselves.
         least, above, most: bounds of a number; `above` is not reached itself.
         file: it names a file that must exist.
         parse: reads what is typed; raises ValueError with what is wrong.
@@ -46,13 +52,26 @@ class Option:
 
     help: str
     flag: str = ""
+    short: Sequence[str] = ()
+    former: Sequence[str] = ()
     metavar: str = ""
     choices: Sequence[str] | Callable[[], Sequence[str]] = ()
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    former_values: Sequence[str] = ()
     least: float | None = None
     above: float | None = None
     most: float | None = None
     file: bool = False
     parse: Callable[[str], object] | None = None
+
+    def known(self) -> tuple[str, ...]:
+        """All choices."""
+        return tuple(self.choices() if callable(self.choices) else self.choices)
+
+    def meant(self, value: str) -> str:
+        """The choice that a text stands for; the text itself where it is none of them."""
+        lower = value.lower()
+        return self.synonyms.get(lower) or next((each for each in self.known() if each.lower() == lower), value)
 
 
 def option(default: Any, told: Option | str, /, **more: Any) -> Any:
@@ -63,6 +82,24 @@ def option(default: Any, told: Option | str, /, **more: Any) -> Any:
     """
     found = told if isinstance(told, Option) else Option(told, **more)
     return field(default=MISSING if default is ... else default, metadata={KEY: found})
+
+
+# ── dtypes ─────────────────────────────────────────────────────────────────────────
+
+DTYPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "float64": ("fp64", "f64", "double"),
+        "float32": ("fp32", "f32", "float"),
+        "bfloat16": ("bf16",),
+        "float16": ("fp16", "f16", "half"),
+    }
+)
+"""Float dtypes by torch's names → what else people call them."""
+
+
+def dtype_option(told: str, names: Sequence[str], **more: Any) -> Option:
+    """A choice of some of `DTYPES`."""
+    return Option(told, choices=names, synonyms={word: name for name in names for word in DTYPES[name]}, **more)
 
 
 # ── what several commands have ────────────────────────────────────────────────────────
@@ -80,6 +117,12 @@ ACCEPT_DETECTED = Option(
 )
 FROM_FORMAT = Option(
     "How a quantized SOURCE is stored, where its config.json and tensors do not tell.", metavar="FORMAT[:STYLE]"
+)
+NUM_SPECULATIVE_TOKENS = Option(
+    "Drafted tokens per step.", short=("-k",), former=("--depth", "--drafts"), metavar="K", least=1
+)
+TENSOR_PARALLEL_SIZE = Option(
+    "Devices for the target.", short=("-tp",), former=("--tp", "--tensor-parallel"), metavar="N", least=1
 )
 OVERWRITE = Option("Replace OUT if draftconv wrote all that is in it.")
 
@@ -107,6 +150,11 @@ def python_only(default: Any, about: str) -> Any:
 def option_of(each: Field[Any]) -> Option | None:
     """What a field says; None for one that only Python has."""
     return each.metadata.get(KEY)
+
+
+def flag_of(each: Field[Any], told: Option) -> str:
+    """An option's first name, as typed."""
+    return told.flag or f"--{each.name.replace('_', '-')}"
 
 
 def several(given: Several) -> tuple[str, ...]:
@@ -146,10 +194,11 @@ class takes(Generic[P, T]):
             return_annotation=hints["return"],
         )
         names = [each.name for each in first]
+        options = {each.name: told for each in fields(self.kind) if (told := option_of(each))}  # type: ignore[arg-type]
 
         @wraps(function)
         def wrapper(*given: Any, **named: Any) -> R:
-            arguments = signature.bind(*given, **named).arguments
+            arguments = signature.bind(*given, **_of_today(options, named)).arguments
             told = {name: arguments.pop(name) for name in names if name in arguments}
             return function(**told, **{last.name: self.kind(**arguments)})  # type: ignore[call-arg]
 
@@ -177,13 +226,46 @@ WIDTH = 96
 INDENT = "    "
 
 
+def _of_today(options: Mapping[str, Option], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments under the names that they have now, and choices as they are spelled.
+
+    Raises:
+        TypeError: one is given twice, under both names.
+    """
+    former = {_keyword(flag): name for name, told in options.items() for flag in told.former}
+    found: dict[str, Any] = {}
+    for typed, value in named.items():
+        name = typed if typed in options else former.get(typed, typed)
+        if name != typed:
+            warn_former(typed, name, depth=3)
+            if name in named:
+                raise TypeError(f"{typed} and {name} are the same argument; give {name}")
+        found[name] = _chosen(name, options.get(name), value)
+    return found
+
+
+def _chosen(name: str, told: Option | None, value: Any) -> Any:
+    """A choice as it is spelled; anything else as it is."""
+    if told is None or not told.choices or not isinstance(value, str):
+        return value
+    meant = told.meant(value)
+    if value in told.former_values:
+        warn_former(f"{name}={value!r}", f"{name}={meant!r}", depth=4)
+    return meant
+
+
+def _keyword(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
 def _listed(kind: Callable[..., Any]) -> str:
     """Every field with its type, its default, the flag where that has another name, and what it is for."""
     hints = get_type_hints(kind)
     lines = []
     for each in fields(kind):  # type: ignore[arg-type]
         told = option_of(each)
-        flag = f"  ({told.flag})" if told and told.flag else ""
+        typed = ", ".join(filter(None, (told.flag, *told.short))) if told else ""
+        flag = f"  ({typed})" if typed else ""
         lines.append(f"{each.name}: {_type(hints[each.name])}{_default(each)}{flag}")
         text = _sentence(each, told) if told else str(each.metadata.get("about", ""))
         lines += wrap(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)

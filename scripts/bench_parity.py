@@ -115,7 +115,7 @@ def fixtures(bench: Bench) -> Iterator[Row]:
         progress(f"trace of {name}")
         traced = bench.draftconv(
             "trace", "--target", target, "--prompts", prompts, "--out", trace, "--max-tokens", str(bench.size.tokens),
-            "--ignore-eos", "--depth", str(DEPTH), "--drafter", DATA / "drafters" / drafters[0],
+            "--ignore-eos", "--num-speculative-tokens", str(DEPTH), "--drafter", DATA / "drafters" / drafters[0],
             "--dtype", "float32", "--device", "cpu",
         )  # fmt: skip
         for drafter in drafters:

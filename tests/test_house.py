@@ -25,7 +25,7 @@ ROOT = Path(draftconv.__file__).parent
 BASE = {"errors", "options", "checkpoint", "display", "drafter"}
 MAY_IMPORT = {
     "errors": set[str](),
-    "options": set[str](),
+    "options": {"errors"},
     "plugins": {"errors"},
     "checkpoint": {"errors"},
     "display": {"checkpoint"},

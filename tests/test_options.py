@@ -1,120 +1,75 @@
-"""What `help()` says of a function: the arguments of its command, each with type, default and the same sentence."""
+"""Keyword arguments by the names of today and by former ones, and choices as people type them."""
 
 from __future__ import annotations
 
-import inspect
-import pydoc
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import click
 import pytest
 
-import draftconv
-from draftconv.cli import cli
-from draftconv.options import option, python_only, takes
-
-COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "parity": ("parity", "live_parity"),
-    **{name: (name,) for name in draftconv.__all__ if name not in ("DraftconvError", "parity", "live_parity")},
-}
-"""Command → the functions that it calls."""
-
-TYPED_ONLY = {
-    "--help", "--format", "--dry-run", "--strict", "--exec", "--report", "--profile",
-    "--against", "--out",
-}  # fmt: skip
-"""What a command line has for itself, and what is a function's positional argument."""
-NOT_OPTIONS = {("trace", "--target"), ("trace", "--prompts"), ("parity", "--overwrite")}
-"""The same of some commands only."""
-PYTHON_ONLY = {"progress", "announce", "command", "token", "alone", "arguments", "patience", "environment",
-               "margins", "profile"}  # fmt: skip
-
-
-def documented(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
-    """Keyword → its type and default, and what it is for."""
-    listed = (inspect.getdoc(function) or "").partition("Keyword arguments:\n")[2]
-    rows = re.findall(r"^    (\w+): (.*)\n((?:        .*\n?)*)", listed, re.MULTILINE)
-    return {name: (kind, " ".join(text.split())) for name, kind, text in rows}
-
-
-def of_command(name: str) -> dict[str, click.Option]:
-    """Field → what is typed, without what only a command line has."""
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    return {
-        str(each.name): each
-        for each in command.params
-        if isinstance(each, click.Option)
-        and not {*each.opts} & TYPED_ONLY
-        and not any((name, flag) in NOT_OPTIONS for flag in each.opts)
-    }
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_function_says_what_its_command_says(name: str) -> None:
-    """Both ways round: no option without a keyword, no keyword without an option, every sentence the same."""
-    found = {key: row for function in COMMANDS[name] for key, row in documented(getattr(draftconv, function)).items()}
-    typed = of_command(name)
-    assert found.keys() - PYTHON_ONLY == typed.keys()
-    for key, each in typed.items():
-        assert " ".join((each.help or "").split()) in found[key][1]
-
-
-@pytest.mark.parametrize("function", [each for functions in COMMANDS.values() for each in functions])
-def test_every_argument_has_type_and_default(function: str) -> None:
-    called = getattr(draftconv, function)
-    found = documented(called)
-    text = inspect.getdoc(called) or ""
-    for each in inspect.signature(called).parameters.values():
-        if each.kind is not inspect.Parameter.KEYWORD_ONLY:
-            assert re.search(rf"(^    |`|, ){each.name}\b", text.partition("Args:\n")[2], re.MULTILINE), each.name
-            continue
-        kind, told = found[each.name]
-        assert told
-        assert (" = " in kind) == (each.default is not inspect.Parameter.empty), each.name
+from draftconv.errors import FormerName
+from draftconv.options import DTYPES, NUM_SPECULATIVE_TOKENS, TENSOR_PARALLEL_SIZE, dtype_option, option, takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Of every sort."""
+class Settings:
+    """How a toy is run."""
 
-    engine: str = option(..., "Who.", flag="--for")
-    mode: Literal["a", "b"] = option("a", "How.")
-    dtype: str | None = option(None, "In what.", choices=lambda: ("bf16", "f32"))
-    card: bool = option(True, "Write none.", flag="--no-card")
-    chat: bool = option(True, "As a chat.", flag="--chat/--raw")
-    token: str = python_only("", "kept to itself")
+    num_speculative_tokens: int = option(3, NUM_SPECULATIVE_TOKENS)
+    tensor_parallel_size: int = option(1, TENSOR_PARALLEL_SIZE)
+    dtype: str | None = option(None, dtype_option("What it is.", ("float32", "bfloat16"), former_values=("bf16",)))
 
 
-@takes(Options)
-def function(source: str, options: Options) -> str:
-    """Do it."""
-    return f"{source} {options.engine}"
+@takes(Settings)
+def run(name: str, settings: Settings) -> tuple[object, ...]:
+    """Run it."""
+    return name, settings.num_speculative_tokens, settings.tensor_parallel_size, settings.dtype
 
 
-def test_the_list() -> None:
-    assert documented(function) == {
-        "engine": ("str  (--for)", "Who."),
-        "mode": ("Literal['a', 'b'] = 'a'", "How."),
-        "dtype": ("str | None = None", "In what. One of bf16, f32."),
-        "card": ("bool = True  (--no-card)", "False: Write none."),
-        "chat": ("bool = True  (--chat/--raw)", "As a chat."),
-        "token": ("str = ''", "kept to itself"),
-    }
-    assert function("it", engine="x") == "it x"
+@pytest.mark.parametrize(
+    ("former", "told", "found"),
+    [
+        ({"depth": 5}, "depth is now num_speculative_tokens;", ("a", 5, 1, None)),
+        ({"drafts": 5}, "drafts is now num_speculative_tokens;", ("a", 5, 1, None)),
+        ({"tp": 8}, "tp is now tensor_parallel_size;", ("a", 3, 8, None)),
+        ({"tensor_parallel": 8}, "tensor_parallel is now tensor_parallel_size;", ("a", 3, 8, None)),
+        ({"dtype": "bf16"}, "dtype='bf16' is now dtype='bfloat16';", ("a", 3, 1, "bfloat16")),
+    ],
+)
+def test_a_former_keyword_works_and_says_so_where_it_stands(
+    former: dict[str, Any], told: str, found: tuple[object, ...]
+) -> None:
+    with pytest.warns(FormerName, match=told) as caught:
+        assert run("a", **former) == found
+    assert [warning.filename for warning in caught] == [__file__]
 
 
-def test_help_begins_with_names() -> None:
-    shown = pydoc.plain(pydoc.render_doc(function)).splitlines()
-    assert shown[2:6] == [
-        "function(", "    source: str, *, engine, mode, dtype, card, chat, token", ") -> str", "    Do it.",
-    ]  # fmt: skip
-    assert max(map(len, pydoc.plain(pydoc.render_doc(draftconv.live_parity)).splitlines())) <= 120
+def test_one_argument_under_two_names() -> None:
+    both: dict[str, Any] = {"tp": 2, "tensor_parallel_size": 2}
+    with (
+        pytest.warns(FormerName),
+        pytest.raises(TypeError, match="tp and tensor_parallel_size are the same argument; give tensor_parallel_size"),
+    ):
+        run("a", **both)
+    nobody: dict[str, Any] = {"tpp": 2}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tpp'"):
+        run("a", **nobody)
 
 
-def test_a_signature_keeps_types_and_defaults() -> None:
-    found = inspect.signature(function).parameters["dtype"]
-    assert (found.annotation, found.default) == (str | None, None)
+def test_names_of_today_say_nothing() -> None:
+    assert run("a", num_speculative_tokens=2, tensor_parallel_size=4, dtype="float32") == ("a", 2, 4, "float32")
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [("fp32", "float32"), ("F32", "float32"), ("Float", "float32"), ("BFLOAT16", "bfloat16"), ("BF16", "bfloat16"),
+     ("half", "half"), ("int4", "int4"), ("", "")],
+)  # fmt: skip
+def test_what_people_call_a_dtype(typed: str, found: str) -> None:
+    """What a command has no use for it is given as it is, to refuse it in its own words."""
+    assert run("a", dtype=typed)[-1] == found
+
+
+def test_no_word_stands_for_two_dtypes() -> None:
+    words = [word for name, others in DTYPES.items() for word in (name, *others)]
+    assert len(words) == len({*words})

@@ -57,7 +57,7 @@ def parity(reference: Place, candidates: Place | Sequence[Place], options: Parit
     if earlier:
         refuse_unextendable(earlier, asked)
     opened = open_trace(options.trace)
-    _refuse_depth(options.depth, opened.about.depth)
+    _refuse_depth(options.num_speculative_tokens, opened.about.depth)
     entries = opened.entries[: options.limit]
     told = None if progress is None else partial(progress, "reading")
     line = load_arms(opened, reference, candidates, options, told)
@@ -72,7 +72,7 @@ def exit_code(report: Report) -> int:
 
 def _check(options: ParityOptions) -> None:
     """Refuse what the command line would not let through."""
-    for name, number in (("depth", options.depth), ("limit", options.limit)):
+    for name, number in (("num-speculative-tokens", options.num_speculative_tokens), ("limit", options.limit)):
         if number is not None and number < 1:
             raise UsageError(f"--{name} {number}: too small", cure="give a number from 1")
     for name, value, known in (("dtype", options.dtype, DTYPES), ("semantics", options.semantics, tuple(semantics()))):
@@ -84,9 +84,11 @@ def _refuse_depth(depth: int, kept: int) -> None:
     """The first draft of the last step is a counted token, the others lie beyond the end."""
     if depth > kept + 1:
         raise UsageError(
-            f"--depth {depth}: the trace keeps {kept} tokens beyond the end of each text, {depth - 1} are needed",
+            f"--num-speculative-tokens {depth}: the trace keeps {kept} tokens beyond the end of each text, "
+            f"{depth - 1} are needed",
             why="the last steps would be clipped, which lowers the accept length",
-            cure=f"make a trace with --depth {depth}, or replay with --depth {kept + 1}",
+            cure=f"make a trace with --num-speculative-tokens {depth}, "
+            f"or replay with --num-speculative-tokens {kept + 1}",
         )
 
 
@@ -113,7 +115,7 @@ def _report(
     reference = line.reference.arm
     found = run(
         trace, entries, reference, [side.arm for side in line.candidates], line.others(),
-        depth=options.depth, progress=replayed,
+        depth=options.num_speculative_tokens, progress=replayed,
     )  # fmt: skip
     comparisons = tuple(
         Comparison.of(
@@ -193,7 +195,7 @@ def _run_about(trace: Trace, entries: Sequence[TraceEntry], options: ParityOptio
         target=about.target + (f"@{about.revision}" if about.revision else ""),
         prompts=about.prompts,
         prompts_sha256=about.prompts_sha256,
-        depth=options.depth,
+        depth=options.num_speculative_tokens,
         version=draftconv.__version__,
         command=options.command,
         settings={

@@ -62,13 +62,14 @@ def kind_of(spec: str) -> Kind:
         **dict.fromkeys(profile_names(), "profile"),
         **dict.fromkeys(suites(), "suite"),
     }
-    if spec not in names:
+    name = spec.lower()
+    if name not in names:
         raise UsageError(
             f"no recipe, profile or suite is called {spec}",
             why=f"`draftconv recipes` lists the {len(names)} that are shipped",
-            cure=did_you_mean(spec, names, "a recipe or profile of your own is given by its path, ending in .yaml"),
+            cure=did_you_mean(name, names, "a recipe or profile of your own is given by its path, ending in .yaml"),
         )
-    return names[spec]
+    return names[name]
 
 
 def _is_profile(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Sequence
@@ -15,7 +16,19 @@ from draftconv.engines.serving import ServeCommand
 from draftconv.errors import EngineError, WriteError
 from draftconv.layouts.reading_options import ReadingOptions
 from draftconv.live.server_command import serve_as
-from draftconv.options import ACCEPT_DETECTED, AUX_CONVENTION, LAYOUT, Place, option, python_only, takes
+from draftconv.options import (
+    ACCEPT_DETECTED,
+    AUX_CONVENTION,
+    LAYOUT,
+    NUM_SPECULATIVE_TOKENS,
+    TENSOR_PARALLEL_SIZE,
+    Place,
+    option,
+    python_only,
+    takes,
+)
+
+logger = logging.getLogger(__name__)
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores for itself, and that a program in its place would ignore too."""
@@ -27,8 +40,8 @@ class ServeOptions:
 
     engine: str = option(..., "The engine to start.", flag="--for", metavar="ENGINE[@VERSION][:HARDWARE]")
     target: str = option(..., "The target: a directory, a Hub id or a known name.", metavar="TARGET")
-    drafts: int = option(3, "Tokens proposed per step.", least=1)
-    tensor_parallel: int = option(1, "Devices for the target.", flag="--tp", least=1)
+    num_speculative_tokens: int = option(3, NUM_SPECULATIVE_TOKENS)
+    tensor_parallel_size: int = option(1, TENSOR_PARALLEL_SIZE)
     engine_python: Place | None = option(
         None,
         "The Python of the engine's environment; without it programs come from the PATH.",
@@ -61,8 +74,8 @@ def serve(source: Place, options: ServeOptions) -> ServeCommand:
         options.engine,
         options.target,
         ReadingOptions(options.layout, options.aux_convention, options.accept_detected),
-        drafts=options.drafts,
-        tensor_parallel=options.tensor_parallel,
+        drafts=options.num_speculative_tokens,
+        tensor_parallel=options.tensor_parallel_size,
         alone=options.alone,
         python=None if options.engine_python is None else Path(options.engine_python),
         port=options.port,
@@ -78,6 +91,7 @@ def start(command: ServeCommand) -> NoReturn:
     """
     for name, text in command.files.items():
         _write(Path(name), text)
+    logger.info("becoming %s", command.shell())
     environment = {**command.environment, **os.environ}
     ours = {number: signal.signal(number, signal.SIG_DFL) for number in IGNORED_BY_PYTHON}
     try:

@@ -65,14 +65,16 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
         directory,
         wanted,
         eos,
-        depth=options.depth,
+        depth=options.num_speculative_tokens,
         max_tokens=options.max_tokens,
         chat=options.chat,
         trust_remote_code=options.trust_remote_code,
     )
     if options.url is None:  # a server knows its own room
         refuse_too_long(asked, goal)
-    job = TraceJob(goal, directory, checkpoint, boundaries, asked.length, options.depth, eos, asked.longest, out)
+    job = TraceJob(
+        goal, directory, checkpoint, boundaries, asked.length, options.num_speculative_tokens, eos, asked.longest, out
+    )
     with running(job, options) as runner:
         tables = {
             name: _table(checkpoint, runner, name) for name in _TABLES if name == "embed_tokens" or options.lm_head
@@ -84,7 +86,7 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
             hidden=goal.hidden or 0,
             vocab=goal.vocab or 0,
             boundaries=boundaries,
-            depth=options.depth,
+            depth=options.num_speculative_tokens,
             max_tokens=asked.length,
             dtype=runner.dtype,
             made_by=f"draftconv {draftconv.__version__}, {runner.made_by}",
@@ -119,7 +121,11 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
 
 
 def _check_numbers(options: TraceOptions) -> None:
-    for name, value in (("batch", options.batch), ("depth", options.depth), ("max-tokens", options.max_tokens)):
+    for name, value in (
+        ("batch", options.batch),
+        ("num-speculative-tokens", options.num_speculative_tokens),
+        ("max-tokens", options.max_tokens),
+    ):
         if value is not None and value < 1:
             raise UsageError(f"--{name} {value}: too small", cure="give a number from 1")
     if options.dtype is not None and options.dtype not in DTYPES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import parse_object, show, show_some
 from draftconv.checkpoint.weights import Directory, is_weights, read_weights
 from draftconv.errors import BadCheckpoint, UsageError
+
+logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 MAX_JSON = 10_000_000
@@ -195,6 +198,10 @@ def assemble(
         FileInfo(name, size, is_weights(name) and name not in weights.used, hashes.get(name))
         for name, size in sorted(directory.files.items())
     )
+    logger.info(
+        "opened %s: config.json, %d tensors in %s",
+        show(path or directory.name), len(weights.tensors), show_some(sorted(weights.used)),
+    )  # fmt: skip
     return Checkpoint(
         name=directory.name,
         path=path,

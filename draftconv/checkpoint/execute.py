@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -41,8 +42,10 @@ from draftconv.checkpoint.progress import ByteCounter, Progress
 from draftconv.checkpoint.staging import OwnershipMark, refuse_same, staging
 from draftconv.checkpoint.syscalls import reserve, start_writeback
 from draftconv.checkpoint.tensors import TensorRef
-from draftconv.checkpoint.text import show
+from draftconv.checkpoint.text import show, size
 from draftconv.errors import Refused, WriteError
+
+logger = logging.getLogger(__name__)
 
 COPY_CHUNK = 32 * 1024 * 1024
 """Bytes per kernel copy: large enough to cost nothing, small enough for progress and Ctrl-C."""
@@ -130,11 +133,13 @@ def execute(
         for shard in shards:
             _reserve(directory / shard.file_name, shard.size)
         for shard in shards:
+            logger.info("writing %s: %d tensors, %s", shard.file_name, len(shard.tensors), size(shard.size))
             _write_shard(directory / shard.file_name, shard, workers, tally, watch, hashes)
         small = plan.small_files(hashes)
         for name, data in small.items():
             _write_small(directory / name, data)
         _check(directory, shards, small)
+        logger.info("reopened and checked %d files; %s appears now", len(shards) + len(small), show(out))
 
 
 def _source_directories(plan: Plan) -> set[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ from draftconv.errors import BadCheckpoint, WriteError
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+
+logger = logging.getLogger(__name__)
 
 
 FOREIGN_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "original/*")
@@ -65,6 +68,7 @@ def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) 
         for info in remote.files
         if info.name == CONFIG or info.name in SIDECARS or _is_needed(info.name, info.unused)
     ]
+    logger.info("downloading %d files of %s at %s", len(wanted), show(repo), remote.revision)
     with network_errors(repo):
         path = snapshot_download(
             repo,
@@ -91,6 +95,7 @@ def fetch_model(
     others = [*(FOREIGN_WEIGHTS if plain else FOREIGN_WEIGHTS[1:])]
     if not weights:
         others = [*FOREIGN_WEIGHTS, "*.safetensors"]
+    logger.info("downloading %s at %s %s", show(repo), listing.revision, "whole" if weights else "without weights")
     with network_errors(repo):
         path = snapshot_download(
             repo, revision=listing.revision, ignore_patterns=others, token=token, endpoint=endpoint()

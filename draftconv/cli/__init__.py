@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 import draftconv
+from draftconv.cli.loudness import former_names_told, loudness_options
 from draftconv.cli.streams import guard, lost
 
 COMMANDS = {
@@ -66,7 +67,8 @@ class Commands(click.Group):
         """Run a command and exit: every failure becomes its message and exit code."""
         words, debug = _take_debug(list(sys.argv[1:] if args is None else args))
         extra |= {"standalone_mode": False}
-        code = _exit_code(lambda: super(Commands, self).main(words, *rest, **extra), debug=debug)
+        with former_names_told():
+            code = _exit_code(lambda: super(Commands, self).main(words, *rest, **extra), debug=debug)
         sys.exit(_unless_lost(code))
 
 
@@ -128,6 +130,7 @@ def _unless_lost(code: int) -> int:
     epilog="Exit codes: 0 ok, 1 a check failed, 2 usage or bad input, 3 inconclusive, 4 void, 130 interrupted.",
 )
 @click.version_option(draftconv.__version__, prog_name="draftconv")
+@loudness_options
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
     """Convert, check and prove EAGLE-3 drafters for vLLM, SGLang and TensorRT-LLM."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import click
 
-from draftconv.options import Option, option_of
+from draftconv.cli.loudness import hush, is_quiet, loudness_options
+from draftconv.errors import warn_former
+from draftconv.options import Option, flag_of, option_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,17 +20,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 def options_of(*kinds: type) -> Callable[[F], F]:
     """Give a command the options of a dataclass, in the order of its fields; of several, where it has more than one
     way to run: then none of them is required."""
-    found: dict[str, click.Option] = {}
+    found: dict[str, list[click.Option]] = {}
     for kind in kinds:
         hints = get_type_hints(kind)
         for each in fields(kind):
             told = option_of(each)
-            if told is not None:
-                found.setdefault(each.name, click_option(each, told, hints[each.name], required=len(kinds) == 1))
+            if told is not None and each.name not in found:
+                made = click_option(each, told, hints[each.name], required=len(kinds) == 1)
+                found[each.name] = [made, *(Former(flag, made) for flag in told.former)]
 
     def options(function: F) -> F:
         params = function.__dict__.setdefault("__click_params__", [])
-        params += reversed(found.values())
+        params += reversed([each for made in found.values() for each in made])
         return function
 
     return options
@@ -36,7 +39,7 @@ def options_of(*kinds: type) -> Callable[[F], F]:
 
 def click_option(each: Field[Any], told: Option, hint: Any, *, required: bool = True) -> click.Option:
     """One option as Click has it; without a default it is `required`."""
-    flag = told.flag or f"--{each.name.replace('_', '-')}"
+    flag = flag_of(each, told)
     default = None if each.default is MISSING else each.default
     kinds = [kind for kind in _alternatives(hint) if kind is not NoneType]
     repeated = any(get_origin(kind) is Sequence for kind in kinds)
@@ -48,7 +51,7 @@ def click_option(each: Field[Any], told: Option, hint: Any, *, required: bool = 
         return click.Option([flag, each.name], is_flag=True, help=told.help)
     pair = get_args(hint) if get_origin(hint) is tuple else ()
     return click.Option(
-        [flag, each.name],
+        [flag, *told.short, each.name],
         type=_type(told, kinds, pair),
         nargs=len(pair) if pair and pair[-1] is not ... else 1,
         multiple=repeated,
@@ -67,10 +70,10 @@ def _type(told: Option, kinds: list[Any], pair: tuple[Any, ...]) -> Any:
     """How what is typed is read."""
     if told.parse is not None:
         return Parsed(told.parse)
-    if choices := told.choices if not callable(told.choices) else told.choices():
-        return click.Choice(list(choices))
+    if told.choices:
+        return Chosen(told.known(), told)
     if literal := next((kind for kind in kinds if get_origin(kind) is Literal), None):
-        return click.Choice(list(get_args(literal)))
+        return Chosen(get_args(literal), told)
     if Path in kinds and not told.file:
         return click.Path(path_type=Path)
     if Path in kinds:
@@ -83,6 +86,42 @@ def _type(told: Option, kinds: list[Any], pair: tuple[Any, ...]) -> Any:
         low = told.above if told.above is not None else told.least
         return click.FloatRange(low, told.most, min_open=told.above is not None, max_open=told.most is not None)
     return click.STRING
+
+
+class Former(click.Option):
+    """What an option was called: it is that option, and a note tells its name of today."""
+
+    def __init__(self, flag: str, today: click.Option) -> None:
+        super().__init__([flag, f"former{flag.replace('-', '_')}"], hidden=True, expose_value=False, type=today.type)
+        self.flag, self.today = flag, today
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Hand what was typed to the option of today, which is read later, for it was not typed itself."""
+        if self.name in opts:
+            flag = max(self.today.opts, key=len)
+            if self.today.name in opts:
+                raise click.UsageError(f"{self.flag} and {flag} are the same option; give {flag}.", ctx)
+            cast(dict[str, Any], opts)[self.today.name] = opts[self.name]
+            warn_former(self.flag, flag)
+        return None, args
+
+
+class Chosen(click.Choice[str]):
+    """One of some words, whatever their case, by what people call it as well."""
+
+    def __init__(self, choices: Sequence[str], told: Option) -> None:
+        super().__init__(choices, case_sensitive=False)
+        self.told = told
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        meant = self.told.meant(value) if isinstance(value, str) else value
+        found = super().convert(meant, param, ctx)
+        if value in self.told.former_values and param is not None:
+            flag = max(param.opts, key=len)
+            warn_former(f"{flag} {value}", f"{flag} {found}")
+        return found
 
 
 class Parsed(click.ParamType[Any]):
@@ -124,13 +163,26 @@ def command_line(ctx: click.Context, **changes: object) -> list[str]:
     return words
 
 
+class Form(click.Choice[str]):
+    """What stdout carries; `quiet` was one of the choices."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "quiet" and ctx is not None:
+            warn_former("--format quiet", "--quiet")
+            hush(ctx)
+            return "quiet"
+        return super().convert(value, param, ctx)
+
+
 def format_option(function: F) -> F:
-    """--format."""
-    return click.option(
+    """--format, and how much is said beside it; a command that is quiet is told the form `quiet`."""
+    made = click.option(
         "--format",
         "form",
-        type=click.Choice(["human", "json", "quiet"]),
+        type=Form(["human", "json"], case_sensitive=False),
         default="human",
         show_default=True,
-        help="What stdout carries; quiet prints nothing and leaves the exit code.",
-    )(function)
+        callback=lambda _, __, form: "quiet" if is_quiet() else form,
+        help="What stdout carries.",
+    )
+    return made(loudness_options(function))

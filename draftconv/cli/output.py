@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from draftconv.checkpoint.text import safe as safe
 from draftconv.checkpoint.text import size as size
+from draftconv.cli.loudness import is_quiet
 from draftconv.errors import DraftconvError
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def print_json(document: object) -> None:
 
 def write(line: str) -> None:
     """One line on stdout as it is, never wrapped."""
-    print(line)
+    if not is_quiet():
+        print(line)
 
 
 def print_next(argv: Sequence[str]) -> None:
@@ -129,7 +131,7 @@ def _capital(line: str) -> str:
 
 def print_notes(notes: Iterable[str]) -> None:
     """Things worth knowing, on stderr so that stdout can be piped into a shell."""
-    for note in notes:
+    for note in () if is_quiet() else notes:
         print(f"Note: {safe(note)}", file=sys.stderr)
 
 
@@ -144,13 +146,12 @@ def print_readings(form: str, *drafters: Drafter) -> None:
     for drafter in drafters:
         if form == "human":
             write(safe(reading_line(drafter)))
-        if form != "quiet":
-            print_warnings(f"{drafter.checkpoint.name}: {doubt}" for doubt in reading_warnings(drafter))
+        print_warnings(f"{drafter.checkpoint.name}: {doubt}" for doubt in reading_warnings(drafter))
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
     """What may make a result wrong, on stderr."""
-    for warning in warnings:
+    for warning in () if is_quiet() else warnings:
         print(f"Warning: {safe(warning)}", file=sys.stderr)
 
 
@@ -209,16 +210,21 @@ def _cell(told: str) -> Text:
     return made
 
 
+def draws() -> bool:
+    """Whether bars are shown: on a terminal, to somebody who wants to hear."""
+    return sys.stderr.isatty() and not is_quiet()
+
+
 @contextmanager
 def stages(units: Mapping[str, str]) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar per stage of the work with pace and ETA on stderr; silent when stderr is not a terminal.
+    """A bar per stage of the work with pace and ETA on stderr; silent where `draws` says no.
 
     What it yields is called with the stage, how much of it is done, and how much it is in all.
 
     Args:
         units: stage → what it counts; `bytes` are shown in larger units.
     """
-    if not sys.stderr.isatty():
+    if not draws():
         yield lambda _, __, ___: None
         return
     from rich.console import Console
@@ -252,11 +258,11 @@ def stages(units: Mapping[str, str]) -> Iterator[Callable[[str, int, int], None]
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with bytes/s and ETA on stderr; silent when stderr is not a terminal or there is little to do.
+    """A bar with bytes/s and ETA on stderr; silent where `draws` says no or there is little to do.
 
     What it yields is called with the bytes done and the bytes in all.
     """
-    if not sys.stderr.isatty():
+    if not draws():
         yield lambda _, __: None
         return
     from rich.console import Console

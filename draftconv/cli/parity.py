@@ -32,7 +32,7 @@ Examples:
 
 STAGES = {"reading": "bytes", "replaying": "tokens"}
 
-BOTH = ("reference", "candidates", "margin", "depth", "limit", "extend", "out", "overwrite",
+BOTH = ("reference", "candidates", "margin", "num_speculative_tokens", "limit", "extend", "out", "overwrite",
         "layout", "aux_convention", "accept_detected", "form")  # fmt: skip
 REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype", "device")
 """Parameters of a replay; all that are in neither list are of a live run."""
@@ -109,9 +109,10 @@ def _filled(ctx: click.Context, engine: str | None, options: dict[str, object]) 
 
 
 def _typed(ctx: click.Context) -> list[click.Parameter]:
-    """The parameters that the user gave."""
+    """The parameters of the measurement that the user gave; how much is said of it belongs to any."""
     typed = click.core.ParameterSource.COMMANDLINE
-    return [each for each in ctx.command.params if ctx.get_parameter_source(str(each.name)) is typed]
+    named = (each for each in ctx.command.params if each.expose_value)
+    return [each for each in named if ctx.get_parameter_source(str(each.name)) is typed]
 
 
 def _refuse_misplaced(ctx: click.Context, trace: str | None, engine: str | None, options: Mapping[str, object]) -> None:
@@ -198,8 +199,7 @@ def _print(ctx: click.Context, report: Report, out: Path | None, form: str) -> N
     if form == "human":
         for line in dict.fromkeys(arm.facts["read"] for arm in report.arms if "read" in arm.facts):
             output.write(output.safe(line))
-    if form != "quiet":
-        output.print_warnings(dict.fromkeys(arm.facts["doubtful"] for arm in report.arms if "doubtful" in arm.facts))
+    output.print_warnings(dict.fromkeys(arm.facts["doubtful"] for arm in report.arms if "doubtful" in arm.facts))
     match form:
         case "json":
             output.print_json(_json(report))

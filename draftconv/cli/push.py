@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from draftconv.api.push import PushOptions, push
+from draftconv.cli.loudness import loudness_options
 from draftconv.cli.options import options_of
 
 EPILOG = """\b
@@ -21,6 +22,7 @@ Examples:
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("repo")
 @options_of(PushOptions)
+@loudness_options
 def command(directory: Path, repo: str, **told: Any) -> None:
     """Upload DIRECTORY, an output of draftconv, to the Hub repository REPO (owner/name).
 
@@ -28,4 +30,4 @@ def command(directory: Path, repo: str, **told: Any) -> None:
     """
     from draftconv.cli import output
 
-    print(output.safe(push(directory, repo, **told)))
+    output.write(output.safe(push(directory, repo, **told)))

@@ -174,6 +174,7 @@ def _suite(name: str, form: str) -> None:
     from draftconv.cli import output
     from draftconv.traces.suites import suites
 
+    name = name.lower()
     suite = suites()[name]
     match form:
         case "json":

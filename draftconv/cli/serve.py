@@ -12,8 +12,8 @@ from draftconv.cli.options import format_option, options_of
 
 EPILOG = f"""\b
 Examples:
-  draftconv serve out --for {ENGINE} --target moonshotai/Kimi-K2.6 --tp 8
-  draftconv serve out --for {THIRD}:b200 --target kimi-k2.6-nvfp4 --drafts 4
+  draftconv serve out --for {ENGINE} --target moonshotai/Kimi-K2.6 --tensor-parallel-size 8
+  draftconv serve out --for {THIRD}:b200 --target kimi-k2.6-nvfp4 -k 4
   draftconv serve out --for {ENGINE}:cpu --target target --port 8000 --exec
 """
 

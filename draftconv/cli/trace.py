@@ -23,7 +23,7 @@ EPILOG = f"""\b
 Examples:
   draftconv trace --target Qwen/Qwen3-8B --prompts mt-bench --out qwen3-mt-bench
   draftconv trace --target target --prompts mine.jsonl --out trace --drafter drafter --device cuda
-  draftconv trace --target Kimi-K2.6 --prompts mt-bench --out kimi --engine {runners()[1]} --tensor-parallel 8
+  draftconv trace --target Kimi-K2.6 --prompts mt-bench --out kimi --engine {runners()[1]} -tp 8
 """
 
 
@@ -81,8 +81,10 @@ def _announce(sizing: TraceSize) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, float], None] | None]:
-    """A bar with tokens/s and ETA on stderr; silent when stderr is not a terminal."""
-    if not sys.stderr.isatty():
+    """A bar with tokens/s and ETA on stderr, where one is drawn."""
+    from draftconv.cli.output import draws
+
+    if not draws():
         yield None
         return
     from rich.console import Console

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Literal
@@ -19,8 +19,10 @@ from draftconv.options import (
     OVERWRITE,
     TARGET,
     TARGET_LAYERS,
+    TENSOR_PARALLEL_SIZE,
     Place,
     Several,
+    dtype_option,
     option,
     python_only,
 )
@@ -30,8 +32,8 @@ Progress = Callable[[int], None]
 """Told the bytes that are written so far."""
 
 Embed = Literal["keep", "drop", "from-target"]
-DTYPES: Mapping[str, str] = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
-"""`--dtype` → as safetensors spells it."""
+DTYPES: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+"""`--dtype` → as safetensors spells it; in lower case that is what it was called, and what records call it."""
 
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMG]I?)?B?")
 UNITS = {None: 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
@@ -62,7 +64,12 @@ class ConvertOptions:
         "keep",
         "embed_tokens: keep the drafter's, drop it (if proven equal to the target's), or attach the target's.",
     )
-    dtype: str | None = option(None, "Cast every float tensor.", choices=tuple(DTYPES))
+    dtype: str | None = option(
+        None,
+        dtype_option(
+            "Cast every float tensor.", tuple(DTYPES), former_values=tuple(name.lower() for name in DTYPES.values())
+        ),
+    )
     max_positions: int | None = option(None, "max_position_embeddings to write.", metavar="N", least=1)
     shard_size: int | None = option(None, "Most bytes of tensors per file, e.g. 5GB.", metavar="SIZE", parse=read_size)
     dequantize: bool = option(False, "Write a quantized drafter as the floats that its weights stand for.")
@@ -112,8 +119,8 @@ class QuantizeOptions:
         (), "Who will serve it, as ENGINE[@VERSION][:HARDWARE]; may be repeated.  "
         "[default: the form that most engines read]", flag="--for", metavar="ENGINE")  # fmt: skip
     allow_a16: bool = option(False, "Leave activations in 16 bits where the engine has no other form of the recipe.")
-    tp: int = option(
-        1, "Ranks of tensor parallelism, for the sizes that the engine's kernels take.", metavar="N", least=1
+    tensor_parallel_size: int = option(
+        1, replace(TENSOR_PARALLEL_SIZE, help="Devices for the target, for the sizes that the engine's kernels take.")
     )
     calibrate: Place | None = option(
         None, "A trace to measure static activation scales on, or AWQ smoothing (modelopt).", metavar="TRACE"

@@ -118,7 +118,7 @@ def plan_quantization(drafter: Drafter, target: Target | None, asked: Quantizati
     deployment = _one(deployments) if deployments else widest(recipe)
     selection = select(recipe, drafter.facts)
     refuse_heads(recipe, selection)
-    faults = tuple(_slower(specs, deployment, drafter, selection, options.tp))
+    faults = tuple(_slower(specs, deployment, drafter, selection, options.tensor_parallel_size))
     _refuse_uncalibrated(deployment, options)
     rounding = choose_backend(options.backend, recipe, deployment, options.trace, options.device)
     deployment = replace(deployment, scheme=rounding.scheme)
@@ -171,7 +171,8 @@ def _slower(
             raise Refused(
                 f"{spec} has no kernel for some sizes of this drafter",
                 why=f"{told}{others} [{refused[0].evidence}: {refused[0].source}]",
-                cure="take a smaller --tp, another recipe, or exclude these weights in a recipe of your own",
+                cure="take a smaller --tensor-parallel-size, another recipe, or exclude these weights in a recipe of "
+                "your own",
             )
         yield from (f"{spec}: {fault.module}: {fault.says} [{fault.evidence}: {fault.source}]" for fault in faults)
 

@@ -54,7 +54,7 @@ def _record(decided: QuantizationPlan) -> dict[str, object]:
         "style": deployment.style,
         "engines": list(decided.deployments),
         "allow_a16": options.allow_a16,
-        "tp": options.tp,
+        "tp": options.tensor_parallel_size,
         "backend": {"name": rounding.backend, "package": rounding.package, "smooths": rounding.smooths},
         "calibration": _calibration(calibrate) if (static or rounding.smooths) and calibrate is not None else None,
         "quantized": list(selection.quantized),

@@ -15,6 +15,7 @@ from draftconv.conversion.provenance import FORMAT, Provenance, output_digest
 from draftconv.conversion.working_drafter import WorkingDrafter, content_hash
 from draftconv.drafter.describe import facts_json
 from draftconv.drafter.targets import Target
+from draftconv.layouts import spelled
 from draftconv.layouts.reading_options import readings_json
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ def make_record(
     drafter, work, found = conversion.drafter, conversion.work, conversion.layout
     checkpoint = drafter.checkpoint
     chosen = {key: value for key, name in RECORDED.items() if (value := getattr(options, name)) not in (None, ())}
+    chosen |= {key: spelled(str(chosen[key])) for key in ("to", "source") if key in chosen}
+    if options.float_dtype is not None:
+        chosen["dtype"] = options.float_dtype.lower()  # what records have always called it
     renamed: dict[str, list[str]] = {}
     for name in sorted(drafter.names.keys() & conversion.names.keys()):
         renamed.setdefault(drafter.names[name], []).append(conversion.names[name])

@@ -199,7 +199,7 @@ KINDS: Mapping[str, ProblemKind] = {
     "dtype-mixed": ProblemKind(
         "note", "config", "float tensors of several dtypes",
         "engines cast all of them to the model's dtype on load; config.json names one at most",
-        "convert --dtype bf16 makes them uniform"),
+        "convert --dtype bfloat16 makes them uniform"),
     "not-finite": ProblemKind(
         "error", "deep", "NaN or infinity in a tensor",
         "one such value turns every logit into NaN",

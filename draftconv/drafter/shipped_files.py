@@ -4,12 +4,15 @@ that users bring along in place of one."""
 from __future__ import annotations
 
 import importlib.resources
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from draftconv.errors import UsageError, did_you_mean
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = (".yaml", ".yml")
 """What the path of a user's own file ends in; anything else is the name of a shipped one."""
@@ -31,7 +34,7 @@ def recipes() -> Traversable:
 
 
 def find_written(spec: str, noun: str, names: Sequence[str], folder: str = "") -> YamlText:
-    """The shipped file of this name, or the one at this path.
+    """The shipped file of this name, whatever its case, or the one at this path.
 
     Args:
         noun: what it holds (`recipe`). `names`: of the shipped ones, in `folder` of `recipes()`.
@@ -41,16 +44,18 @@ def find_written(spec: str, noun: str, names: Sequence[str], folder: str = "") -
     """
     if spec.endswith(SUFFIXES):
         path = Path(spec)
+        logger.info("opening the %s %s", noun, spec)
         try:
             return YamlText(path.read_text(encoding="utf-8"), path.stem, spec)
         except (OSError, UnicodeDecodeError) as error:
             reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
             raise UsageError(f"{noun} {spec} cannot be read: {reason}") from error
-    if spec not in names:
+    name = spec if spec in names else spec.lower()
+    if name not in names:
         raise UsageError(
             f"no {noun} is called {spec}",
             why=f"shipped {noun}s: {', '.join(names)}",
-            cure=did_you_mean(spec, names, f"a {noun} of your own is given by its path, ending in .yaml"),
+            cure=did_you_mean(name, names, f"a {noun} of your own is given by its path, ending in .yaml"),
         )
-    file = f"{folder}{spec}.yaml"
-    return YamlText(recipes().joinpath(file).read_text(encoding="utf-8"), spec, f"recipes/{file}")
+    file = f"{folder}{name}.yaml"
+    return YamlText(recipes().joinpath(file).read_text(encoding="utf-8"), name, f"recipes/{file}")

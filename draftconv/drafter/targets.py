@@ -7,15 +7,18 @@ attaches the target's own `embed_tokens` / `lm_head`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from draftconv.checkpoint import Checkpoint, open_checkpoint, read_config
+from draftconv.checkpoint import Checkpoint, open_checkpoint, read_config, show
 from draftconv.drafter.config import Config
 from draftconv.drafter.shipped_files import recipes
 from draftconv.errors import BadCheckpoint, UsageError, did_you_mean
+
+logger = logging.getLogger(__name__)
 
 Family = Literal["llama", "deepseek", "gpt-oss", "minimax-m3-vl"]
 FAMILY_NAMES: tuple[Family, ...] = get_args(Family)
@@ -96,6 +99,7 @@ def find_target(spec: str | None, layers: int | None) -> Target | None:
     if spec is None:
         return Target(f"a target with {layers} layers", layers) if layers is not None else None
     target = _resolve(spec)
+    logger.info("target %s: %d layers, family %s", show(target.name), target.layers, target.family)
     if layers is not None and layers != target.layers:
         raise UsageError(
             f"--target {spec} has {target.layers} layers, --target-layers says {layers}",

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar, get_args
+from types import MappingProxyType
+from typing import ClassVar, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from draftconv.checkpoint import show
-from draftconv.errors import UsageError, did_you_mean
+from draftconv.errors import UsageError, did_you_mean, warn_former
 
 SHOWN = 80
 """Characters of a text that a message repeats."""
@@ -24,6 +25,8 @@ class YamlMapping(BaseModel):
     """A mapping in such a file: no key that it does not know, no value of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    former: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What keys were called → what they are called now."""
 
     @classmethod
     def keys(cls) -> Mapping[str, object]:
@@ -51,6 +54,7 @@ def read_yaml(model: type[P], text: str, where: str, *, noun: str, why: str, exa
         raise UsageError(f"{where} is not YAML: {_where(error)}", cure=f"{example} is an example") from error
     if not isinstance(data, dict):
         raise UsageError(f"{where} is no mapping of keys to values", cure=_keys(model))
+    data = _of_today(model, data, where)
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -59,6 +63,23 @@ def read_yaml(model: type[P], text: str, where: str, *, noun: str, why: str, exa
         told = [_told(model, noun, details) for details in faults]
         cure = told[0][1] or f"{example} is an example"
         raise UsageError(f"{where}: {'; '.join(what for what, _ in told)}", why=why, cure=cure) from error
+
+
+def _of_today(part: type[YamlMapping], data: Mapping[str, object], where: str) -> dict[str, object]:
+    """The mapping under the keys of today; raises UsageError for a key that is there under both names."""
+    found: dict[str, object] = {}
+    for key, value in data.items():
+        today = part.former.get(key, key)
+        if today != key:
+            if today in data:
+                raise UsageError(
+                    f"{where}: {key} and {today} are the same key",
+                    why="only one of the two can be meant",
+                    cure=f"keep {today}",
+                )
+            warn_former(f"{where}: {key}", today)
+        found[today] = value
+    return found
 
 
 def _refuse_twice(root: yaml.Node | None, where: str) -> None:

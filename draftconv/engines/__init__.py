@@ -12,6 +12,7 @@ its kernels ask for; `serving` is the command, `live` how it is measured and `cl
 from __future__ import annotations
 
 from draftconv.engines.engine import Engine
+from draftconv.engines.hardware import ALIASES, UNREAD, Unread, spelled
 from draftconv.engines.registry import ENGINES
 from draftconv.engines.rules import EngineSpec, LoadVerdict
 from draftconv.engines.serving import ServeCommand, ServeRequest
@@ -23,23 +24,63 @@ __all__ = ["ENGINES", "Engine", "EngineSpec", "LoadVerdict", "ServeCommand", "Se
 def parse_engine(text: str) -> EngineSpec:
     """Read `ENGINE[@VERSION][:HARDWARE]`, e.g. `vllm`, `vllm@0.22`, `trtllm@1.3:b200`.
 
+    Case makes no difference; an engine may be called by its title, hardware by another name of `hardware.ALIASES`.
+
     Raises:
         UsageError: unknown engine or hardware, or a version that is not numbers and dots.
     """
-    rest, _, hardware = text.partition(":")
-    name, _, version = rest.partition("@")
-    if name not in ENGINES:
-        raise UsageError(
-            f"unknown engine {name}",
-            why=f"known: {', '.join(ENGINES)}, written ENGINE[@VERSION][:HARDWARE]",
-            cure=did_you_mean(name, ENGINES),
-        )
-    engine = ENGINES[name]
+    rest, _, typed = text.partition(":")
+    called, _, version = rest.partition("@")
+    engine = _engine(called)
+    name = engine.name
     if version and not version.replace(".", "").isdigit():
         raise UsageError(f"{text}: {version} is not a version", cure=f"for example {name}@{engine.version}")
-    if ":" in text and hardware not in engine.hardware:
+    if ":" not in text:
+        return EngineSpec(name, version or engine.version)
+    machine = spelled(typed)
+    alias = ALIASES.get(machine)
+    hardware = alias.hardware if alias else machine
+    if hardware not in engine.hardware:
+        raise _unread(text, engine, UNREAD[machine]) if machine in UNREAD else _unknown(text, engine, typed)
+    return EngineSpec(name, version or engine.version, hardware, machine if alias else None)
+
+
+def _engine(called: str) -> Engine:
+    """The engine of this name or title.
+
+    Raises:
+        UsageError: there is none.
+    """
+    names = {_plain(word): name for name, engine in ENGINES.items() for word in (engine.title, name)}
+    name = called if called in ENGINES else names.get(_plain(called))
+    if name is None:
         raise UsageError(
-            f"{text}: {name} is not known to run on {hardware or 'nothing'}",
-            why=f"known hardware: {', '.join(engine.hardware)}",
+            f"unknown engine {called}",
+            why=f"known: {', '.join(ENGINES)}, written ENGINE[@VERSION][:HARDWARE]",
+            cure=did_you_mean(called.lower(), ENGINES),
         )
-    return EngineSpec(name, version or engine.version, hardware or None)
+    return ENGINES[name]
+
+
+def _plain(word: str) -> str:
+    """Letters and digits alone: `TensorRT-LLM`, `tensorrt_llm` and `tensorrtllm` are one word."""
+    return "".join(letter for letter in word.lower() if letter.isalnum())
+
+
+def _unknown(text: str, engine: Engine, typed: str) -> UsageError:
+    known = [*engine.hardware, *(name for name, alias in ALIASES.items() if alias.hardware in engine.hardware)]
+    return UsageError(
+        f"{text}: {engine.name} is not known to run on {typed or 'nothing'}",
+        why=f"known hardware: {', '.join(engine.hardware)}",
+        cure=did_you_mean(spelled(typed), known),
+    )
+
+
+def _unread(text: str, engine: Engine, found: Unread) -> UsageError:
+    nearest = f"; {engine.name}:{found.nearest} is the nearest that was read: prove on your machine what it says"
+    return UsageError(
+        f"{text}: what {engine.title} multiplies on {found.title} ({found.chip}) is not known",
+        why=found.why,
+        cure=f"give --for {engine.name} without hardware and 16-bit weights"
+        + (nearest if found.nearest in engine.hardware else ""),
+    )

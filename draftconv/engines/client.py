@@ -95,9 +95,9 @@ def refuse_depth(engine: str, drafted: int | None, asked: int) -> None:
     """
     if drafted is not None and drafted != asked:
         raise EngineError(
-            f"{engine} drafts {drafted} tokens per step, --depth asks for {asked}",
+            f"{engine} drafts {drafted} tokens per step, --num-speculative-tokens asks for {asked}",
             why="accept lengths at different depths cannot be compared",
-            cure=f"start it with {asked}, or give --depth {drafted}",
+            cure=f"start it with {asked}, or give --num-speculative-tokens {drafted}",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,8 @@ from draftconv.engines.shapes import Shapes
 from draftconv.engines.tracing import Tracing
 from draftconv.layouts.base import Layout
 from draftconv.quantization.recipes import FormatName
+
+logger = logging.getLogger(__name__)
 
 UNQUANTIZED = "16 bit"
 """How a drafter is stored that no quantization method has touched."""
@@ -123,6 +126,7 @@ class Engine:
         load = replace(self.read(view, truth, target, spec), known=known)
         rules = tuple(rule for rule in self.rules if rule.applies(spec))
         lines = tuple(BrokenRule(rule, detail) for rule in rules if (detail := rule.check(load)))
+        logger.info("%s: %d rules asked, broken: %s", spec, len(rules), ", ".join(x.rule.code for x in lines) or "none")
         return LoadVerdict(spec, (*lines, *self._uncovered(load, lines), *self._unread(spec)), rules)
 
     def _uncovered(self, load: SimulatedLoad, lines: tuple[BrokenRule, ...]) -> tuple[BrokenRule, ...]:

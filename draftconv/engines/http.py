@@ -11,6 +11,7 @@ the size of an answer and repeats headers in messages: these three are decided h
 from __future__ import annotations
 
 import json
+import logging
 import os
 import ssl
 import time
@@ -26,6 +27,8 @@ from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_object
 from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, EngineError, NotReached, UsageError
+
+logger = logging.getLogger(__name__)
 
 KEY = "DRAFTCONV_API_KEY"
 """Variable with the key that servers want (vLLM's and SGLang's --api-key)."""
@@ -116,6 +119,7 @@ class Http:
                         cure=self._cure(status),
                     )
             if attempt < self.attempts:
+                logger.info("%s %s at %s again in %g s: %s", method, path, show(self.url), pause, show(fault))
                 time.sleep(pause)
                 pause *= 2
         times = f" {self.attempts} times" if self.attempts > 1 else ""

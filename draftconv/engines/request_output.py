@@ -47,7 +47,7 @@ def counted(histogram: Sequence[int], steps: int, accepted: int, depth: int) -> 
         raise Void(
             f"the engine reports steps with {beyond[-1]} accepted tokens, {depth} are drafted per step",
             why="it drafts deeper than it was asked to, or counts something else",
-            cure=f"start it with {depth} drafted tokens per step, or give --depth {beyond[-1]}",
+            cure=f"start it with {depth} drafted tokens per step, or give --num-speculative-tokens {beyond[-1]}",
         )
     found = Counts(tuple(histogram[: depth + 1]) + (0,) * (depth + 1 - len(histogram)))
     if (found.steps, found.accepted) != (steps, accepted):

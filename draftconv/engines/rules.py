@@ -66,11 +66,17 @@ class DirectoryView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """`ENGINE[@VERSION][:HARDWARE]`, parsed."""
+    """`ENGINE[@VERSION][:HARDWARE]`, parsed.
+
+    Attributes:
+        hardware: its own name, whatever was typed. `machine`: the name of another machine with that chip, where that
+            was typed; only a look at the machine itself asks for it.
+    """
 
     name: str
     version: str
     hardware: str | None = None
+    machine: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}" + (f":{self.hardware}" if self.hardware else "")

@@ -55,7 +55,10 @@ class ServeRequest:
                 why="a server needs the target's files",
                 cure="give --target a directory, a Hub id or a known name",
             )
-        for option, value in (("--drafts", self.drafts), ("--tensor-parallel", self.tensor_parallel)):
+        for option, value in (
+            ("--num-speculative-tokens", self.drafts),
+            ("--tensor-parallel-size", self.tensor_parallel),
+        ):
             if value < 1:
                 raise UsageError(f"{option} {value}: must be at least 1")
 

@@ -65,15 +65,27 @@ def _names(layout: Layout) -> tuple[str, ...]:
 
 
 def layout(name: str) -> Layout:
-    """Find a layout by id.
+    """Find a layout by id, whatever its case.
 
     Raises:
         UsageError: unknown; names the closest.
     """
-    known = layouts() | {found.alias: found for found in layouts().values() if found.alias}
-    if name in known:
-        return known[name]
-    raise UsageError(f"unknown layout {name}", why=f"known: {', '.join(known)}", cure=did_you_mean(name, known))
+    known = _known()
+    found = known.get(spelled(name))
+    if found is None:
+        cure = did_you_mean(name.lower(), known)
+        raise UsageError(f"unknown layout {name}", why=f"known: {', '.join(known)}", cure=cure)
+    return found
+
+
+def spelled(name: str) -> str:
+    """A layout's name as it is spelled, whatever the case in which it was typed."""
+    return name if name in _known() else name.lower()
+
+
+def _known() -> dict[str, Layout]:
+    """Every layout by id and by alias."""
+    return layouts() | {found.alias: found for found in layouts().values() if found.alias}
 
 
 def writable() -> dict[str, Layout]:

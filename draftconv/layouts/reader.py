@@ -6,6 +6,7 @@ problem says so. Nothing but headers, config and the small vocabulary maps is re
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ from draftconv.layouts.aux_layers import DEFAULT_COUNT, AuxLayerReader
 from draftconv.layouts.base import Layout, ReadNotes, ReadOptions
 from draftconv.layouts.detect import detect
 from draftconv.layouts.quantization_name import quantization_name
+
+logger = logging.getLogger(__name__)
 
 MOST_CAPTURED = 64
 """More captured states than any drafter has; an fc as wide as that has another fault."""
@@ -59,6 +62,8 @@ def read_drafter(checkpoint: Checkpoint, hints: ReadOptions | None = None) -> Dr
     names = sort_names(checkpoint.tensors)
     evidence = Fingerprint(checkpoint, names)
     layout, detection = detect(evidence, hints)
+    clues = "; ".join(detection.reasons)
+    logger.info("%s: layout %s, %s: %s", show(checkpoint.name), layout.id, detection.confidence, clues)
     drafter = _Reader(evidence, layout, hints).drafter(detection.confidence, detection.reasons)
 
     def read(option: tuple[str, str], layout: Layout, hints: ReadOptions) -> Reading:

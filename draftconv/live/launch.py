@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 from draftconv.engines.serving import LOOPBACK, located
 from draftconv.errors import EngineError
 from draftconv.live.process import engine_process, tail
+
+logger = logging.getLogger(__name__)
 
 LOG = "server.log"
 _POLL = 0.5
@@ -92,6 +95,7 @@ def launched(launch: Launch, port: int, directory: Path, environment: Mapping[st
                     cure="give it more time with --start-timeout",
                 )
             time.sleep(_POLL)
+        logger.info("the server at %s is ready", address(port))
         yield
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections import Counter
@@ -14,8 +16,10 @@ from pathlib import Path
 
 from draftconv.checkpoint import show, show_some
 from draftconv.checkpoint.text import parse_object
-from draftconv.engines.hardware import HARDWARE
+from draftconv.engines.hardware import HARDWARE, devices_of
 from draftconv.errors import BadCheckpoint, EngineError
+
+logger = logging.getLogger(__name__)
 
 DEVICES: Mapping[str, tuple[str, ...]] = {name: row.devices for name, row in HARDWARE.items() if row.devices}
 """Hardware by the name that a person gives it → words of its device name."""
@@ -164,7 +168,7 @@ def refuse_other(machine: Machine, hardware: str, count: int) -> None:
     """Refuse a machine that is not what was asked for.
 
     Args:
-        hardware: a name of `DEVICES`. `count`: devices that the target takes.
+        hardware: a name of `DEVICES`, or another one for it. `count`: devices that the target takes.
 
     Raises:
         EngineError: other devices, or fewer.
@@ -180,13 +184,13 @@ def refuse_other(machine: Machine, hardware: str, count: int) -> None:
         raise EngineError(
             f"this machine shows {show(machine)}, the target takes {count}",
             why="the server would not start",
-            cure=f"show it more devices, or give --tp {len(machine.devices)} if the target fits",
+            cure=f"show it more devices, or give --tensor-parallel-size {len(machine.devices)} if the target fits",
         )
 
 
 def _is(name: str, hardware: str) -> bool:
     words = {*re.findall(r"[A-Z0-9]+", name.upper())}
-    return SLICE not in words and not words.isdisjoint(DEVICES[hardware])
+    return SLICE not in words and not words.isdisjoint(devices_of(hardware))
 
 
 def engine_build(
@@ -208,6 +212,7 @@ def _run(argv: Sequence[str], environment: Mapping[str, str], python: Path | Non
     program = str(python) if python and argv[0] == "python" else shutil.which(argv[0], path=environment.get("PATH", ""))
     if program is None:
         raise FileNotFoundError(argv[0])
+    logger.info("running %s", show(shlex.join([program, *argv[1:]])))
     done = subprocess.run(
         [program, *argv[1:]],
         env=dict(environment),

@@ -21,7 +21,7 @@ def machine_summary(options: LiveOptions, spec: EngineSpec) -> Mapping[str, str]
     told = {"engine build": engine_build(live_of(spec.name).packages, environment, options.python)}
     if spec.hardware not in (None, "cpu"):
         machine = look(environment, options.python)
-        refuse_other(machine, spec.hardware, options.tensor_parallel)
+        refuse_other(machine, spec.machine or spec.hardware, options.tensor_parallel_size)
         told |= {"GPU": str(machine), "GPU driver": machine.driver or "not told"}
     if options.profile:
         told["profile"] = options.profile

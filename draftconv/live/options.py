@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,8 +13,17 @@ from draftconv.layouts.reading_options import ReadingOptions, reading_options
 from draftconv.live.accuracy import TASKS
 from draftconv.live.capabilities import generator_of, live_of, offline_of
 from draftconv.live.requests import RetryPolicy
-from draftconv.options import ACCEPT_DETECTED, Place, Several, option, python_only, several
-from draftconv.replay.options import DEPTH, EXTEND, LIMIT, MARGIN, REFERENCE_AUX_CONVENTION, REFERENCE_LAYOUT
+from draftconv.options import (
+    ACCEPT_DETECTED,
+    NUM_SPECULATIVE_TOKENS,
+    TENSOR_PARALLEL_SIZE,
+    Place,
+    Several,
+    option,
+    python_only,
+    several,
+)
+from draftconv.replay.options import EXTEND, LIMIT, MARGIN, REFERENCE_AUX_CONVENTION, REFERENCE_LAYOUT
 from draftconv.report.verdict import Kind
 from draftconv.traces.prompts import DEFAULT_SUITE
 
@@ -57,7 +66,9 @@ class LiveOptions:
         (), "Live: one more argument for the engine that is started; may be repeated.", flag="--server-arg",
         metavar="ARG",
     )  # fmt: skip
-    tensor_parallel: int = option(1, "Live: devices for the target that is started.", flag="--tp", metavar="N", least=1)
+    tensor_parallel_size: int = option(
+        1, replace(TENSOR_PARALLEL_SIZE, help="Live: devices for the target that is started.")
+    )
     prompts: str = option(DEFAULT_SUITE, "Live: a prompt suite, or a .jsonl, .json or .txt file.", metavar="SUITE|FILE")
     chat: bool | None = option(
         None,
@@ -69,7 +80,7 @@ class LiveOptions:
         None, "Live: tokens of each text.  [default: the suite's, else 256]", metavar="N", least=1
     )
     natural_stop: bool = option(False, "Live: end a text where the target ends it, not at --max-tokens.")
-    depth: int = option(3, DEPTH)
+    num_speculative_tokens: int = option(3, NUM_SPECULATIVE_TOKENS)
     margin: float | None = option(None, MARGIN)
     concurrency: int = option(1, "Live: requests at a time.", metavar="N", least=1)
     timeout: float = option(600.0, "Live: how long a request may go without an answer.", metavar="SECONDS", above=0)
@@ -144,11 +155,11 @@ def check_options(options: LiveOptions, way: Way, spec: EngineSpec, candidates: 
     if not candidates:
         raise UsageError("there is no candidate to compare with the reference", cure="name a second drafter")
     for name, number in (
-        ("depth", options.depth),
+        ("num-speculative-tokens", options.num_speculative_tokens),
         ("limit", options.limit),
         ("max-tokens", options.max_tokens),
         ("concurrency", options.concurrency),
-        ("tensor-parallel", options.tensor_parallel),
+        ("tensor-parallel-size", options.tensor_parallel_size),
     ):
         if number is not None and number < 1:
             raise UsageError(f"--{name} {number}: too small", cure="give a number from 1")
@@ -159,7 +170,7 @@ def check_options(options: LiveOptions, way: Way, spec: EngineSpec, candidates: 
     misplaced = {
         "--engine-python": options.engine_python is not None,
         "--server-arg": bool(options.server_args),
-        "--tensor-parallel": options.tensor_parallel != 1,
+        "--tensor-parallel-size": options.tensor_parallel_size != 1,
         "--profile": bool(options.profile),
     }
     if wrong := [name for name, is_given in misplaced.items() if is_given and not started]:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec, parse_engine
+from draftconv.engines.hardware import devices_of
 from draftconv.engines.serving import LOOPBACK, located
 from draftconv.errors import UsageError
 from draftconv.live.benchmarks import Benchmarks
 from draftconv.live.capabilities import live_of, offline_of
 from draftconv.live.launch import Launch
-from draftconv.live.machine import DEVICES, PROBES
+from draftconv.live.machine import PROBES
 from draftconv.live.offline import started
 from draftconv.live.options import LiveOptions, check_options, in_full, way_of
 from draftconv.live.servers import launch_of
@@ -91,11 +92,11 @@ def _steps(
 
 def _look(spec: EngineSpec, options: LiveOptions) -> PlannedStep:
     commands = tuple(probe.argv for probe in PROBES if probe.argv[0] != "python")
-    count = options.tensor_parallel
+    count, words = options.tensor_parallel_size, devices_of(str(spec.machine or spec.hardware))
     return PlannedStep(
         f"the machine must show {count} x {spec.hardware}, and no other device",
         commands,
-        then=f"asks the first of these that is there, else torch, for {' or '.join(DEVICES[str(spec.hardware)])}",
+        then=f"asks the first of these that is there, else torch, for {' or '.join(words)}",
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import shlex
 import signal
 import subprocess
 import threading
@@ -14,6 +16,8 @@ from types import FrameType
 
 from draftconv.checkpoint import show
 from draftconv.errors import EngineError
+
+logger = logging.getLogger(__name__)
 
 GRACE = 30.0
 """Seconds that an engine has to end by itself."""
@@ -42,6 +46,7 @@ def engine_process(
     Raises:
         EngineError: there is no such program.
     """
+    logger.info("starting %s in %s, output in %s", shlex.join(argv), show(directory), show(log))
     with log.open("ab") as lines, _terminable():
         try:
             process = subprocess.Popen(
@@ -77,6 +82,7 @@ def tail(log: Path) -> str:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ask the whole group to end, then make it; a second Ctrl-C makes it at once."""
+    logger.info("ending process %d and what it started", process.pid)
     try:
         _signal(process, signal.SIGTERM)
         process.wait(GRACE)

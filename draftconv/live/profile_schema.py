@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -37,11 +39,15 @@ class MarginsSchema(YamlMapping):
 class ProfileSchema(YamlMapping):
     """A whole profile."""
 
+    former: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"tensor_parallel": "tensor_parallel_size", "depth": "num_speculative_tokens"}
+    )
+
     about: Text
     engine: Text
     target: Text | None = None
-    tensor_parallel: Number
-    depth: Number
+    tensor_parallel_size: Number
+    num_speculative_tokens: Number
     server_args: list[str]
     environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], str]
     recipe: Text

@@ -68,14 +68,15 @@ class Profile:
             UsageError: another engine than the profile's was typed.
         """
         self._refuse_other(typed.get("engine"))
-        asked = next((asked for asked in self.suites if asked.prompts == typed.get("prompts")), None)
+        named = str(typed.get("prompts")).lower()
+        asked = next((asked for asked in self.suites if asked.prompts.lower() == named), None)
         if asked is None and "prompts" not in typed:
             asked = self.suites[0]
         told: dict[str, object] = {
             "engine": self.engine,
             "target": self.target,
-            "tensor_parallel": self.tensor_parallel,
-            "depth": self.depth,
+            "tensor_parallel_size": self.tensor_parallel,
+            "num_speculative_tokens": self.depth,
             "environment": self.environment,
             "margins": self.margins,
             "profile": self.name,
@@ -134,8 +135,8 @@ def _parsed(written: YamlText) -> Profile:
         about=file.about,
         engine=file.engine,
         target=file.target,
-        tensor_parallel=file.tensor_parallel,
-        depth=file.depth,
+        tensor_parallel=file.tensor_parallel_size,
+        depth=file.num_speculative_tokens,
         server_args=tuple(file.server_args),
         environment=file.environment,
         recipe=file.recipe,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from draftconv.engines.client import Client
 from draftconv.engines.request_output import RequestOutput
 from draftconv.errors import DraftconvError, EngineError, Void
 from draftconv.report.verdict import MOST_ERRORS
+
+logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
@@ -108,6 +111,7 @@ def _answers(
             except BaseException as error:  # raised again where the answers are read
                 done.put((ask, error))
 
+    logger.info("asking %d requests, %d at a time", len(asks), min(concurrency, len(asks)))
     for ask in asks:
         todo.put(ask)
     for _ in range(min(concurrency, len(asks))):
@@ -137,7 +141,8 @@ def with_retries(
     for _ in range(patience.attempts - 1):
         try:
             return ask()
-        except fault:
+        except fault as error:
+            logger.info("asking again in %g s: %s", pause, error.what)
             if stop.wait(pause):
                 raise
             pause *= 2

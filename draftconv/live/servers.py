@@ -72,8 +72,8 @@ def launch_of(source: str, said: ReadingOptions, live: Live, options: LiveOption
         options.engine,
         in_full(options.target),
         said,
-        drafts=options.depth,
-        tensor_parallel=options.tensor_parallel,
+        drafts=options.num_speculative_tokens,
+        tensor_parallel=options.tensor_parallel_size,
         alone=alone,
         arguments=several(options.server_args),
     )

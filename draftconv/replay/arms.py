@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -27,6 +28,8 @@ from draftconv.traces.trace import Trace
 if TYPE_CHECKING:
     from draftconv.replay import controls, replay
     from draftconv.replay.options import ParityOptions
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ def load_arms(
     for name, drafter in drafters.items():
         _refuse_other_target(name, drafter, trace)
         trace.columns(fed_by(name, drafter))
+    logger.info("replaying %s, %s on %s", ", ".join(drafters), options.dtype, options.device)
     total = 2 * sum(bytes_of(drafter) for drafter in drafters.values())  # once to hash it, once to load it
     tally = ByteCounter(None if progress is None else lambda done: progress(done, total))
     how = LoadSettings(cache(trace.table), options.semantics, options.dtype, options.device)

@@ -12,10 +12,12 @@ from draftconv.engines import ENGINES
 from draftconv.engines.registry import DEFAULT
 from draftconv.options import (
     ACCEPT_DETECTED,
+    NUM_SPECULATIVE_TOKENS,
     Option,
     Place,
     Several,
     aux_convention_of_each,
+    dtype_option,
     layout_of_each,
     option,
     python_only,
@@ -34,7 +36,6 @@ MARGIN = Option(
     least=0,
     most=1,
 )
-DEPTH = Option("Drafted tokens per step.", metavar="K", least=1)
 LIMIT = Option("Only the first N requests of the trace; live: the first N prompts.", metavar="N", least=1)
 EXTEND = Option("Add these requests to an inconclusive report; allowed once.", metavar="REPORT")
 REFERENCE_LAYOUT = layout_of_each("REFERENCE")
@@ -54,7 +55,7 @@ class ParityOptions:
 
     trace: Place = option(..., "Replay: what the target did, from `draftconv trace`.", metavar="DIR")
     margin: float | None = option(None, MARGIN)
-    depth: int = option(3, DEPTH)
+    num_speculative_tokens: int = option(3, NUM_SPECULATIVE_TOKENS)
     semantics: str = option(DEFAULT, _whose(), choices=lambda: tuple(semantics()))
     fake_quant: Several = option(
         (), "Add a candidate: REFERENCE as this recipe would leave it. May be repeated.", metavar="RECIPE"
@@ -63,7 +64,7 @@ class ParityOptions:
     self_test: bool = option(False, "Replay drafters broken on purpose; exit 1 if one is not noticed.")
     limit: int | None = option(None, LIMIT)
     extend: Place | None = option(None, EXTEND)
-    dtype: str = option("float32", "What replay computes in.", choices=tuple(DTYPES))
+    dtype: str = option("float32", dtype_option("What replay computes in.", tuple(DTYPES)))
     device: str = option("cpu", "Where torch runs the drafters.", metavar="DEVICE")
     layout: Several = option((), REFERENCE_LAYOUT)
     aux_convention: Several = option((), REFERENCE_AUX_CONVENTION)

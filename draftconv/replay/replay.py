@@ -134,7 +134,8 @@ def _refuse_clipped(request: TraceRequest, depth: int) -> None:
         raise UsageError(
             f"request {request.id} keeps {beyond} tokens beyond its end, drafts of {depth} need {depth - 1}",
             why="its last steps would be clipped, which lowers the accept length",
-            cure=f"make the trace with --depth {depth}, or replay with --depth {beyond + 1}",
+            cure=f"make the trace with --num-speculative-tokens {depth}, or replay with "
+            f"--num-speculative-tokens {beyond + 1}",
         )
 
 

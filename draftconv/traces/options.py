@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftconv.engines import ENGINES
 from draftconv.options import (
     ACCEPT_DETECTED,
+    NUM_SPECULATIVE_TOKENS,
+    TENSOR_PARALLEL_SIZE,
     Place,
     Several,
     aux_convention_of_each,
+    dtype_option,
     layout_of_each,
     option,
     python_only,
@@ -84,8 +87,8 @@ class TraceOptions:
     max_tokens: int | None = option(
         None, "Counted tokens per request at most.  [default: the suite's, else 256]", metavar="N", least=1
     )
-    depth: int = option(
-        8, "Tokens kept beyond the counted end: the longest draft that can be replayed.", metavar="K", least=1
+    num_speculative_tokens: int = option(
+        8, replace(NUM_SPECULATIVE_TOKENS, help="The most drafted tokens per step that can be replayed.")
     )
     ignore_eos: bool = option(False, "Count all of --max-tokens, also what follows an end-of-text token.")
     limit: int | None = option(None, "Only the first N prompts.", metavar="N", least=1)
@@ -97,7 +100,9 @@ class TraceOptions:
     device: str | None = option(
         None, "Where torch runs the target.  [default: a GPU if there is one]", metavar="DEVICE"
     )
-    dtype: str | None = option(None, "What it computes in.  [default: the checkpoint's own]", choices=tuple(DTYPES))
+    dtype: str | None = option(
+        None, dtype_option("What it computes in.  [default: the checkpoint's own]", tuple(DTYPES))
+    )
     batch: int = option(8, "Prompts that run together.", metavar="N", least=1)
     lm_head: bool = option(False, "Keep the target's lm_head beside its embed_tokens.")
     link_tables: bool = option(False, "Record path and hash of the target's tables instead of copying them.")
@@ -119,6 +124,8 @@ class TraceOptions:
         "Where that server writes hidden states (its shared_storage_path); they are removed once read.",
         metavar="DIR",
     )
-    tensor_parallel: int = option(1, "Devices that --engine in this process puts the target on.", metavar="N", least=1)
+    tensor_parallel_size: int = option(
+        1, replace(TENSOR_PARALLEL_SIZE, help="Devices that --engine in this process puts the target on.")
+    )
     announce: Callable[[TraceSize], None] | None = python_only(None, "called once, before anything is generated")
     progress: Progress | None = python_only(None, "called with the tokens captured so far and the share that is done")

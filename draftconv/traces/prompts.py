@@ -17,6 +17,7 @@ keys are not read. A .txt file holds one prompt per line. Blank lines are skippe
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -24,6 +25,8 @@ from pathlib import Path
 
 from draftconv.checkpoint import show, show_some
 from draftconv.errors import BadPrompts, UsageError, did_you_mean
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_SUITE = "mt-bench"
 
@@ -83,19 +86,22 @@ def load_prompts(spec: str, limit: int | None = None) -> PromptSet:
         raise UsageError(f"--limit {limit} leaves no prompt", cure="give a number from 1")
     path = Path(spec)
     if _exists(path):
-        return PromptSet(path.name, collected(_read(path), path.name, limit))
+        found = PromptSet(path.name, collected(_read(path), path.name, limit))
+        logger.info("opened %s: %d prompts", show(path), len(found.prompts))
+        return found
     if path.suffix in _READERS:
         raise UsageError(f"{show(spec)}: no such file", cure="check the path")
     from draftconv.traces.suites import fetch, suites
 
-    known = suites()
-    if spec not in known:
+    known, name = suites(), spec.lower()
+    if name not in known:
         raise UsageError(
             f"{show(spec)} is neither a file of prompts nor a suite",
             why=f"suites: {', '.join(known)}",
-            cure=did_you_mean(spec, known, f"give a {', '.join(_READERS)} file or a suite"),
+            cure=did_you_mean(name, known, f"give a {', '.join(_READERS)} file or a suite"),
         )
-    return fetch(spec, known[spec], limit)
+    logger.info("fetching the suite %s, data set %s", name, known[name].dataset)
+    return fetch(name, known[name], limit)
 
 
 def collected(entries: Iterable[tuple[str, Prompt]], source: str, limit: int | None) -> tuple[Prompt, ...]:

@@ -115,7 +115,7 @@ def _check_options(options: TraceOptions, found: tuple[Engine, Tracing] | None) 
     misplaced = {
         "--url": served and found is None,
         "--hidden-states-dir": options.hidden_states_dir is not None and not served,
-        "--tensor-parallel": options.tensor_parallel != 1 and (found is None or served),
+        "--tensor-parallel-size": options.tensor_parallel_size != 1 and (found is None or served),
         "--device": options.device is not None and found is not None,
     }
     if wrong := [name for name, is_misplaced in misplaced.items() if is_misplaced]:
@@ -193,7 +193,7 @@ def _extraction(job: TraceJob, options: TraceOptions, engine: Engine, tracing: T
         storage=storage,
         dtype=options.dtype or _own_dtype(job.checkpoint, engine, tracing),
         room=job.room,
-        tensor_parallel=options.tensor_parallel,
+        tensor_parallel=options.tensor_parallel_size,
         remote_code=options.trust_remote_code,
     )
 

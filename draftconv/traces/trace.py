@@ -17,6 +17,7 @@ While a trace is being made there is `trace.partial.json` in place of `trace.jso
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ from draftconv.errors import BadCheckpoint, UsageError
 
 if TYPE_CHECKING:
     from draftconv.traces.request import TraceRequest
+
+logger = logging.getLogger(__name__)
 
 FORMAT = "draftconv-trace"
 VERSION = 1
@@ -307,6 +310,7 @@ def open_trace(directory: str | Path) -> Trace:
             cure="copy it again, or make it again with `draftconv trace`",
         )
     tables = document.section("tables")
+    logger.info("opened %s: a trace of %s, %d requests", show(directory), show(about.target), len(entries))
     return Trace(
         directory=directory,
         about=about,

@@ -8,6 +8,7 @@ what generation_config.json says (repetition penalties, sampling, forbidden toke
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from draftconv.checkpoint import MemoryFile, TensorRef, show, show_some
 from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.traces.trace import DTYPES
 from draftconv.traces.writer import CapturedText
+
+logger = logging.getLogger(__name__)
 
 TOLERANCE: Mapping[torch.dtype, float] = {
     torch.float64: 1e-3,  # transformers computes norms and rotation in float32
@@ -70,6 +73,7 @@ def load_model(directory: Path, *, dtype: str | None, device: str | None, trust_
         "local_files_only": True,
         "output_loading_info": True,
     }
+    logger.info("loading the target %s with transformers %s", show(directory), library.__version__)
     try:
         try:
             model, info = library.AutoModelForCausalLM.from_pretrained(directory, **options)

@@ -43,7 +43,7 @@ def traced(work: Path, target: str, length: int, count: int) -> Trace:
     if not path.exists():
         options = TraceOptions(
             boundaries=BOUNDARIES, dtype="float32", device="cpu", batch=32, max_tokens=length, ignore_eos=True,
-            depth=engine.DEPTH, limit=count,
+            num_speculative_tokens=engine.DEPTH, limit=count,
         )  # fmt: skip
         partial = path.with_name(f"{path.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)

@@ -155,7 +155,7 @@ def test_a_conversion_and_its_proof_in_small_blocks(
         flip(weights, stop - 1, 6)
 
 
-@pytest.mark.parametrize("dtype", [None, "f32"])
+@pytest.mark.parametrize("dtype", [None, "float32"])
 def test_a_table_that_differs_in_its_last_row(
     dtype: str | None, source: Source, shrink: Shrink, tmp_path: Path
 ) -> None:
@@ -203,7 +203,7 @@ def test_a_look_at_every_value_reaches_the_last(shrink: Shrink, tmp_path: Path) 
     assert not [problem for problem in found if problem.code == "all-zero"]
     assert crossed["draftconv.checkpoint.compare_values"] >= 3
     with pytest.raises(Refused, match=f"{up} holds NaN"):
-        convert(tmp_path / "source", tmp_path / "out", to="vllm", dtype="f32")
+        convert(tmp_path / "source", tmp_path / "out", to="vllm", dtype="float32")
 
 
 # ── hashes ─────────────────────────────────────────────────────────────────────────

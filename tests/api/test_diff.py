@@ -56,7 +56,7 @@ def test_the_first_different_row_is_named(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("variant", "dtype", "equal"), [("llama", "f32", True), ("f32", "bf16", False)])
+@pytest.mark.parametrize(("variant", "dtype", "equal"), [("llama", "float32", True), ("f32", "bfloat16", False)])
 def test_a_cast_says_whether_values_are_equal(variant: str, dtype: str, equal: bool, tmp_path: Path) -> None:
     calm = replace(tiny.VARIANTS[variant], awkward=False)
     path = tiny.spell(calm, "torchspec-native").write(tmp_path / "a")

@@ -268,7 +268,7 @@ def test_later_turns_quote_the_references_answers(options: LiveOptions, cand: Pa
         ({"url": "http://a", "server_args": ("--seed",)}, "--server-arg has no meaning for a running server"),
         ({"offline": True, "concurrency": 2}, "one request at a time"),
         ({"offline": True, "engine": "sglang"}, "--offline has no meaning for sglang"),
-        ({"url": "http://a", "depth": 0}, "--depth 0: too small"),
+        ({"url": "http://a", "num_speculative_tokens": 0}, "--num-speculative-tokens 0: too small"),
     ],
 )
 def test_options_that_do_not_fit(change: dict[str, Any], told: str, options: LiveOptions, cand: Path) -> None:

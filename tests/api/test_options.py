@@ -44,7 +44,7 @@ def test_same_bytes_from_another_place(to: str, tmp_path: Path) -> None:
         room = tmp_path / place
         source = tiny.spell("llama", start_for(to)).write(room / "drafter")
         target = tiny.write_target(room / "target", max_position_embeddings=65536)
-        options = ConvertOptions(to=to, target=str(target), dtype="f32", hash=True)
+        options = ConvertOptions(to=to, target=str(target), dtype="float32", hash=True)
         convert(source, room / "out", **keywords(options))
         outputs.append(contents(room / "out"))
     assert outputs[0] == outputs[1]
@@ -172,7 +172,7 @@ def test_only_copied_values_were_not_looked_at(source: Source) -> None:
     title = "NaN, infinity and all-zero tensors"
     plain = plan_conversion(checkpoint, options).not_made
     assert f"{title}: {count} tensors are copied as they are (inspect --deep reads them)" in plain
-    cast = plan_conversion(checkpoint, replace(options, dtype="bf16")).not_made
+    cast = plan_conversion(checkpoint, replace(options, dtype="bfloat16")).not_made
     assert not any(check.startswith(title) for check in cast)
 
 
@@ -298,10 +298,10 @@ def spoil(tensor: Tensor, bits: int | None) -> Tensor:
 @pytest.mark.parametrize(
     ("variant", "producer", "name", "options"),
     [
-        ("llama", "torchspec-native", "layers.0.mlp.up_proj.weight", {"to": "vllm", "dtype": "f32"}),
-        ("llama", "torchspec-native", "norm.weight", {"to": "vllm", "dtype": "f32", "shard_size": 20_000}),
+        ("llama", "torchspec-native", "layers.0.mlp.up_proj.weight", {"to": "vllm", "dtype": "float32"}),
+        ("llama", "torchspec-native", "norm.weight", {"to": "vllm", "dtype": "float32", "shard_size": 20_000}),
         ("frequency", "modelopt-layers", "lm_head.weight", {"to": "torchspec"}),
-        ("frequency", "modelopt-layers", "lm_head.weight", {"to": "torchspec", "dtype": "f32"}),
+        ("frequency", "modelopt-layers", "lm_head.weight", {"to": "torchspec", "dtype": "float32"}),
     ],
 )
 def test_a_bad_value_that_is_loaded_stops_the_conversion(
@@ -332,12 +332,12 @@ def test_a_bad_value_that_is_copied_is_left_to_inspect(tmp_path: Path) -> None:
 
 
 def test_the_record_echoes_the_options(source: Source, tmp_path: Path) -> None:
-    options = ConvertOptions(to="vllm", dtype="bf16", max_positions=40000, shard_size=10**6)
+    options = ConvertOptions(to="vllm", dtype="bfloat16", max_positions=40000, shard_size=10**6)
     convert(source("torchspec-native", "llama"), tmp_path / "out", **keywords(options))
     echoed = document(tmp_path / "out", "draftconv.json")["options"]
     unsaid = {"overwrite", "progress", "layout"}
     said = {key: value for key, value in asdict(options).items() if key not in unsaid}
-    assert echoed == {key: value for key, value in said.items() if value not in (None, ())}
+    assert echoed == {key: value for key, value in said.items() if value not in (None, ())} | {"dtype": "bf16"}
 
 
 def test_a_malformed_record_is_ignored(source: Source, tmp_path: Path) -> None:

@@ -473,7 +473,7 @@ def test_an_extension_judges_both_samples_as_one(earlier: Path, recorded: Record
     [
         ({"margin": 0.05}, "has gate a loss below 2 %, this run has a loss below 5 %"),
         ({"fake_quant": ("quark-w4a8",)}, "has candidate"),
-        ({"depth": 2}, "has depth 3, this run has 2"),
+        ({"num_speculative_tokens": 2}, "has depth 3, this run has 2"),
         ({"dtype": "bfloat16"}, "has replay: float32 on cpu; this run has bfloat16 on cpu"),
         ({"semantics": "sglang"}, "has tables: as vllm takes them; this run has as sglang takes them"),
     ],
@@ -522,14 +522,20 @@ def test_a_report_that_is_none_is_refused(recorded: Recorded, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"depth": 0}, "--depth 0"),
+        ({"num_speculative_tokens": 0}, "--num-speculative-tokens 0"),
         ({"limit": 0}, "--limit 0"),
         ({"dtype": "int8"}, "--dtype int8: unknown"),
         ({"semantics": "tgi"}, "--semantics tgi: unknown"),
         ({"fake_quant": ("w3a16",)}, "no recipe is called w3a16"),
-        ({"depth": 6}, "--depth 6: the trace keeps 4 tokens beyond the end of each text, 5 are needed"),
-        ({"depth": 9}, "--depth 9: the trace keeps [0-7] tokens beyond the end of each text, 8 are needed"),
-        ({"depth": 10**11}, "--depth 100000000000: the trace keeps"),
+        (
+            {"num_speculative_tokens": 6},
+            "--num-speculative-tokens 6: the trace keeps 4 tokens beyond the end of each text, 5 are needed",
+        ),
+        (
+            {"num_speculative_tokens": 9},
+            "--num-speculative-tokens 9: the trace keeps [0-7] tokens beyond the end of each text, 8 are needed",
+        ),
+        ({"num_speculative_tokens": 10**11}, "--num-speculative-tokens 100000000000: the trace keeps"),
         ({"device": "nowhere"}, "--device nowhere"),
     ],
 )

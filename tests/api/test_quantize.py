@@ -289,14 +289,14 @@ def test_a_quantized_source_is_refused(written: Written) -> None:
 )
 def test_sizes_without_a_kernel_are_refused_per_rank(engine: str, recipe: str, tp: int, says: str) -> None:
     assert prepare(quantized.source(LLAMA), quantized.options(LLAMA, recipe, engine))
-    error = refused(LLAMA, recipe, engine, tp=tp)
+    error = refused(LLAMA, recipe, engine, tensor_parallel_size=tp)
     assert isinstance(error, Refused)
     assert "has no kernel for some sizes" in str(error)
     assert says in error.why
 
 
 def test_sizes_with_another_kernel_are_told() -> None:
-    found = prepare(quantized.source(LLAMA), quantized.options(LLAMA, "w4a16", "vllm:h200", tp=4))
+    found = prepare(quantized.source(LLAMA), quantized.options(LLAMA, "w4a16", "vllm:h200", tensor_parallel_size=4))
     assert any("Marlin is used instead" in fault for fault in found.decided.faults)
     assert prepare(quantized.source(LLAMA), quantized.options(LLAMA, "w4a16", "vllm:b200")).decided.faults == ()
 

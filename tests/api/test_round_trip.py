@@ -147,7 +147,7 @@ def test_three_steps_come_home_too(source: Source, tmp_path: Path) -> None:
 
 def test_a_cast_on_the_way_is_not_forgotten(source: Source, tmp_path: Path) -> None:
     """The recorded config names the old dtype, so it does not come back verbatim."""
-    convert(source("torchspec-native", "f16"), tmp_path / "b", to="vllm", dtype="bf16")
+    convert(source("torchspec-native", "f16"), tmp_path / "b", to="vllm", dtype="bfloat16")
     convert(tmp_path / "b", tmp_path / "c", to="torchspec")
     assert document(tmp_path / "c", "config.json")["torch_dtype"] == "bfloat16"
     assert {tensor.dtype for tensor in on_disk(tmp_path / "c").values()} == {"BF16"}

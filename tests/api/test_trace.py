@@ -25,7 +25,7 @@ from tests.keywords import keywords
 
 DATA = Path(__file__).parents[1] / "data"
 LLAMA, MLA = DATA / "targets/llama", DATA / "targets/mla"
-FAST = TraceOptions(device="cpu", dtype="float32", max_tokens=6, depth=3, batch=2, ignore_eos=True)
+FAST = TraceOptions(device="cpu", dtype="float32", max_tokens=6, num_speculative_tokens=3, batch=2, ignore_eos=True)
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -194,7 +194,7 @@ def test_a_drafter_that_does_not_tell_its_layers(ids: Path, tmp_path: Path) -> N
         ({"boundaries": (-1,)}, "boundaries -1: llama has 0 to 8"),
         ({"boundaries": (2,), "drafters": ("x",)}, "--boundaries and --drafter both"),
         ({"batch": 0}, "--batch 0: too small"),
-        ({"depth": 0}, "--depth 0: too small"),
+        ({"num_speculative_tokens": 0}, "--num-speculative-tokens 0: too small"),
         ({"max_tokens": 0}, "--max-tokens 0: too small"),
         ({"dtype": "int8"}, "--dtype int8: unknown"),
         ({"revision": "main"}, "--revision main: .* is no bare Hub id"),
@@ -242,7 +242,7 @@ def test_a_stopped_run_goes_on(ids: Path, tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="is incomplete"):
         open_trace(tmp_path / "cut")
     with pytest.raises(UsageError, match="has depth 3, this command 4"):
-        trace(LLAMA, ids, tmp_path / "cut", **keywords(replace(FAST, depth=4)))
+        trace(LLAMA, ids, tmp_path / "cut", **keywords(replace(FAST, num_speculative_tokens=4)))
     with pytest.raises(UsageError, match="has prompts_sha256 "):
         trace(LLAMA, ids, tmp_path / "cut", **keywords(replace(FAST, limit=2)))
     finished = trace(LLAMA, ids, tmp_path / "cut", **keywords(FAST))

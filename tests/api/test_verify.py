@@ -71,9 +71,9 @@ FLIPPED: list[tuple[str, str, dict[str, Any]]] = [
     ("torchspec-native", "reduced", {"to": "speculators"}),
     ("torchspec-native", "llama", {"to": "vllm"}),
     ("torchspec-native", "llama", {"to": "specforge"}),
-    ("torchspec-native", "llama", {"to": "vllm", "dtype": "f32"}),
+    ("torchspec-native", "llama", {"to": "vllm", "dtype": "float32"}),
     ("modelopt-layers", "frequency", {"to": "torchspec"}),
-    ("modelopt-layers", "frequency", {"to": "torchspec", "dtype": "f32"}),
+    ("modelopt-layers", "frequency", {"to": "torchspec", "dtype": "float32"}),
     ("modelopt-layers", "llama", {"to": "vllm", "embed": "from-target"}),
     ("modelopt-layers", "llama", {"to": "vllm", "repairs": ("double-norm",)}),
     ("torchspec-native", "mla-3.1", {"to": "portable"}),
@@ -341,7 +341,7 @@ def test_any_ancestor_can_be_verified_against(source: Source, tmp_path: Path) ->
     path = source("modelopt-layers", "frequency")
     target = str(tiny.write_target(tmp_path / "target"))
     convert(path, tmp_path / "b", to="torchspec", embed="from-target", target=target)
-    convert(tmp_path / "b", tmp_path / "c", to="vllm", dtype="f32")
+    convert(tmp_path / "b", tmp_path / "c", to="vllm", dtype="float32")
     convert(tmp_path / "c", tmp_path / "d", to="modelopt")
     for out, ancestors in (("b", [path]), ("c", [path, tmp_path / "b"]), ("d", [path, tmp_path / "b", tmp_path / "c"])):
         for ancestor in ancestors:
@@ -595,7 +595,7 @@ def test_packed_anew_and_damaged_fails(case: str, how: str, source: Source, tmp_
     assert how in outcomes(found)[what][1]
 
 
-@pytest.mark.parametrize("dtype", [None, "f32"])
+@pytest.mark.parametrize("dtype", [None, "float32"])
 def test_dequantized_is_what_the_integers_stand_for(dtype: str | None, source: Source, tmp_path: Path) -> None:
     seed = quantized("quark-w4a8", source("torchspec-native", "llama"), tmp_path / "seed")
     out = tmp_path / "out"

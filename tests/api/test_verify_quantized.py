@@ -310,7 +310,7 @@ def test_packed_anew_it_is_still_the_16_bit_drafter_rounded(form: str, written: 
     assert all(name.rpartition(".")[2] in told[DOWN] for name in names)
 
 
-@pytest.mark.parametrize("dtype", [None, "f32"])
+@pytest.mark.parametrize("dtype", [None, "float32"])
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_dequantized_it_is_the_16_bit_drafter_rounded(
     recipe: str, dtype: str | None, written: Written, tmp_path: Path

@@ -165,11 +165,11 @@ def test_inspect_for_a_person(run: Run, drafter: Path) -> None:
         (("--strict",), 0),
     ],
 )
-@pytest.mark.parametrize("form", ["human", "json", "quiet"])
-def test_inspect_exit_codes(words: tuple[str, ...], code: int, form: str, run: Run, drafter: Path) -> None:
-    result = run("inspect", drafter, *words, "--format", form)
+@pytest.mark.parametrize("said", [("--format", "human"), ("--format", "json"), ("-q",)])
+def test_inspect_exit_codes(words: tuple[str, ...], code: int, said: tuple[str, ...], run: Run, drafter: Path) -> None:
+    result = run("inspect", drafter, *words, *said)
     assert result.exit_code == code
-    assert (result.stdout == "") == (form == "quiet")
+    assert (result.stdout == "") == (said == ("-q",))
     assert result.stderr == ""
 
 
@@ -246,7 +246,7 @@ def test_the_proposed_directory_is_free(
 
 
 def test_a_dry_run_shows_everything_and_proposes_itself(run: Run, drafter: Path, tmp_path: Path) -> None:
-    words = ("convert", drafter, "out", "--to", "vllm", "--dtype", "f32", "--shard-size", "100kB", "--no-card")
+    words = ("convert", drafter, "out", "--to", "vllm", "--dtype", "float32", "--shard-size", "100kB", "--no-card")
     result = run(*words, "--dry-run")
     assert result.exit_code == 0
     for line in ("Plan", "midlayer.mlp.up_proj.weight", "[96, 64]", "cast", "Nothing written: would write 14 tensors",
@@ -261,7 +261,7 @@ def test_a_dry_run_shows_everything_and_proposes_itself(run: Run, drafter: Path,
         "--to",
         "vllm",
         "--dtype",
-        "f32",
+        "float32",
         "--shard-size",
         "100000",
         "--no-card",
@@ -288,7 +288,7 @@ def test_convert_json(run: Run, drafter: Path) -> None:
 
 def test_quiet_prints_nothing(run: Run, drafter: Path) -> None:
     for words in (("convert", drafter, "out"), ("verify", "out", "--against", drafter), ("diff", drafter, drafter)):
-        result = run(*words, "--format", "quiet")
+        result = run(*words, "--quiet")
         assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
 
 
@@ -319,7 +319,7 @@ def test_verify_json_and_exit_codes(run: Run, drafter: Path) -> None:
     assert "There is no draftconv.json, so nothing is declared." in result.stdout
     assert "Verified: fail" in result.stdout
     assert "Next:" not in result.stdout
-    assert run("verify", "out", "--against", drafter, "--format", "quiet").exit_code == 1
+    assert run("verify", "out", "--against", drafter, "--quiet").exit_code == 1
 
 
 def test_verify_proposes_serving_when_the_target_is_told(run: Run, drafter: Path, tmp_path: Path) -> None:
@@ -534,9 +534,12 @@ def test_an_interrupted_conversion_leaves_nothing(
     assert "Interrupted" in result.stderr
 
 
-@pytest.mark.parametrize("name", NO_PUSH)
-def test_every_command_has_a_quiet_or_plain_form(name: str, run: Run) -> None:
-    assert "--format [human|json|quiet]" in run(name, "--help").stdout
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_as_much_as_it_is_asked_to(name: str, run: Run) -> None:
+    told = run(name, "--help").stdout
+    assert "-q, --quiet " in told
+    assert "-v, --verbose " in told
+    assert ("--format [human|json] " in told) == (name in NO_PUSH)
 
 
 def test_docs_do_not_lie_about_deleting(run: Run, drafter: Path, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_bad_input(run: Run, trace: Path, copy: Path) -> None:
         ([copy], "parity needs a trace to replay, or an engine to run"),
         ([copy, "--trace", trace, "--dtype", "int8"], "'int8' is not one of"),
         ([copy, "--trace", trace, "--margin", "1"], "1.0 is not in the range"),
-        ([copy, "--trace", trace, "--depth", "9"], "--depth 9: the trace keeps"),
+        ([copy, "--trace", trace, "--num-speculative-tokens", "9"], "--num-speculative-tokens 9: the trace keeps"),
         ([copy, "--trace", trace, "--fake-quant", "w4"], "no recipe is called w4"),
         ([copy, "--trace", trace, "--extend", "nowhere"], "report.json cannot be read"),
     ):
@@ -147,7 +147,7 @@ def test_a_report_that_cannot_be_written_does_not_cost_the_verdict(
 
 
 def test_quiet_leaves_the_exit_code(run: Run, trace: Path, broken: Path) -> None:
-    done = run("parity", LLAMA, broken, "--trace", trace, "--format", "quiet", "--report", "out")
+    done = run("parity", LLAMA, broken, "--trace", trace, "--quiet", "--report", "out")
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "")
     assert sorted(path.name for path in Path("out").iterdir()) == FILES
 
@@ -177,7 +177,7 @@ def test_an_occupied_directory_is_refused_before_anything_is_replayed(
     words = ("parity", LLAMA, copy, "--trace", trace, "--limit", 3, "--report", "out")
     assert run(*words).exit_code == 0
     before = Path("out/report.json").read_bytes()
-    assert run(*words, "--overwrite", "--depth", 2).exit_code == 0
+    assert run(*words, "--overwrite", "--num-speculative-tokens", 2).exit_code == 0
     after = Path("out/report.json").read_bytes()
     assert after != before
     monkeypatch.setattr(api, "parity", lambda *_, **__: pytest.fail("it was replayed"))

@@ -169,7 +169,7 @@ def test_a_dry_run_of_every_profile(name: str, run: Run, tmp_path: Path, monkeyp
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     profile = find_profile(name)
     out = str(tmp_path / "portable")
-    assert run("convert", REF, out, "--to", "portable", "--target", TARGET, "--format", "quiet").exit_code == 0
+    assert run("convert", REF, out, "--to", "portable", "--target", TARGET, "--quiet").exit_code == 0
     words = ["parity", out, out, "--profile", name, "--target", TARGET, "--launch", "--dry-run"]
     found = run(*words, "--also-speed", "--accuracy", "gsm8k")
     assert found.exit_code == 0, found.stderr

@@ -84,7 +84,7 @@ def test_the_program_talks_on_the_right_streams(program: Program, tmp_path: Path
 
 def test_a_terminal_that_knows_ascii_only(tmp_path: Path) -> None:
     tiny.spell("llama", "torchspec-native").write(tmp_path / "drafter-é")
-    for words in (("inspect", "drafter-é"), ("convert", "drafter-é", "out", "--dtype", "f32")):
+    for words in (("inspect", "drafter-é"), ("convert", "drafter-é", "out", "--dtype", "float32")):
         done = subprocess.run(
             [sys.executable, "-m", "draftconv", *words], capture_output=True, cwd=tmp_path, timeout=60, check=True,
             env={**environment(), "PYTHONIOENCODING": "ascii"})  # fmt: skip
@@ -144,7 +144,7 @@ def test_kill_9_at_random_moments(large: Path, tmp_path: Path) -> None:
     """What a kill leaves can never be mistaken for a result, and the next run removes it."""
     place = tmp_path / "place"
     place.mkdir()
-    words: tuple[str, ...] = ("convert", str(large), "out", "--to", "vllm", "--dtype", "f32")
+    words: tuple[str, ...] = ("convert", str(large), "out", "--to", "vllm", "--dtype", "float32")
     chance = random.Random(1)
     killed = 0
     for _ in range(6):
@@ -171,7 +171,7 @@ def test_ctrl_c_in_the_middle(large: Path, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     for delay in (0.0, 0.02, 0.05):
-        process = start("convert", str(large), "out", "--to", "vllm", "--dtype", "f32", cwd=place)
+        process = start("convert", str(large), "out", "--to", "vllm", "--dtype", "float32", cwd=place)
         assert wait_for_work(process, place / ".out.draftconv" / "new")
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
@@ -200,7 +200,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk(program: Program, small_disk: Path, tmp_path: Path) -> None:
     tiny.spell("llama", "torchspec-native").write(tmp_path / "drafter")
-    done = program("convert", "drafter", "disk/out", "--dtype", "f32", "--to", "vllm")
+    done = program("convert", "drafter", "disk/out", "--dtype", "float32", "--to", "vllm")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "Error: out could not be written: there is no room left on its file system\n"

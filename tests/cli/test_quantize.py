@@ -117,7 +117,7 @@ def test_a_dry_run_writes_nothing_and_says_what_would_be(run: Run) -> None:
 
 
 def test_quiet_leaves_the_directory(run: Run) -> None:
-    done = run("quantize", LLAMA, "out", "--recipe", "w4a16", "--no-card", "--format", "quiet")
+    done = run("quantize", LLAMA, "out", "--recipe", "w4a16", "--no-card", "--quiet")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
     assert sorted(path.name for path in Path("out").iterdir()) == ["config.json", "draftconv.json", "model.safetensors"]
 
@@ -138,7 +138,19 @@ def test_a_row_far_worse_than_the_others_is_a_warning(run: Run, lopsided: Path) 
 
 
 def test_a_slower_kernel_is_a_warning(run: Run) -> None:
-    words = ("quantize", LLAMA, "out", "--recipe", "w4a16", "--for", "vllm:h200", "--tp", 4, "--dry-run", *TARGET)
+    words = (
+        "quantize",
+        LLAMA,
+        "out",
+        "--recipe",
+        "w4a16",
+        "--for",
+        "vllm:h200",
+        "--tensor-parallel-size",
+        4,
+        "--dry-run",
+        *TARGET,
+    )
     assert "Warning: vllm@0.33.0:h200: " in flat(run(*words).stdout)
     assert any(
         "Marlin is used instead" in line for line in json.loads(run(*words, "--format", "json").stdout)["warnings"]
@@ -166,8 +178,11 @@ def test_calibrated(run: Run, recorded: Recorded) -> None:
         (("--recipe", "w4a16-awq", "--backend", "modelopt"), "by nvidia-modelopt is AWQ, which is calibrated"),
         (("--recipe", "w4a16", "--requantize"), "--requantize is about quantized drafters"),
         (("--recipe", "w4a16", "--from-format", "gptq"), "--from-format is about quantized drafters"),
-        (("--recipe", "w4a16", "--tp", "0"), "0 is not in the range"),
-        (("--recipe", "w4a16-g128", "--for", "vllm:b200", "--tp", "2"), "has no kernel for some sizes"),
+        (("--recipe", "w4a16", "--tensor-parallel-size", "0"), "0 is not in the range"),
+        (
+            ("--recipe", "w4a16-g128", "--for", "vllm:b200", "--tensor-parallel-size", "2"),
+            "has no kernel for some sizes",
+        ),
         ((), "Missing option '--recipe'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -230,7 +245,7 @@ def test_an_output_that_exists_is_kept(run: Run) -> None:
 
 
 def test_as_a_program(program: Program, tmp_path: Path) -> None:
-    done = program("quantize", LLAMA, "out", "--recipe", "w4a16", "--format", "quiet")
+    done = program("quantize", LLAMA, "out", "--recipe", "w4a16", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "out/model.safetensors").exists()
 

@@ -48,7 +48,7 @@ def test_one_suite(run: Run) -> None:
 
 def test_a_profile_of_ones_own(run: Run, tmp_path: Path) -> None:
     shipped = (Path(__file__).parents[2] / "recipes" / "profiles" / "b200-vllm.yaml").read_text()
-    (tmp_path / "mine.yaml").write_text(shipped.replace("depth: 3", "depth: 5"))
+    (tmp_path / "mine.yaml").write_text(shipped.replace("tokens: 3", "tokens: 5"))
     told = json.loads(run("recipes", "mine.yaml", "--format", "json").stdout)
     assert (told["name"], told["depth"]) == ("mine", 5)
 
@@ -86,7 +86,7 @@ def test_a_person_reads_what_runs(run: Run) -> None:
 
 def test_quiet_says_nothing(run: Run) -> None:
     for words in ((), ("w4a8",)):
-        done = run("recipes", *words, "--format", "quiet")
+        done = run("recipes", *words, "--quiet")
         assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -205,7 +205,7 @@ def test_sizes_that_cannot_be_shared_out_are_told(
     recipe: str | None, tp: str, why: str, run: Run, quantized: Callable[[str, str], str]
 ) -> None:
     drafter = quantized(recipe, "vllm:h200") if recipe else DRAFTER
-    words = ("serve", drafter, "--for", "vllm:h200", "--target", TARGET, "--format", "json", "--tp")
+    words = ("serve", drafter, "--for", "vllm:h200", "--target", TARGET, "--format", "json", "--tensor-parallel-size")
     assert not any("does not start" in note for note in json.loads(run(*words, "1").stdout)["notes"])
     notes = json.loads(run(*words, tp).stdout)["notes"]
     assert any(why in note and "the server does not start so" in note for note in notes)

@@ -44,7 +44,7 @@ PRINTING = [
     ((*PLAN, "--format", "json"), 0),
 ]
 """A command that prints, and its own exit code."""
-QUIET = [("recipes", "--format", "quiet"), ("inspect", "drafter", "--format", "quiet")]
+QUIET = [("recipes", "--quiet"), ("inspect", "drafter", "--quiet")]
 
 
 def name(value: object) -> str | None:
@@ -60,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A drafter, and the same converted for vLLM."""
     path = tmp_path_factory.mktemp("streams")
     (path / "drafter").symlink_to(DATA / "drafters" / "llama-eagle3.1")
-    words = ("convert", "drafter", "vllm", "--to", "vllm", "--target", TARGET, "--format", "quiet")
+    words = ("convert", "drafter", "vllm", "--to", "vllm", "--target", TARGET, "--quiet")
     subprocess.run([*MODULE, *words], cwd=path, env=environment(), check=True)
     return path
 

@@ -19,7 +19,7 @@ from tests.cli.conftest import Run, environment
 
 DATA = Path(__file__).parents[1] / "data"
 TARGET = DATA / "targets/llama"
-FAST = ("--device", "cpu", "--max-tokens", "4", "--depth", "2", "--ignore-eos", "--dtype", "float32")
+FAST = ("--device", "cpu", "--max-tokens", "4", "--num-speculative-tokens", "2", "--ignore-eos", "--dtype", "float32")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_json_is_what_trace_json_says(run: Run, prompts: Path, tmp_path: Path) -
 
 
 def test_quiet_says_nothing_on_stdout(run: Run, prompts: Path) -> None:
-    done = run("trace", "--target", TARGET, "--prompts", prompts, "--out", "out", *FAST, "--format", "quiet")
+    done = run("trace", "--target", TARGET, "--prompts", prompts, "--out", "out", *FAST, "--quiet")
     assert (done.exit_code, done.stdout) == (0, "")
 
 
@@ -105,8 +105,8 @@ def test_help_imports_neither_torch_nor_transformers() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
 def test_cut_off_in_the_middle(run: Run, prompts: Path, tmp_path: Path, signal_number: signal.Signals) -> None:
-    words = ("trace", "--target", str(TARGET), "--prompts", str(prompts), "--batch", "1", "--depth", "2",
-             "--max-tokens", "200", "--ignore-eos", "--device", "cpu", "--format", "quiet")  # fmt: skip
+    words = ("trace", "--target", str(TARGET), "--prompts", str(prompts), "--batch", "1", "-k", "2",
+             "--max-tokens", "200", "--ignore-eos", "--device", "cpu", "--quiet")  # fmt: skip
     argv = [sys.executable, "-m", "draftconv", *words, "--out", "cut"]
     once = environment() | {"OMP_NUM_THREADS": "1"}  # as in this process: another number adds up in another order
     cut = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=once)

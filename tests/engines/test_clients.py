@@ -65,7 +65,10 @@ def test_requests_are_greedy_and_hold_the_very_ids(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_another_depth(way: str) -> None:
-    with serving(stub(way, depth=4)) as served, pytest.raises(EngineError, match="drafts 4 tokens per step, --depth"):
+    with (
+        serving(stub(way, depth=4)) as served,
+        pytest.raises(EngineError, match="drafts 4 tokens per step, --num-speculative-tokens"),
+    ):
         client(served).served(PROMPT)
 
 

@@ -163,9 +163,21 @@ def test_the_machine_that_was_asked_for(hardware: str, name: str) -> None:
     refuse_other(Machine((name,) * 8, "", ""), hardware, 8)
     with pytest.raises(EngineError, match="the target takes 8") as caught:
         refuse_other(Machine((name,) * 4, "", ""), hardware, 8)
-    assert "--tp 4" in caught.value.cure
+    assert "--tensor-parallel-size 4" in caught.value.cure
     with pytest.raises(EngineError, match="not"):
         refuse_other(Machine((name, "NVIDIA T400"), "", ""), hardware, 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "other"),
+    [("gb200", "NVIDIA GB200", "NVIDIA B200"), ("h20", "NVIDIA H20", "NVIDIA H100 80GB HBM3"),
+     ("gh200", "NVIDIA GH200 480GB", "NVIDIA H200"), ("h100pcie", "NVIDIA H100 PCIe", "NVIDIA H100 PCIe MIG"),
+     ("mi355x", "AMD Instinct MI355X", "AMD Instinct MI350X"), ("gb200", "NVIDIA GB200", "NVIDIA GB200 MIG 1g.23gb")],
+)  # fmt: skip
+def test_the_machine_that_was_asked_for_by_another_name(asked: str, name: str, other: str) -> None:
+    refuse_other(Machine((name,) * 4, "", ""), asked, 4)
+    with pytest.raises(EngineError, match=f"this machine has 4 x {other}, not {asked}"):
+        refuse_other(Machine((other,) * 4, "", ""), asked, 4)
 
 
 def test_every_hardware_but_the_cpu_has_a_device_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from draftconv.drafter.targets import known_targets
 from draftconv.engines import parse_engine
 from draftconv.engines.deployment import resolve
-from draftconv.errors import UsageError
+from draftconv.errors import FormerName, UsageError
 from draftconv.live.profiles import find_profile, profile_names
 from draftconv.quantization.recipes import find_recipe
 from draftconv.report.verdict import GATES
@@ -57,15 +58,20 @@ def test_what_a_profile_names_exists(name: str) -> None:
 
 def test_a_profile_fills_what_was_not_typed() -> None:
     told = find_profile("mi325x-sglang").options({})
-    assert (told["engine"], told["target"], told["tensor_parallel"]) == ("sglang:mi325x", "kimi-k2.5", 8)
+    assert (told["engine"], told["target"], told["tensor_parallel_size"]) == ("sglang:mi325x", "kimi-k2.5", 8)
     assert (told["prompts"], told["limit"], told["max_tokens"]) == ("mt-bench", None, 256)
     assert told["server_args"] == ("--mem-fraction-static", "0.80")
 
 
 def test_what_was_typed_wins() -> None:
-    typed = {"engine": "sglang@0.5.20", "tensor_parallel": 4, "server_args": ("--dtype", "float16"), "depth": 5}
+    typed = {
+        "engine": "sglang@0.5.20",
+        "tensor_parallel_size": 4,
+        "server_args": ("--dtype", "float16"),
+        "num_speculative_tokens": 5,
+    }
     told = find_profile("mi325x-sglang").options(typed)
-    assert (told["engine"], told["tensor_parallel"], told["depth"]) == ("sglang@0.5.20", 4, 5)
+    assert (told["engine"], told["tensor_parallel_size"], told["num_speculative_tokens"]) == ("sglang@0.5.20", 4, 5)
     assert told["server_args"] == ("--mem-fraction-static", "0.80", "--dtype", "float16")
 
 
@@ -95,11 +101,15 @@ def test_another_engine_than_the_profiles(engine: str) -> None:
 @pytest.mark.parametrize(
     ("was", "becomes", "told"),
     [
-        ("depth: 3", "dept: 3", "dept is no key of a profile; depth: field required.*did you mean depth"),
         (
-            "depth: 3",
-            "depth: 0",
-            "depth: input should be greater than or equal to 1, not 0.*yaml is an example",
+            "num_speculative_tokens: 3",
+            "num_speculative_token: 3",
+            "num_speculative_token is no key of a profile; num_speculative_tokens: field required.*mean num_spec",
+        ),
+        (
+            "num_speculative_tokens: 3",
+            "num_speculative_tokens: 0",
+            "num_speculative_tokens: input should be greater than or equal to 1, not 0.*yaml is an example",
         ),
         ('"0.95"', "0.95", "server_args.\\d+: input should be a valid string, not 0.95"),
         ("environment: {}", "environment: {A-B: x}", "environment.A-B: string should match pattern .*, not 'A-B'"),
@@ -111,7 +121,7 @@ def test_another_engine_than_the_profiles(engine: str) -> None:
         ("recipe: w4a16", "recipe: w4a17", "no recipe is called w4a17.*did you mean w4a16"),
         ("recipe: w4a16", "recipe: w4a8-fp8", "recipe w4a8-fp8 has no form on vLLM on b200.*Hopper"),
         ("evidence: read", "evidence: guessed", "evidence: input should be 'run' or 'read', not 'guessed'"),
-        ("depth: 3", "depth: 3\ndepth: 4", "depth is there twice"),
+        ("num_speculative_tokens: 3", "num_speculative_tokens: 3\nnum_speculative_tokens: 4", "tokens is there twice"),
         ("suites:", "suites: [", "is not YAML: line"),
     ],
 )
@@ -150,3 +160,19 @@ def test_hostile_yaml_is_told_in_few_words(text: str, told: str, tmp_path: Path)
     with pytest.raises(UsageError, match=told) as caught:
         find_profile(str(file))
     assert len(caught.value.what) < 2000
+
+
+@pytest.mark.parametrize(
+    ("today", "former"), [("tensor_parallel_size", "tensor_parallel"), ("num_speculative_tokens", "depth")]
+)
+def test_a_former_key_works_and_says_so(tmp_path: Path, today: str, former: str) -> None:
+    text = (Path(__file__).parents[2] / "recipes/profiles/b200-vllm.yaml").read_text()
+    file, twice = tmp_path / "mine.yaml", tmp_path / "twice.yaml"
+    file.write_text(text.replace(f"{today}:", f"{former}:"))
+    with pytest.warns(FormerName, match=rf"mine.yaml: {former} is now {today};"):
+        found = find_profile(str(file))
+    shipped = find_profile("b200-vllm")
+    assert replace(found, name=shipped.name) == shipped
+    twice.write_text(f"{text}{former}: 3\n")
+    with pytest.raises(UsageError, match=f"{former} and {today} are the same key"):
+        find_profile(str(twice))

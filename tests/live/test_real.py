@@ -111,7 +111,7 @@ def test_both_ways_of_counting_agree(tmp_path: Path) -> None:
     port = free_port()
     with launched(server, port, tmp_path / "server"):
         single, totals = (live_of("vllm").connect(address(port), "--url", RequestSettings(3, LENGTH)) for _ in range(2))
-        with pytest.raises(EngineError, match="drafts 3 tokens per step, --depth asks for 2"):
+        with pytest.raises(EngineError, match="drafts 3 tokens per step, --num-speculative-tokens asks for 2"):
             live_of("vllm").connect(address(port), "--url", RequestSettings(2, LENGTH)).served(PROMPTS[0])
         told = single.served(PROMPTS[0])
         assert (told.version, told.alone, bool(told.born)) == ("0.32.0", False, True)

@@ -34,7 +34,7 @@ def test_one_way_of_counting_for_all_arms(options: LiveOptions, cand: Path) -> N
         ({"target": "mla"}, "served with target mla, the reference with llama"),
         ({"version": "9.10"}, "served with version 9.10"),
         ({"cache": "fp8"}, "served with server, cache_dtype fp8, the reference with auto"),
-        ({"depth": 5}, "drafts 5 tokens per step, --depth asks for 3"),
+        ({"depth": 5}, "drafts 5 tokens per step, --num-speculative-tokens asks for 3"),
         ({"born": "1.0"}, "is the one that answered for llama-eagle3.1"),
     ],
 )

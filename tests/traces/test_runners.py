@@ -66,7 +66,7 @@ def options(stub: Stub) -> TraceOptions:
         url=stub.url,
         hidden_states_dir=stub.storage,
         max_tokens=8,
-        depth=3,
+        num_speculative_tokens=3,
         batch=2,
     )
 
@@ -128,7 +128,7 @@ WRONG: dict[str, tuple[dict[str, object], type[DraftconvError], str]] = {
     "an unknown engine": ({"engine": "toy"}, UsageError, "--engine toy: unknown"),
     "an engine without states": ({"engine": "sglang"}, UsageError, "--engine sglang: SGLang hands out no states"),
     "a device": ({"device": "cpu"}, UsageError, "--device has no meaning"),
-    "devices of a server": ({"tensor_parallel": 8}, UsageError, "--tensor-parallel has no meaning"),
+    "devices of a server": ({"tensor_parallel_size": 8}, UsageError, "--tensor-parallel-size has no meaning"),
     "what vLLM does not compute in": ({"dtype": "float64"}, UsageError, "--dtype float64"),
     "no address": ({"url": "localhost"}, UsageError, "no address"),
     "a text that does not fit": ({"max_tokens": 60}, UsageError, "do not fit into the engine's 64"),
@@ -182,7 +182,7 @@ def test_a_table_that_no_file_holds(tmp_path: Path, prompts: Path, stub: Stub) -
 
 
 def test_offline_without_vllm(tmp_path: Path, target: Path, prompts: Path) -> None:
-    wanted = TraceOptions(boundaries=BOUNDARIES, engine="vllm", max_tokens=8, depth=3)
+    wanted = TraceOptions(boundaries=BOUNDARIES, engine="vllm", max_tokens=8, num_speculative_tokens=3)
     with pytest.raises(EngineError, match="vLLM is not installed") as caught:
         trace(target, prompts, tmp_path / "trace", **keywords(wanted))
     assert "vllm serve" in caught.value.cure

@@ -6,6 +6,8 @@ and refuses what it cannot do; one that has nothing to do returns the work as it
 
 from __future__ import annotations
 
+import logging
+
 from draftconv.conversion.passes import (
     biases,
     dequantize,
@@ -20,6 +22,8 @@ from draftconv.conversion.passes import (
 )
 from draftconv.conversion.passes.base import Context, Pass
 from draftconv.conversion.working_drafter import WorkingDrafter
+
+logger = logging.getLogger(__name__)
 
 PASSES = (
     Pass("dequantize", dequantize.run),  # first, so that every other pass sees floats
@@ -42,5 +46,7 @@ def run_passes(work: WorkingDrafter, context: Context) -> WorkingDrafter:
         Refused, UsageError, BadCheckpoint: see the passes.
     """
     for each in PASSES:
+        before = len(work.changes)
         work = each.run(work, context)
+        logger.info("pass %s: %d changes", each.name, len(work.changes) - before)
     return work

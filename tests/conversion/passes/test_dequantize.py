@@ -36,7 +36,7 @@ def test_the_dequantized_twin_is_what_is_simulated(name: str, recipe: str, writt
 
 def test_a_wider_twin_rounds_nothing(written: Written, tmp_path: Path) -> None:
     source = written(REDUCED, "quark-w4a8")
-    convert(source, tmp_path / "out", dequantize=True, dtype="f32")
+    convert(source, tmp_path / "out", dequantize=True, dtype="float32")
     twin = quantized.read(tmp_path / "out", REDUCED)
     for module, wanted in floats_of(source, REDUCED).items():
         assert twin.tensors[f"{module}{WEIGHT}"].dtype == "F32"

@@ -14,7 +14,7 @@ from tests import tiny
 from tests.api.conftest import Source
 from tests.layouts.spelled import document, on_disk
 
-NAMES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
+NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
 @pytest.mark.parametrize("variant", ["reduced", "mixed", "f16", "f32"])
@@ -40,5 +40,5 @@ def test_floats_are_rounded_and_integers_are_not_touched(variant: str, dtype: st
 
 def test_a_value_too_large_for_the_dtype_is_refused(source: Source, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="F16 cannot hold"):
-        convert(source("torchspec-native", "llama"), tmp_path / "out", to="vllm", dtype="f16")
+        convert(source("torchspec-native", "llama"), tmp_path / "out", to="vllm", dtype="float16")
     assert list(tmp_path.iterdir()) == []

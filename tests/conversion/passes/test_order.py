@@ -51,7 +51,7 @@ def test_a_pass_with_nothing_to_do_returns_the_work_as_it_is(each: Pass, source:
         ("embedding", "reduced", {"to": "modelopt"}),
         ("vocabulary", "frequency", {"to": "torchspec"}),
         ("biases", "qkv-bias", {"to": "vllm"}),
-        ("dtype", "llama", {"dtype": "f32"}),
+        ("dtype", "llama", {"dtype": "float32"}),
         ("positions", "llama", {"max_positions": 77}),
     ],
 )

@@ -109,7 +109,7 @@ def offline(tmp_path: Path, prompts: Path, target: str, dtype: str, *, one_proce
         "--engine": "vllm",
         "--boundaries": ",".join(map(str, BOUNDARIES)),
         "--max-tokens": MAX_TOKENS,
-        "--depth": DEPTH,
+        "--num-speculative-tokens": DEPTH,
         "--format": "json",
         **({"--dtype": dtype} if dtype != "bfloat16" else {}),  # which is what the config says
     }
@@ -138,7 +138,9 @@ def test_offline(tmp_path: Path, prompts: Path, target: str, dtype: str, one_pro
 
 def test_the_trace_equals_that_of_transformers(tmp_path: Path, prompts: Path) -> None:
     made = offline(tmp_path, prompts, "llama", "float32", one_process=True)
-    options = TraceOptions(boundaries=BOUNDARIES, dtype="float32", max_tokens=MAX_TOKENS, depth=DEPTH, device="cpu")
+    options = TraceOptions(
+        boundaries=BOUNDARIES, dtype="float32", max_tokens=MAX_TOKENS, num_speculative_tokens=DEPTH, device="cpu"
+    )
     wanted = trace(TARGETS / "llama", prompts, tmp_path / "transformers", **keywords(options))
     assert replace(made.about, made_by="") == replace(wanted.about, made_by="")
     assert made.tables == wanted.tables
@@ -191,7 +193,7 @@ def test_server(tmp_path: Path, prompts: Path) -> None:
         boundaries=BOUNDARIES,
         dtype="float32",
         max_tokens=MAX_TOKENS,
-        depth=DEPTH,
+        num_speculative_tokens=DEPTH,
         batch=4,
         engine="vllm",
         hidden_states_dir=storage,

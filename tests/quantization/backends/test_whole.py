@@ -49,7 +49,7 @@ def tensors(directory: Path) -> Mapping[str, Tensor]:
 
 def dequantized(directory: Path, out: Path) -> Mapping[str, Tensor]:
     """Its weights as float32, by draftconv."""
-    convert(directory, out, to="portable", dequantize=True, dtype="f32")
+    convert(directory, out, to="portable", dequantize=True, dtype="float32")
     return tensors(out)
 
 
