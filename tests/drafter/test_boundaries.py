@@ -80,6 +80,21 @@ def test_sglang_by_example() -> None:
     assert family_ids([2, 12, 21], "gpt-oss", 24, "SGLang") == (1, 11, 20)
 
 
+@pytest.mark.parametrize(
+    ("boundaries", "family", "layers", "what"),
+    [
+        ([1, 29, 57], "deepseek", 61, "boundary 1 first"),
+        ([0, 29, 57], "deepseek", 61, "boundary 0 on"),
+        ([2, 30, 61], "deepseek", 61, "boundary 61,"),
+        ([0, 12, 20], "gpt-oss", 24, "boundary 0 on"),
+        ([2, 16, 32], "llama", 32, "boundary 32,"),
+    ],
+)
+def test_what_a_family_cannot_capture_by_example(boundaries: list[int], family: Family, layers: int, what: str) -> None:
+    with pytest.raises(Refused, match=f"SGLang cannot capture {what}"):
+        family_ids(boundaries, family, layers, "SGLang")
+
+
 @given(st.integers(6, 80), st.data())
 def test_without_a_family_only_what_every_family_reads_alike(layers: int, data: st.DataObject) -> None:
     boundaries = data.draw(lists(layers))
