@@ -147,7 +147,7 @@ CHECKPOINT = (
         "names in a directory are not made durable", ("test_staging.py", "test_faults.py", "test_execute.py")),
     Mutation(
         "checkpoint/execute.py",
-        "watch.refuse_zeros(shard)\n        os.fsync(descriptor)", "watch.refuse_zeros(shard)",
+        "os.fsync(descriptor)\n            return digest.result()", "return digest.result()",
         "weights are not made durable before the rename", ("test_faults.py", "test_execute.py", "test_staging.py")),
     Mutation(
         "checkpoint/execute.py",
@@ -1070,6 +1070,18 @@ CONVERSION = (
 )  # fmt: skip
 
 API = (
+    Mutation(
+        "api/push.py",
+        "or (directory / name).is_symlink()", "or False",
+        "what a link in the output leads to is uploaded", ("test_push.py",)),
+    Mutation(
+        "api/push.py",
+        "if not head.private and not options.public:", "if head.private and not options.public:",
+        "a public repository is pushed to without a word", ("test_push.py",)),
+    Mutation(
+        "api/push.py",
+        "or head.files.get(FILE) == ours:", "or FILE in head.files:",
+        "what another directory wrote is replaced", ("test_push.py",)),
     Mutation(
         "api/verify.py",
         "return (*self.tensors, *self.facts, *self.directory)", "return (*self.facts, *self.directory)",

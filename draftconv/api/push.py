@@ -1,42 +1,213 @@
-"""Upload a converted drafter to the Hub."""
+"""Upload what draftconv wrote to the Hub: the files that its record names, as they were written, and no others."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from draftconv.checkpoint import open_checkpoint
-from draftconv.conversion.provenance import read_provenance
-from draftconv.errors import CheckFailed
+from draftconv.checkpoint import QUANT_FILE, open_checkpoint, show, show_some
+from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.hashing import sha256
+from draftconv.checkpoint.text import is_plain_name, size
+from draftconv.checkpoint.upload import BranchHead, Upload, find_head
+from draftconv.checkpoint.weights import is_weights
+from draftconv.conversion.provenance import FILE, read_provenance, recorded_files
+from draftconv.display import Block, Displayed, named, table
+from draftconv.errors import CheckFailed, UsageError
 from draftconv.options import Place, option, python_only, takes
+
+CARD = "README.md"
+
+State = Literal["as written", "edited"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
     """How an output is uploaded."""
 
-    private: bool = option(False, "Make the repository private if it does not exist yet.")
+    public: bool = option(False, "Make the repository public; a repository that is public already needs it too.")
+    overwrite: bool = option(False, "Replace what stands in the repository although this directory did not write it.")
+    revision: str | None = option(None, "The branch to commit to, made if there is none.", metavar="BRANCH")
+    create_pr: bool = option(False, "Open a pull request instead of committing to the branch.")
     token: str | None = python_only(None, "of the Hub; huggingface_hub's own when None")
 
 
+@dataclass(frozen=True, slots=True)
+class PushedFile:
+    """A file that goes; only the card may have been edited since it was written."""
+
+    name: str
+    size: int
+    state: State
+
+
+@dataclass(frozen=True, repr=False)
+class Push(Displayed):
+    """An upload that is decided and checked, or done.
+
+    Attributes:
+        files: what goes. `left`: names of what lies beside it and stays here.
+        deleted: what readers would load beside these weights, and goes from the repository in the same commit.
+        url: of the commit or the pull request; None until it is made.
+    """
+
+    directory: Path
+    upload: Upload
+    files: tuple[PushedFile, ...]
+    left: tuple[str, ...]
+    deleted: tuple[str, ...]
+    public: bool
+    url: str | None = None
+
+    def run(self) -> Push:
+        """Make the commit.
+
+        Raises:
+            CheckFailed: a file was changed since it was checked. BadCheckpoint: the Hub refuses.
+        """
+        return replace(self, url=self.upload.run(private=not self.public))
+
+    def brief(self) -> Iterator[str]:
+        yield f"{named(self.directory.name)} to {named(self.upload.repo)}"
+        yield f"{len(self.files)} files, {size(sum(file.size for file in self.files))}"
+        yield self.url or "not made"
+
+    def blocks(self) -> Iterator[Block]:
+        rows: list[tuple[str, str, str]] = [(file.name, size(file.size), file.state) for file in self.files]
+        rows += [(name, "", "deleted there") for name in self.deleted]
+        rows += [(name, "", "stays here") for name in self.left]
+        yield table(f"{self.directory.name} to {self._where()}", "", ("file", "size", ""), rows)
+        yield self.url or f"Nothing uploaded: {size(sum(file.size for file in self.files))} would go."
+
+    def _where(self) -> str:
+        head, branch = self.upload.head, self.upload.revision
+        kind = f"new, {'public' if self.public else 'private'}" if head is None else _visible(head)
+        place = f"{self.upload.repo} ({kind})" + (f", branch {branch}" if branch else "")
+        return f"{place}, as a pull request" if self.upload.pull_request else place
+
+
 @takes(PushOptions)
-def push(directory: Place, repo: str, options: PushOptions) -> str:
-    """Upload a directory that draftconv wrote, in one commit, and return the commit's URL.
+def push(directory: Place, repo: str, options: PushOptions) -> Push:
+    """Upload a directory that draftconv wrote, in one commit: what its record names, and nothing else.
 
     Args:
-        directory: an output of draftconv. `repo`: `owner/name`; made if it does not exist.
+        directory: an output of draftconv. `repo`: `owner/name`; made, private, if it does not exist.
 
     Raises:
-        CheckFailed: the directory holds no draftconv.json, or one that does not belong to it.
-        BadCheckpoint, WriteError: it cannot be read, or the Hub refuses it.
+        DraftconvError: see `prepare`; BadCheckpoint when the Hub refuses.
     """
-    from draftconv.checkpoint.hub import push as upload
+    return prepare(directory, repo, options).run()
 
-    checkpoint = open_checkpoint(directory)
-    if read_provenance(checkpoint) is None:
+
+def prepare(directory: Place, repo: str, options: PushOptions | None = None) -> Push:
+    """Look at the directory and the repository, and decide what goes; nothing is uploaded yet.
+
+    Raises:
+        CheckFailed: the directory holds no draftconv.json of its own, or a file is missing or not as it was written.
+        UsageError: the repository is public, or holds what this directory did not write, and nobody said so.
+        BadCheckpoint: the directory cannot be read, the Hub refuses or cannot be reached.
+    """
+    options = options or PushOptions()
+    path = Path(directory)
+    files, hashes = _as_recorded(path)
+    head = find_head(repo, options.revision, options.token)
+    names = {file.name for file in files}
+    deleted: tuple[str, ...] = ()
+    if head is not None:
+        _refuse_public(head, repo, options)
+        if not options.create_pr:
+            _refuse_strange(head, repo, path, options)
+        deleted = tuple(sorted(name for name in head.files if name not in names and _misleads(name)))
+    upload = Upload(
+        repo,
+        {file.name: (path / file.name, hashes[file.name]) for file in files},
+        deleted,
+        head,
+        options.revision,
+        options.create_pr,
+        options.token,
+    )
+    left = tuple(sorted(item.name for item in path.iterdir() if item.name not in names))
+    return Push(path, upload, files, left, deleted, options.public)
+
+
+def _as_recorded(path: Path) -> tuple[tuple[PushedFile, ...], Mapping[str, str]]:
+    """The files that the record names, and the SHA-256 of each as it is now."""
+    provenance = read_provenance(open_checkpoint(path))
+    if provenance is None:
         raise CheckFailed(
-            f"{Path(directory).name} holds no draftconv.json of its own",
+            f"{show(path.name)} holds no draftconv.json of its own",
             why="what is published should tell what it was made from, and this was edited or not made by draftconv",
             cure="push the output of `draftconv convert`",
         )
-    return upload(Path(directory), repo, options.token, private=options.private)
+    recorded = recorded_files(provenance.data)
+    unhashed = sorted(name for name, digest in recorded.items() if digest.sha256 is None)
+    if unhashed or not recorded:
+        raise CheckFailed(
+            f"the draftconv.json of {show(path.name)} holds no hash of "
+            + (show_some(unhashed) if unhashed else "any file"),
+            why="an early version wrote it, and nobody can tell whether the files are as they were written",
+            cure="convert or quantize the drafter again",
+        )
+    files, hashes = [], {}
+    for name, digest in sorted(recorded.items()):
+        if name == CARD and not os.path.lexists(path / name):
+            continue  # somebody does not want it
+        hashes[name], length = _hashed(path, name)
+        if hashes[name] != digest.sha256 and name != CARD:
+            raise CheckFailed(
+                f"{show(name)} was changed since it was written",
+                why="draftconv.json tells what was made, and this is something else",
+                cure="convert or quantize the drafter again, or take the change back",
+            )
+        files.append(PushedFile(name, length, "as written" if hashes[name] == digest.sha256 else "edited"))
+    hashes[FILE], length = _hashed(path, FILE)
+    return (*files, PushedFile(FILE, length, "as written")), hashes
+
+
+def _hashed(directory: Path, name: str) -> tuple[str, int]:
+    """SHA-256 and size of a file of the directory."""
+    if not is_plain_name(name) or (directory / name).is_symlink():
+        raise CheckFailed(
+            f"{show(name)} is not a file of {show(directory.name)} itself",
+            why="what it leads to would be uploaded",
+            cure="push the output of `draftconv convert` as it was written",
+        )
+    with LocalFile(directory / name) as file:
+        return sha256(file), file.size
+
+
+def _refuse_public(head: BranchHead, repo: str, options: PushOptions) -> None:
+    if not head.private and not options.public:
+        raise UsageError(
+            f"{show(repo)} is public",
+            why="everybody would have what is uploaded",
+            cure="add --public if that is meant",
+        )
+
+
+def _refuse_strange(head: BranchHead, repo: str, path: Path, options: PushOptions) -> None:
+    """Refuse a head that another directory wrote: its record has another blob id, or there is none."""
+    record = (path / FILE).read_bytes()
+    ours = hashlib.sha1(b"blob %d\0%b" % (len(record), record), usedforsecurity=False).hexdigest()
+    if options.overwrite or head.is_fresh or head.files.get(FILE) == ours:
+        return
+    others = sorted(name for name in head.files if name != ".gitattributes")
+    raise UsageError(
+        f"{show(repo)} holds {show_some(others)}, which this directory did not write",
+        why="files of the same name would be replaced, and weights of other names deleted",
+        cure="push to a new repository, add --create-pr, or --overwrite if it may all go",
+    )
+
+
+def _misleads(name: str) -> bool:
+    """Whether a reader of the repository would load a file beside these weights."""
+    return is_weights(name) or name.endswith(".index.json") or name == QUANT_FILE
+
+
+def _visible(head: BranchHead) -> str:
+    return "private" if head.private else "public"

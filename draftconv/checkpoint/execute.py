@@ -22,6 +22,7 @@ from typing import TypeAlias
 from draftconv.checkpoint.casts import FLOAT_BITS, cast
 from draftconv.checkpoint.dtypes import SIZES
 from draftconv.checkpoint.files import DataFile, LocalFile, shrunk
+from draftconv.checkpoint.hashing import sha256
 from draftconv.checkpoint.headers import read_header
 from draftconv.checkpoint.plan import (
     BLOCK,
@@ -31,6 +32,7 @@ from draftconv.checkpoint.plan import (
     Computation,
     Computed,
     Copy,
+    Hashes,
     Literal,
     Operation,
     Placed,
@@ -125,7 +127,8 @@ def execute(
     for source in sorted(_source_directories(plan)):
         refuse_same(source, out)
     shards = plan.shards()
-    hashes: dict[str, str] = {}
+    tensors: dict[str, str] = {}
+    files: dict[str, str] = {}
     tally = ByteCounter(progress)
     watch = _Watch() if deep else None
     workers = threads or min(MAX_THREADS, os.cpu_count() or 1)
@@ -134,8 +137,9 @@ def execute(
             _reserve(directory / shard.file_name, shard.size)
         for shard in shards:
             logger.info("writing %s: %d tensors, %s", shard.file_name, len(shard.tensors), size(shard.size))
-            _write_shard(directory / shard.file_name, shard, workers, tally, watch, hashes)
-        small = plan.small_files(hashes)
+            path = directory / shard.file_name
+            files[shard.file_name] = _write_shard(path, shard, workers, tally, watch, tensors)
+        small = plan.small_files(Hashes(tensors, files))
         for name, data in small.items():
             _write_small(directory / name, data)
         _check(directory, shards, small)
@@ -174,7 +178,8 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 def _write_shard(
     path: Path, shard: Shard, workers: int, tally: ByteCounter, watch: _Watch | None, hashes: dict[str, str]
-) -> None:
+) -> str:
+    """Write one weights file; the SHA-256 of what then stands in it, read while the disk takes it in."""
     with _opened(path, os.O_RDWR) as descriptor:
         _write_all(descriptor, memoryview(shard.header), 0)
         for placed in shard.tensors:
@@ -186,7 +191,10 @@ def _write_shard(
         _run(list(_jobs(shard)), descriptor, workers, tally, watch, hashes)
         if watch is not None:
             watch.refuse_zeros(shard)
-        os.fsync(descriptor)
+        with ThreadPoolExecutor(1, thread_name_prefix="draftconv-hash") as pool, LocalFile(path) as written:
+            digest = pool.submit(sha256, written)
+            os.fsync(descriptor)
+            return digest.result()
 
 
 def _write_small(path: Path, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Repositories on the Hub: looked at by ranges, downloaded for conversion, pushed to."""
+"""Repositories on the Hub: looked at by ranges, downloaded for conversion."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from draftconv.checkpoint.checkpoint import CONFIG, SIDECARS, Checkpoint, assemble, open_local
 from draftconv.checkpoint.hub_file import HubFile, network_errors
-from draftconv.checkpoint.text import is_plain_name, show, show_some
+from draftconv.checkpoint.text import is_plain_name, show
 from draftconv.checkpoint.weights import is_weights
-from draftconv.errors import BadCheckpoint, WriteError
+from draftconv.errors import BadCheckpoint
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -103,41 +103,6 @@ def fetch_model(
     return Path(path), listing.revision
 
 
-def push(
-    directory: Path,
-    repo: str,
-    token: str | None = None,
-    *,
-    private: bool = False,
-    message: str = "Upload drafter",
-) -> str:
-    """Upload the files of a directory in one commit and return its URL.
-
-    Raises:
-        WriteError: the repository holds other weights, which readers would load beside these.
-        BadCheckpoint: the Hub refuses or cannot be reached.
-    """
-    ours = {path.name for path in directory.iterdir() if path.is_file() and not path.is_symlink()}
-    api = _api(token)
-    with network_errors(repo):
-        repo = api.create_repo(repo, private=private, exist_ok=True).repo_id
-        theirs = {name for name in api.list_repo_files(repo) if is_weights(name) or name.endswith(".index.json")}
-        stale = sorted(theirs - ours)
-        if stale:
-            raise WriteError(
-                f"{show(repo)} already holds {show_some(stale)}, which {show(directory.name)} does not",
-                why="engines would load the old weights beside the new ones",
-                cure="push to a new repository, or delete those files on the Hub",
-            )
-        commit = api.upload_folder(
-            repo_id=repo,
-            folder_path=directory,
-            allow_patterns=[glob.escape(name) for name in sorted(ours)],
-            commit_message=message,
-        )
-    return str(commit.commit_url)
-
-
 def endpoint() -> str:
     """The Hub to talk to: HF_ENDPOINT as it is now, else huggingface_hub's default."""
     from huggingface_hub import constants
@@ -145,7 +110,8 @@ def endpoint() -> str:
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
 
 
-def _api(token: str | None) -> HfApi:
+def api(token: str | None) -> HfApi:
+    """The Hub's own client, of the endpoint as it is now."""
     from huggingface_hub import HfApi
 
     return HfApi(endpoint=endpoint(), token=token)
@@ -160,7 +126,7 @@ def hub_directory(repo: str, revision: str | None = None, token: str | None = No
     from huggingface_hub import get_token
 
     with network_errors(repo):
-        info = _api(token).model_info(repo, revision=revision, files_metadata=True)
+        info = api(token).model_info(repo, revision=revision, files_metadata=True)
     if info.sha is None:
         raise BadCheckpoint(f"{show(repo)}: the Hub names no commit", cure="check HF_ENDPOINT")
     files: dict[str, int] = {}

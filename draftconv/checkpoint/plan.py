@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
 from draftconv.checkpoint.headers import METADATA, HeaderEntry, encode_header
@@ -85,8 +85,16 @@ class Computed:
 Operation: TypeAlias = Copy | Cast | Rows | Literal | Computed
 
 
-Hashes: TypeAlias = Mapping[str, str]
-"""Tensor name → SHA-256 of its bytes in hex, of those that a computation yielded."""
+class Hashes(NamedTuple):
+    """SHA-256 in hex of what was written.
+
+    Attributes:
+        tensors: of those that a computation yielded, by name. `files`: of the weights files, by name.
+    """
+
+    tensors: Mapping[str, str]
+    files: Mapping[str, str]
+
 
 Document: TypeAlias = Mapping[str, object] | str
 """A small file: JSON, or text."""
@@ -166,7 +174,7 @@ class Plan:
     Attributes:
         tensors: in the order in which they fill the shards.
         files: plain file name → object, written with two spaces of indent, keys in order, or text.
-        last_files: more of them, made once the hashes of computed tensors are known.
+        last_files: more of them, made once the hashes of what was written are known.
         metadata: of every weights file; `format: pt` is always added.
         shard_size: most bytes of tensors in one file (a larger tensor gets its own); None: one file.
 

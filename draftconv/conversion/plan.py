@@ -180,7 +180,7 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
     def last_files(hashes: Hashes) -> dict[str, Document]:
         whole = completed(record, planned, hashes)
         card = {"README.md": _card(whole, planned, target)} if options.card else {}
-        return {FILE: sealed(whole, planned, card), **card}
+        return {FILE: sealed(whole, planned, card, hashes), **card}
 
     sidecars = work.packed.sidecars if work.packed else {}
     plan = replace(conversion.plan, files={"config.json": config, **sidecars}, last_files=last_files)

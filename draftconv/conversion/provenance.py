@@ -17,6 +17,7 @@ from typing import cast, get_args
 
 from draftconv.checkpoint import QUANT_FILE, Checkpoint, PlannedTensor, TensorRef, open_checkpoint, read_sidecar
 from draftconv.checkpoint.staging import FileDigest, OwnershipMark
+from draftconv.checkpoint.weights import is_weights
 from draftconv.conversion.working_drafter import Change
 from draftconv.drafter.config import Config
 from draftconv.drafter.targets import Family, Target
@@ -172,14 +173,27 @@ OURS = OwnershipMark(FILE, written)
 
 def _listed(record: Mapping[str, object], directory: Path) -> Mapping[str, FileDigest]:
     """The files that a record lists, and the record itself unless it was edited (which a missing file hides)."""
-    files = Config(record, FILE).section("files")
-    rows = {name: files.section(name) for name in files.data}
-    listed = {name: FileDigest(row.integer("size"), row.text("sha256")) for name, row in rows.items()}
+    listed = {
+        # weights by their size: gigabytes would have to be read again, only to be replaced
+        name: digest._replace(sha256=None) if is_weights(name) else digest
+        for name, digest in recorded_files(record).items()
+    }
     try:
         edited = read_provenance(open_checkpoint(directory)) is None
     except DraftconvError:
         edited = False
     return listed if edited else listed | {FILE: FileDigest()}
+
+
+def recorded_files(record: Mapping[str, object]) -> dict[str, FileDigest]:
+    """The files that a record lists, which is all of the output but the record itself.
+
+    Raises:
+        BadCheckpoint: the list has another shape.
+    """
+    files = Config(record, FILE).section("files")
+    rows = {name: files.section(name) for name in files.data}
+    return {name: FileDigest(row.integer("size"), row.text("sha256")) for name, row in rows.items()}
 
 
 def _derived(directory: Path) -> Mapping[str, FileDigest] | None:

@@ -103,21 +103,20 @@ def make_record(
 def completed(record: Mapping[str, object], conversion: Conversion, hashes: Hashes) -> dict[str, object]:
     """The record with the hashes of all computed tensors: all that the card tells."""
     canonical = {spelled: name for name, spelled in conversion.names.items()}
-    computed = {canonical[name]: found for name, found in hashes.items()}
+    computed = {canonical[name]: found for name, found in hashes.tensors.items()}
     made = {**cast(Mapping[str, str], record["made"]), **computed}
     return {**record, "made": dict(sorted(made.items()))}
 
 
-def sealed(record: Mapping[str, object], conversion: Conversion, card: Mapping[str, str]) -> dict[str, object]:
-    """The record with all other files of the output, and with the digest that ties it to them.
-
-    Weights are told by their size: their hashes would take a second reading.
-    """
+def sealed(
+    record: Mapping[str, object], conversion: Conversion, card: Mapping[str, str], hashes: Hashes
+) -> dict[str, object]:
+    """The record with all other files of the output, and with the digest that ties it to them."""
     plan = conversion.plan
     small = {**plan.first_files(), **{name: encode(text) for name, text in card.items()}}
-    files: dict[str, dict[str, object]] = {shard.file_name: {"size": shard.size} for shard in plan.shards()}
-    files |= {name: FileDigest.of(data)._asdict() for name, data in small.items()}
-    whole = {**record, "files": dict(sorted(files.items()))}
+    files = {shard.file_name: FileDigest(shard.size, hashes.files[shard.file_name]) for shard in plan.shards()}
+    files |= {name: FileDigest.of(data) for name, data in small.items()}
+    whole = {**record, "files": {name: digest._asdict() for name, digest in sorted(files.items())}}
     return whole | {"output": output_digest({t.name: t for t in plan.tensors}, conversion.config, whole)}
 
 

@@ -28,7 +28,9 @@ class Hub:
         headers: added to answers that carry file contents.
         log: (method, path, authorization, range) of every request.
         sent: bytes of file contents that left the server.
-        pushed: file name → contents of the commits received.
+        pushed: file name → contents of the commits received. `deleted`: names that they delete.
+        committed: (branch, head that it follows, whether as a pull request) of each.
+        exists, private: of the repository. `created`: what it was made with. `branches`: those that there are.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -40,6 +42,12 @@ class Hub:
     log: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)
     sent: int = 0
     pushed: dict[str, bytes] = field(default_factory=dict)
+    deleted: list[str] = field(default_factory=list)
+    committed: list[tuple[str, str | None, bool]] = field(default_factory=list)
+    exists: bool = True
+    private: bool = False
+    created: dict[str, object] = field(default_factory=dict)
+    branches: list[str] = field(default_factory=lambda: ["main"])
     url: str = ""
 
     @property
@@ -49,7 +57,20 @@ class Hub:
 
     def siblings(self) -> list[dict[str, object]]:
         sizes = {name: len(data) for name, data in self.files.items()} | self.listed
-        return [{"rfilename": name, "size": size, "blobId": "0" * 40, **self.lfs(name)} for name, size in sizes.items()]
+        return [
+            {"rfilename": name, "size": size, "blobId": self.blob(name), **self.lfs(name)}
+            for name, size in sizes.items()
+        ]
+
+    def blob(self, name: str) -> str:
+        """Git's id of a file's contents."""
+        data = self.files.get(name, b"")
+        return hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False).hexdigest()
+
+    def knows(self, path: str) -> bool:
+        """Whether a revision that a path names is there."""
+        revision = path.partition("/revision/")[2]
+        return not revision or revision in (*self.branches, SHA, "v1")
 
     def lfs(self, name: str) -> dict[str, object]:
         if not name.endswith(".safetensors") or name not in self.files:
@@ -97,8 +118,12 @@ def serving(hub: Hub) -> Iterator[Hub]:
             path = self.begin()
             if hub.status is not None:
                 self.answer(hub.status, b"{}")
+            elif re.fullmatch(rf"/api/models/{REPO}(/revision/[^/]+)?", path) and not hub.exists:
+                self.answer(404, b"{}", X_Error_Code="RepoNotFound")
+            elif re.fullmatch(rf"/api/models/{REPO}(/revision/[^/]+)?", path) and not hub.knows(path):
+                self.answer(404, b"{}", X_Error_Code="RevisionNotFound")
             elif re.fullmatch(rf"/api/models/{REPO}(/revision/[^/]+)?", path):
-                self.json({"id": REPO, "modelId": REPO, "sha": SHA, "siblings": hub.siblings()})
+                self.json({"id": REPO, "modelId": REPO, "sha": SHA, "private": hub.private, "siblings": hub.siblings()})
             elif path.startswith(f"/api/models/{REPO}/tree/"):
                 self.json(
                     [
@@ -148,16 +173,27 @@ def serving(hub: Hub) -> Iterator[Hub]:
             if hub.status is not None:
                 self.answer(hub.status, b"{}")
             elif path == "/api/repos/create":
+                hub.created = json.loads(body)
                 self.json({"url": f"{hub.url}/{REPO}", "id": REPO, "name": REPO})
-            elif path.endswith("/preupload/main"):
+            elif made := re.fullmatch(rf"/api/models/{REPO}/branch/(.+)", path):
+                hub.branches.append(unquote(made[1]))
+                self.answer(201, b"")
+            elif re.search(r"/preupload/[^/]+$", path):
                 names = [file["path"] for file in json.loads(body)["files"]]
                 modes = [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]
                 self.json({"files": modes})
-            elif path.endswith("/commit/main"):
+            elif commit := re.search(r"/commit/([^/]+)$", path):
+                proposed = "create_pr=1" in urlsplit(self.path).query
                 for line in map(json.loads, body.splitlines()):
-                    if line["key"] == "file":
-                        hub.pushed[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-                self.json({"commitUrl": f"{hub.url}/{REPO}/commit/{SHA}", "commitOid": SHA, "success": True})
+                    match line["key"], line["value"]:
+                        case "header", header:
+                            hub.committed.append((commit[1], header.get("parentCommit"), proposed))
+                        case "file", file:
+                            hub.pushed[file["path"]] = base64.b64decode(file["content"])
+                        case "deletedFile", file:
+                            hub.deleted.append(file["path"])
+                url = {"pullRequestUrl": f"{hub.url}/{REPO}/discussions/1"} if proposed else {}
+                self.json({"commitUrl": f"{hub.url}/{REPO}/commit/{SHA}", "commitOid": SHA, "success": True, **url})
             else:
                 self.json({})
 

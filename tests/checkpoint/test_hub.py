@@ -10,7 +10,7 @@ from safetensors.torch import save
 
 from draftconv.checkpoint import hub as hub_module
 from draftconv.checkpoint import open_checkpoint
-from draftconv.checkpoint.hub import fetch_model, push
+from draftconv.checkpoint.hub import fetch_model
 from draftconv.checkpoint.hub_file import BLOCK, MAX_SKIP, HubFile, origin
 from draftconv.errors import BadCheckpoint, WriteError
 from tests.checkpoint.made import directory, tensor_bytes, tensors
@@ -301,31 +301,3 @@ def test_the_token_is_in_no_repr(hub: Hub) -> None:
     assert hub.tokens == {f"Bearer {TOKEN}"}
     assert TOKEN not in repr(opened) + repr(dict(opened.tensors))
     assert TOKEN not in repr(hub_module.hub_directory(REPO, None, TOKEN))
-
-
-def test_push(hub: Hub, tmp_path: Path) -> None:
-    path = directory(tmp_path / "out")
-    (path / "README.md").write_text("---\nlicense: mit\n---\n")
-    (path / "link").symlink_to("/etc/passwd")
-    hub.files = {".gitattributes": b"", "README.md": b"old"}
-    url = push(path, REPO, TOKEN, private=True)
-    assert url == f"{hub.url}/{REPO}/commit/{SHA}"
-    assert hub.pushed == {
-        name: (path / name).read_bytes() for name in ("README.md", "config.json", "model.safetensors")
-    }
-    assert hub.tokens <= {f"Bearer {TOKEN}", None}
-
-
-def test_push_does_not_mix_weights(hub: Hub, tmp_path: Path) -> None:
-    path = directory(tmp_path / "out")
-    hub.files = {"model-00001-of-00002.safetensors": b"", "model.safetensors": b"", "config.json": b""}
-    with pytest.raises(WriteError, match=r"already holds model-00001-of-00002\.safetensors, which out does not"):
-        push(path, REPO, TOKEN)
-    assert hub.pushed == {}
-
-
-def test_push_refused(hub: Hub, tmp_path: Path) -> None:
-    hub.status = 403
-    with pytest.raises(BadCheckpoint, match=r"refuses access to owner/drafter \(HTTP 403\)") as caught:
-        push(directory(tmp_path / "out"), REPO, TOKEN)
-    assert TOKEN not in str(caught.value)

@@ -7,6 +7,7 @@ from draftconv.checkpoint import (
     Cast,
     Computed,
     Copy,
+    Hashes,
     Literal,
     Operation,
     Plan,
@@ -82,7 +83,7 @@ def test_shards_and_index() -> None:
             "d": "model-00001-of-00003.safetensors",
         },
     }
-    assert json.loads(plan.small_files({})[INDEX]) == plan.index()
+    assert json.loads(plan.small_files(Hashes({}, {}))[INDEX]) == plan.index()
 
 
 def test_small_files_are_plain_json_and_text() -> None:
@@ -91,7 +92,7 @@ def test_small_files_are_plain_json_and_text() -> None:
         {"config.json": {"b": "ä", "a": [1]}, "README.md": "# hé\n"},
         metadata={"who": "me", "format": "np"},
     )
-    assert plan.small_files({}) == {
+    assert plan.small_files(Hashes({}, {})) == {
         "config.json": '{\n  "b": "ä",\n  "a": [\n    1\n  ]\n}\n'.encode(),
         "README.md": "# hé\n".encode(),
     }
@@ -121,8 +122,8 @@ def test_a_shard_holds_something() -> None:
 
 
 def test_files_that_tell_of_computed_tensors_come_last() -> None:
-    plan = Plan((literal("a"),), {"config.json": {}}, lambda hashes: {"made.json": dict(hashes), "README.md": "hé"})
-    assert plan.small_files({"b": "12ab"}) == {
+    plan = Plan((literal("a"),), {"config.json": {}}, lambda made: {"made.json": dict(made.tensors), "README.md": "hé"})
+    assert plan.small_files(Hashes({"b": "12ab"}, {})) == {
         "config.json": b"{}\n",
         "made.json": b'{\n  "b": "12ab"\n}\n',
         "README.md": "hé".encode(),
@@ -133,7 +134,7 @@ def test_files_that_tell_of_computed_tensors_come_last() -> None:
 def test_the_last_files_have_names_of_their_own(name: str) -> None:
     plan = Plan((literal("a"),), {"config.json": {}}, lambda _: {name: ""})
     with pytest.raises(ValueError, match="taken or not plain"):
-        plan.small_files({})
+        plan.small_files(Hashes({}, {}))
 
 
 def test_peak_memory_is_known_beforehand(refs: dict[str, TensorRef]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import Result
+from huggingface_hub import close_session
 
 from draftconv.cli import COMMANDS, cli
 from draftconv.cli import convert as cli_convert
@@ -21,6 +22,7 @@ from draftconv.cli.output import safe, size
 from draftconv.conversion.options import read_size
 from draftconv.errors import CheckFailed
 from tests import tiny
+from tests.checkpoint.stub_hub import REPO, SHA, Hub, serving
 from tests.cli.conftest import Run
 
 NO_PUSH = [name for name in COMMANDS if name != "push"]
@@ -358,6 +360,29 @@ def test_push_needs_a_record(run: Run, drafter: Path) -> None:
     result = run("push", drafter, "me/drafter")
     assert result.exit_code == 1
     assert "no draftconv.json" in result.stderr
+
+
+def test_push_lists_before_it_uploads(run: Run, drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.write_target(tmp_path / "target")
+    assert run("convert", drafter, "out", "--to", "vllm", "--target", "target").exit_code == 0
+    (tmp_path / "out" / ".env").write_text("secret")
+    monkeypatch.setenv("NO_PROXY", "*")
+    close_session()
+    with serving(Hub({}, private=True)) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        dry = run("push", "out", REPO, "--dry-run")
+        assert (dry.exit_code, hub.pushed) == (0, {})
+        done = run("push", "out", REPO)
+        hub.status = 500
+        failed = run("push", "out", REPO)
+    close_session()
+    listed = done.stdout.splitlines()
+    assert sorted(line.split()[0] for line in listed if "as written" in line) == sorted(hub.pushed)
+    assert any(line.split() == [".env", "stays", "here"] for line in listed)
+    assert listed[-1].endswith(f"/{REPO}/commit/{SHA}")
+    assert dry.stdout.splitlines()[:-1] == listed[:-1]
+    assert dry.stdout.splitlines()[-1].startswith("Nothing uploaded: ")
+    assert (failed.exit_code, failed.stdout) == (2, "")
 
 
 # ── failures of every kind ─────────────────────────────────────────────────────────

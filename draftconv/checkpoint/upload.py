@@ -1,0 +1,121 @@
+"""Uploading to a repository on the Hub: what stands there now, and one commit that adds and deletes files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftconv.checkpoint.hub import api
+from draftconv.checkpoint.hub_file import network_errors
+from draftconv.checkpoint.text import show, size
+from draftconv.errors import CheckFailed
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd
+
+FRESH = frozenset({".gitattributes"})
+"""What the Hub itself puts into a new repository."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchHead:
+    """What stands at the head of a branch.
+
+    Attributes:
+        commit: its id; None where the branch is yet to be made. `private`: of the repository.
+        files: name → git's blob id (of a file outside LFS its contents decide it).
+    """
+
+    private: bool
+    commit: str | None
+    files: Mapping[str, str]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nobody has put anything there."""
+        return not self.files.keys() - FRESH
+
+
+def find_head(repo: str, revision: str | None, token: str | None) -> BranchHead | None:
+    """The head of a branch (None: the main one); None where the repository is yet to be made.
+
+    Raises:
+        BadCheckpoint: the Hub refuses access or cannot be reached.
+    """
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    with network_errors(repo):
+        hub = api(token)
+        try:
+            info = hub.model_info(repo, revision=revision, files_metadata=True)
+        except RevisionNotFoundError:
+            return BranchHead(bool(hub.model_info(repo).private), None, {})
+        except RepositoryNotFoundError:
+            return None
+    files = {sibling.rfilename: sibling.blob_id or "" for sibling in info.siblings or ()}
+    return BranchHead(bool(info.private), info.sha, files)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One commit to be made.
+
+    Attributes:
+        files: name in the repository → the file that is uploaded under it, and the SHA-256 that it must have.
+        deleted: names that go in the same commit. `head`: what the commit follows; None makes the repository.
+        revision: the branch; None is the main one. `pull_request`: propose it instead of making it.
+    """
+
+    repo: str
+    files: Mapping[str, tuple[Path, str]]
+    deleted: Sequence[str]
+    head: BranchHead | None
+    revision: str | None
+    pull_request: bool
+    token: str | None = field(repr=False)
+
+    def run(self, *, private: bool, message: str = "Upload drafter") -> str:
+        """Make the commit and return its URL, or the pull request's.
+
+        Args:
+            private: of a repository that is yet to be made.
+
+        Raises:
+            CheckFailed: a file was changed while it was read.
+            BadCheckpoint: the Hub refuses, cannot be reached, or somebody else has committed in the meantime.
+        """
+        from huggingface_hub import CommitOperationDelete
+
+        hub = api(self.token)
+        added = [_addition(name, path, sha256) for name, (path, sha256) in self.files.items()]
+        with network_errors(self.repo):
+            repo, commit = self.repo, self.head.commit if self.head else None
+            if self.head is None:
+                repo = hub.create_repo(repo, private=private).repo_id
+            if self.revision is not None and commit is None and not self.pull_request:
+                hub.create_branch(repo, branch=self.revision)
+            made = hub.create_commit(
+                repo,
+                [*added, *(CommitOperationDelete(name) for name in self.deleted)],
+                commit_message=message,
+                revision=self.revision,
+                create_pr=self.pull_request,
+                parent_commit=commit,
+            )
+        return str(made.pr_url or made.commit_url)
+
+
+def _addition(name: str, path: Path, sha256: str) -> CommitOperationAdd:
+    """A file to be added; the client hashes it as it reads it, and the Hub holds what is sent against that."""
+    from huggingface_hub import CommitOperationAdd
+
+    added = CommitOperationAdd(name, path)
+    if added.upload_info.sha256.hex() != sha256:
+        raise CheckFailed(
+            f"{show(name)} was changed while it was read ({size(added.upload_info.size)} now)",
+            why="what is uploaded would not be what was checked",
+            cure="push again once nobody writes to the directory",
+        )
+    return added
