@@ -131,7 +131,7 @@ CHECKPOINT = (
         "a redirection from https to http is followed", ("test_hub.py",)),
     Mutation(
         "checkpoint/staging.py",
-        "if not overwrite:", "if mark is None:",
+        "if not (overwrite or empty):", "if mark is None and not empty:",
         "an output of ours is replaced without --overwrite", ("test_staging.py",)),
     Mutation(
         "checkpoint/staging.py",

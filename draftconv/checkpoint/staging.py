@@ -59,7 +59,8 @@ def staging(out: Path, *, overwrite: bool = False, mark: OwnershipMark | None = 
     """A fresh directory that becomes `out` when the block ends without an exception.
 
     Args:
-        overwrite: replace an `out` that is empty, or has the mark and nothing in it that draftconv did not write.
+        overwrite: replace an `out` that has the mark and nothing in it that draftconv did not write. An empty one is
+            always replaced.
 
     Raises:
         UsageError: `out` is not a directory name.
@@ -77,7 +78,7 @@ def staging(out: Path, *, overwrite: bool = False, mark: OwnershipMark | None = 
                 yield new
                 sync_directory(new)
                 _refuse_target(out, mark, overwrite=overwrite)  # hours may have passed
-                _publish(new, out, room)
+                _publish(new, out, room, overwrite=overwrite)
             finally:
                 _clear(room, out)
             sync_directory(out.parent)
@@ -168,19 +169,16 @@ def _refuse_target(out: Path, mark: OwnershipMark | None, *, overwrite: bool) ->
     name = show(out.name)
     if not occupied(out):
         return
-    if not overwrite:
-        raise WriteError(
-            f"{name} exists already",
-            why="its contents would be lost",
-            cure="choose another output name, or pass --overwrite if draftconv wrote it",
-        )
+    empty = not any(out.iterdir())
+    if not (overwrite or empty):
+        raise _exists(out)
     if out.samefile(os.curdir):
         raise WriteError(
             f"{name} is the directory that you are in",
-            why="--overwrite puts a new directory in its place, and you would be left in one that is gone",
+            why="a new directory is put in its place, and you would be left in one that is gone",
             cure="go out of it and give its name from there",
         )
-    if not any(out.iterdir()):
+    if empty:
         return
     wrote = _wrote(out, mark) if mark else None
     if wrote is None:
@@ -195,6 +193,14 @@ def _refuse_target(out: Path, mark: OwnershipMark | None, *, overwrite: bool) ->
             why="--overwrite would delete it",
             cure="move it away, choose another output name, or remove the directory yourself",
         )
+
+
+def _exists(out: Path) -> WriteError:
+    return WriteError(
+        f"{show(out.name)} exists already",
+        why="its contents would be lost",
+        cure="choose another output name, or pass --overwrite if draftconv wrote it",
+    )
 
 
 def _wrote(out: Path, mark: OwnershipMark) -> Mapping[str, FileDigest] | None:
@@ -296,10 +302,16 @@ def _clear(room: Path, out: Path) -> None:
             shutil.rmtree(path)
 
 
-def _publish(new: Path, out: Path, room: Path) -> None:
-    if not os.path.lexists(out):
-        new.rename(out)
-    elif not exchange(new, out):
+def _publish(new: Path, out: Path, room: Path, *, overwrite: bool) -> None:
+    try:
+        new.rename(out)  # nothing stands there, or an empty directory, at which the kernel looks once more
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    if not overwrite:
+        raise _exists(out)
+    if not exchange(new, out):
         out.rename(room / "old")
         new.rename(out)
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -232,13 +233,29 @@ def test_the_directory_that_one_is_in_is_not_taken_away(
     assert names(out) == before
 
 
-def test_an_empty_directory_may_be_overwritten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_nothing_is_lost_with_an_empty_directory(overwrite: bool, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(WriteError, match="exists already"), staging(tmp_path / "out"):
-        pytest.fail("it must not start")
-    with staging(tmp_path / "out", overwrite=True) as new:
+    with staging(tmp_path / "out", overwrite=overwrite) as new:
         (new / "a").touch()
     assert names(tmp_path / "out") == ["a"]
+
+
+def test_a_file_put_there_at_the_last_moment_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the last look and the rename."""
+    out = tmp_path / "out"
+    out.mkdir()
+    look = staging_module._refuse_target
+
+    def slow(*args: Any, **more: Any) -> None:
+        look(*args, **more)
+        if (tmp_path / ".out.draftconv/new/a").exists():
+            note(out)
+
+    monkeypatch.setattr(staging_module, "_refuse_target", slow)
+    with pytest.raises(WriteError, match="exists already"), staging(out) as new:
+        (new / "a").touch()
+    assert names(out) == ["notes.md"]
 
 
 def test_needs_a_name() -> None:
