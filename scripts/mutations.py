@@ -1138,7 +1138,7 @@ CLI = (
         "a mistyped option ends as a failed check", ("test_program.py", "test_cli.py")),
     Mutation(
         "cli/__init__.py",
-        '    end = words.index("--") if "--" in words else len(words)', "    end = len(words)",
+        '    end = argv.index("--") if "--" in argv else len(argv)', "    end = len(argv)",
         "--debug behind `--` is taken for ours", ("test_program.py", "test_cli.py")),
     Mutation(
         "cli/inspect.py",
@@ -1150,11 +1150,11 @@ CLI = (
         "--strict passes warnings", ("test_cli.py",)),
     Mutation(
         "cli/verify.py",
-        "sys.exit(0 if found.passed else 1)", "sys.exit(0)",
+        "sys.exit(0 if verification.passed else 1)", "sys.exit(0)",
         "verify ends with 0 when it failed", ("test_cli.py",)),
     Mutation(
         "cli/diff.py",
-        "sys.exit(0 if found.none else 1)", "sys.exit(0)",
+        "sys.exit(0 if differences.none else 1)", "sys.exit(0)",
         "diff ends with 0 when something differs", ("test_cli.py",)),
     Mutation(
         "cli/parity.py",
@@ -1162,7 +1162,7 @@ CLI = (
         "parity ends with 0 whatever its verdict", ("test_parity.py",)),
     Mutation(
         "cli/parity.py",
-        "Path(word).name if Path(word).is_absolute() else word", "word",
+        "Path(argument).name if Path(argument).is_absolute() else argument", "argument",
         "a report tells where it was made", ("test_parity.py",)),
     Mutation(
         "cli/output.py",
