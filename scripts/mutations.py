@@ -59,7 +59,7 @@ CHECKPOINT = (
         "tensors may share bytes", ("test_headers.py",)),
     Mutation(
         "checkpoint/text.py",
-        "if len(found) != len(pairs):", "if len(found) > len(pairs):",
+        "if len(mapping) != len(pairs):", "if len(mapping) > len(pairs):",
         "a key that stands twice is read", ("test_text.py", "test_headers.py")),
     Mutation(
         "checkpoint/text.py",
@@ -91,7 +91,7 @@ CHECKPOINT = (
         "only the first block of two tensors is compared", ("test_compare_values.py",)),
     Mutation(
         "checkpoint/compare_values.py",
-        "zero = zero and not np.any(bits & form.magnitude)", "zero = not np.any(bits & form.magnitude)",
+        "zero = zero and not np.any(bits & float_bits.magnitude)", "zero = not np.any(bits & float_bits.magnitude)",
         "a tensor whose last block is zeros is called all zeros", ("test_compare_values.py",)),
     Mutation(
         "checkpoint/casts.py",
@@ -119,7 +119,7 @@ CHECKPOINT = (
         "a range read asks for one byte too many", ("test_hub.py",)),
     Mutation(
         "checkpoint/hub_file.py",
-        "if found is None or int(found[1]) != offset:", "if found is None:",
+        "if content_range is None or int(content_range[1]) != offset:", "if content_range is None:",
         "another range than the one asked for is taken", ("test_hub.py",)),
     Mutation(
         "checkpoint/hub_file.py",
@@ -139,7 +139,7 @@ CHECKPOINT = (
         "what appeared at the output meanwhile is replaced", ("test_staging.py",)),
     Mutation(
         "checkpoint/staging.py",
-        "return told.sha256 is None or sha256(file) == told.sha256", "return True",
+        "return digest.sha256 is None or sha256(file) == digest.sha256", "return True",
         "--overwrite deletes a file that was edited", ("test_staging.py",)),
     Mutation(
         "checkpoint/staging.py",
@@ -1138,7 +1138,7 @@ CLI = (
         "a mistyped option ends as a failed check", ("test_program.py", "test_cli.py")),
     Mutation(
         "cli/__init__.py",
-        '    end = words.index("--") if "--" in words else len(words)', "    end = len(words)",
+        '    end = argv.index("--") if "--" in argv else len(argv)', "    end = len(argv)",
         "--debug behind `--` is taken for ours", ("test_program.py", "test_cli.py")),
     Mutation(
         "cli/inspect.py",
@@ -1150,11 +1150,11 @@ CLI = (
         "--strict passes warnings", ("test_cli.py",)),
     Mutation(
         "cli/verify.py",
-        "sys.exit(0 if found.passed else 1)", "sys.exit(0)",
+        "sys.exit(0 if verification.passed else 1)", "sys.exit(0)",
         "verify ends with 0 when it failed", ("test_cli.py",)),
     Mutation(
         "cli/diff.py",
-        "sys.exit(0 if found.none else 1)", "sys.exit(0)",
+        "sys.exit(0 if differences.none else 1)", "sys.exit(0)",
         "diff ends with 0 when something differs", ("test_cli.py",)),
     Mutation(
         "cli/parity.py",
@@ -1162,7 +1162,7 @@ CLI = (
         "parity ends with 0 whatever its verdict", ("test_parity.py",)),
     Mutation(
         "cli/parity.py",
-        "Path(word).name if Path(word).is_absolute() else word", "word",
+        "Path(argument).name if Path(argument).is_absolute() else argument", "argument",
         "a report tells where it was made", ("test_parity.py",)),
     Mutation(
         "cli/output.py",

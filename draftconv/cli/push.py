@@ -23,11 +23,11 @@ Examples:
 @click.argument("repo")
 @options_of(PushOptions)
 @loudness_options
-def command(directory: Path, repo: str, **told: Any) -> None:
+def command(directory: Path, repo: str, **keywords: Any) -> None:
     """Upload DIRECTORY, an output of draftconv, to the Hub repository REPO (owner/name).
 
     The token is huggingface_hub's own (`hf auth login` or HF_TOKEN); it goes to the Hub only.
     """
     from draftconv.cli import output
 
-    output.write(output.safe(push(directory, repo, **told)))
+    output.write(output.safe(push(directory, repo, **keywords)))
