@@ -314,7 +314,7 @@ LAYOUTS = (
         "norm_before_fc in eagle_config is ignored", ("test_reader.py",)),
     Mutation(
         "layouts/reader.py",
-        "found = rows or written or vocab", "found = written or rows or vocab",
+        "size = rows or written or vocab", "size = written or rows or vocab",
         "draft_vocab_size wins over the rows of lm_head", ("test_reader.py",)),
     Mutation(
         "layouts/reader.py",
@@ -330,7 +330,7 @@ LAYOUTS = (
         "ids of two conventions that agree are called a contradiction", ("test_reader.py",)),
     Mutation(
         "layouts/aux_layers.py",
-        "if list(found) != sorted(set(found)) or found[0] < 0", "if found[0] < 0",
+        "if list(boundaries) != sorted(set(boundaries)) or boundaries[0] < 0", "if boundaries[0] < 0",
         "boundaries out of order are not noticed", ("test_reader.py",)),
     Mutation(
         "layouts/aux_layers.py",
