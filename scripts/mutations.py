@@ -314,7 +314,7 @@ LAYOUTS = (
         "norm_before_fc in eagle_config is ignored", ("test_reader.py",)),
     Mutation(
         "layouts/reader.py",
-        "found = rows or written or vocab", "found = written or rows or vocab",
+        "size = rows or written or vocab", "size = written or rows or vocab",
         "draft_vocab_size wins over the rows of lm_head", ("test_reader.py",)),
     Mutation(
         "layouts/reader.py",
@@ -330,7 +330,7 @@ LAYOUTS = (
         "ids of two conventions that agree are called a contradiction", ("test_reader.py",)),
     Mutation(
         "layouts/aux_layers.py",
-        "if list(found) != sorted(set(found)) or found[0] < 0", "if found[0] < 0",
+        "if list(boundaries) != sorted(set(boundaries)) or boundaries[0] < 0", "if boundaries[0] < 0",
         "boundaries out of order are not noticed", ("test_reader.py",)),
     Mutation(
         "layouts/aux_layers.py",
@@ -395,8 +395,8 @@ ENGINES = (
         "SGLang is said to refuse what it mis-reads", ("test_engines.py",)),
     Mutation(
         "engines/vllm/quantized_modules.py",
-        'if entry := named(module.name, told.config.texts("exclude")):',
-        'if entry := inside(module.name, told.config.texts("exclude")):',
+        'if entry := named(module.name, declared.config.texts("exclude")):',
+        'if entry := inside(module.name, declared.config.texts("exclude")):',
         "vLLM is said to match Quark's exclusions by parts of names",
         ("test_quantized_modules.py", "test_ignore_lists.py")),
     Mutation(
@@ -454,11 +454,11 @@ ENGINES = (
         "what is accepted beyond the end counts", ("test_request_output.py",)),
     Mutation(
         "engines/request_output.py",
-        "length <= made <= length + counts.depth + hidden", "made <= length + counts.depth + hidden",
+        "length <= total <= length + counts.depth + hidden", "total <= length + counts.depth + hidden",
         "counts that do not make the text are taken", ("test_request_output.py",)),
     Mutation(
         "engines/request_output.py",
-        "(found.steps, found.accepted) != (steps, accepted)", "found.steps != steps",
+        "(counts.steps, counts.accepted) != (steps, accepted)", "counts.steps != steps",
         "a histogram that contradicts the accepted tokens is taken", ("test_request_output.py",)),
     Mutation(
         "engines/vllm/client.py",
