@@ -628,7 +628,7 @@ REFERENCE = (
         "drafted tokens stand at the position of their root", ("test_drafter.py",)),
     Mutation(
         "reference/attention.py",
-        "self.own.clear()\n        else:", "pass\n        else:",
+        "self.chains.clear()\n        else:", "pass\n        else:",
         "chains of an earlier step are still seen", ("test_drafter.py",)),
     Mutation(
         "reference/drafter.py",
