@@ -20,7 +20,7 @@ from draftconv.options import several
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import Recipe, find_recipe
 from draftconv.quantization.scheme import recorded
-from draftconv.report.arms import ArmNames, about_arm, bits, bytes_of, done, gate
+from draftconv.report.arms import ArmNames, about_arm, bits, bytes_of, comparison_kind, gate
 from draftconv.report.model import ArmInfo
 from draftconv.report.verdict import EXACT, Gate
 from draftconv.traces.trace import Trace
@@ -110,7 +110,7 @@ def load_arms(
         arm = load_arm(name, drafter, how, like=first.model)
         tally.add(bytes_of(drafter))
         parts = _name_parts(replaced_one_by_one(first, arm), name, names) if options.attribute else {}
-        arm_gate = gate(done(first_drafter, drafter), options.margin)
+        arm_gate = gate(comparison_kind(first_drafter, drafter), options.margin)
         sides.append(ReplayArm(about_arm(name, drafter, tally), arm, arm_gate, parts))
     sides += (_quantized_arm(leader, first_drafter, recipe, options, names) for recipe in recipes)
     line = ReplayArms(leader, tuple(sides), replace(first, name=names.new(f"{first_name} again")))
