@@ -871,7 +871,7 @@ TRACES = (
         "states that were edited are replayed", ("test_trace.py",)),
     Mutation(
         "traces/trace.py",
-        "        return [held.index(b) for b in boundaries]", "        return [*range(len(boundaries))]",
+        "        return [stored.index(b) for b in boundaries]", "        return [*range(len(boundaries))]",
         "the first columns are taken for the ones asked for", ("test_trace.py",)),
     Mutation(
         "traces/trace.py",
@@ -891,7 +891,7 @@ TRACES = (
         "states that are not numbers are kept", ("test_writer.py",)),
     Mutation(
         "traces/writer.py",
-        'if found.metadata.get("id") != self.slots[index].id:', "if not self.slots[index].id:",
+        'if file.metadata.get("id") != self.slots[index].id:', "if not self.slots[index].id:",
         "a stopped run goes on with another's request", ("test_writer.py",)),
     Mutation(
         "traces/writer.py",
