@@ -628,7 +628,7 @@ REFERENCE = (
         "drafted tokens stand at the position of their root", ("test_drafter.py",)),
     Mutation(
         "reference/attention.py",
-        "self.own.clear()\n        else:", "pass\n        else:",
+        "self.chains.clear()\n        else:", "pass\n        else:",
         "chains of an earlier step are still seen", ("test_drafter.py",)),
     Mutation(
         "reference/drafter.py",
@@ -774,7 +774,7 @@ REPORT = (
         "equivalent and pass are exchanged", ("test_verdict.py",)),
     Mutation(
         "report/verdict.py",
-        "if found.clusters < FEWEST_CLUSTERS:", "if found.clusters <= FEWEST_CLUSTERS:",
+        "if result.clusters < FEWEST_CLUSTERS:", "if result.clusters <= FEWEST_CLUSTERS:",
         "thirty prompts are too few", ("test_verdict.py",)),
     Mutation(
         "report/verdict.py",
@@ -798,7 +798,7 @@ REPORT = (
         "a reference that differs from itself is compared with", ("test_verdict.py",)),
     Mutation(
         "report/verdict.py",
-        "more = None if extended else more_prompts(found, margin)", "more = more_prompts(found, margin)",
+        "more = None if extended else more_prompts(result, margin)", "more = more_prompts(result, margin)",
         "a sample may be extended again and again", ("test_verdict.py",)),
     Mutation(
         "report/statistics.py",
@@ -831,8 +831,8 @@ REPORT = (
         "the bootstrap's upper end leaves 5 % above it", ("test_statistics.py",)),
     Mutation(
         "report/records.py",
-        "(found.depth, found.steps, found.accepted) != (counts.depth, counts.steps, counts.accepted)",
-        "(found.depth, found.steps) != (counts.depth, counts.steps)",
+        "(record.depth, record.steps, record.accepted) != (counts.depth, counts.steps, counts.accepted)",
+        "(record.depth, record.steps) != (counts.depth, counts.steps)",
         "a record whose accepted tokens were edited is read", ("test_records.py",)),
     Mutation(
         "report/records.py",
@@ -848,7 +848,7 @@ REPORT = (
         "a failure hides that the measurement is void", ("test_model.py",)),
     Mutation(
         "report/model.py",
-        'found |= {"fail" for control', 'found |= {"pass" for control',
+        'outcomes |= {"fail" for control', 'outcomes |= {"pass" for control',
         "a report passes though a broken drafter was not noticed", ("test_model.py",)),
 )  # fmt: skip
 
@@ -871,7 +871,7 @@ TRACES = (
         "states that were edited are replayed", ("test_trace.py",)),
     Mutation(
         "traces/trace.py",
-        "        return [held.index(b) for b in boundaries]", "        return [*range(len(boundaries))]",
+        "        return [stored.index(b) for b in boundaries]", "        return [*range(len(boundaries))]",
         "the first columns are taken for the ones asked for", ("test_trace.py",)),
     Mutation(
         "traces/trace.py",
@@ -891,7 +891,7 @@ TRACES = (
         "states that are not numbers are kept", ("test_writer.py",)),
     Mutation(
         "traces/writer.py",
-        'if found.metadata.get("id") != self.slots[index].id:', "if not self.slots[index].id:",
+        'if file.metadata.get("id") != self.slots[index].id:', "if not self.slots[index].id:",
         "a stopped run goes on with another's request", ("test_writer.py",)),
     Mutation(
         "traces/writer.py",
