@@ -59,7 +59,7 @@ CHECKPOINT = (
         "tensors may share bytes", ("test_headers.py",)),
     Mutation(
         "checkpoint/text.py",
-        "if len(found) != len(pairs):", "if len(found) > len(pairs):",
+        "if len(mapping) != len(pairs):", "if len(mapping) > len(pairs):",
         "a key that stands twice is read", ("test_text.py", "test_headers.py")),
     Mutation(
         "checkpoint/text.py",
@@ -91,7 +91,7 @@ CHECKPOINT = (
         "only the first block of two tensors is compared", ("test_compare_values.py",)),
     Mutation(
         "checkpoint/compare_values.py",
-        "zero = zero and not np.any(bits & form.magnitude)", "zero = not np.any(bits & form.magnitude)",
+        "zero = zero and not np.any(bits & float_bits.magnitude)", "zero = not np.any(bits & float_bits.magnitude)",
         "a tensor whose last block is zeros is called all zeros", ("test_compare_values.py",)),
     Mutation(
         "checkpoint/casts.py",
@@ -119,7 +119,7 @@ CHECKPOINT = (
         "a range read asks for one byte too many", ("test_hub.py",)),
     Mutation(
         "checkpoint/hub_file.py",
-        "if found is None or int(found[1]) != offset:", "if found is None:",
+        "if content_range is None or int(content_range[1]) != offset:", "if content_range is None:",
         "another range than the one asked for is taken", ("test_hub.py",)),
     Mutation(
         "checkpoint/hub_file.py",
@@ -139,7 +139,7 @@ CHECKPOINT = (
         "what appeared at the output meanwhile is replaced", ("test_staging.py",)),
     Mutation(
         "checkpoint/staging.py",
-        "return told.sha256 is None or sha256(file) == told.sha256", "return True",
+        "return digest.sha256 is None or sha256(file) == digest.sha256", "return True",
         "--overwrite deletes a file that was edited", ("test_staging.py",)),
     Mutation(
         "checkpoint/staging.py",
@@ -314,7 +314,7 @@ LAYOUTS = (
         "norm_before_fc in eagle_config is ignored", ("test_reader.py",)),
     Mutation(
         "layouts/reader.py",
-        "found = rows or written or vocab", "found = written or rows or vocab",
+        "size = rows or written or vocab", "size = written or rows or vocab",
         "draft_vocab_size wins over the rows of lm_head", ("test_reader.py",)),
     Mutation(
         "layouts/reader.py",
@@ -330,7 +330,7 @@ LAYOUTS = (
         "ids of two conventions that agree are called a contradiction", ("test_reader.py",)),
     Mutation(
         "layouts/aux_layers.py",
-        "if list(found) != sorted(set(found)) or found[0] < 0", "if found[0] < 0",
+        "if list(boundaries) != sorted(set(boundaries)) or boundaries[0] < 0", "if boundaries[0] < 0",
         "boundaries out of order are not noticed", ("test_reader.py",)),
     Mutation(
         "layouts/aux_layers.py",
@@ -395,8 +395,8 @@ ENGINES = (
         "SGLang is said to refuse what it mis-reads", ("test_engines.py",)),
     Mutation(
         "engines/vllm/quantized_modules.py",
-        'if entry := named(module.name, told.config.texts("exclude")):',
-        'if entry := inside(module.name, told.config.texts("exclude")):',
+        'if entry := named(module.name, declared.config.texts("exclude")):',
+        'if entry := inside(module.name, declared.config.texts("exclude")):',
         "vLLM is said to match Quark's exclusions by parts of names",
         ("test_quantized_modules.py", "test_ignore_lists.py")),
     Mutation(
@@ -454,11 +454,11 @@ ENGINES = (
         "what is accepted beyond the end counts", ("test_request_output.py",)),
     Mutation(
         "engines/request_output.py",
-        "length <= made <= length + counts.depth + hidden", "made <= length + counts.depth + hidden",
+        "length <= total <= length + counts.depth + hidden", "total <= length + counts.depth + hidden",
         "counts that do not make the text are taken", ("test_request_output.py",)),
     Mutation(
         "engines/request_output.py",
-        "(found.steps, found.accepted) != (steps, accepted)", "found.steps != steps",
+        "(counts.steps, counts.accepted) != (steps, accepted)", "counts.steps != steps",
         "a histogram that contradicts the accepted tokens is taken", ("test_request_output.py",)),
     Mutation(
         "engines/vllm/client.py",
@@ -628,7 +628,7 @@ REFERENCE = (
         "drafted tokens stand at the position of their root", ("test_drafter.py",)),
     Mutation(
         "reference/attention.py",
-        "self.own.clear()\n        else:", "pass\n        else:",
+        "self.chains.clear()\n        else:", "pass\n        else:",
         "chains of an earlier step are still seen", ("test_drafter.py",)),
     Mutation(
         "reference/drafter.py",
@@ -774,7 +774,7 @@ REPORT = (
         "equivalent and pass are exchanged", ("test_verdict.py",)),
     Mutation(
         "report/verdict.py",
-        "if found.clusters < FEWEST_CLUSTERS:", "if found.clusters <= FEWEST_CLUSTERS:",
+        "if result.clusters < FEWEST_CLUSTERS:", "if result.clusters <= FEWEST_CLUSTERS:",
         "thirty prompts are too few", ("test_verdict.py",)),
     Mutation(
         "report/verdict.py",
@@ -798,7 +798,7 @@ REPORT = (
         "a reference that differs from itself is compared with", ("test_verdict.py",)),
     Mutation(
         "report/verdict.py",
-        "more = None if extended else more_prompts(found, margin)", "more = more_prompts(found, margin)",
+        "more = None if extended else more_prompts(result, margin)", "more = more_prompts(result, margin)",
         "a sample may be extended again and again", ("test_verdict.py",)),
     Mutation(
         "report/statistics.py",
@@ -831,8 +831,8 @@ REPORT = (
         "the bootstrap's upper end leaves 5 % above it", ("test_statistics.py",)),
     Mutation(
         "report/records.py",
-        "(found.depth, found.steps, found.accepted) != (counts.depth, counts.steps, counts.accepted)",
-        "(found.depth, found.steps) != (counts.depth, counts.steps)",
+        "(record.depth, record.steps, record.accepted) != (counts.depth, counts.steps, counts.accepted)",
+        "(record.depth, record.steps) != (counts.depth, counts.steps)",
         "a record whose accepted tokens were edited is read", ("test_records.py",)),
     Mutation(
         "report/records.py",
@@ -848,7 +848,7 @@ REPORT = (
         "a failure hides that the measurement is void", ("test_model.py",)),
     Mutation(
         "report/model.py",
-        'found |= {"fail" for control', 'found |= {"pass" for control',
+        'outcomes |= {"fail" for control', 'outcomes |= {"pass" for control',
         "a report passes though a broken drafter was not noticed", ("test_model.py",)),
 )  # fmt: skip
 
@@ -871,7 +871,7 @@ TRACES = (
         "states that were edited are replayed", ("test_trace.py",)),
     Mutation(
         "traces/trace.py",
-        "        return [held.index(b) for b in boundaries]", "        return [*range(len(boundaries))]",
+        "        return [stored.index(b) for b in boundaries]", "        return [*range(len(boundaries))]",
         "the first columns are taken for the ones asked for", ("test_trace.py",)),
     Mutation(
         "traces/trace.py",
@@ -891,7 +891,7 @@ TRACES = (
         "states that are not numbers are kept", ("test_writer.py",)),
     Mutation(
         "traces/writer.py",
-        'if found.metadata.get("id") != self.slots[index].id:', "if not self.slots[index].id:",
+        'if file.metadata.get("id") != self.slots[index].id:', "if not self.slots[index].id:",
         "a stopped run goes on with another's request", ("test_writer.py",)),
     Mutation(
         "traces/writer.py",
@@ -1150,7 +1150,7 @@ CLI = (
         "a mistyped option ends as a failed check", ("test_program.py", "test_cli.py")),
     Mutation(
         "cli/__init__.py",
-        '    end = words.index("--") if "--" in words else len(words)', "    end = len(words)",
+        '    end = argv.index("--") if "--" in argv else len(argv)', "    end = len(argv)",
         "--debug behind `--` is taken for ours", ("test_program.py", "test_cli.py")),
     Mutation(
         "cli/inspect.py",
@@ -1162,11 +1162,11 @@ CLI = (
         "--strict passes warnings", ("test_cli.py",)),
     Mutation(
         "cli/verify.py",
-        "sys.exit(0 if found.passed else 1)", "sys.exit(0)",
+        "sys.exit(0 if verification.passed else 1)", "sys.exit(0)",
         "verify ends with 0 when it failed", ("test_cli.py",)),
     Mutation(
         "cli/diff.py",
-        "sys.exit(0 if found.none else 1)", "sys.exit(0)",
+        "sys.exit(0 if differences.none else 1)", "sys.exit(0)",
         "diff ends with 0 when something differs", ("test_cli.py",)),
     Mutation(
         "cli/parity.py",
@@ -1174,7 +1174,7 @@ CLI = (
         "parity ends with 0 whatever its verdict", ("test_parity.py",)),
     Mutation(
         "cli/parity.py",
-        "Path(word).name if Path(word).is_absolute() else word", "word",
+        "Path(argument).name if Path(argument).is_absolute() else argument", "argument",
         "a report tells where it was made", ("test_parity.py",)),
     Mutation(
         "cli/output.py",

@@ -134,17 +134,17 @@ def _round_to_odd(values: NDArray[Any], single: NDArray[Any]) -> NDArray[Any]:
 
 
 def _quiet(out: NDArray[Any], target: str) -> None:
-    form = FLOAT_BITS[target]
-    nan = (out & form.magnitude) > form.exponent
+    float_bits = FLOAT_BITS[target]
+    nan = (out & float_bits.magnitude) > float_bits.exponent
     if nan.any():
-        out[nan] |= form.quiet
+        out[nan] |= float_bits.quiet
 
 
 def _refuse_overflow(bits: NDArray[Any], source: str, out: NDArray[Any], target: str, name: str) -> None:
     import numpy as np
 
-    form = FLOAT_BITS[target]
-    infinite = (out & form.magnitude) == form.exponent
+    float_bits = FLOAT_BITS[target]
+    infinite = (out & float_bits.magnitude) == float_bits.exponent
     if not infinite.any():
         return
     values = widened(bits[infinite], source)

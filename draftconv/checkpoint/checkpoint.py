@@ -99,10 +99,10 @@ def open_checkpoint(
         return open_local(path)
     from draftconv.checkpoint.hub import fetch_hub, open_hub
 
-    repository, named = hub_name(str(spec))
-    if named and revision is not None and named != revision:
+    repository, pinned = hub_name(str(spec))
+    if pinned and revision is not None and pinned != revision:
         raise UsageError(f"{show(spec)} names one revision and the option another", cure="give one of them")
-    return (fetch_hub if download else open_hub)(repository, named or revision, token)
+    return (fetch_hub if download else open_hub)(repository, pinned or revision, token)
 
 
 def read_config(spec: str | Path) -> dict[str, object]:
@@ -222,5 +222,5 @@ def _read_json(directory: Directory, name: str) -> tuple[str, dict[str, object]]
     if file.size > MAX_JSON:
         raise BadCheckpoint(f"{name} has {file.size} bytes; {MAX_JSON} is the limit")
     raw = file.read(0, file.size)
-    found = parse_object(raw, name)
-    return raw.decode("utf-8"), found
+    document = parse_object(raw, name)
+    return raw.decode("utf-8"), document

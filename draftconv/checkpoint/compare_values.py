@@ -31,15 +31,15 @@ def scan(ref: TensorRef, tally: ByteCounter | None = None) -> Scan:
     import numpy as np
 
     tally = tally or ByteCounter()
-    form = FLOAT_BITS[ref.dtype]
+    float_bits = FLOAT_BITS[ref.dtype]
     count, first, zero, seen = 0, None, True, 0
     for start, stop in row_blocks(ref, BLOCK):
-        bits = np.frombuffer(ref.rows(start, stop), dtype=form.kind)
-        bad = (bits & form.exponent) == form.exponent
-        if found := int(np.count_nonzero(bad)):
+        bits = np.frombuffer(ref.rows(start, stop), dtype=float_bits.kind)
+        bad = (bits & float_bits.exponent) == float_bits.exponent
+        if bad_count := int(np.count_nonzero(bad)):
             first = seen + int(np.argmax(bad)) if first is None else first
-            count += found
-        zero = zero and not np.any(bits & form.magnitude)
+            count += bad_count
+        zero = zero and not np.any(bits & float_bits.magnitude)
         seen += bits.size
         tally.add(bits.nbytes)
     return Scan(count, first, zero and seen > 0)

@@ -142,7 +142,7 @@ def execute(
         small = plan.small_files(Hashes(tensors, files))
         for name, data in small.items():
             _write_small(directory / name, data)
-        _check(directory, shards, small)
+        _check_written(directory, shards, small)
         logger.info("reopened and checked %d files; %s appears now", len(shards) + len(small), show(out))
 
 
@@ -163,12 +163,12 @@ def _sources(operation: Operation) -> tuple[TensorRef, ...]:
 
 def _reserve(path: Path, size: int) -> None:
     """Claim the room now: a disk that is too small fails here, not minutes later."""
-    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+    with _open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
         reserve(descriptor, size)
 
 
 @contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
+def _open_descriptor(path: Path, flags: int) -> Iterator[int]:
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
         yield descriptor
@@ -180,7 +180,7 @@ def _write_shard(
     path: Path, shard: Shard, workers: int, tally: ByteCounter, watch: _Watch | None, hashes: dict[str, str]
 ) -> str:
     """Write one weights file; the SHA-256 of what then stands in it, read while the disk takes it in."""
-    with _opened(path, os.O_RDWR) as descriptor:
+    with _open_descriptor(path, os.O_RDWR) as descriptor:
         _write_all(descriptor, memoryview(shard.header), 0)
         for placed in shard.tensors:
             if isinstance(placed.tensor.operation, Literal):
@@ -198,7 +198,7 @@ def _write_shard(
 
 
 def _write_small(path: Path, data: bytes) -> None:
-    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+    with _open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
         _write_all(descriptor, memoryview(data), 0)
         os.fsync(descriptor)
 
@@ -312,12 +312,12 @@ class _Watch:
             return True
         import numpy as np
 
-        form = FLOAT_BITS[dtype]
-        bits = np.frombuffer(data, dtype=form.kind)
-        largest = int((bits & form.magnitude).max())
-        if largest >= form.exponent:
+        float_bits = FLOAT_BITS[dtype]
+        bits = np.frombuffer(data, dtype=float_bits.kind)
+        largest = int((bits & float_bits.magnitude).max())
+        if largest >= float_bits.exponent:
             what = f"tensor {show(name)} holds NaN or infinity"
-            raise _unhealthy(what, "one such value turns every logit into NaN")
+            raise _unhealthy_tensor(what, "one such value turns every logit into NaN")
         return largest > 0
 
     def refuse_zeros(self, shard: Shard) -> None:
@@ -325,12 +325,12 @@ class _Watch:
         for placed in shard.tensors:
             operation = placed.tensor.operation
             if isinstance(operation, Cast | Rows) and id(operation) not in self.alive and placed.start < placed.stop:
-                raise _unhealthy(
+                raise _unhealthy_tensor(
                     f"tensor {show(operation.ref.name)} is all zeros", "it was never saved or never loaded"
                 )
 
 
-def _unhealthy(what: str, why: str) -> Refused:
+def _unhealthy_tensor(what: str, why: str) -> Refused:
     return Refused(what, why=why, cure="export the drafter again; `draftconv inspect --deep` lists all such tensors")
 
 
@@ -356,10 +356,10 @@ class _Worker:
         return job.length
 
     def _buffer(self, size: int) -> memoryview:
-        held: bytearray | None = getattr(self._local, "buffer", None)
-        if held is None or len(held) < size:
-            held = self._local.buffer = bytearray(size)
-        return memoryview(held)[:size]
+        buffer: bytearray | None = getattr(self._local, "buffer", None)
+        if buffer is None or len(buffer) < size:
+            buffer = self._local.buffer = bytearray(size)
+        return memoryview(buffer)[:size]
 
     def _kernel_copy(self, move: _Move, file: LocalFile) -> bool:
         """Copy without passing through this process; False, with nothing lost, where that is impossible."""
@@ -438,17 +438,17 @@ def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
         data = data[count:]
 
 
-def _check(directory: Path, shards: tuple[Shard, ...], small: dict[str, bytes]) -> None:
+def _check_written(directory: Path, shards: tuple[Shard, ...], small: dict[str, bytes]) -> None:
     """Reopen what was written: sizes, names, dtypes, shapes and byte ranges."""
     for shard in shards:
         with LocalFile(directory / shard.file_name) as file:
             header = read_header(file)
-            found = [(ref.name, ref.dtype, ref.shape, ref.offset, ref.nbytes) for ref in header.tensors.values()]
-        wanted = [
+            written = [(ref.name, ref.dtype, ref.shape, ref.offset, ref.nbytes) for ref in header.tensors.values()]
+        planned = [
             (placed.tensor.name, placed.tensor.dtype, placed.tensor.shape, placed.start, placed.tensor.nbytes)
             for placed in shard.tensors
         ]
-        if sorted(found) != sorted(wanted):
+        if sorted(written) != sorted(planned):
             raise _differs(shard.file_name)
     for name, data in small.items():
         with LocalFile(directory / name) as file:

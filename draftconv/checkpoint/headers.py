@@ -104,13 +104,13 @@ def refuse_pointer(file: DataFile) -> None:
         )
 
 
-def _metadata(found: object, where: str) -> dict[str, str]:
-    if not isinstance(found, dict):
+def _metadata(metadata: object, where: str) -> dict[str, str]:
+    if not isinstance(metadata, dict):
         raise _bad(where, f"{METADATA} is not an object")
-    for key, value in found.items():
+    for key, value in metadata.items():
         if not isinstance(value, str):
             raise _bad(where, f"{METADATA} key {show(key)} is not text")
-    return found
+    return metadata
 
 
 def _reference(name: str, entry: object, file: DataFile, begin: int) -> TensorRef:
@@ -120,9 +120,9 @@ def _reference(name: str, entry: object, file: DataFile, begin: int) -> TensorRe
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str):
         raise _bad(where, "its dtype is not text")
-    if not _whole_numbers(shape):
+    if not _is_whole_numbers(shape):
         raise _bad(where, f"its shape {show(shape)} is not a list of whole numbers")
-    if not _whole_numbers(offsets) or len(offsets) != 2:
+    if not _is_whole_numbers(offsets) or len(offsets) != 2:
         raise _bad(where, f"its data_offsets {show(offsets)} are not two whole numbers")
     start, stop = offsets
     if start > stop:
@@ -138,8 +138,8 @@ def _reference(name: str, entry: object, file: DataFile, begin: int) -> TensorRe
     return TensorRef(name, dtype, tuple(shape), file, begin + start, size)
 
 
-def _whole_numbers(found: object) -> bool:
-    return isinstance(found, list) and all(type(item) is int and item >= 0 for item in found)
+def _is_whole_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
 def _check_cover(refs: list[TensorRef], file: DataFile, begin: int) -> None:

@@ -63,17 +63,17 @@ def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) 
     from huggingface_hub import snapshot_download
 
     remote = open_hub(repo, revision, token)
-    wanted = [
+    names = [
         info.name
         for info in remote.files
         if info.name == CONFIG or info.name in SIDECARS or _is_needed(info.name, info.unused)
     ]
-    logger.info("downloading %d files of %s at %s", len(wanted), show(repo), remote.revision)
+    logger.info("downloading %d files of %s at %s", len(names), show(repo), remote.revision)
     with network_errors(repo):
         path = snapshot_download(
             repo,
             revision=remote.revision,
-            allow_patterns=[glob.escape(name) for name in wanted],
+            allow_patterns=[glob.escape(name) for name in names],
             token=token,
             endpoint=endpoint(),
         )

@@ -138,7 +138,7 @@ class HubFile:
         location = headers.get("location", "")
         if not _URL.fullmatch(location):
             raise self._bad("the server redirected to something that is not a URL")
-        target = _joined(url, location)
+        target = _join_url(url, location)
         scheme, host, _ = origin(target)
         if scheme not in ("http", "https") or not _HOST.fullmatch(host):
             raise self._bad("the server redirected to something that is not http")
@@ -152,8 +152,8 @@ class HubFile:
         if response.headers.get("content-encoding", "identity") != "identity":
             raise self._bad("the server compressed it although asked not to")
         if status == 206:
-            found = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
-            if found is None or int(found[1]) != offset:
+            content_range = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+            if content_range is None or int(content_range[1]) != offset:
                 raise self._bad("the server sent another range than asked for")
             return 0
         if status == 200:
@@ -170,7 +170,7 @@ class HubFile:
         return BadCheckpoint(f"{show(self.name)} could not be read from the Hub: {fault}", cure="try again later")
 
 
-def _joined(url: str, location: str) -> str:
+def _join_url(url: str, location: str) -> str:
     try:
         return urljoin(url, location)
     except ValueError:

@@ -88,7 +88,7 @@ def _has_shards(path: Path) -> bool:
 
 
 def _sizes(entries: Iterable[os.DirEntry[str]]) -> list[tuple[str, int]]:
-    found = []
+    sizes = []
     for entry in entries:
         try:
             status = entry.stat()
@@ -96,5 +96,5 @@ def _sizes(entries: Iterable[os.DirEntry[str]]) -> list[tuple[str, int]]:
             # a dangling link: listed, so that using it fails by name
             status = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
-            found.append((entry.name, status.st_size))
-    return found
+            sizes.append((entry.name, status.st_size))
+    return sizes

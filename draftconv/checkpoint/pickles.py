@@ -226,9 +226,9 @@ def _malformed(where: str, fault: str) -> BadCheckpoint:
     )
 
 
-def _hostile(where: str, wanted: str) -> BadCheckpoint:
+def _hostile(where: str, request: str) -> BadCheckpoint:
     return BadCheckpoint(
-        f"{where} asks for {show(wanted)}, which is not part of a state dict",
+        f"{where} asks for {show(request)}, which is not part of a state dict",
         why="loading such a pickle runs code of its author; nothing of it was run here",
         cure="save only model.state_dict(), as safetensors if you can",
     )

@@ -208,13 +208,13 @@ class Plan:
     @property
     def peak_memory(self) -> int:
         """Estimated resident bytes of the process that executes the plan."""
-        kept = sum(len(tensor.operation.data) for tensor in self.tensors if isinstance(tensor.operation, Literal))
+        literals = sum(len(tensor.operation.data) for tensor in self.tensors if isinstance(tensor.operation, Literal))
         computes = any(isinstance(tensor.operation, Cast | Rows) for tensor in self.tensors)
         # a cast holds its source, a widened copy, the result and masks: at most six times the block
         worker = 6 * BLOCK if computes else COPY_BUFFER
         # computations run one after another: each has threads of its own
         largest = max((op.of.memory for op in map(_operation, self.tensors) if isinstance(op, Computed)), default=0)
-        return INTERPRETER + kept + MAX_THREADS * worker + largest
+        return INTERPRETER + literals + MAX_THREADS * worker + largest
 
     def shards(self) -> tuple[Shard, ...]:
         """The weights files, in order."""

@@ -180,16 +180,16 @@ def _refuse_target(out: Path, mark: OwnershipMark | None, *, overwrite: bool) ->
         )
     if empty:
         return
-    wrote = _wrote(out, mark) if mark else None
-    if wrote is None:
+    written = _written_files(out, mark) if mark else None
+    if written is None:
         raise WriteError(
             f"{name} was not written by draftconv: it holds no {mark.file if mark else 'record'} of ours",
             why="--overwrite replaces only directories that draftconv wrote",
             cure="choose another output name, or remove the directory yourself",
         )
-    if strange := _strange(out, wrote):
+    if foreign := _foreign_entries(out, written):
         raise WriteError(
-            f"{name} holds what draftconv did not write, or what was changed since: {show_some(strange, NAMED)}",
+            f"{name} holds what draftconv did not write, or what was changed since: {show_some(foreign, NAMED)}",
             why="--overwrite would delete it",
             cure="move it away, choose another output name, or remove the directory yourself",
         )
@@ -203,30 +203,30 @@ def _exists(out: Path) -> WriteError:
     )
 
 
-def _wrote(out: Path, mark: OwnershipMark) -> Mapping[str, FileDigest] | None:
+def _written_files(out: Path, mark: OwnershipMark) -> Mapping[str, FileDigest] | None:
     path = out / mark.file
     return mark.wrote(out) if path.is_file() and not path.is_symlink() else None
 
 
-def _strange(out: Path, wrote: Mapping[str, FileDigest]) -> list[str]:
+def _foreign_entries(out: Path, written: Mapping[str, FileDigest]) -> list[str]:
     """What of a directory is not a file that was written there, or not as it was written; directories with a slash."""
-    found = []
+    foreign = []
     with os.scandir(out) as entries:
         for entry in entries:
-            told = wrote.get(entry.name)
+            digest = written.get(entry.name)
             if entry.is_dir(follow_symlinks=False):
-                found.append(f"{entry.name}/")
-            elif told is None or not entry.is_file(follow_symlinks=False) or not _is_as_written(Path(entry), told):
-                found.append(entry.name)
-    return sorted(found)
+                foreign.append(f"{entry.name}/")
+            elif digest is None or not entry.is_file(follow_symlinks=False) or not _is_as_written(Path(entry), digest):
+                foreign.append(entry.name)
+    return sorted(foreign)
 
 
-def _is_as_written(path: Path, told: FileDigest) -> bool:
+def _is_as_written(path: Path, digest: FileDigest) -> bool:
     try:
         with LocalFile(path) as file:
-            if told.size not in (None, file.size):
+            if digest.size not in (None, file.size):
                 return False
-            return told.sha256 is None or sha256(file) == told.sha256
+            return digest.sha256 is None or sha256(file) == digest.sha256
     except BadCheckpoint:
         return False
 

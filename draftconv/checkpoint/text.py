@@ -53,7 +53,7 @@ def plain(value: object) -> str:
     """Text for prose in Markdown: also every character that Markdown or HTML could act on is escaped."""
     escaped = html.escape(re.sub(r"[\\`*_\[\]#|!~$^{}]", r"\\\g<0>", _one_line(value)), quote=False)
     # GitHub and the Hub turn bare addresses into links
-    return re.sub(r"(?i)(://|www\.|@)", lambda found: f"{found[0][:-1]}\\{found[0][-1]}", escaped)
+    return re.sub(r"(?i)(://|www\.|@)", lambda match: f"{match[0][:-1]}\\{match[0][-1]}", escaped)
 
 
 def _one_line(value: object) -> str:
@@ -72,15 +72,15 @@ def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str
     """
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        mapping = dict(pairs)
+        if len(mapping) != len(pairs):
             twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
             raise BadCheckpoint(
                 f"{where} has the key {show(twice)} twice",
                 why="readers disagree on which of the two counts",
                 cure="remove one of them",
             )
-        return found
+        return mapping
 
     def constant(text: str) -> float:
         if not constants:
@@ -89,19 +89,19 @@ def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str
 
     try:
         text = data.decode("utf-8")
-        found = json.loads(text, object_pairs_hook=once, parse_constant=constant)
+        document = json.loads(text, object_pairs_hook=once, parse_constant=constant)
         if "\\ud" in text or "\\uD" in text:
             # Half a surrogate pair passes json.loads and breaks whoever writes it out again.
-            json.dumps(found, ensure_ascii=False).encode("utf-8")
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
     except UnicodeError as error:
         raise BadCheckpoint(f"{where} is not UTF-8 text ({show(error)})") from error
     except RecursionError as error:
         raise BadCheckpoint(f"{where} is nested too deeply to be read") from error
     except ValueError as error:
         raise BadCheckpoint(f"{where} is not valid JSON: {show(error)}") from error
-    if not isinstance(found, dict):
-        raise BadCheckpoint(f"{where} holds a JSON {type(found).__name__}, not an object")
-    return found
+    if not isinstance(document, dict):
+        raise BadCheckpoint(f"{where} holds a JSON {type(document).__name__}, not an object")
+    return document
 
 
 def is_plain_name(name: str) -> bool:

@@ -96,12 +96,12 @@ def _read_indexed(directory: Directory, index: str, single: str) -> WeightFiles:
     size = directory.files[index]
     if size > MAX_INDEX:
         raise BadCheckpoint(f"{index} has {size} bytes; {MAX_INDEX} is the limit")
-    found = parse_object(directory.open(index).read(0, size), index).get("weight_map")
-    if not isinstance(found, dict) or not found:
+    weight_map = parse_object(directory.open(index).read(0, size), index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
         raise BadCheckpoint(f"{index} has no weight_map", cure="export the checkpoint again")
     where: dict[str, str] = {}
     suffix = single[single.index(".") :]
-    for tensor, name in found.items():
+    for tensor, name in weight_map.items():
         if not isinstance(name, str) or not is_plain_name(name) or not name.endswith(suffix):
             raise BadCheckpoint(
                 f"{index} puts tensor {show(tensor)} into {show(name)}, which is not the name of a {suffix} file",
@@ -132,8 +132,8 @@ def _merge(
     tensors: dict[str, TensorRef] = {}
     metadata: dict[str, str] = {}
     for name in names:
-        found, described = read_file(directory.open(name))
-        for tensor, ref in found.items():
+        refs, described = read_file(directory.open(name))
+        for tensor, ref in refs.items():
             if tensor in tensors:
                 raise BadCheckpoint(
                     f"tensor {show(tensor)} is in both {show(tensors[tensor].file.name)} and {show(name)}",
@@ -177,10 +177,10 @@ def _refuse_missing_shards(directory: Directory, names: list[str]) -> None:
         suffix = name[name.rindex(".") :]
         # one missing name is enough; the count is five digits at most
         for number in range(1, int(count) + 1):
-            wanted = f"{stem}-{number:05d}-of-{count}{suffix}"
-            if wanted not in directory.files:
+            shard = f"{stem}-{number:05d}-of-{count}{suffix}"
+            if shard not in directory.files:
                 raise BadCheckpoint(
-                    f"{show(directory.name)} lacks {show(wanted)}",
+                    f"{show(directory.name)} lacks {show(shard)}",
                     why="the weights are incomplete",
                     cure="download the missing files",
                 )

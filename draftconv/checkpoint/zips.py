@@ -98,13 +98,13 @@ def _directory(file: DataFile) -> tuple[int, int, int]:
     """Start, length and number of entries of the central directory."""
     tail_start = max(0, file.size - _END.size - _LONGEST_COMMENT)
     tail = file.read(tail_start, file.size - tail_start)
-    found = tail.rfind(b"PK\x05\x06")
-    if found < 0 or found + _END.size > len(tail):
+    position = tail.rfind(b"PK\x05\x06")
+    if position < 0 or position + _END.size > len(tail):
         raise _bad(file, "it has no zip directory at its end")
-    _, _, _, _, count, length, start, comment = _END.unpack_from(tail, found)
-    if found + _END.size + comment != len(tail):
+    _, _, _, _, count, length, start, comment = _END.unpack_from(tail, position)
+    if position + _END.size + comment != len(tail):
         raise _bad(file, "bytes follow its zip directory")
-    end = tail_start + found
+    end = tail_start + position
     if end >= _END64_LOCATOR.size:
         magic, _, end64, _ = _END64_LOCATOR.unpack(file.read(end - _END64_LOCATOR.size, _END64_LOCATOR.size))
         if magic == b"PK\x06\x07":

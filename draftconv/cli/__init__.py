@@ -65,18 +65,18 @@ class Commands(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
         """Run a command and exit: every failure becomes its message and exit code."""
-        words, debug = _take_debug(list(sys.argv[1:] if args is None else args))
+        argv, debug = _take_debug(list(sys.argv[1:] if args is None else args))
         extra |= {"standalone_mode": False}
         with former_names_told():
-            code = _exit_code(lambda: super(Commands, self).main(words, *rest, **extra), debug=debug)
+            code = _exit_code(lambda: super(Commands, self).main(argv, *rest, **extra), debug=debug)
         sys.exit(_unless_lost(code))
 
 
-def _take_debug(words: list[str]) -> tuple[list[str], bool]:
+def _take_debug(argv: list[str]) -> tuple[list[str], bool]:
     """`--debug` may stand anywhere before `--`, so that it can be added to the end of a command that failed."""
-    end = words.index("--") if "--" in words else len(words)
-    kept = [word for word in words[:end] if word != "--debug"]
-    return [*kept, *words[end:]], len(kept) < end
+    end = argv.index("--") if "--" in argv else len(argv)
+    kept = [argument for argument in argv[:end] if argument != "--debug"]
+    return [*kept, *argv[end:]], len(kept) < end
 
 
 def _exit_code(run: Callable[[], object], *, debug: bool) -> int:

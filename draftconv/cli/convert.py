@@ -27,7 +27,7 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Show the whole plan and write nothing.")
 @format_option
 @click.pass_context
-def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, form: str, **told: Any) -> None:
+def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: str, **keywords: Any) -> None:
     """Write the drafter SOURCE in another layout, to the new directory OUT.
 
     Whatever the reader of that layout cannot express is refused with the reason. The result is
@@ -35,7 +35,7 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, form: 
     """
     from draftconv.cli import output
 
-    options = ConvertOptions(**told)
+    options = ConvertOptions(**keywords)
     if not dry_run:
         refuse_place(source, out, overwrite=options.overwrite)
     conversion = prepare(source, options, download=not dry_run)
@@ -43,8 +43,8 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, form: 
         total = conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
             conversion.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
-    output.print_readings(form, conversion.drafter)
-    match form:
+    output.print_readings(fmt, conversion.drafter)
+    match fmt:
         case "json":
             output.print_json(_json(conversion, dry_run=dry_run))
         case "human" if dry_run:
@@ -52,10 +52,12 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, form: 
             output.print_next(command_line(ctx, dry_run=None))
         case "human":
             _show(conversion, out)
-            output.print_next(["draftconv", "verify", str(out), "--against", source, *_readable(conversion, out)])
+            output.print_next(
+                ["draftconv", "verify", str(out), "--against", source, *_reading_arguments(conversion, out)]
+            )
 
 
-def _readable(conversion: Conversion, out: Path) -> list[str]:
+def _reading_arguments(conversion: Conversion, out: Path) -> list[str]:
     """What has to be said of the source and of the output again, where only a person can."""
     accepted = ["--accept-detected"] if conversion.drafter.readings else []
     return [*(["--from", f"{out}={conversion.layout.id}"] if conversion.ambiguous else []), *accepted]

@@ -9,9 +9,9 @@ from draftconv.engines.problems import why
 from draftconv.layouts.reading_options import readings_json
 
 
-def inspection_json(found: Inspection) -> dict[str, object]:
+def inspection_json(inspection: Inspection) -> dict[str, object]:
     """Everything `inspect` knows, as one stable document."""
-    drafter = found.drafter
+    drafter = inspection.drafter
     checkpoint = drafter.checkpoint
     return {
         "name": checkpoint.name,
@@ -31,8 +31,12 @@ def inspection_json(found: Inspection) -> dict[str, object]:
         },
         "companions": sorted(drafter.qparams),
         "dropped": dict(drafter.dropped),
-        "target": {"name": found.target.name, "layers": found.target.layers, "family": found.target.family}
-        if found.target
+        "target": {
+            "name": inspection.target.name,
+            "layers": inspection.target.layers,
+            "family": inspection.target.family,
+        }
+        if inspection.target
         else None,
         "problems": [
             {
@@ -45,13 +49,13 @@ def inspection_json(found: Inspection) -> dict[str, object]:
                 "cure": p.kind.cure,
                 "repair": p.kind.repair,
             }
-            for p in found.problems
+            for p in inspection.problems
         ],
-        "weights": {"format": found.weights.format, "findings": list(found.weights.findings)}
-        if found.weights
+        "weights": {"format": inspection.weights.format, "findings": list(inspection.weights.findings)}
+        if inspection.weights
         else None,
-        "not_checked": list(found.not_made),
-        "engines": [verdict_json(verdict) for verdict in found.verdicts],
+        "not_checked": list(inspection.not_made),
+        "engines": [verdict_json(verdict) for verdict in inspection.verdicts],
     }
 
 

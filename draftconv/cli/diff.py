@@ -23,28 +23,30 @@ Examples:
 @click.argument("right")
 @options_of(DiffOptions)
 @format_option
-def command(left: str, right: str, form: str, **told: Any) -> None:
+def command(left: str, right: str, fmt: str, **keywords: Any) -> None:
     """What differs between the drafters LEFT and RIGHT: facts, tensors, config keys.
 
     Tensors are compared under canonical names. Exit code 1 when anything differs.
     """
-    found = diff(left, right, **told)
-    _render(found, form)
-    sys.exit(0 if found.none else 1)
+    differences = diff(left, right, **keywords)
+    _render(differences, fmt)
+    sys.exit(0 if differences.none else 1)
 
 
-def _render(found: Differences, form: str) -> None:
+def _render(differences: Differences, fmt: str) -> None:
     from draftconv.cli import output
 
-    output.print_readings(form, found.left, found.right)
-    match form:
+    output.print_readings(fmt, differences.left, differences.right)
+    match fmt:
         case "json":
-            sides = {"readings": {"left": reading_json(found.left), "right": reading_json(found.right)}}
-            rows = {kind.split()[0]: [_json(row) for row in rows] for kind, rows in found.kinds.items()}
+            sides = {"readings": {"left": reading_json(differences.left), "right": reading_json(differences.right)}}
+            rows = {
+                kind.split()[0]: [_difference_json(row) for row in rows] for kind, rows in differences.kinds.items()
+            }
             output.print_json(rows | sides)
         case "human":
-            output.show(found.blocks())
+            output.show(differences.blocks())
 
 
-def _json(row: Difference) -> dict[str, str]:
-    return {"what": row.what, "left": row.left, "right": row.right}
+def _difference_json(difference: Difference) -> dict[str, str]:
+    return {"what": difference.what, "left": difference.left, "right": difference.right}

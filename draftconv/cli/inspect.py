@@ -29,7 +29,7 @@ Examples:
 @click.option("--strict", is_flag=True, help="Exit 1 on any problem of severity error or warning.")
 @format_option
 @click.pass_context
-def command(ctx: click.Context, /, checkpoint: str, strict: bool, form: str, **told: Any) -> None:
+def command(ctx: click.Context, /, checkpoint: str, strict: bool, fmt: str, **keywords: Any) -> None:
     """What CHECKPOINT is, what is wrong with it, and which engine reads it rightly.
 
     CHECKPOINT is a directory, a weights file or a Hub id (hf://owner/name[@revision] forces
@@ -39,45 +39,45 @@ def command(ctx: click.Context, /, checkpoint: str, strict: bool, form: str, **t
     from draftconv.cli import output
     from draftconv.cli.describe import inspection_json
 
-    with output.progress("reading") if told["deep"] else nullcontext(None) as report:
-        found = inspect(checkpoint, **told, progress=report)
-    match form:
+    with output.progress("reading") if keywords["deep"] else nullcontext(None) as report:
+        inspection = inspect(checkpoint, **keywords, progress=report)
+    match fmt:
         case "json":
-            output.print_json(inspection_json(found))
+            output.print_json(inspection_json(inspection))
         case "human":
-            *blocks, verdict = found.blocks()
+            *blocks, verdict = inspection.blocks()
             output.show(blocks)
             output.write(output.safe(verdict))
-            if argv := _next(found, checkpoint, ctx):
+            if argv := _next_command(inspection, checkpoint, ctx):
                 output.print_next(argv)
-    bad = bool(told["engines"]) and not found.passed
-    faulty = strict and any(problem.severity != "note" for problem in found.problems)
+    bad = bool(keywords["engines"]) and not inspection.passed
+    faulty = strict and any(problem.severity != "note" for problem in inspection.problems)
     sys.exit(1 if bad or faulty else 0)
 
 
-def _next(found: Inspection, checkpoint: str, ctx: click.Context) -> list[str]:
+def _next_command(inspection: Inspection, checkpoint: str, ctx: click.Context) -> list[str]:
     """Convert if that helps, else serve if everything is known for it, else nothing."""
-    if found.drafter.readings:
+    if inspection.drafter.readings:
         return []  # a person has to say first which of them is right
-    told = {name: ctx.params[name] for name in ("target", "target_layers", "layout", "aux_convention")}
-    options = _words(told)
-    if remedied := remedy(found):
-        repairs = [word for code in several(remedied.repairs) for word in ("--repair", code)]
-        out = _new_directory(found.drafter.checkpoint, remedied.to)
-        packing = [word for module in several(remedied.unpack) for word in ("--unpack", module)]
+    chosen = {name: ctx.params[name] for name in ("target", "target_layers", "layout", "aux_convention")}
+    options = _arguments(chosen)
+    if remedied := remedy(inspection):
+        repairs = [argument for code in several(remedied.repairs) for argument in ("--repair", code)]
+        out = _new_directory(inspection.drafter.checkpoint, remedied.to)
+        packing = [argument for module in several(remedied.unpack) for argument in ("--unpack", module)]
         packing += ["--pack", remedied.pack] if remedied.pack else ["--dequantize"] if remedied.dequantize else []
         packing += ["--from-format", remedied.from_format] if remedied.from_format else []
         return ["draftconv", "convert", checkpoint, out, "--to", remedied.to, *options, *packing, *repairs]
-    target = found.target
-    served = not found.misdeclared and all(verdict.status == "loads" for verdict in found.verdicts)
+    target = inspection.target
+    served = not inspection.misdeclared and all(verdict.status == "loads" for verdict in inspection.verdicts)
     if target and (target.path or target.repo) and served:
-        options = _words({**told, "target_layers": None})
-        return ["draftconv", "serve", checkpoint, "--for", str(found.verdicts[0].spec), *options]
+        options = _arguments({**chosen, "target_layers": None})
+        return ["draftconv", "serve", checkpoint, "--for", str(inspection.verdicts[0].spec), *options]
     return []
 
 
-def _words(told: Mapping[str, object]) -> list[str]:
-    return [word for name, value in told.items() if value is not None for word in (OPTIONS[name], str(value))]
+def _arguments(chosen: Mapping[str, object]) -> list[str]:
+    return [argument for name, value in chosen.items() if value is not None for argument in (OPTIONS[name], str(value))]
 
 
 OPTIONS = {"target": "--target", "target_layers": "--target-layers", "layout": "--from",
@@ -89,5 +89,5 @@ def _new_directory(checkpoint: Checkpoint, to: str) -> str:
     inside = checkpoint.path is not None and Path.cwd().is_relative_to(checkpoint.path.resolve())
     room = checkpoint.path.resolve().parent if checkpoint.path and inside else Path()
     name = f"{checkpoint.name.rsplit('/', 1)[-1]}-{to}"
-    taken = (room / name, *(room / f"{name}-{i}" for i in range(2, 1000)))
-    return str(next((path for path in taken if not path.exists()), room / name))
+    candidates = (room / name, *(room / f"{name}-{i}" for i in range(2, 1000)))
+    return str(next((path for path in candidates if not path.exists()), room / name))

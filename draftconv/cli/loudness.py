@@ -44,7 +44,7 @@ def hush(context: click.Context) -> None:
     Raises:
         click.UsageError: it was asked to say more.
     """
-    _only_one(context, VERBOSE)
+    _refuse_both(context, VERBOSE)
     if context.meta.setdefault(QUIET, False):
         return
     context.meta[QUIET] = True
@@ -56,9 +56,9 @@ def hush(context: click.Context) -> None:
             context.call_on_close(lambda name=name: os.environ.pop(name, None))
 
 
-def _speak_up(context: click.Context) -> None:
+def _be_verbose(context: click.Context) -> None:
     """Tell what is done on the way until the command ends."""
-    _only_one(context, QUIET)
+    _refuse_both(context, QUIET)
     if context.meta.setdefault(VERBOSE, False):
         return
     context.meta[VERBOSE] = True
@@ -74,8 +74,8 @@ def _speak_up(context: click.Context) -> None:
     context.call_on_close(end)
 
 
-def _only_one(context: click.Context, other: str) -> None:
-    if context.meta.get(other):
+def _refuse_both(context: click.Context, key: str) -> None:
+    if context.meta.get(key):
         raise click.UsageError("--quiet and --verbose exclude one another; give one of them.", context)
 
 
@@ -108,14 +108,14 @@ def former_names_told() -> Iterator[None]:
 def loudness_options(function: F) -> F:
     """-q and -v, read before anything that may print; they stand before or after the command's name."""
 
-    def when_typed(told: Callable[[click.Context], None]) -> Callable[[click.Context, click.Parameter, bool], None]:
-        return lambda context, _, typed: told(context) if typed else None
+    def when_typed(action: Callable[[click.Context], None]) -> Callable[[click.Context, click.Parameter, bool], None]:
+        return lambda context, _, typed: action(context) if typed else None
 
-    for names, told, text in (
-        (("-v", "--verbose"), _speak_up, "Also say on stderr what is done on the way."),
+    for names, action, text in (
+        (("-v", "--verbose"), _be_verbose, "Also say on stderr what is done on the way."),
         (("-q", "--quiet"), hush, "Say nothing but errors; the exit code tells the rest."),
     ):
         function = click.option(
-            *names, is_flag=True, is_eager=True, expose_value=False, callback=when_typed(told), help=text
+            *names, is_flag=True, is_eager=True, expose_value=False, callback=when_typed(action), help=text
         )(function)
     return function

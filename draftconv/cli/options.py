@@ -20,45 +20,45 @@ F = TypeVar("F", bound=Callable[..., Any])
 def options_of(*kinds: type) -> Callable[[F], F]:
     """Give a command the options of a dataclass, in the order of its fields; of several, where it has more than one
     way to run: then none of them is required."""
-    found: dict[str, list[click.Option]] = {}
+    by_name: dict[str, list[click.Option]] = {}
     for kind in kinds:
         hints = get_type_hints(kind)
-        for each in fields(kind):
-            told = option_of(each)
-            if told is not None and each.name not in found:
-                made = click_option(each, told, hints[each.name], required=len(kinds) == 1)
-                found[each.name] = [made, *(Former(flag, made) for flag in told.former)]
+        for field in fields(kind):
+            option = option_of(field)
+            if option is not None and field.name not in by_name:
+                param = click_option(field, option, hints[field.name], required=len(kinds) == 1)
+                by_name[field.name] = [param, *(Former(flag, param) for flag in option.former)]
 
     def options(function: F) -> F:
         params = function.__dict__.setdefault("__click_params__", [])
-        params += reversed([each for made in found.values() for each in made])
+        params += reversed([param for group in by_name.values() for param in group])
         return function
 
     return options
 
 
-def click_option(each: Field[Any], told: Option, hint: Any, *, required: bool = True) -> click.Option:
+def click_option(field: Field[Any], option: Option, hint: Any, *, required: bool = True) -> click.Option:
     """One option as Click has it; without a default it is `required`."""
-    flag = flag_of(each, told)
-    default = None if each.default is MISSING else each.default
+    flag = flag_of(field, option)
+    default = None if field.default is MISSING else field.default
     kinds = [kind for kind in _alternatives(hint) if kind is not NoneType]
     repeated = any(get_origin(kind) is Sequence for kind in kinds)
     if bool in kinds:
         if "/" in flag:
-            return click.Option([flag, each.name], default=default, help=told.help)
+            return click.Option([flag, field.name], default=default, help=option.help)
         if default:  # typed, it turns off what is on
-            return click.Option([flag, each.name], flag_value=False, default=True, type=bool, help=told.help)
-        return click.Option([flag, each.name], is_flag=True, help=told.help)
+            return click.Option([flag, field.name], flag_value=False, default=True, type=bool, help=option.help)
+        return click.Option([flag, field.name], is_flag=True, help=option.help)
     pair = get_args(hint) if get_origin(hint) is tuple else ()
     return click.Option(
-        [flag, *told.short, each.name],
-        type=_type(told, kinds, pair),
+        [flag, *option.short, field.name],
+        type=_param_type(option, kinds, pair),
         nargs=len(pair) if pair and pair[-1] is not ... else 1,
         multiple=repeated,
-        **({"required": required} if each.default is MISSING else {"default": default}),
-        metavar=told.metavar or None,
-        show_default=default not in (None, (), "") and "[default" not in told.help,
-        help=told.help,
+        **({"required": required} if field.default is MISSING else {"default": default}),
+        metavar=option.metavar or None,
+        show_default=default not in (None, (), "") and "[default" not in option.help,
+        help=option.help,
     )
 
 
@@ -66,25 +66,25 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def _type(told: Option, kinds: list[Any], pair: tuple[Any, ...]) -> Any:
+def _param_type(option: Option, kinds: list[Any], pair: tuple[Any, ...]) -> Any:
     """How what is typed is read."""
-    if told.parse is not None:
-        return Parsed(told.parse)
-    if told.choices:
-        return Chosen(told.known(), told)
+    if option.parse is not None:
+        return Parsed(option.parse)
+    if option.choices:
+        return Chosen(option.known(), option)
     if literal := next((kind for kind in kinds if get_origin(kind) is Literal), None):
-        return Chosen(get_args(literal), told)
-    if Path in kinds and not told.file:
+        return Chosen(get_args(literal), option)
+    if Path in kinds and not option.file:
         return click.Path(path_type=Path)
     if Path in kinds:
         return click.Path(path_type=Path, exists=True, dir_okay=False)
     number = pair[0] if pair else kinds[0]
     if number is int:
-        least, most = (None if end is None else int(end) for end in (told.least, told.most))
+        least, most = (None if end is None else int(end) for end in (option.least, option.most))
         return click.IntRange(least, most)
     if number is float:
-        low = told.above if told.above is not None else told.least
-        return click.FloatRange(low, told.most, min_open=told.above is not None, max_open=told.most is not None)
+        low = option.above if option.above is not None else option.least
+        return click.FloatRange(low, option.most, min_open=option.above is not None, max_open=option.most is not None)
     return click.STRING
 
 
@@ -111,17 +111,17 @@ class Former(click.Option):
 class Chosen(click.Choice[str]):
     """One of some words, whatever their case, by what people call it as well."""
 
-    def __init__(self, choices: Sequence[str], told: Option) -> None:
+    def __init__(self, choices: Sequence[str], option: Option) -> None:
         super().__init__(choices, case_sensitive=False)
-        self.told = told
+        self.option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        meant = self.told.meant(value) if isinstance(value, str) else value
-        found = super().convert(meant, param, ctx)
-        if value in self.told.former_values and param is not None:
+        meant = self.option.meant(value) if isinstance(value, str) else value
+        choice = super().convert(meant, param, ctx)
+        if value in self.option.former_values and param is not None:
             flag = max(param.opts, key=len)
-            warn_former(f"{flag} {value}", f"{flag} {found}")
-        return found
+            warn_former(f"{flag} {value}", f"{flag} {choice}")
+        return choice
 
 
 class Parsed(click.ParamType[Any]):
@@ -141,29 +141,29 @@ class Parsed(click.ParamType[Any]):
 
 def command_line(ctx: click.Context, **changes: object) -> list[str]:
     """The command as it was typed, with some parameters changed; None or False leaves one out."""
-    words = ["draftconv", str(ctx.info_name)]
+    argv = ["draftconv", str(ctx.info_name)]
     for parameter in ctx.command.params:
         name = str(parameter.name)
         typed = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         value = changes[name] if name in changes else ctx.params.get(name) if typed else None
         if parameter.nargs > 1 and isinstance(value, tuple):
-            words += [max(parameter.opts, key=len), *map(str, value)]
+            argv += [max(parameter.opts, key=len), *map(str, value)]
             continue
         values = value if isinstance(value, tuple) else (value,)
         for item in values:
             if item is False and name not in changes and isinstance(parameter, click.Option):
                 turned_off = parameter.secondary_opts or (parameter.opts if parameter.flag_value is False else [])
-                words += [max(turned_off, key=len)] if turned_off else []
+                argv += [max(turned_off, key=len)] if turned_off else []
             if item is None or item is False:
                 continue
             if isinstance(parameter, click.Option):
-                words.append(max(parameter.opts, key=len))
+                argv.append(max(parameter.opts, key=len))
             if item is not True:
-                words.append(str(item))
-    return words
+                argv.append(str(item))
+    return argv
 
 
-class Form(click.Choice[str]):
+class OutputFormat(click.Choice[str]):
     """What stdout carries; `quiet` was one of the choices."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -175,14 +175,14 @@ class Form(click.Choice[str]):
 
 
 def format_option(function: F) -> F:
-    """--format, and how much is said beside it; a command that is quiet is told the form `quiet`."""
-    made = click.option(
+    """--format, and how much is said beside it; a command that is quiet is told the format `quiet`."""
+    decorator = click.option(
         "--format",
-        "form",
-        type=Form(["human", "json"], case_sensitive=False),
+        "fmt",
+        type=OutputFormat(["human", "json"], case_sensitive=False),
         default="human",
         show_default=True,
-        callback=lambda _, __, form: "quiet" if is_quiet() else form,
+        callback=lambda _, __, fmt: "quiet" if is_quiet() else fmt,
         help="What stdout carries.",
     )
-    return made(loudness_options(function))
+    return decorator(loudness_options(function))

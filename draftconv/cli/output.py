@@ -135,16 +135,16 @@ def print_notes(notes: Iterable[str]) -> None:
         print(f"Note: {safe(note)}", file=sys.stderr)
 
 
-def print_readings(form: str, *drafters: Drafter) -> None:
+def print_readings(fmt: str, *drafters: Drafter) -> None:
     """How drafters were read, with every inference, on stdout for a person; every doubt on stderr, JSON or not.
 
     Args:
-        form: of --format. JSON holds all of it.
+        fmt: of --format. JSON holds all of it.
     """
     from draftconv.layouts.reading_options import reading_line, reading_warnings
 
     for drafter in drafters:
-        if form == "human":
+        if fmt == "human":
             write(safe(reading_line(drafter)))
         print_warnings(f"{drafter.checkpoint.name}: {doubt}" for doubt in reading_warnings(drafter))
 
@@ -160,12 +160,12 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Renderable
     from rich import box
     from rich.table import Table
 
-    made = Table(title=safe(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    rich_table = Table(title=safe(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        made.add_column(column, overflow="fold")
+        rich_table.add_column(column, overflow="fold")
     for row in rows:
-        made.add_row(*row)
-    return made
+        rich_table.add_row(*row)
+    return rich_table
 
 
 def card(title: str, rows: Iterable[tuple[str, object]]) -> RenderableType:
@@ -173,41 +173,41 @@ def card(title: str, rows: Iterable[tuple[str, object]]) -> RenderableType:
     from rich import box
     from rich.table import Table
 
-    made = Table(
+    rich_table = Table(
         title=safe(title), title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False, pad_edge=False
     )
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
+    rich_table.add_column(style="dim", no_wrap=True)
+    rich_table.add_column(overflow="fold")
     for name, value in rows:
-        made.add_row(text(name), text(value))
-    return made
+        rich_table.add_row(text(name), text(value))
+    return rich_table
 
 
 def show(blocks: Iterable[Block]) -> None:
     """Tables and sentences of a result."""
     screen = console()
     for block in blocks:
-        screen.print(text(block, _style(block)) if isinstance(block, str) else _shown(block))
+        screen.print(text(block, _style(block)) if isinstance(block, str) else _render_table(block))
 
 
 def _style(sentence: str) -> str:
     return next((style for lead, style in LEADS.items() if sentence.startswith(lead)), "")
 
 
-def _shown(found: Table) -> RenderableType:
-    if not any(column.title for column in found.columns):
-        return card(found.title, ((name, told) for name, told in found.rows))
-    rows = ([_cell(cell) for cell in row] for row in found.rows)
-    return table(found.title, [column.title for column in found.columns], rows)
+def _render_table(block: Table) -> RenderableType:
+    if not any(column.title for column in block.columns):
+        return card(block.title, ((name, value) for name, value in block.rows))
+    rows = ([_render_cell(cell) for cell in row] for row in block.rows)
+    return table(block.title, [column.title for column in block.columns], rows)
 
 
-def _cell(told: str) -> Text:
+def _render_cell(value: str) -> Text:
     """The first line matters most."""
-    first, *rest = told.split("\n")
-    made = styled(first)
+    first, *rest = value.split("\n")
+    cell = styled(first)
     for line in rest:
-        made.append("\n").append(text(line, "dim"))
-    return made
+        cell.append("\n").append(text(line, "dim"))
+    return cell
 
 
 def draws() -> bool:

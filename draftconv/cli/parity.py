@@ -33,7 +33,7 @@ Examples:
 STAGES = {"reading": "bytes", "replaying": "tokens"}
 
 BOTH = ("reference", "candidates", "margin", "num_speculative_tokens", "limit", "extend", "out", "overwrite",
-        "layout", "aux_convention", "accept_detected", "form")  # fmt: skip
+        "layout", "aux_convention", "accept_detected", "fmt")  # fmt: skip
 REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype", "device")
 """Parameters of a replay; all that are in neither list are of a live run."""
 
@@ -61,7 +61,7 @@ def command(
     engine: str | None,
     out: Path | None,
     overwrite: bool,
-    form: str,
+    fmt: str,
     **options: object,
 ) -> None:
     """Judge whether each CANDIDATE accepts as much as REFERENCE.
@@ -75,44 +75,44 @@ def command(
     from draftconv.report import refuse_place
 
     if options["profile"] is not None and trace is None:
-        engine = _filled(ctx, engine, options)
+        engine = _fill_from_profile(ctx, engine, options)
     _refuse_misplaced(ctx, trace, engine, options)
     if out is not None:
         refuse_place(out, overwrite=overwrite)
-    options["command"] = _recorded(command_line(ctx))
+    options["command"] = _without_places(command_line(ctx))
     if options.pop("dry_run"):
-        _show_plan(reference, candidates, {**options, "engine": engine}, form)
+        _show_plan(reference, candidates, {**options, "engine": engine}, fmt)
         return
     if engine is None:
-        report = _replayed(reference, candidates, str(trace), options)
+        report = _run_replay(reference, candidates, str(trace), options)
     else:
         report = _run_live(reference, candidates, {**options, "engine": engine})
     if out is not None:
         try:
             report.save(out, decode=_decoder(Path(trace)) if trace else None, overwrite=overwrite)
         except WriteError:
-            _print(ctx, report, None, form)  # a full disk does not cost what was measured
+            _print(ctx, report, None, fmt)  # a full disk does not cost what was measured
             raise
-    _print(ctx, report, out, form)
+    _print(ctx, report, out, fmt)
     sys.exit(exit_code(report))
 
 
-def _filled(ctx: click.Context, engine: str | None, options: dict[str, object]) -> str:
+def _fill_from_profile(ctx: click.Context, engine: str | None, options: dict[str, object]) -> str:
     """Put what a profile says into the options that were not typed; returns the engine."""
     from draftconv.live.profiles import find_profile
 
-    names = [str(parameter.name) for parameter in _typed(ctx)]
+    names = [str(parameter.name) for parameter in _typed_params(ctx)]
     typed = {name: options[name] for name in names if name in options and name != "profile"}
-    found = find_profile(str(options["profile"])).options({**typed, **({"engine": engine} if engine else {})})
-    options |= {name: value for name, value in found.items() if name != "engine"}
-    return str(found["engine"])
+    values = find_profile(str(options["profile"])).options({**typed, **({"engine": engine} if engine else {})})
+    options |= {name: value for name, value in values.items() if name != "engine"}
+    return str(values["engine"])
 
 
-def _typed(ctx: click.Context) -> list[click.Parameter]:
+def _typed_params(ctx: click.Context) -> list[click.Parameter]:
     """The parameters of the measurement that the user gave; how much is said of it belongs to any."""
     typed = click.core.ParameterSource.COMMANDLINE
-    named = (each for each in ctx.command.params if each.expose_value)
-    return [each for each in named if ctx.get_parameter_source(str(each.name)) is typed]
+    exposed = (param for param in ctx.command.params if param.expose_value)
+    return [param for param in exposed if ctx.get_parameter_source(str(param.name)) is typed]
 
 
 def _refuse_misplaced(ctx: click.Context, trace: str | None, engine: str | None, options: Mapping[str, object]) -> None:
@@ -124,7 +124,7 @@ def _refuse_misplaced(ctx: click.Context, trace: str | None, engine: str | None,
             else "--trace and --for exclude one another",
             cure="give --trace DIR, or --for ENGINE with --target, --run and a way to reach the engine",
         )
-    for parameter in _typed(ctx):
+    for parameter in _typed_params(ctx):
         name = str(parameter.name)
         if name not in (*BOTH, "engine") and (name in REPLAY) != (engine is None):
             raise UsageError(
@@ -139,7 +139,7 @@ def _refuse_misplaced(ctx: click.Context, trace: str | None, engine: str | None,
         )
 
 
-def _replayed(reference: str, candidates: tuple[str, ...], trace: str, options: Mapping[str, object]) -> Report:
+def _run_replay(reference: str, candidates: tuple[str, ...], trace: str, options: Mapping[str, object]) -> Report:
     from draftconv.api.parity import parity
     from draftconv.cli import output
 
@@ -163,7 +163,7 @@ def _run_live(reference: str, candidates: tuple[str, ...], options: Mapping[str,
         sys.exit(130)
 
 
-def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str, object], form: str) -> None:
+def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str, object], fmt: str) -> None:
     """Print what a run would do, as commands that a person could type."""
     from dataclasses import asdict
 
@@ -173,17 +173,17 @@ def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str
 
     chosen = {name: value for name, value in options.items() if name not in REPLAY}
     steps = plan_live(reference, candidates, LiveOptions(**{**chosen, "run": chosen["run"] or Path("RUN")}))  # type: ignore[arg-type]
-    match form:
+    match fmt:
         case "json":
             output.print_json([asdict(step) for step in steps])
         case "human":
-            told: set[str] = set()
+            printed: set[str] = set()
             for number, step in enumerate(steps, 1):
                 print(f"# {number}. {safe(step.title)}")
                 for note in step.notes:
-                    if note not in told:
+                    if note not in printed:
                         print(f"# note: {safe(note)}")
-                told |= {*step.notes}
+                printed |= {*step.notes}
                 for name, text in step.files.items():
                     print("\n".join([f"cat > {safe(name)} <<'END'", *map(safe, text.splitlines()), "END"]))
                 for argv in step.commands:
@@ -193,23 +193,23 @@ def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str
                 print()
 
 
-def _print(ctx: click.Context, report: Report, out: Path | None, form: str) -> None:
+def _print(ctx: click.Context, report: Report, out: Path | None, fmt: str) -> None:
     from draftconv.cli import output
 
-    if form == "human":
+    if fmt == "human":
         for line in dict.fromkeys(arm.facts["read"] for arm in report.arms if "read" in arm.facts):
             output.write(output.safe(line))
     output.print_warnings(dict.fromkeys(arm.facts["doubtful"] for arm in report.arms if "doubtful" in arm.facts))
-    match form:
+    match fmt:
         case "json":
             output.print_json(_json(report))
         case "human":
             _show(ctx, report, out)
 
 
-def _recorded(argv: Sequence[str]) -> tuple[str, ...]:
+def _without_places(argv: Sequence[str]) -> tuple[str, ...]:
     """The command for the report, which names no place on this machine: an absolute path by its last part."""
-    return tuple(Path(word).name if Path(word).is_absolute() else word for word in argv)
+    return tuple(Path(argument).name if Path(argument).is_absolute() else argument for argument in argv)
 
 
 def _decoder(trace: Path) -> Callable[..., str] | None:
@@ -262,5 +262,5 @@ def _json(report: Report) -> dict[str, object]:
     from draftconv.api.parity import exit_code
     from draftconv.report import Report
 
-    found = json.loads(TypeAdapter(Report).dump_json(report, exclude={"records"}))
-    return {"exit_code": exit_code(report), **found}
+    document = json.loads(TypeAdapter(Report).dump_json(report, exclude={"records"}))
+    return {"exit_code": exit_code(report), **document}

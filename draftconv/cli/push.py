@@ -25,7 +25,7 @@ Examples:
 @options_of(PushOptions)
 @click.option("--dry-run", is_flag=True, help="Say what would be uploaded, and upload nothing.")
 @loudness_options
-def command(directory: Path, repo: str, *, dry_run: bool, **told: Any) -> None:
+def command(directory: Path, repo: str, *, dry_run: bool, **keywords: Any) -> None:
     """Upload DIRECTORY, an output of draftconv, to the Hub repository REPO (owner/name).
 
     The files that its draftconv.json names go, as they were written (the card may have been edited), in one commit;
@@ -34,7 +34,7 @@ def command(directory: Path, repo: str, *, dry_run: bool, **told: Any) -> None:
     """
     from draftconv.cli import output
 
-    decided = prepare(directory, repo, PushOptions(**told))
+    decided = prepare(directory, repo, PushOptions(**keywords))
     *listed, amount = decided.blocks()
     output.show(listed)
     output.write(output.safe(amount if dry_run else decided.run().url))

@@ -27,7 +27,7 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Say what would be written and run, and write nothing.")
 @format_option
 @click.pass_context
-def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, form: str, **told: Any) -> None:
+def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: str, **keywords: Any) -> None:
     """Quantize the drafter SOURCE for the engine that will serve it, to the new directory OUT.
 
     Says in words which arithmetic will run there. A recipe that has no form on an engine is refused
@@ -35,37 +35,37 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, form: 
     """
     from draftconv.cli import output
 
-    options = QuantizeOptions(**told)
+    options = QuantizeOptions(**keywords)
     if not dry_run:
         refuse_place(source, out, overwrite=options.overwrite)
-    found = prepare(source, options, download=not dry_run)
+    quantization = prepare(source, options, download=not dry_run)
     if not dry_run:
-        total = found.conversion.plan.total_bytes
+        total = quantization.conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
-            found.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
-    output.print_readings(form, found.conversion.drafter)
-    match form:
+            quantization.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
+    output.print_readings(fmt, quantization.conversion.drafter)
+    match fmt:
         case "json":
-            output.print_json(_json(found, written=not dry_run))
+            output.print_json(_json(quantization, written=not dry_run))
         case "human":
-            _show(found, out, written=not dry_run)
+            _show(quantization, out, written=not dry_run)
             if dry_run:
                 output.print_next(command_line(ctx, dry_run=None))
             else:
-                said = [
+                reading = [
                     *options.convert.said.words,
-                    *(["--accept-detected"] if found.conversion.drafter.readings else []),
+                    *(["--accept-detected"] if quantization.conversion.drafter.readings else []),
                 ]
-                output.print_next(["draftconv", "parity", source, str(out), *said, "--trace", "TRACE"])
+                output.print_next(["draftconv", "parity", source, str(out), *reading, "--trace", "TRACE"])
 
 
 # ── for a person ───────────────────────────────────────────────────────────────────
 
 
-def _show(found: Quantization, out: Path, *, written: bool) -> None:
+def _show(quantization: Quantization, out: Path, *, written: bool) -> None:
     from draftconv.cli import output
 
-    *blocks, amount = found.blocks()
+    *blocks, amount = quantization.blocks()
     output.show(blocks)
     output.write(output.safe(f"{f'Wrote {out}' if written else 'Nothing written: would write'}: {amount}"))
 
@@ -73,18 +73,18 @@ def _show(found: Quantization, out: Path, *, written: bool) -> None:
 # ── for a program ──────────────────────────────────────────────────────────────────
 
 
-def _json(found: Quantization, *, written: bool) -> dict[str, object]:
+def _json(quantization: Quantization, *, written: bool) -> dict[str, object]:
     from dataclasses import asdict
 
     from draftconv.cli.describe import verdict_json
     from draftconv.layouts.reading_options import reading_json
     from draftconv.quantization.deviation import total
 
-    decided = found.decided
-    before, after = found.all_bytes
-    bytes_of, scheme = found.bytes_of, str(decided.deployment.scheme.weights)
+    decided = quantization.decided
+    before, after = quantization.all_bytes
+    bytes_of, scheme = quantization.bytes_of, str(decided.deployment.scheme.weights)
     deviations = decided.deviations
-    weights_before, weights_after = found.quantized_bytes
+    weights_before, weights_after = quantization.quantized_bytes
     return {
         "written": written,
         "recipe": decided.recipe.name,
@@ -96,7 +96,7 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
             "package": decided.rounding.package,
             "notes": list(decided.rounding.notes),
         },
-        "source": {"quantized": decided.stored.title, "findings": list(found.conversion.findings)}
+        "source": {"quantized": decided.stored.title, "findings": list(quantization.conversion.findings)}
         if decided.stored
         else None,
         "floats_again": list(decided.unpacked),
@@ -110,9 +110,9 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
             }
             for name, deployment in decided.deployments.items()
         ],
-        "reading": reading_json(found.conversion.drafter),
-        "warnings": list(found.warnings),
-        "verdicts": [verdict_json(verdict) for verdict in found.conversion.verdicts],
+        "reading": reading_json(quantization.conversion.drafter),
+        "warnings": list(quantization.warnings),
+        "verdicts": [verdict_json(verdict) for verdict in quantization.conversion.verdicts],
         "quantized": [
             {"name": name, "scheme": scheme, "bytes_before": bytes_of[name][0], "bytes_after": bytes_of[name][1]}
             | (asdict(deviations[name]) if name in deviations else {})
@@ -123,5 +123,5 @@ def _json(found: Quantization, *, written: bool) -> dict[str, object]:
         "kept": dict(decided.selection.kept),
         "bytes_before": before,
         "bytes_after": after,
-        "peak_memory": found.conversion.plan.peak_memory,
+        "peak_memory": quantization.conversion.plan.peak_memory,
     }

@@ -24,7 +24,7 @@ Examples:
 @click.command(epilog=EPILOG)
 @click.argument("name", required=False)
 @format_option
-def command(name: str | None, form: str) -> None:
+def command(name: str | None, fmt: str) -> None:
     """List what ships: quantization recipes, hardware profiles and prompt suites; or show one of them.
 
     A recipe is shown with what runs of it on every engine and hardware; a profile with what a parity run on
@@ -33,19 +33,19 @@ def command(name: str | None, form: str) -> None:
     from draftconv.api.recipes import kind_of
 
     if name is None:
-        _all(form)
+        _show_all(fmt)
         return
-    {"recipe": _recipe, "profile": _profile, "suite": _suite}[kind_of(name)](name, form)
+    {"recipe": _show_recipe, "profile": _show_profile, "suite": _show_suite}[kind_of(name)](name, fmt)
 
 
-def _all(form: str) -> None:
+def _show_all(fmt: str) -> None:
     from draftconv.api.recipes import forms, listed, listed_profiles
     from draftconv.cli import output
     from draftconv.engines import ENGINES
     from draftconv.traces.suites import suites
 
-    recipes, profiles, named = listed(), listed_profiles(), suites()
-    match form:
+    recipes, profiles, prompt_suites = listed(), listed_profiles(), suites()
+    match fmt:
         case "json":
             output.print_json(
                 {
@@ -56,7 +56,7 @@ def _all(form: str) -> None:
                     "profiles": [
                         {"name": p.name, "about": p.about, "engine": p.engine, "recipe": p.recipe} for p in profiles
                     ],
-                    "suites": [{"name": name, "about": suite.about} for name, suite in named.items()],
+                    "suites": [{"name": name, "about": suite.about} for name, suite in prompt_suites.items()],
                 }
             )
         case "human":
@@ -65,35 +65,36 @@ def _all(form: str) -> None:
             screen.print(output.table("Recipes", ("recipe", "", "numbers"), rows))
             titles = tuple(engine.title for engine in ENGINES.values())
             cells = (
-                (output.text(r.name), *(output.lines(_by_format(found)) for found in forms(r).values()))
+                (output.text(r.name), *(output.lines(_by_format(formats)) for formats in forms(r).values()))
                 for r in recipes
             )
             screen.print(output.table("What is written for whom", ("recipe", *titles), cells))
             rows = [(output.text(p.name), output.text(p.about), output.text(p.recipe)) for p in profiles]
             screen.print(output.table("Hardware profiles", ("profile", "", "recipe"), rows))
             rows = [
-                (output.text(name), output.text(suite.about), output.text(suite.count)) for name, suite in named.items()
+                (output.text(name), output.text(suite.about), output.text(suite.count))
+                for name, suite in prompt_suites.items()
             ]
             screen.print(output.table("Prompt suites", ("suite", "", "prompts"), rows))
             output.print_next(["draftconv", "recipes", recipes[0].name])
 
 
-def _by_format(found: Mapping[str, str]) -> list[str]:
+def _by_format(formats: Mapping[str, str]) -> list[str]:
     """Each format, and the hardware that it is written for."""
     hardware: dict[str, list[str]] = {}
-    for name, form in found.items():
-        hardware.setdefault(form or "no form", []).append(name)
-    return [f"{form}: {', '.join(names)}" for form, names in hardware.items()]
+    for name, format_id in formats.items():
+        hardware.setdefault(format_id or "no form", []).append(name)
+    return [f"{format_id}: {', '.join(names)}" for format_id, names in hardware.items()]
 
 
-def _recipe(name: str, form: str) -> None:
+def _show_recipe(name: str, fmt: str) -> None:
     from dataclasses import asdict
 
     from draftconv.api.recipes import served
     from draftconv.cli import output
 
     recipe, table = served(name)
-    match form:
+    match fmt:
         case "json":
             output.print_json(
                 {
@@ -112,14 +113,14 @@ def _recipe(name: str, form: str) -> None:
             screen.print(output.table("Where it runs", ("engine", "format", "what runs there"), rows))
 
 
-def _profile(name: str, form: str) -> None:
+def _show_profile(name: str, fmt: str) -> None:
     from dataclasses import asdict
 
     from draftconv.cli import output
     from draftconv.live.profiles import find_profile
 
     profile = find_profile(name)
-    match form:
+    match fmt:
         case "json":
             output.print_json(asdict(profile))
         case "human":
@@ -170,13 +171,13 @@ EVIDENCE = {
 }
 
 
-def _suite(name: str, form: str) -> None:
+def _show_suite(name: str, fmt: str) -> None:
     from draftconv.cli import output
     from draftconv.traces.suites import suites
 
     name = name.lower()
     suite = suites()[name]
-    match form:
+    match fmt:
         case "json":
             output.print_json({"name": name, **suite.model_dump(mode="json")})
         case "human":

@@ -23,7 +23,7 @@ Examples:
 @options_of(ServeOptions)
 @click.option("--exec", "run", is_flag=True, help="Start it: this process becomes the server.")
 @format_option
-def command(checkpoint: str, run: bool, form: str, **told: Any) -> None:
+def command(checkpoint: str, run: bool, fmt: str, **keywords: Any) -> None:
     """Print the exact command that serves the drafter CHECKPOINT, and the files it reads.
 
     Without --exec nothing is started. With it the files are written into this directory first; one that is
@@ -32,23 +32,23 @@ def command(checkpoint: str, run: bool, form: str, **told: Any) -> None:
     from draftconv.api.serve import start
     from draftconv.cli import output
 
-    found = serve(checkpoint, **told)
+    serve_command = serve(checkpoint, **keywords)
     if run:
-        output.print_notes(found.notes)
-        start(found)
-    match form:
+        output.print_notes(serve_command.notes)
+        start(serve_command)
+    match fmt:
         case "json":
             output.print_json(
                 {
-                    "argv": list(found.argv),
-                    "environment": dict(found.environment),
-                    "files": dict(found.files),
-                    "notes": list(found.notes),
+                    "argv": list(serve_command.argv),
+                    "environment": dict(serve_command.environment),
+                    "files": dict(serve_command.files),
+                    "notes": list(serve_command.notes),
                 }
             )
         case "human":
-            for name, content in found.files.items():
+            for name, content in serve_command.files.items():
                 lines = map(output.safe, content.splitlines())
                 print("\n".join([f"cat > {output.safe(name)} <<'END'", *lines, "END"]))
-            print(output.safe(found.shell()))
-            output.print_notes(found.notes)
+            print(output.safe(serve_command.shell()))
+            output.print_notes(serve_command.notes)

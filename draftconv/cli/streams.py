@@ -31,11 +31,11 @@ class Standard(FileIO):
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Write all of it, however often the file takes a part only, or none at the moment."""
-        left = memoryview(data).cast("B")
-        size = len(left)
-        while left and not self._over:
+        remaining = memoryview(data).cast("B")
+        size = len(remaining)
+        while remaining and not self._over:
             try:
-                written: int | None = super().write(left)
+                written: int | None = super().write(remaining)
             except BrokenPipeError:
                 self._over = True
             except OSError as error:
@@ -43,7 +43,7 @@ class Standard(FileIO):
             else:
                 if written is None:  # a full pipe that does not block
                     select.select((), (self,), ())
-                left = left[written or 0 :]
+                remaining = remaining[written or 0 :]
         return size
 
 

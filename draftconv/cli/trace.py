@@ -41,7 +41,7 @@ Examples:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The directory to write.")
 @options_of(TraceOptions)
 @format_option
-def command(target: str, prompts: str, out: Path, form: str, **told: Any) -> None:
+def command(target: str, prompts: str, out: Path, fmt: str, **keywords: Any) -> None:
     """Run a target once and keep what it did: tokens and hidden states, to replay drafters on.
 
     The target continues every prompt greedily. A run that is stopped keeps what it has; the same
@@ -51,17 +51,17 @@ def command(target: str, prompts: str, out: Path, form: str, **told: Any) -> Non
 
     try:
         with _progress() as report:
-            made = trace(target, prompts, out, **told, announce=_announce, progress=report)
+            captured = trace(target, prompts, out, **keywords, announce=_announce, progress=report)
     except KeyboardInterrupt:
         if not (out / PARTIAL).exists():
             raise
         print(f"Interrupted: {safe(out)} keeps what was captured; the same command goes on.", file=sys.stderr)
         sys.exit(130)
-    match form:
+    match fmt:
         case "json":
-            output.print_json(_json(made))
+            output.print_json(_json(captured))
         case "human":
-            output.show(made.blocks())
+            output.show(captured.blocks())
             output.print_next(["draftconv", "parity", "REFERENCE", "CANDIDATE", "--trace", str(out)])
 
 
@@ -105,9 +105,9 @@ def _progress() -> Iterator[Callable[[int, float], None] | None]:
         yield report
 
 
-def _json(made: Trace) -> dict[str, object]:
+def _json(captured: Trace) -> dict[str, object]:
     return {
-        **asdict(made.about),
-        "tables": {name: asdict(table) for name, table in made.tables.items()},
-        "requests": [asdict(entry) for entry in made.entries],
+        **asdict(captured.about),
+        "tables": {name: asdict(table) for name, table in captured.tables.items()},
+        "requests": [asdict(entry) for entry in captured.entries],
     }

@@ -24,7 +24,7 @@ Examples:
 @click.option("--against", required=True, metavar="SOURCE", help="The checkpoint that OUT was made from.")
 @options_of(VerifyOptions)
 @format_option
-def command(out: str, against: str, form: str, **told: Any) -> None:
+def command(out: str, against: str, fmt: str, **keywords: Any) -> None:
     """Prove that OUT is its source: every bit compared, every difference declared.
 
     Exit code 1 when a tensor or fact differs and no draftconv.json of OUT declares it.
@@ -32,29 +32,31 @@ def command(out: str, against: str, form: str, **told: Any) -> None:
     from draftconv.cli import output
 
     with output.progress("comparing") as report:
-        found = verify(out, against, **told, progress=report)
-    output.print_readings(form, found.output, found.source)
-    match form:
+        verification = verify(out, against, **keywords, progress=report)
+    output.print_readings(fmt, verification.output, verification.source)
+    match fmt:
         case "json":
-            output.print_json(_json(found))
+            output.print_json(_json(verification))
         case "human":
-            output.show(found.blocks())
-            writer = find_layout(found.output.detection.layout).writer
-            if found.passed and told["target"] and writer and writer.serves:
-                output.print_next(["draftconv", "serve", out, "--for", writer.serves[0], "--target", told["target"]])
-    sys.exit(0 if found.passed else 1)
+            output.show(verification.blocks())
+            writer = find_layout(verification.output.detection.layout).writer
+            if verification.passed and keywords["target"] and writer and writer.serves:
+                output.print_next(
+                    ["draftconv", "serve", out, "--for", writer.serves[0], "--target", keywords["target"]]
+                )
+    sys.exit(0 if verification.passed else 1)
 
 
-def _json(found: Verification) -> dict[str, object]:
+def _json(verification: Verification) -> dict[str, object]:
     return {
-        "passed": found.passed,
-        "record": found.record,
-        "tensors": [_row(row) for row in found.tensors],
-        "facts": [_row(row) for row in found.facts],
-        "directory": [_row(row) for row in found.directory],
-        "readings": {"output": reading_json(found.output), "source": reading_json(found.source)},
+        "passed": verification.passed,
+        "record": verification.record,
+        "tensors": [_item_json(row) for row in verification.tensors],
+        "facts": [_item_json(row) for row in verification.facts],
+        "directory": [_item_json(row) for row in verification.directory],
+        "readings": {"output": reading_json(verification.output), "source": reading_json(verification.source)},
     }
 
 
-def _row(row: ComparedItem) -> dict[str, str]:
-    return {"what": row.what, "outcome": row.outcome, "how": row.how}
+def _item_json(item: ComparedItem) -> dict[str, str]:
+    return {"what": item.what, "outcome": item.outcome, "how": item.how}

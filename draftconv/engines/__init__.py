@@ -41,7 +41,7 @@ def parse_engine(text: str) -> EngineSpec:
     alias = ALIASES.get(machine)
     hardware = alias.hardware if alias else machine
     if hardware not in engine.hardware:
-        raise _unread(text, engine, UNREAD[machine]) if machine in UNREAD else _unknown(text, engine, typed)
+        raise _unread(text, engine, UNREAD[machine]) if machine in UNREAD else _unknown_hardware(text, engine, typed)
     return EngineSpec(name, version or engine.version, hardware, machine if alias else None)
 
 
@@ -51,8 +51,8 @@ def _engine(called: str) -> Engine:
     Raises:
         UsageError: there is none.
     """
-    names = {_plain(word): name for name, engine in ENGINES.items() for word in (engine.title, name)}
-    name = called if called in ENGINES else names.get(_plain(called))
+    names = {_plain_title(title): name for name, engine in ENGINES.items() for title in (engine.title, name)}
+    name = called if called in ENGINES else names.get(_plain_title(called))
     if name is None:
         raise UsageError(
             f"unknown engine {called}",
@@ -62,12 +62,12 @@ def _engine(called: str) -> Engine:
     return ENGINES[name]
 
 
-def _plain(word: str) -> str:
+def _plain_title(title: str) -> str:
     """Letters and digits alone: `TensorRT-LLM`, `tensorrt_llm` and `tensorrtllm` are one word."""
-    return "".join(letter for letter in word.lower() if letter.isalnum())
+    return "".join(letter for letter in title.lower() if letter.isalnum())
 
 
-def _unknown(text: str, engine: Engine, typed: str) -> UsageError:
+def _unknown_hardware(text: str, engine: Engine, typed: str) -> UsageError:
     known = [*engine.hardware, *(name for name, alias in ALIASES.items() if alias.hardware in engine.hardware)]
     return UsageError(
         f"{text}: {engine.name} is not known to run on {typed or 'nothing'}",
@@ -76,11 +76,11 @@ def _unknown(text: str, engine: Engine, typed: str) -> UsageError:
     )
 
 
-def _unread(text: str, engine: Engine, found: Unread) -> UsageError:
-    nearest = f"; {engine.name}:{found.nearest} is the nearest that was read: prove on your machine what it says"
+def _unread(text: str, engine: Engine, unread: Unread) -> UsageError:
+    nearest = f"; {engine.name}:{unread.nearest} is the nearest that was read: prove on your machine what it says"
     return UsageError(
-        f"{text}: what {engine.title} multiplies on {found.title} ({found.chip}) is not known",
-        why=found.why,
+        f"{text}: what {engine.title} multiplies on {unread.title} ({unread.chip}) is not known",
+        why=unread.why,
         cure=f"give --for {engine.name} without hardware and 16-bit weights"
-        + (nearest if found.nearest in engine.hardware else ""),
+        + (nearest if unread.nearest in engine.hardware else ""),
     )

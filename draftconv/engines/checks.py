@@ -61,8 +61,8 @@ def double_norm(load: SimulatedLoad) -> str | None:
 
 def other_activation(load: SimulatedLoad) -> str | None:
     """A hidden_act other than silu."""
-    found = load.built.activation
-    return None if found == "silu" else f"hidden_act: {found}"
+    activation = load.built.activation
+    return None if activation == "silu" else f"hidden_act: {activation}"
 
 
 def plain_query(load: SimulatedLoad) -> str | None:
@@ -105,9 +105,9 @@ def last_state_only(load: SimulatedLoad) -> str | None:
 def unusual_norms(load: SimulatedLoad) -> str | None:
     """Norm switches of ModelOpt's training that no engine reads, away from what engines compute."""
     usual = {"use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False}
-    found = {key: load.eagle.flag(key) for key in usual}
+    flags = {key: load.eagle.flag(key) for key in usual}
     return listed([
-        f"{key}: {str(value).lower()}" for key, value in found.items() if value is not None and value is not usual[key]
+        f"{key}: {str(value).lower()}" for key, value in flags.items() if value is not None and value is not usual[key]
     ])  # fmt: skip
 
 
@@ -222,14 +222,14 @@ def skipped(code: str, causes: Causes) -> Check:
     """
 
     def check(load: SimulatedLoad) -> str | None:
-        others = {row for row, _ in causes}
-        found = []
+        others = {other for other, _ in causes}
+        names = []
         for part, name in load.lost.items():
-            why = cause(name, load.misnamed if part in load.wanted else causes)
-            unnamed = why is None and part not in load.wanted and code not in others
+            why = cause(name, load.misnamed if part in load.expected_tensors else causes)
+            unnamed = why is None and part not in load.expected_tensors and code not in others
             if why == code or unnamed:
-                found.append(name)
-        return listed(found)
+                names.append(name)
+        return listed(names)
 
     return check
 

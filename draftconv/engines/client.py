@@ -87,17 +87,17 @@ class Client(Protocol):
         """
 
 
-def refuse_depth(engine: str, drafted: int | None, asked: int) -> None:
+def refuse_depth(engine: str, drafted: int | None, requested: int) -> None:
     """Refuse an engine that drafts another number of tokens than was asked for.
 
     Raises:
         EngineError: it does.
     """
-    if drafted is not None and drafted != asked:
+    if drafted is not None and drafted != requested:
         raise EngineError(
-            f"{engine} drafts {drafted} tokens per step, --num-speculative-tokens asks for {asked}",
+            f"{engine} drafts {drafted} tokens per step, --num-speculative-tokens asks for {requested}",
             why="accept lengths at different depths cannot be compared",
-            cure=f"start it with {asked}, or give --num-speculative-tokens {drafted}",
+            cure=f"start it with {requested}, or give --num-speculative-tokens {drafted}",
         )
 
 

@@ -78,37 +78,38 @@ def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts:
     """
     mla = facts is not None and isinstance(facts.attention, Mla)
     if spec.hardware is not None:
-        found = _on(recipe, spec.name, spec.hardware, allow_a16=allow_a16, mla=mla)
+        chosen = _resolve_on(recipe, spec.name, spec.hardware, allow_a16=allow_a16, mla=mla)
     else:
-        found = _everywhere(recipe, spec.name, allow_a16=allow_a16, mla=mla)
-    return replace(found, notes=(*found.notes, *_other_release(spec)))
+        chosen = _resolve_everywhere(recipe, spec.name, allow_a16=allow_a16, mla=mla)
+    return replace(chosen, notes=(*chosen.notes, *_release_note(spec)))
 
 
-def _other_release(spec: EngineSpec) -> Iterator[str]:
+def _release_note(spec: EngineSpec) -> Iterator[str]:
     known = ENGINES[spec.name].version
     if not all(a == b for a, b in zip(spec.numbers, EngineSpec(spec.name, known).numbers, strict=False)):
         yield f"kernels are those of {ENGINES[spec.name].title} {known}; {spec.version} was not looked at"
 
 
-def usual_style(engine: str, form: FormatName) -> str | None:
+def usual_style(engine: str, format_name: FormatName) -> str | None:
     """The style in which an engine's kernels take a format; None for that in which it is usually written."""
-    return next((kernel.style for kernel in ENGINES[engine].kernels if kernel.format == form), None)
+    return next((kernel.style for kernel in ENGINES[engine].kernels if kernel.format == format_name), None)
 
 
-def stored_kernel(spec: EngineSpec, form: FormatName, style: str | None, scheme: Scheme, *, mla: bool) -> Kernel:
+def stored_kernel(spec: EngineSpec, format_name: FormatName, style: str | None, scheme: Scheme, *, mla: bool) -> Kernel:
     """What runs weights that are stored so, on the hardware that `spec` names.
 
     Raises:
         Refused: nothing does.
     """
     hardware = str(spec.hardware)
-    for kernel in _kernels(scheme, form, spec.name, hardware, mla=mla):
-        if form != "autoawq" or style == kernel.style:  # two methods read the same tensors
+    for kernel in _kernels(scheme, format_name, spec.name, hardware, mla=mla):
+        if format_name != "autoawq" or style == kernel.style:  # two methods read the same tensors
             return kernel
-    why, source = _gap(Recipe("", "", scheme, (), form), spec.name, CHIPS[hardware], mla=mla)
+    why, source = _gap(Recipe("", "", scheme, (), format_name), spec.name, CHIPS[hardware], mla=mla)
     raise Refused(
         f"{ENGINES[spec.name].title} on {hardware} has no kernel for these weights",
-        why=f"they are {form}, {scheme.weights.title}, activations {scheme.inputs or '16 bit'}: {why} ({source})",
+        why=f"they are {format_name}, {scheme.weights.title}, activations {scheme.inputs or '16 bit'}: "
+        f"{why} ({source})",
     )
 
 
@@ -124,25 +125,25 @@ def widest(recipe: Recipe) -> Deployment:
     for _, kernel in served:
         count[kernel.format, kernel.style] += sum(chip in kernel.chips for chip in CHIPS.values())
     unserved = recipe.format or DEFAULTS[recipe.scheme.weights.dtype]
-    form, style = max(
+    format_name, style = max(
         count, key=lambda key: count[key], default=(unserved, next(iter(FORMATS.get(unserved, ())), None))
     )
-    chosen = [(engine, kernel) for engine, kernel in served if (kernel.format, kernel.style) == (form, style)]
+    chosen = [(engine, kernel) for engine, kernel in served if (kernel.format, kernel.style) == (format_name, style)]
     return Deployment(
-        form,
+        format_name,
         style,
         recipe.scheme,
         "not decided: no engine was named",
         "; ".join(dict.fromkeys(kernel.source for _, kernel in chosen)) or "no engine has a kernel for it",
         _weakest(kernel.evidence for _, kernel in chosen),
-        tuple(f"{engine.title} on {_names(kernel)}: {kernel.executed}" for engine, kernel in chosen),
+        tuple(f"{engine.title} on {_chip_names(kernel)}: {kernel.executed}" for engine, kernel in chosen),
     )
 
 
-def _on(recipe: Recipe, engine: str, hardware: str, *, allow_a16: bool, mla: bool) -> Deployment:
+def _resolve_on(recipe: Recipe, engine: str, hardware: str, *, allow_a16: bool, mla: bool) -> Deployment:
     kernels = _kernels(recipe.scheme, recipe.format, engine, hardware, mla=mla)
-    if found := next(kernels, None):
-        return deployment(found, recipe.scheme)
+    if kernel := next(kernels, None):
+        return deployment(kernel, recipe.scheme)
     weight_only = replace(recipe.scheme, inputs=None)
     stripped = next(_kernels(weight_only, recipe.format, engine, hardware, mla=mla), None)
     if recipe.scheme.inputs is not None and stripped is not None and allow_a16:
@@ -156,7 +157,7 @@ def _on(recipe: Recipe, engine: str, hardware: str, *, allow_a16: bool, mla: boo
     )
 
 
-def _everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bool) -> Deployment:
+def _resolve_everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bool) -> Deployment:
     """One form for all hardware, or the hardware to choose from."""
     names = ENGINES[engine].hardware
     forms = dict.fromkeys(
@@ -176,14 +177,14 @@ def _everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bool) -> D
     outcomes: dict[str, Deployment | Refused] = {}
     for name in names:
         try:
-            outcomes[name] = _on(recipe, engine, name, allow_a16=allow_a16, mla=mla)
+            outcomes[name] = _resolve_on(recipe, engine, name, allow_a16=allow_a16, mla=mla)
         except Refused as refusal:
             outcomes[name] = refusal
-    found = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Deployment)}
-    if len(found) == len(names) and len({(o.format, o.style, o.scheme) for o in found.values()}) == 1:
-        first = next(iter(found.values()))
-        return replace(first, executed=_per_hardware({name: outcome.executed for name, outcome in found.items()}))
-    if found:
+    deployments = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Deployment)}
+    if len(deployments) == len(names) and len({(o.format, o.style, o.scheme) for o in deployments.values()}) == 1:
+        first = next(iter(deployments.values()))
+        return replace(first, executed=_per_hardware({name: outcome.executed for name, outcome in deployments.items()}))
+    if deployments:
         raise Undecided(
             f"{ENGINES[engine].title} runs recipe {recipe.name} differently, or not at all, "
             "from one hardware to another",
@@ -191,7 +192,7 @@ def _everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bool) -> D
                 f"{name}: {outcome.format}, {outcome.executed}" if isinstance(outcome, Deployment) else f"{name}: none"
                 for name, outcome in outcomes.items()
             ),
-            cure=f"name the hardware: {', '.join(f'{engine}:{name}' for name in found)}",
+            cure=f"name the hardware: {', '.join(f'{engine}:{name}' for name in deployments)}",
         )
     refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
     raise Refused(
@@ -201,10 +202,12 @@ def _everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bool) -> D
     )
 
 
-def _kernels(scheme: Scheme, form: FormatName | None, engine: str, hardware: str, *, mla: bool) -> Iterator[Kernel]:
+def _kernels(
+    scheme: Scheme, format_name: FormatName | None, engine: str, hardware: str, *, mla: bool
+) -> Iterator[Kernel]:
     chip = CHIPS[hardware]
     for kernel in ENGINES[engine].kernels:
-        if chip in kernel.chips and kernel.serves(scheme, form, mla=mla):
+        if chip in kernel.chips and kernel.serves(scheme, format_name, mla=mla):
             yield kernel
 
 
@@ -224,7 +227,7 @@ def _merged(rows: Mapping[str, Kernel], scheme: Scheme) -> Deployment:
         _per_hardware({name: kernel.executed for name, kernel in rows.items()}),
         "; ".join(dict.fromkeys(kernel.source for kernel in rows.values())),
         _weakest(kernel.evidence for kernel in rows.values()),
-        tuple(dict.fromkeys(f"{_names(kernel)}: {note}" for kernel in rows.values() for note in kernel.notes)),
+        tuple(dict.fromkeys(f"{_chip_names(kernel)}: {note}" for kernel in rows.values() for note in kernel.notes)),
     )
 
 
@@ -236,7 +239,7 @@ def _per_hardware(executed: Mapping[str, str]) -> str:
     return next(iter(names)) if len(names) == 1 else "; ".join(f"{', '.join(n)}: {text}" for text, n in names.items())
 
 
-def _names(kernel: Kernel) -> str:
+def _chip_names(kernel: Kernel) -> str:
     return ", ".join(named(*kernel.chips))
 
 
@@ -249,8 +252,8 @@ def _gap(recipe: Recipe, engine: str, chip: Chip, *, mla: bool) -> tuple[str, st
     for gap in ENGINES[engine].gaps:
         if gap.holds(recipe.scheme, recipe.format, chip, mla=mla):
             return gap.why, gap.source
-    form = f" as {recipe.format}" if recipe.format else ""
-    return f"no kernel takes {recipe.scheme}{form}", "the table of its kernels"
+    suffix = f" as {recipe.format}" if recipe.format else ""
+    return f"no kernel takes {recipe.scheme}{suffix}", "the table of its kernels"
 
 
 def nearest(recipe: Recipe, engine: str, hardware: str, *, mla: bool = False) -> str | None:
@@ -271,14 +274,16 @@ def _cure(recipe: Recipe, engine: str, hardware: str, stripped: Kernel | None, *
     if stripped is not None:
         cures.append("--allow-a16 writes this recipe with activations left in 16 bits")
     if recipe.format:
-        form = _repacked(recipe, engine, hardware, mla=mla)
-        told, how = ("repack without loss", f"--pack {form}") if form else ("write 16 bits again", "--dequantize")
+        format_name = _repack_format(recipe, engine, hardware, mla=mla)
+        step, how = (
+            ("repack without loss", f"--pack {format_name}") if format_name else ("write 16 bits again", "--dequantize")
+        )
         to = ENGINES[engine].layout
-        cures.append(f"or quantize without --for and {told}: draftconv convert OUT OUT2 --to {to} {how}")
+        cures.append(f"or quantize without --for and {step}: draftconv convert OUT OUT2 --to {to} {how}")
     return "; ".join(cures)
 
 
-def _repacked(recipe: Recipe, engine: str, hardware: str, *, mla: bool) -> FormatName | None:
+def _repack_format(recipe: Recipe, engine: str, hardware: str, *, mla: bool) -> FormatName | None:
     """Another format that holds the same integers there: with the same scales, or those of rows repeated per group."""
     weights = recipe.scheme.weights
     schemes = [recipe.scheme]

@@ -30,22 +30,22 @@ class Float32Stop:
     evidence: Evidence
     chips: tuple[Chip, ...] = ()
 
-    def holds(self, spec: EngineSpec, form: FormatName) -> bool:
+    def holds(self, spec: EngineSpec, format_name: FormatName) -> bool:
         """True when it speaks of weights in this format, on the hardware named."""
         there = not self.chips or (spec.hardware is not None and CHIPS[spec.hardware] in self.chips)
-        return form in self.formats and there
+        return format_name in self.formats and there
 
 
-def float32_stop(spec: EngineSpec, form: FormatName) -> Float32Stop | None:
+def float32_stop(spec: EngineSpec, format_name: FormatName) -> Float32Stop | None:
     """What stops an engine in float32 beside weights in this format; None where nothing is known to."""
-    return next((stop for stop in ENGINES[spec.name].float32 if stop.holds(spec, form)), None)
+    return next((stop for stop in ENGINES[spec.name].float32 if stop.holds(spec, format_name)), None)
 
 
 def asks_float32(arguments: Sequence[str]) -> bool:
     """Whether a server is told to compute in float32; of several `--dtype` the last counts."""
-    told = ""
-    for word, following in pairwise((*arguments, "")):
-        name, given, value = word.partition("=")
+    dtype = ""
+    for argument, following in pairwise((*arguments, "")):
+        name, equals, value = argument.partition("=")
         if name == DTYPE:
-            told = value if given else following
-    return told in FLOAT32
+            dtype = value if equals else following
+    return dtype in FLOAT32

@@ -19,7 +19,7 @@ from draftconv.engines.ignore_lists import IgnoreLists
 from draftconv.engines.kernels import Gap, Kernel
 from draftconv.engines.live import Live
 from draftconv.engines.module_names import ModuleNames
-from draftconv.engines.quantized_modules import Method, method_name, told
+from draftconv.engines.quantized_modules import Method, declaration, method_name
 from draftconv.engines.rules import (
     BrokenRule,
     DirectoryView,
@@ -127,38 +127,38 @@ class Engine:
         rules = tuple(rule for rule in self.rules if rule.applies(spec))
         lines = tuple(BrokenRule(rule, detail) for rule in rules if (detail := rule.check(load)))
         logger.info("%s: %d rules asked, broken: %s", spec, len(rules), ", ".join(x.rule.code for x in lines) or "none")
-        return LoadVerdict(spec, (*lines, *self._uncovered(load, lines), *self._unread(spec)), rules)
+        return LoadVerdict(spec, (*lines, *self._uncovered(load, lines), *self._unread_version(spec)), rules)
 
     def _uncovered(self, load: SimulatedLoad, lines: tuple[BrokenRule, ...]) -> tuple[BrokenRule, ...]:
         """What no rule speaks of cannot be said to load; what is refused is not asked any further."""
         if any(line.rule.effect == "refused" for line in lines):
             return ()
-        stored, kind = self._stored(load), kind_of(load.truth)
+        stored, kind = self._stored_method(load), kind_of(load.truth)
         nothing = "nothing is known of what it loads"
         if kind not in self.kinds:
             known = ", ".join(known.title for known in self.kinds)
             says = f"drafters are known of the kinds {known}" if known else nothing
-            return (self._own("kind", says, self.version, f"of the kind {kind.title}"),)
+            return (self._undecided("kind", says, self.version, f"of the kind {kind.title}"),)
         if stored in self.covers:
             return ()
         says = f"weights are known as {', '.join(self.covers)}" if self.covers else nothing
-        return (self._own("uncovered", says, self.version, f"stored as {stored}"),)
+        return (self._undecided("uncovered", says, self.version, f"stored as {stored}"),)
 
-    def _stored(self, load: SimulatedLoad) -> str:
+    def _stored_method(self, load: SimulatedLoad) -> str:
         """How the weights are stored: by the method that the directory declares, as this engine reads it."""
         section = load.config.section("quantization_config").data
-        words = told(load.spec, section, load.view.sidecars)
-        return method_name(words, sidecar_wins=self.sidecar_wins) or load.truth.quantization or UNQUANTIZED
+        declared = declaration(load.spec, section, load.view.sidecars)
+        return method_name(declared, sidecar_wins=self.sidecar_wins) or load.truth.quantization or UNQUANTIZED
 
-    def _unread(self, spec: EngineSpec) -> tuple[BrokenRule, ...]:
+    def _unread_version(self, spec: EngineSpec) -> tuple[BrokenRule, ...]:
         """A version older than any whose rules are known cannot be said to load anything."""
         floor = EngineSpec(self.name, self.oldest).numbers
         if spec.numbers >= floor[: len(spec.numbers)]:
             return ()
         says = f"nothing is known of versions before {self.oldest}"
-        return (self._own("version", says, self.oldest, f"{spec} was asked for"),)
+        return (self._undecided("version", says, self.oldest, f"{spec} was asked for"),)
 
-    def _own(self, code: str, says: str, version: str, detail: str) -> BrokenRule:
+    def _undecided(self, code: str, says: str, version: str, detail: str) -> BrokenRule:
         """Something that cannot be decided, whatever the rules say."""
         source = f"{self.title} {version}"
         return BrokenRule(Rule(f"{self.name}-{code}", "undecided", says, source, "inferred", lambda _: None), detail)
@@ -192,7 +192,7 @@ def _faults(engine: Engine) -> Iterator[str]:
             yield f"{field_name} is numbers and dots, not {getattr(engine, field_name)!r}"
     for field_name, kind in _TUPLES.items():
         value = getattr(engine, field_name)
-        if not isinstance(value, tuple) or not all(isinstance(each, kind) for each in value):
+        if not isinstance(value, tuple) or not all(isinstance(item, kind) for item in value):
             yield f"{field_name} is a tuple of {kind.__name__}"
     for field_name, one in _ONE.items():
         if not isinstance(getattr(engine, field_name), one):

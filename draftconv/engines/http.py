@@ -106,13 +106,13 @@ class Http:
         pause = self.pause
         for attempt in range(1, self.attempts + 1):
             try:
-                status, raw = self._once(method, path, body)
+                status, raw = self._send_once(method, path, body)
             except httpx2.HTTPError as error:
                 fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             else:
                 if status == 200:
                     return raw
-                fault = f"status {status}: {_said(raw)}"
+                fault = f"status {status}: {_error_message(raw)}"
                 if status != 429 and status < 500:
                     raise EngineError(
                         f"the server at {show(self.url)} refused {path} ({fault})",
@@ -132,7 +132,7 @@ class Http:
     def answers(self, path: str) -> bool:
         """Whether the server answers this with status 200, now."""
         try:
-            return self._once("GET", path, None)[0] == 200
+            return self._send_once("GET", path, None)[0] == 200
         except httpx2.HTTPError:
             return False
 
@@ -153,12 +153,14 @@ class Http:
             return "leave /v1 out of the address"
         return self.cure
 
-    def _once(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, bytes]:
+    def _send_once(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, bytes]:
         url = httpx2.URL(self.url)
         prefix = url.raw_path.partition(b"?")[0].rstrip(b"/")
         raw = bytearray()
         with (
-            httpx2.Client(verify=_trust(), trust_env=False, follow_redirects=False, timeout=self.timeout) as client,
+            httpx2.Client(
+                verify=_ssl_context(), trust_env=False, follow_redirects=False, timeout=self.timeout
+            ) as client,
             client.stream(
                 method,
                 url.copy_with(raw_path=prefix + path.encode()),
@@ -177,7 +179,7 @@ class Http:
 
 
 @cache
-def _trust() -> ssl.SSLContext:
+def _ssl_context() -> ssl.SSLContext:
     """Who an https server may be, as Python decides: an authority in SSL_CERT_FILE counts, which httpx2 alone would
     take from the environment together with its proxies. Made once, since that takes longer than a request."""
     return ssl.create_default_context()
@@ -204,13 +206,13 @@ def first(reply: Config, key: str) -> Config:
         BadCheckpoint: there is none.
     """
     match reply.raw(key):
-        case [dict(row), *_]:
-            return Config(row, f"{reply.where}: {key}[0]")
+        case [dict(entry), *_]:
+            return Config(entry, f"{reply.where}: {key}[0]")
         case _:
             raise BadCheckpoint(f"{reply.where} has no {key}")
 
 
-def _said(raw: bytes) -> str:
+def _error_message(raw: bytes) -> str:
     """The message of a refusal: vLLM wraps it in `error`."""
     try:
         error = Config(parse_object(raw, "the refusal")).section("error")

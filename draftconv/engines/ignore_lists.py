@@ -44,7 +44,7 @@ USUAL: Mapping[FormatName, IgnoreLists] = {
 
 
 def ignore_names(
-    spec: EngineSpec, form: FormatName, facts: Facts, kept: Collection[str], target: Target | None = None
+    spec: EngineSpec, format_name: FormatName, facts: Facts, kept: Collection[str], target: Target | None = None
 ) -> tuple[str, ...]:
     """What stays unquantized, as this engine matches it in this format.
 
@@ -58,32 +58,40 @@ def ignore_names(
         Refused: the engine has one name for modules that differ, or joins kept and quantized weights.
         Undecided: layers differ, and their names depend on a target that is not given.
     """
-    return _list(spec, _lists(spec, form).kept, facts, kept, target)
+    return _list(spec, _lists(spec, format_name).kept, facts, kept, target)
 
 
-def wide_names(form: FormatName, facts: Facts, kept: Collection[str], target: Target | None = None) -> tuple[str, ...]:
+def wide_names(
+    format_name: FormatName, facts: Facts, kept: Collection[str], target: Target | None = None
+) -> tuple[str, ...]:
     """`ignore_names` of every engine that has a kernel for the format, for a file that none is named for."""
     return tuple(
-        dict.fromkeys(name for spec in _readers(form) for name in ignore_names(spec, form, facts, kept, target))
+        dict.fromkeys(
+            name for spec in _readers(format_name) for name in ignore_names(spec, format_name, facts, kept, target)
+        )
     )
 
 
 def wide_modules(
-    form: FormatName, facts: Facts, quantized: Collection[str], target: Target | None = None
+    format_name: FormatName, facts: Facts, quantized: Collection[str], target: Target | None = None
 ) -> tuple[str, ...]:
     """`module_names` of every engine that has a kernel for the format, for a file that none is named for."""
     return tuple(
-        dict.fromkeys(name for spec in _readers(form) for name in module_names(spec, form, facts, quantized, target))
+        dict.fromkeys(
+            name for spec in _readers(format_name) for name in module_names(spec, format_name, facts, quantized, target)
+        )
     )
 
 
-def _readers(form: FormatName) -> tuple[EngineSpec, ...]:
-    engines = (name for name, engine in ENGINES.items() if any(kernel.format == form for kernel in engine.kernels))
+def _readers(format_name: FormatName) -> tuple[EngineSpec, ...]:
+    engines = (
+        name for name, engine in ENGINES.items() if any(kernel.format == format_name for kernel in engine.kernels)
+    )
     return tuple(EngineSpec(name, "0") for name in engines)
 
 
 def module_names(
-    spec: EngineSpec, form: FormatName, facts: Facts, quantized: Collection[str], target: Target | None = None
+    spec: EngineSpec, format_name: FormatName, facts: Facts, quantized: Collection[str], target: Target | None = None
 ) -> tuple[str, ...]:
     """Quantized modules, for engines that this format lists them for; empty for the others.
 
@@ -93,19 +101,19 @@ def module_names(
     Raises:
         Refused, Undecided: as `ignore_names`.
     """
-    spelling = _lists(spec, form).quantized
+    spelling = _lists(spec, format_name).quantized
     return () if spelling == "none" else _list(spec, spelling, facts, quantized, target)
 
 
-def _lists(spec: EngineSpec, form: FormatName) -> IgnoreLists:
-    return ENGINES[spec.name].lists.get(form, USUAL.get(form, IgnoreLists()))
+def _lists(spec: EngineSpec, format_name: FormatName) -> IgnoreLists:
+    return ENGINES[spec.name].lists.get(format_name, USUAL.get(format_name, IgnoreLists()))
 
 
 def _list(
     spec: EngineSpec, spelling: Spelling, facts: Facts, names: Collection[str], target: Target | None
 ) -> tuple[str, ...]:
     """Modules that are made of these weights, in one spelling, each once."""
-    chosen, others = _sorted_out(spec, facts, names, target)
+    chosen, others = _split_modules(spec, facts, names, target)
     match spelling:
         case "none":
             return ()
@@ -115,7 +123,7 @@ def _list(
             return tuple(dict.fromkeys(_spell(module, others, spelling, target) for module in chosen))
 
 
-def _sorted_out(
+def _split_modules(
     spec: EngineSpec, facts: Facts, names: Iterable[str], target: Target | None
 ) -> tuple[list[Module], list[Module]]:
     """Modules made of these weights, and all others."""

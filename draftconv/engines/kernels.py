@@ -37,7 +37,7 @@ class Kernel:
         scales: dtypes a scale may be stored in without being rounded when it is loaded.
         notes: conditions: switches, environment variables, what differs on some machines.
         mla, gqa: whether it serves drafters with latent attention, and Llama-style ones.
-        asked: only for a recipe that names the format, because it gains nothing over 16 bits.
+        on_request: only for a recipe that names the format, because it gains nothing over 16 bits.
         arguments: without which a server does not start with it.
     """
 
@@ -54,14 +54,14 @@ class Kernel:
     notes: tuple[str, ...] = ()
     mla: bool = True
     gqa: bool = True
-    asked: bool = False
+    on_request: bool = False
     arguments: tuple[str, ...] = ()
 
-    def serves(self, scheme: Scheme, form: FormatName | None, *, mla: bool) -> bool:
+    def serves(self, scheme: Scheme, format_name: FormatName | None, *, mla: bool) -> bool:
         """True when it stores and runs this scheme, in this format if one is named."""
         weights = scheme.weights
         return (
-            (form == self.format if form else not self.asked)
+            (format_name == self.format if format_name else not self.on_request)
             and (weights.dtype, weights.granularity) in self.holds
             and scheme.inputs == self.inputs
             and weights.scale_dtype in self.scales
@@ -84,12 +84,12 @@ class Gap:
     scales: tuple[ScaleDtype, ...] = ()
     mla: bool = False
 
-    def holds(self, scheme: Scheme, form: FormatName | None, chip: Chip, *, mla: bool) -> bool:
+    def holds(self, scheme: Scheme, format_name: FormatName | None, chip: Chip, *, mla: bool) -> bool:
         """True when it speaks of this scheme on this chip."""
         weights = scheme.weights
         return (
             (not self.chips or chip in self.chips)
-            and (not self.formats or form in self.formats)
+            and (not self.formats or format_name in self.formats)
             and (not self.dtypes or weights.dtype in self.dtypes)
             and (not self.pers or weights.granularity in self.pers)
             and (not self.inputs or scheme.inputs in self.inputs)

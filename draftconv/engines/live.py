@@ -76,7 +76,7 @@ class Round:
     hardware: str | None = None
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def server_options(self) -> tuple[str, ...]:
         """Server and requests, under the names that load generators have from one ancestor, as the next two."""
         return (
             *("--base-url", self.url, "--model", self.load.model, "--num-prompts", str(self.requests)),

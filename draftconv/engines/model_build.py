@@ -38,7 +38,7 @@ def build(
     An absent size is the class default, so a tensor of another shape does not fit. An explicit
     null q_lora_rank means a plain query.
     """
-    size = _sized(config, mla=mla)
+    size = _size_reader(config, mla=mla)
     hidden, vocab = size("hidden_size"), size("vocab_size")
     draft_vocab = config.size("draft_vocab_size") or vocab
     attention = _mla(config, size) if mla else _gqa(config, size, Gqa(0, 0, 0, qkv_bias, o_bias, qk_norm))
@@ -76,7 +76,7 @@ def without(config: Config, *keys: str) -> Config:
     return Config({key: value for key, value in config.data.items() if key not in keys}, config.where)
 
 
-def _sized(config: Config, *, mla: bool) -> Callable[[str], int]:
+def _size_reader(config: Config, *, mla: bool) -> Callable[[str], int]:
     table = defaults(config, mla=mla)
     return lambda key: config.size(key) or table[key]
 

@@ -90,7 +90,7 @@ def modules(spec: EngineSpec, facts: Facts, layers: int | None) -> tuple[Module,
     Args:
         layers: of the target; None when it is not known.
     """
-    found: dict[str, Module] = {}
+    by_name: dict[str, Module] = {}
     names, variant = ENGINES[spec.name].names, _variant(facts)
     rows = list(names.once.get(variant, names.once["llama"]))
     for layer in range(facts.layers):
@@ -99,11 +99,11 @@ def modules(spec: EngineSpec, facts: Facts, layers: int | None) -> tuple[Module,
             rows.append((f"{prefix}.{name}", kind, tuple(f"layers.{layer}.{part}" for part in parts)))
     built = expected(facts)
     for name, kind, parts in rows:
-        before = found[name].parts if name in found else ()
+        before = by_name[name].parts if name in by_name else ()
         there = tuple(part for part in parts if part == "lm_head" or f"{part}.weight" in built)
         if before or there:
-            found[name] = Module(name, kind, (*before, *there))
-    return tuple(found.values())
+            by_name[name] = Module(name, kind, (*before, *there))
+    return tuple(by_name.values())
 
 
 def _variant(facts: Facts) -> Variant:

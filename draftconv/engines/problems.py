@@ -8,5 +8,5 @@ from draftconv.engines.registry import ENGINES
 
 def why(code: str) -> str:
     """What is told of a problem: "no trainer writes both; vLLM applies both in sequence; …"."""
-    told = (f"{engine.title} {engine.problems[code]}" for engine in ENGINES.values() if code in engine.problems)
-    return "; ".join((KINDS[code].why, *told))
+    effects = (f"{engine.title} {engine.problems[code]}" for engine in ENGINES.values() if code in engine.problems)
+    return "; ".join((KINDS[code].why, *effects))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from draftconv.checkpoint.dtypes import FLOATS
 from draftconv.drafter.tensors import expected
 from draftconv.engines.checks import compressed_groups, listed, modelopt_algorithm, quant_method
-from draftconv.engines.quantized_modules import told
+from draftconv.engines.quantized_modules import declaration
 from draftconv.engines.rules import SimulatedLoad
 
 ROW = -1
@@ -32,7 +32,7 @@ Zero points of GPTQ are not looked at: vLLM (run) and SGLang (read) go by `sym`.
 def unnamed_method(load: SimulatedLoad) -> str | None:
     """A declaration without quant_method."""
     section = load.config.section("quantization_config").data
-    return "no quant_method" if section and not told(load.spec, section, load.view.sidecars).method else None
+    return "no quant_method" if section and not declaration(load.spec, section, load.view.sidecars).method else None
 
 
 def unexported(load: SimulatedLoad) -> str | None:
@@ -47,8 +47,8 @@ def sparse_or_reordered(load: SimulatedLoad) -> str | None:
     if quant_method(load) != "compressed-tensors":
         return None
     orders = (weights.raw("actorder") for weights, _ in compressed_groups(load))
-    found = [f"actorder: {order}" for order in orders if order in ("group", "dynamic")]
-    return listed([*(["sparsity_config"] if section.section("sparsity_config").data else []), *found])
+    reordered = [f"actorder: {order}" for order in orders if order in ("group", "dynamic")]
+    return listed([*(["sparsity_config"] if section.section("sparsity_config").data else []), *reordered])
 
 
 def other_grouping(load: SimulatedLoad) -> str | None:
@@ -67,8 +67,8 @@ def other_grouping(load: SimulatedLoad) -> str | None:
             inputs = shapes[canonical].shape[1]
             if scale.shape[axis] * (inputs if group == ROW else group) != inputs:
                 misfits.append(f"{canonical} has {scale.shape[axis]} scales for {inputs} inputs")
-    wanted = "one for a row" if group == ROW else f"groups of {group}"
-    return f"{listed(misfits)}, declared: {wanted}" if misfits else None
+    declared = "one for a row" if group == ROW else f"groups of {group}"
+    return f"{listed(misfits)}, declared: {declared}" if misfits else None
 
 
 def _group(load: SimulatedLoad, method: str) -> int | None:
@@ -93,24 +93,26 @@ def unscaled_weights(load: SimulatedLoad) -> str | None:
 
 def _unscaled(load: SimulatedLoad, suffixes: Sequence[str]) -> str | None:
     stops = {part for part, name in load.unplaced.items() if name in load.results.fatal}
-    found = []
+    missing = []
     for canonical in _quantized(load):
         stem = canonical.removesuffix(".weight")
         there = load.results.beside.get(canonical, frozenset())
-        found += [part for suffix in suffixes if suffix not in there and (part := f"{stem}.{suffix}") not in stops]
-    return listed([load.gap(part) for part in found])
+        missing += [part for suffix in suffixes if suffix not in there and (part := f"{stem}.{suffix}") not in stops]
+    return listed([load.gap(part) for part in missing])
 
 
 def _quantized(load: SimulatedLoad) -> list[str]:
     """Canonical weights of linears that are stored quantized, as far as the engine finds them."""
-    matrices = [name for name, row in load.wanted.items() if name.endswith(".weight") and len(row.shape) == 2]
+    matrices = [
+        name for name, tensor in load.expected_tensors.items() if name.endswith(".weight") and len(tensor.shape) == 2
+    ]
     coded = {name for name in matrices if (ref := load.tensor(name)) is not None and ref.dtype not in FLOATS}
     return [name for name in matrices if name in coded or name in load.results.packed]
 
 
 def _beside(load: SimulatedLoad) -> tuple[str, ...]:
     """What the declaration asks for beside every weight; nothing where it is silent, or of no known kind."""
-    method = told(load.spec, load.config.section("quantization_config").data, load.view.sidecars).method
+    method = declaration(load.spec, load.config.section("quantization_config").data, load.view.sidecars).method
     suffixes = BESIDE.get((modelopt_algorithm(load) or "") if method == "modelopt" else method, ())
     return (*suffixes, *(("input_scale",) if method == "compressed-tensors" and _static_inputs(load) else ()))
 

@@ -58,41 +58,46 @@ def mismatches(load: SimulatedLoad) -> tuple[QuantizationMismatch, ...]:
     layers = load.target.layers if load.target else None
     section = load.config.section("quantization_config").data
     view = load.view
-    found = built(load.spec, section, view.sidecars, load.built, layers, view.tensors)
+    built_modules = built(load.spec, section, view.sidecars, load.built, layers, view.tensors)
     common = _common(load)
-    found |= dict.fromkeys(
-        _unasked(load, found) if found else (), BuiltModule("plain", "it never asks for a quantization")
+    built_modules |= dict.fromkeys(
+        _never_quantized(load, built_modules) if built_modules else (),
+        BuiltModule("plain", "it never asks for a quantization"),
     )
-    return tuple(mismatch for module, made in found.items() for mismatch in _mismatch(load, module, made, common))
+    return tuple(
+        mismatch
+        for module, built_module in built_modules.items()
+        for mismatch in _mismatch(load, module, built_module, common)
+    )
 
 
-def _unasked(load: SimulatedLoad, asked: Collection[Module]) -> Iterator[Module]:
+def _never_quantized(load: SimulatedLoad, matched: Collection[Module]) -> Iterator[Module]:
     """Modules that are built plain whatever a list says: tables, norms, the head of vLLM's MLA class."""
-    parts = {part for module in asked for part in module.parts}
-    told = ENGINES[load.spec.name].names.apart
-    for name in (name.removesuffix(".weight") for name in load.wanted if name.endswith(".weight")):
-        if name not in parts and name not in told and f"{name}.weight" not in load.replaced:
+    parts = {part for module in matched for part in module.parts}
+    apart = ENGINES[load.spec.name].names.apart
+    for name in (name.removesuffix(".weight") for name in load.expected_tensors if name.endswith(".weight")):
+        if name not in parts and name not in apart and f"{name}.weight" not in load.replaced:
             yield Module(name, "", (name,))
 
 
 def _mismatch(
-    load: SimulatedLoad, module: Module, made: BuiltModule, common: Storage
+    load: SimulatedLoad, module: Module, built_module: BuiltModule, common: Storage
 ) -> Iterator[QuantizationMismatch]:
     stored = {storage for part in module.parts if (storage := _storage(load, part)) is not None}
     codes = sorted(stored - {"plain"})
     own = codes[0] if codes else common
     if not stored:
         return
-    if made.outcome in ("stops", "unknown"):
-        yield QuantizationMismatch(module, made.outcome, own, made.because)
+    if built_module.outcome in ("stops", "unknown"):
+        yield QuantizationMismatch(module, built_module.outcome, own, built_module.because)
     elif "plain" in stored and codes:
         yield QuantizationMismatch(
             module, "torn", own, "only some of the projections that are joined here are quantized"
         )
-    elif made.outcome == "quantized" and not codes:
-        yield QuantizationMismatch(module, "not excluded", own, made.because)
-    elif made.outcome == "plain" and codes:
-        yield QuantizationMismatch(module, "excluded", own, made.because)
+    elif built_module.outcome == "quantized" and not codes:
+        yield QuantizationMismatch(module, "not excluded", own, built_module.because)
+    elif built_module.outcome == "plain" and codes:
+        yield QuantizationMismatch(module, "excluded", own, built_module.because)
 
 
 def _storage(load: SimulatedLoad, part: str) -> Storage | None:
@@ -100,10 +105,10 @@ def _storage(load: SimulatedLoad, part: str) -> Storage | None:
     name = f"{part}.weight"
     if name in load.results.packed:
         return "packed"
-    found = load.tensor(name)
-    if found is None:
+    tensor = load.tensor(name)
+    if tensor is None:
         return None
-    return "plain" if found.dtype in FLOATS else "bytes" if found.dtype in _BYTES else "words"
+    return "plain" if tensor.dtype in FLOATS else "bytes" if tensor.dtype in _BYTES else "words"
 
 
 def _common(load: SimulatedLoad) -> Storage:
@@ -120,8 +125,8 @@ def mismatch(kind: Kind, *storages: Storage) -> Check:
 
     def check(load: SimulatedLoad) -> str | None:
         return listed([
-            str(found) for found in mismatches(load)
-            if found.kind == kind and (not storages or found.storage in storages)
+            str(clash) for clash in mismatches(load)
+            if clash.kind == kind and (not storages or clash.storage in storages)
         ])  # fmt: skip
 
     return check

@@ -166,15 +166,15 @@ NOTHING_EXCLUDES = BuiltModule("quantized", "nothing excludes it")
 HEAD_LEFT = BuiltModule("plain", "the head is never quantized by this method")
 
 
-def by_layer(told: DeclaredQuantization, name: str) -> BuiltModule:
+def by_layer(declared: DeclaredQuantization, name: str) -> BuiltModule:
     """Quark's configs per layer, else the global one; a config without weights quantizes nothing."""
-    layers = told.config.section("layer_quant_config")
+    layers = declared.config.section("layer_quant_config")
     if entry := globbed(name, layers.data):
-        return _weighted(layers.section(entry), f"layer_quant_config: {entry}")
-    return _weighted(told.config.section("global_quant_config"), "global_quant_config")
+        return _layer_outcome(layers.section(entry), f"layer_quant_config: {entry}")
+    return _layer_outcome(declared.config.section("global_quant_config"), "global_quant_config")
 
 
-def _weighted(config: Config, because: str) -> BuiltModule:
+def _layer_outcome(config: Config, because: str) -> BuiltModule:
     return BuiltModule("quantized" if config.raw("weight") else "unknown", because)
 
 
@@ -202,7 +202,7 @@ def full(pattern: str, name: str) -> bool:
     return bool(compiled(pattern).fullmatch(name))
 
 
-def told(
+def declaration(
     spec: EngineSpec,
     config: Mapping[str, object],
     sidecars: Mapping[str, Mapping[str, object]],
@@ -215,20 +215,20 @@ def told(
         sidecars: JSON files beside it, by name.
     """
     legacy = Config(sidecars.get(QUANT_FILE, {}), QUANT_FILE).section("quantization")
-    said = Config(config, "config.json: quantization_config")
-    return DeclaredQuantization(spec, said, legacy, tensors or {})
+    section = Config(config, "config.json: quantization_config")
+    return DeclaredQuantization(spec, section, legacy, tensors or {})
 
 
-def method_name(words: DeclaredQuantization, *, sidecar_wins: bool) -> str:
+def method_name(declared: DeclaredQuantization, *, sidecar_wins: bool) -> str:
     """The quantization method that an engine goes by, which is asked for hf_quant_config.json first where that wins;
     "" when nothing is said."""
-    return "modelopt" if sidecar_wins and words.legacy.data else words.method
+    return "modelopt" if sidecar_wins and declared.legacy.data else declared.method
 
 
-def method(words: DeclaredQuantization) -> Method | None:
+def method(declared: DeclaredQuantization) -> Method | None:
     """How the engine will match the lists; None for a method that it has no rule for."""
-    engine = ENGINES[words.spec.name]
-    return engine.methods.get(method_name(words, sidecar_wins=engine.sidecar_wins))
+    engine = ENGINES[declared.spec.name]
+    return engine.methods.get(method_name(declared, sidecar_wins=engine.sidecar_wins))
 
 
 def built(
@@ -249,13 +249,13 @@ def built(
     Raises:
         BadCheckpoint: a list holds something else than texts.
     """
-    words = told(spec, config, sidecars, tensors)
-    rule = method(words)
-    return {module: _try(rule, words, module) for module in modules(spec, facts, layers)} if rule else {}
+    declared = declaration(spec, config, sidecars, tensors)
+    rule = method(declared)
+    return {module: _match_module(rule, declared, module) for module in modules(spec, facts, layers)} if rule else {}
 
 
-def _try(rule: Method, words: DeclaredQuantization, module: Module) -> BuiltModule:
+def _match_module(rule: Method, declared: DeclaredQuantization, module: Module) -> BuiltModule:
     try:
-        return rule.matcher(words, module)
+        return rule.matcher(declared, module)
     except _Unsafe as unsafe:
         return BuiltModule("unknown", f"the pattern {unsafe} is not tried")

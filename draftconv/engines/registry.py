@@ -27,24 +27,24 @@ class Engines(Mapping[str, "Engine"]):
     """
 
     @cached_property
-    def found(self) -> dict[str, Engine]:
+    def by_name(self) -> dict[str, Engine]:
         from draftconv.engines.engine import Engine
 
         packages = (info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.ispkg)
         own = [importlib.import_module(f"draftconv.engines.{name}").ENGINE for name in packages]
         own.sort(key=lambda engine: engine.order)
-        found = {engine.name: engine for engine in own}
-        brought = outside("draftconv.engines", Engine, found, lambda engine: (engine.name,))
-        return found | {engine.name: engine for engine in sorted(brought, key=lambda engine: engine.order)}
+        engines = {engine.name: engine for engine in own}
+        brought = outside("draftconv.engines", Engine, engines, lambda engine: (engine.name,))
+        return engines | {engine.name: engine for engine in sorted(brought, key=lambda engine: engine.order)}
 
     def __getitem__(self, name: str) -> Engine:
-        return self.found[name]
+        return self.by_name[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.found)
+        return iter(self.by_name)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.by_name)
 
 
 ENGINES = Engines()

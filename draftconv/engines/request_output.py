@@ -49,15 +49,15 @@ def counted(histogram: Sequence[int], steps: int, accepted: int, depth: int) -> 
             why="it drafts deeper than it was asked to, or counts something else",
             cure=f"start it with {depth} drafted tokens per step, or give --num-speculative-tokens {beyond[-1]}",
         )
-    found = Counts(tuple(histogram[: depth + 1]) + (0,) * (depth + 1 - len(histogram)))
-    if (found.steps, found.accepted) != (steps, accepted):
+    counts = Counts(tuple(histogram[: depth + 1]) + (0,) * (depth + 1 - len(histogram)))
+    if (counts.steps, counts.accepted) != (steps, accepted):
         raise Void(
-            f"the engine reports {steps} steps and {accepted} accepted tokens, its histogram {found.steps} and "
-            f"{found.accepted}",
+            f"the engine reports {steps} steps and {accepted} accepted tokens, its histogram {counts.steps} and "
+            f"{counts.accepted}",
             why="nobody could say which of them was measured",
             cure=OTHERS,
         )
-    return found
+    return counts
 
 
 def explained(tokens: Sequence[int], counts: Counts, *, hidden: int = 0) -> RequestOutput:
@@ -69,16 +69,16 @@ def explained(tokens: Sequence[int], counts: Counts, *, hidden: int = 0) -> Requ
     Raises:
         Void: no step carried a draft, or the counts are those of another text.
     """
-    length, made = len(tokens), 1 + counts.steps + counts.accepted
+    length, total = len(tokens), 1 + counts.steps + counts.accepted
     if length > 1 and not counts.steps:
         raise Void(
             f"the engine wrote {length} tokens and reports no draft",
             why="the drafter was not loaded, or acceptance is not reported",
             cure="start it with the options that `draftconv serve` prints",
         )
-    if not length <= made <= length + counts.depth + hidden:
+    if not length <= total <= length + counts.depth + hidden:
         raise Void(
-            f"{counts.steps} steps with {counts.accepted} accepted tokens make {made} tokens, the text has {length}",
+            f"{counts.steps} steps with {counts.accepted} accepted tokens make {total} tokens, the text has {length}",
             why="the counts are not those of this request: others were answered beside it, or steps had no draft",
             cure=OTHERS,
         )

@@ -161,30 +161,30 @@ class SimulatedLoad:
 
     def stored_plain(self, canonical: str) -> bool:
         """True when the tensor is stored as floats, not packed or in a quantized dtype."""
-        found = self.tensor(canonical)
-        return found is not None and found.dtype in FLOATS
+        tensor = self.tensor(canonical)
+        return tensor is not None and tensor.dtype in FLOATS
 
     @cached_property
-    def wanted(self) -> Mapping[str, ExpectedTensor]:
+    def expected_tensors(self) -> Mapping[str, ExpectedTensor]:
         """Canonical tensors that the engine builds modules for."""
         return expected(self.built)
 
     def misfit(self, name: str) -> str:
         """One of `misshapen` in words."""
-        found, row = self.misshapen[name], self.wanted[name]
-        return f"{self.results.loaded[name]} is {list(found.shape)}, built as {list(row.shape)}"
+        stored, planned = self.misshapen[name], self.expected_tensors[name]
+        return f"{self.results.loaded[name]} is {list(stored.shape)}, built as {list(planned.shape)}"
 
     @cached_property
     def misshapen(self) -> Mapping[str, TensorHeader]:
         """Canonical name → stored tensor of another shape than the engine builds from config.json."""
         return {
-            name: found
-            for name, row in self.wanted.items()
-            if (found := self.tensor(name)) is not None
+            name: stored
+            for name, planned in self.expected_tensors.items()
+            if (stored := self.tensor(name)) is not None
             and name not in OPTIONAL
             and not is_fused(self.results.loaded[name])
-            and not (self.truth.quantization and found.dtype not in FLOATS)
-            and found.shape != row.shape
+            and not (self.truth.quantization and stored.dtype not in FLOATS)
+            and stored.shape != planned.shape
         }
 
     @cached_property
@@ -203,7 +203,7 @@ class SimulatedLoad:
 
         Nothing is lost of what gives way to the target's.
         """
-        needed = {*expected(self.truth), *self.wanted} - self.lent
+        needed = {*expected(self.truth), *self.expected_tensors} - self.lent
         return {
             part: name
             for part, name in self.unplaced.items()
@@ -217,11 +217,11 @@ class SimulatedLoad:
         What is stored under a name that no rule places is missing like what is not stored at all, unless
         a rule of its own tells of the name: `misnamed`, and whatever stops the load.
         """
-        told = {
+        reported = {
             part for part, name in self.unplaced.items() if name in self.results.fatal or cause(name, self.misnamed)
         }
-        present = {*self.results.loaded, *self.results.packed, *self.lent, *OPTIONAL, *told}
-        return tuple(name for name in self.wanted if name not in present)
+        present = {*self.results.loaded, *self.results.packed, *self.lent, *OPTIONAL, *reported}
+        return tuple(name for name in self.expected_tensors if name not in present)
 
     def gap(self, name: str) -> str:
         """One of `missing` in words."""

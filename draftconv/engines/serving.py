@@ -122,17 +122,17 @@ def shell(argv: Sequence[str], environment: Mapping[str, str] = MappingProxyType
 
 def wrapped(argv: Sequence[str], environment: Mapping[str, str], width: int = 100) -> str:
     """The same on lines that a person can read: an option stays with its values, and none starts a line alone."""
-    words = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
-    for word in argv:
-        if word.startswith("-") or not words or len(words) == len(environment):
-            words.append(shlex.quote(word))
+    parts = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
+    for argument in argv:
+        if argument.startswith("-") or not parts or len(parts) == len(environment):
+            parts.append(shlex.quote(argument))
         else:
-            words[-1] += f" {shlex.quote(word)}"
+            parts[-1] += f" {shlex.quote(argument)}"
     lines = [""]
-    for word in words:
-        if lines[-1] and len(lines[-1]) + len(word) >= width:
+    for part in parts:
+        if lines[-1] and len(lines[-1]) + len(part) >= width:
             lines.append("   ")
-        lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+        lines[-1] = f"{lines[-1]} {part}" if lines[-1] else part
     return " \\\n".join(lines)
 
 

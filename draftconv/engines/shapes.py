@@ -100,17 +100,17 @@ def shape_faults(
         return unshared
     hardware = (spec.hardware,) if spec.hardware else ENGINES[spec.name].hardware
     chips = {CHIPS[name] for name in hardware}
-    found: dict[tuple[str, str], ShapeFault] = {}
+    faults: dict[tuple[str, str], ShapeFault] = {}
     for module in modules(spec, facts, 0):
         if weights.issuperset(module.parts):
             for shape in ENGINES[spec.name].shapes.rows:
-                if _asks(shape, deployment, chips):
+                if _applies(shape, deployment, chips):
                     for fault in _misfits(shape, module, facts, deployment, tp):
-                        found.setdefault((fault.module, fault.says), fault)
-    return tuple(found.values())
+                        faults.setdefault((fault.module, fault.says), fault)
+    return tuple(faults.values())
 
 
-def _asks(shape: Shape, deployment: Deployment, chips: set[Chip]) -> bool:
+def _applies(shape: Shape, deployment: Deployment, chips: set[Chip]) -> bool:
     return (
         deployment.format in shape.formats
         and (not shape.chips or not chips.isdisjoint(shape.chips))
@@ -146,12 +146,12 @@ def _misfits(shape: Shape, module: Module, facts: Facts, deployment: Deployment,
         return
     sizes = {part: _per_rank(part, facts, tp) for part in module.parts}
     if shape.along == "inputs":
-        wanted = {module.name: sizes[module.parts[0]][1]}
+        checked = {module.name: sizes[module.parts[0]][1]}
     elif shape.joined:
-        wanted = {module.name: sum(rows for rows, _ in sizes.values())}
+        checked = {module.name: sum(rows for rows, _ in sizes.values())}
     else:
-        wanted = {part: rows for part, (rows, _) in sizes.items()}
-    for name, size in wanted.items():
+        checked = {part: rows for part, (rows, _) in sizes.items()}
+    for name, size in checked.items():
         if size % multiple:
             ranks = f" per rank of {tp}" if tp > 1 else ""
             says = f"{size} {shape.along}{ranks} are no multiple of {multiple}: {shape.says}"
@@ -172,9 +172,9 @@ def _per_rank(part: str, facts: Facts, tp: int) -> tuple[int, int]:
 
 
 def _shapes(facts: Facts) -> Mapping[str, tuple[int, int]]:
-    found = expected(facts)
+    tensors = expected(facts)
     return {
         name.removesuffix(".weight"): (tensor.shape[0], tensor.shape[1])
-        for name, tensor in found.items()
+        for name, tensor in tensors.items()
         if name.endswith(".weight") and len(tensor.shape) == 2
     }

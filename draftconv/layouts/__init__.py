@@ -27,13 +27,18 @@ def layouts() -> dict[str, Layout]:
         BadPlugin: one of another package cannot be used.
     """
     modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
-    found: list[Layout] = [layout for module in modules for layout in getattr(module, "LAYOUTS", ())]
-    found += _of_engines(tuple(name for layout in found for name in _names(layout)))
-    found += outside("draftconv.layouts", Layout, {name: layout for layout in found for name in _names(layout)}, _names)
-    return {layout.id: layout for layout in sorted(found, key=lambda layout: layout.order)}
+    collected: list[Layout] = [layout for module in modules for layout in getattr(module, "LAYOUTS", ())]
+    collected += _engine_layouts(tuple(name for layout in collected for name in _layout_names(layout)))
+    collected += outside(
+        "draftconv.layouts",
+        Layout,
+        {name: layout for layout in collected for name in _layout_names(layout)},
+        _layout_names,
+    )
+    return {layout.id: layout for layout in sorted(collected, key=lambda layout: layout.order)}
 
 
-def _of_engines(taken: Collection[str]) -> list[Layout]:
+def _engine_layouts(taken: Collection[str]) -> list[Layout]:
     """What engines read, each by itself and in the one spelling that some of them share.
 
     The one step upwards in the house: an engine is written on top of this room, and brings its layout with it.
@@ -44,23 +49,23 @@ def _of_engines(taken: Collection[str]) -> list[Layout]:
     from draftconv.engines import ENGINES
     from draftconv.layouts.portable import portable_layout
 
-    found: list[Layout] = []
+    collected: list[Layout] = []
     names = {*taken, "portable"}
     for engine in ENGINES.values():
         for layout in engine.layouts:
-            if clash := names.intersection(_names(layout)):
+            if clash := names.intersection(_layout_names(layout)):
                 raise BadPlugin(
                     f"{engine.title} brings the layout {min(clash)}, and there is one of that name",
                     why="a layout is chosen by its name",
                     cure="mend or uninstall the package that brings this engine",
                 )
-            names.update(_names(layout))
-            found.append(layout)
+            names.update(_layout_names(layout))
+            collected.append(layout)
     shared = [layout for engine in ENGINES.values() if engine.portable for layout in engine.layouts]
-    return [*found, portable_layout(shared)] if shared else found
+    return [*collected, portable_layout(shared)] if shared else collected
 
 
-def _names(layout: Layout) -> tuple[str, ...]:
+def _layout_names(layout: Layout) -> tuple[str, ...]:
     return (layout.id, layout.alias) if layout.alias else (layout.id,)
 
 
@@ -70,24 +75,24 @@ def layout(name: str) -> Layout:
     Raises:
         UsageError: unknown; names the closest.
     """
-    known = _known()
-    found = known.get(spelled(name))
-    if found is None:
+    known = _layouts_by_name()
+    match = known.get(spelled(name))
+    if match is None:
         cure = did_you_mean(name.lower(), known)
         raise UsageError(f"unknown layout {name}", why=f"known: {', '.join(known)}", cure=cure)
-    return found
+    return match
 
 
 def spelled(name: str) -> str:
     """A layout's name as it is spelled, whatever the case in which it was typed."""
-    return name if name in _known() else name.lower()
+    return name if name in _layouts_by_name() else name.lower()
 
 
-def _known() -> dict[str, Layout]:
+def _layouts_by_name() -> dict[str, Layout]:
     """Every layout by id and by alias."""
-    return layouts() | {found.alias: found for found in layouts().values() if found.alias}
+    return layouts() | {item.alias: item for item in layouts().values() if item.alias}
 
 
 def writable() -> dict[str, Layout]:
     """The layouts that `convert --to` accepts, by the name it takes."""
-    return {found.alias or name: found for name, found in layouts().items() if found.writer}
+    return {item.alias or name: item for name, item in layouts().items() if item.writer}

@@ -18,14 +18,14 @@ def elsewhere(refusing: Writer, facts: Facts, target: Target | None) -> str:
         if other.writer is not None
         and other.writer is not refusing
         and (other.writer.serves or not refusing.serves)
-        and _holds(other.writer, facts, target)
+        and _can_hold(other.writer, facts, target)
     ]
     if names:
         return f"convert to {join_words(names, 'or')}"
     return "no engine serves it as it was trained" if refusing.serves else "no other layout can hold it"
 
 
-def _holds(writer: Writer, facts: Facts, target: Target | None) -> bool:
+def _can_hold(writer: Writer, facts: Facts, target: Target | None) -> bool:
     if any(limit.holds(facts) for limit in writer.refuses):
         return False
     boundaries = None if isinstance(facts.boundaries, AuxLayers) else facts.boundaries

@@ -29,19 +29,23 @@ def readings(
     """Every reading that fits and gives other facts, the detected one first; empty where there is only one."""
     if detection.confidence == "given" or evidence.config.has(MARK):
         return ()
-    first = read(_choice(layout), layout, hints)
+    first = read(_layout_option(layout), layout, hints)
     if first.boundaries is AuxLayers.UNKNOWN:
         return ()  # a problem of its own, with the same cures
     layers = hints.target.layers if hints.target else None
     unmarked = detection.confidence != "certain"
-    others = [read(_choice(other), other, hints) for other in _fitting(evidence, layout)] if unmarked else []
-    turned = [other for other in _turned(layout, hints, read) if usual(other, layers) or _shared(other, others)]
-    known = [each for each in (*turned, *others) if each.boundaries is not AuxLayers.UNKNOWN]
-    any_usual = any(usual(each, layers) for each in (first, *known))
-    kept = [first, *(each for each in known if usual(each, layers) or not any_usual)]
+    others = (
+        [read(_layout_option(other), other, hints) for other in _fitting_layouts(evidence, layout)] if unmarked else []
+    )
+    turned = [
+        other for other in _flipped_readings(layout, hints, read) if usual(other, layers) or _is_shared(other, others)
+    ]
+    known = [reading for reading in (*turned, *others) if reading.boundaries is not AuxLayers.UNKNOWN]
+    any_usual = any(usual(reading, layers) for reading in (first, *known))
+    plausible = [first, *(reading for reading in known if usual(reading, layers) or not any_usual)]
     distinct: dict[str, Reading] = {}
-    for each in kept:
-        distinct.setdefault(each.means, each)
+    for reading in plausible:
+        distinct.setdefault(reading.means, reading)
     return tuple(distinct.values()) if len(distinct) > 1 else ()
 
 
@@ -51,31 +55,32 @@ def usual(reading: Reading, layers: int | None) -> bool:
     Args:
         layers: of the target; None asks for any target of which it would be the triple.
     """
-    found = reading.boundaries
-    if isinstance(found, AuxLayers):
-        return found is AuxLayers.DEFAULT
-    counts = [layers] if layers else [b + 3 for b in found if b + 3 >= max(found)]
+    boundaries = reading.boundaries
+    if isinstance(boundaries, AuxLayers):
+        return boundaries is AuxLayers.DEFAULT
+    counts = [layers] if layers else [b + 3 for b in boundaries if b + 3 >= max(boundaries)]
     triples = [{*default_triple(count)} for count in counts]
-    return any(len(triple) == DEFAULT_COUNT and triple <= {*found} for triple in triples)  # of few layers it repeats
+    # of few layers it repeats
+    return any(len(triple) == DEFAULT_COUNT and triple <= {*boundaries} for triple in triples)
 
 
-def _fitting(evidence: Fingerprint, layout: Layout) -> Iterator[Layout]:
+def _fitting_layouts(evidence: Fingerprint, layout: Layout) -> Iterator[Layout]:
     """Layouts that an unmarked file may be in as well."""
     for other in layouts().values():
         if other is not layout and other.unmarked is not None and all(clue.holds(evidence) for clue in other.unmarked):
             yield other
 
 
-def _turned(layout: Layout, hints: ReadOptions, read: Read) -> Iterator[Reading]:
+def _flipped_readings(layout: Layout, hints: ReadOptions, read: Read) -> Iterator[Reading]:
     """The same layout with its ids counted the other way, as after an edit by hand."""
     if hints.aux_convention is None:
         for convention in ("before", "after"):
             yield read(("--aux-convention", convention), layout, replace(hints, aux_convention=convention))
 
 
-def _shared(reading: Reading, others: list[Reading]) -> bool:
+def _is_shared(reading: Reading, others: list[Reading]) -> bool:
     return any(other.boundaries == reading.boundaries for other in others)
 
 
-def _choice(layout: Layout) -> tuple[str, str]:
+def _layout_option(layout: Layout) -> tuple[str, str]:
     return "--from", layout.alias or layout.id

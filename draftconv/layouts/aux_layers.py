@@ -39,24 +39,24 @@ class AuxLayerReader:
         """Boundaries, or what is known instead; `aux` is how many states fc reads."""
         top, nested = self.config.integers(IDS), self.eagle.integers(IDS)
         if not top and not nested:
-            return self._implied(aux)
-        found = self._both(top, nested) if top and nested else self._translate(top or nested or ())
-        if found is None:
+            return self._default_boundaries(aux)
+        boundaries = self._resolve_both(top, nested) if top and nested else self._translate(top or nested or ())
+        if boundaries is None:
             return AuxLayers.UNKNOWN
         layers = self._target_layers()
-        last = max(found) if layers is None else layers
-        if list(found) != sorted(set(found)) or found[0] < 0 or found[-1] > last:
+        last = max(boundaries) if layers is None else layers
+        if list(boundaries) != sorted(set(boundaries)) or boundaries[0] < 0 or boundaries[-1] > last:
             of = "" if layers is None else f" of {layers} layers"
-            self.notes.problem("aux-order", f"boundaries {list(found)}{of}")
-        if len(found) != aux:
-            self.notes.problem("fc-width", f"{len(found)} layer ids, fc reads {aux} states")
-        return found
+            self.notes.problem("aux-order", f"boundaries {list(boundaries)}{of}")
+        if len(boundaries) != aux:
+            self.notes.problem("fc-width", f"{len(boundaries)} layer ids, fc reads {aux} states")
+        return boundaries
 
     def _target_layers(self) -> int | None:
         target = self.hints.target
         return target.layers if target else self.config.size("target_num_hidden_layers")
 
-    def _implied(self, aux: int) -> tuple[int, ...] | AuxLayers:
+    def _default_boundaries(self, aux: int) -> tuple[int, ...] | AuxLayers:
         rule = self.layout.id_rule(self.evidence)
         target = self.hints.target
         if not rule.implied and not self.hints.aux_convention:
@@ -75,12 +75,12 @@ class AuxLayerReader:
             self.notes.problem("aux-order", f"the default triple of {target.layers} layers is {list(triple)}")
         return triple
 
-    def _both(self, top: tuple[int, ...], nested: tuple[int, ...]) -> tuple[int, ...] | None:
+    def _resolve_both(self, top: tuple[int, ...], nested: tuple[int, ...]) -> tuple[int, ...] | None:
         """Ids in both places: the same twice, boundaries above a count by family, or one that a person has chosen."""
         if nested == top:
             return self._translate(top)
         if nested == tuple(b - 1 for b in top):
-            reader, _ = _counts_by_family()
+            reader, _ = _family_reader()
             self.notes.reasons["boundaries"] = f"top-level ids are boundaries, eagle_config spells them for {reader}"
             return top
         if self.hints.layout:
@@ -106,14 +106,14 @@ class AuxLayerReader:
         rule = self.layout.id_rule(self.evidence)
         ours = self.config.has(MARK)  # then the ids were written by this layout's own rule
         if rule.convention == "by family" or (self.layout.captures != "itself" and not ours):
-            told = family_convention(ids, self._family(), self._target_layers())
-            if told is None:
+            by_family = family_convention(ids, self._family(), self._target_layers())
+            if by_family is None:
                 return None, "counted by the target's family they mean `before` on DeepSeek/Kimi targets, else `after`"
-            if self.layout.captures == "either" and told != rule.convention:
-                return None, f"`{told} the layer` if counted by the target's family, else `{rule.convention}`"
-            if told != rule.convention:
-                _, who = _counts_by_family()
-                return told, f"{told} the layer, as {who} reads these ids for this target"
+            if self.layout.captures == "either" and by_family != rule.convention:
+                return None, f"`{by_family} the layer` if counted by the target's family, else `{rule.convention}`"
+            if by_family != rule.convention:
+                _, who = _family_reader()
+                return by_family, f"{by_family} the layer, as {who} reads these ids for this target"
         usual = self._usual_triples(ids)
         if rule.convention:
             other: Convention = "before" if rule.convention == "after" else "after"
@@ -131,8 +131,8 @@ class AuxLayerReader:
     def _family(self) -> Family | None:
         if self.hints.target and self.hints.target.family:
             return self.hints.target.family
-        if told := self.config.text("target_model_type"):  # SpecForge and AngelSlim
-            return FAMILIES.get(told, "llama")
+        if model_type := self.config.text("target_model_type"):  # SpecForge and AngelSlim
+            return FAMILIES.get(model_type, "llama")
         return FAMILIES.get(self.config.text("model_type") or "")
 
     def _usual_triples(self, ids: tuple[int, ...]) -> dict[Convention, tuple[int, ...]]:
@@ -142,8 +142,8 @@ class AuxLayerReader:
         return {"before": default_triple(before), "after": tuple(b - 1 for b in default_triple(after))}
 
 
-def _counts_by_family() -> tuple[str, str]:
+def _family_reader() -> tuple[str, str]:
     """The first engine whose layout has ids by family in `eagle_config`: what it is called, and with its version."""
-    nested = (found for found in layouts().values() if found.ids_at == "nested")
-    rules = ((found.title, rule) for found in nested for rule in found.id_rules if rule.convention == "by family")
+    nested = (item for item in layouts().values() if item.ids_at == "nested")
+    rules = ((item.title, rule) for item in nested for rule in item.id_rules if rule.convention == "by family")
     return next(((title, rule.source.partition(":")[0]) for title, rule in rules), ("an engine", "an engine"))

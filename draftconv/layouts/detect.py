@@ -21,20 +21,20 @@ def detect(evidence: Fingerprint, hints: ReadOptions) -> tuple[Layout, Detection
         UsageError: `--from` names an unknown layout.
     """
     if hints.layout:
-        found = layout(hints.layout)
-        return found, Detection(found.id, "given", (f"--from {hints.layout}",))
+        named = layout(hints.layout)
+        return named, Detection(named.id, "given", (f"--from {hints.layout}",))
     _refuse_strangers(evidence)
     if mark := evidence.config.text(MARK):
         try:
-            found = layout(mark)
+            named = layout(mark)
         except UsageError as error:
             raise UsageError(
                 f"config.json says that draftconv wrote it for {show(mark)}, a layout that is not known here",
                 why=error.why,
                 cure="install the package that brings it, or say how to read it with --from",
             ) from error
-        said = f"config.json says draftconv wrote it for {found.id}"
-        return found, Detection(found.id, "certain", (said,))
+        reason = f"config.json says draftconv wrote it for {named.id}"
+        return named, Detection(named.id, "certain", (reason,))
     for candidate in layouts().values():
         if candidate.clues is not None and all(clue.holds(evidence) for clue in candidate.clues):
             reasons = tuple(clue.text for clue in candidate.clues) or ("no producer's fingerprint fits",)

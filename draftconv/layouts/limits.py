@@ -151,4 +151,4 @@ LIMITS: Mapping[str, UnsupportedFeature] = {
 def lacks(reader: str, *names: str) -> tuple[Refusal, ...]:
     """The rows that a reader has."""
     rows = (LIMITS[name] for name in names)
-    return tuple(Refusal(row.holds, row.what.format(reader=reader), row.why, row.cure) for row in rows)
+    return tuple(Refusal(limit.holds, limit.what.format(reader=reader), limit.why, limit.cure) for limit in rows)

@@ -55,9 +55,9 @@ def _double_norm(evidence: Fingerprint) -> bool:
 
     0.41-0.42 rename that one on export; 0.40 and earlier keep it outside the layer.
     """
-    told = evidence.eagle.has("next_layer_regular") or evidence.eagle.has("parallel_draft_step")
+    marked = evidence.eagle.has("next_layer_regular") or evidence.eagle.has("parallel_draft_step")
     norm = evidence.names.canonical.get("layers.0.hidden_norm.weight", "")
-    return told or (norm.endswith("layers.0.hidden_norm.weight") and not evidence.config.has(MARK))
+    return marked or (norm.endswith("layers.0.hidden_norm.weight") and not evidence.config.has(MARK))
 
 
 def _config(writing: Writing) -> dict[str, object]:

@@ -35,28 +35,31 @@ def portable_layout(readers: Sequence[Layout]) -> Layout:
         f"the one spelling that {join_words([reader.title for reader in readers], 'and')} read alike",
         writer=Writer(
             writers[0].spelling,
-            lambda writing: _agreed([writer.config(writing) for writer in writers]),
-            _union((*_several({writer.spelling for writer in writers}), _LENT_HEAD), *(w.refuses for w in writers)),
+            lambda writing: _shared_keys([writer.config(writing) for writer in writers]),
+            _unique_refusals(
+                (*_spelling_refusals({writer.spelling for writer in writers}), _LENT_HEAD),
+                *(w.refuses for w in writers),
+            ),
             serves=tuple(engine for writer in writers for engine in writer.serves),
         ),
         ids_at="top",
     )
 
 
-def _agreed(configs: Sequence[Mapping[str, object]]) -> dict[str, object]:
+def _shared_keys(configs: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """The keys of all of them; one on which they disagree is left out, so that each reader has its own default."""
-    found: dict[str, object] = {}
+    agreed: dict[str, object] = {}
     for key in dict.fromkeys(key for config in configs for key in config):
         values = [config[key] for config in configs if key in config]
         sections = [value for value in values if isinstance(value, Mapping)]
         if len(sections) == len(values):
-            found[key] = _agreed(sections)
+            agreed[key] = _shared_keys(sections)
         elif all(value == values[0] for value in values):
-            found[key] = values[0]
-    return found
+            agreed[key] = values[0]
+    return agreed
 
 
-def _several(spellings: set[Spelling]) -> tuple[Refusal, ...]:
+def _spelling_refusals(spellings: set[Spelling]) -> tuple[Refusal, ...]:
     """Drafters that these spellings name differently, or give other biases."""
     flags = {spelling.o_bias for spelling in spellings}
 
@@ -80,5 +83,5 @@ def _several(spellings: set[Spelling]) -> tuple[Refusal, ...]:
     )
 
 
-def _union(*tables: Iterable[Refusal]) -> tuple[Refusal, ...]:
+def _unique_refusals(*tables: Iterable[Refusal]) -> tuple[Refusal, ...]:
     return tuple({refusal.what: refusal for table in tables for refusal in table}.values())

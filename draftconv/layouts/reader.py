@@ -35,12 +35,12 @@ MOST_CAPTURED = 64
 """More captured states than any drafter has; an fc as wide as that has another fault."""
 
 
-def _share(width: int | None, heads: int) -> int | None:
+def _per_head(width: int | None, heads: int) -> int | None:
     """What each head has of a width; None when it does not divide."""
     return width // heads if width and width % heads == 0 else None
 
 
-def _rest(whole: int | None, part: int | None) -> int | None:
+def _difference(whole: int | None, part: int | None) -> int | None:
     return whole - part if whole and part and whole > part else None
 
 
@@ -69,9 +69,9 @@ def read_drafter(checkpoint: Checkpoint, hints: ReadOptions | None = None) -> Dr
     def read(option: tuple[str, str], layout: Layout, hints: ReadOptions) -> Reading:
         return _Reader(evidence, layout, hints).reading(option)
 
-    found = readings(evidence, layout, detection, hints, read)
-    doubt = (Problem("reading-doubtful", "; ".join(map(str, found))),) if found else ()
-    return replace(drafter, problems=(*drafter.problems, *doubt), readings=found)
+    alternatives = readings(evidence, layout, detection, hints, read)
+    doubt = (Problem("reading-doubtful", "; ".join(map(str, alternatives))),) if alternatives else ()
+    return replace(drafter, problems=(*drafter.problems, *doubt), readings=alternatives)
 
 
 @dataclass
@@ -160,11 +160,11 @@ class _Reader:
                 f"{show(ref.name)} is {list(ref.shape)}, which does not split into {', '.join(parts)}",
                 cure="correct num_attention_heads and num_key_value_heads, or export again",
             )
-        stem, start, found = name.rsplit(".", 2)[0], 0, {}
+        stem, start, split = name.rsplit(".", 2)[0], 0, {}
         for part, size in parts.items():
-            found[f"{stem}.{part}.{kind}"] = ref.row_range(start, start + size)
+            split[f"{stem}.{part}.{kind}"] = ref.row_range(start, start + size)
             start += size
-        return found
+        return split
 
     def _drop_zero_o_bias(self, dropped: dict[str, str]) -> None:
         """Zeros in o_proj.bias beside q/k/v biases: `convert` adds them for readers with one flag for all."""
@@ -190,7 +190,7 @@ class _Reader:
         shape = self._shape(name)
         return shape[1] if shape and len(shape) == 2 else None
 
-    def _holds(self, module: str) -> bool:
+    def _has_weight(self, module: str) -> bool:
         """True when a module's weight is stored, plain or quantized under any name."""
         stored = (*self.tensors, *self.qparams)
         return any(name.startswith(f"{module}.") and not name.endswith(".bias") for name in stored)
@@ -198,20 +198,20 @@ class _Reader:
     # ── facts ──────────────────────────────────────────────────────────────────────
 
     def _facts(self) -> Facts:
-        hidden = self._agree("hidden_size", self._rows("norm.weight") or self._rows("fc.weight"))
+        hidden = self._agreed_size("hidden_size", self._rows("norm.weight") or self._rows("fc.weight"))
         vocab = self._vocab()
         rope, rope_reason, contradictions = read_rope(self.config, mla=self._is_mla())
         self.notes.reasons["rope"] = rope_reason
         for contradiction in contradictions:
             self.notes.problem("rope-contradiction", contradiction)
-        target_hidden, aux = self._capture(hidden)
+        target_hidden, aux = self._captured_states(hidden)
         fusion = self._fusion()
         return Facts(
             attention=self._attention(),
             layers=self._layers(),
             hidden=hidden,
             target_hidden=target_hidden,
-            intermediate=self._agree("intermediate_size", self._rows("layers.0.mlp.gate_proj.weight")),
+            intermediate=self._agreed_size("intermediate_size", self._rows("layers.0.mlp.gate_proj.weight")),
             vocab=vocab,
             draft_vocab=self._draft_vocab(vocab),
             aux=aux,
@@ -226,13 +226,13 @@ class _Reader:
             mlp_bias="layers.0.mlp.gate_proj.bias" in self.tensors,
             fc_bias="fc.bias" in self.tensors,
             own_embedding="embed_tokens.weight" in self.tensors,
-            own_head=self._holds("lm_head"),
+            own_head=self._has_weight("lm_head"),
             max_positions=self.config.size("max_position_embeddings"),
             window=self._window(),
             quantization=self.quantization,
         )
 
-    def _agree(self, key: str, stored: int | None) -> int:
+    def _agreed_size(self, key: str, stored: int | None) -> int:
         """The tensors' word for a size, with a problem when config.json says otherwise."""
         written = self.config.size(key)
         if stored is None:
@@ -243,7 +243,7 @@ class _Reader:
         return stored
 
     def _is_mla(self) -> bool:
-        return self._holds("layers.0.self_attn.kv_a_proj_with_mqa")
+        return self._has_weight("layers.0.self_attn.kv_a_proj_with_mqa")
 
     def _layers(self) -> int:
         """Layers stored without a gap; an index beyond one belongs to no layer of this drafter."""
@@ -284,7 +284,7 @@ class _Reader:
 
     def _mla(self) -> Mla:
         stem = "layers.0.self_attn"
-        compressed = self._holds(f"{stem}.q_a_proj")
+        compressed = self._has_weight(f"{stem}.q_a_proj")
         if compressed != (self.config.raw("q_lora_rank") is not None) and self.config.has("q_lora_rank"):
             self.notes.problem(
                 "tensor-shape", f"q_lora_rank is {self.config.raw('q_lora_rank')}, the tensors say otherwise"
@@ -292,21 +292,23 @@ class _Reader:
         heads = self.config.required("num_attention_heads")
         latent = self._rows(f"{stem}.kv_a_layernorm.weight")
         # o_proj reads heads x v, kv_b_proj writes heads x (nope + v), kv_a_proj_with_mqa latent + rope.
-        v = _share(self._columns(f"{stem}.o_proj.weight"), heads)
-        both = _share(self._rows(f"{stem}.kv_b_proj.weight"), heads)
+        v = _per_head(self._columns(f"{stem}.o_proj.weight"), heads)
+        both = _per_head(self._rows(f"{stem}.kv_b_proj.weight"), heads)
         joined = self._rows(f"{stem}.kv_a_proj_with_mqa.weight")
         return Mla(
             heads=heads,
-            q_lora=self._agree("q_lora_rank", self._rows(f"{stem}.q_a_layernorm.weight")) if compressed else None,
-            kv_lora=self._agree("kv_lora_rank", latent),
-            nope=self._agree("qk_nope_head_dim", _rest(both, v)),
-            rope=self._agree("qk_rope_head_dim", _rest(joined, latent)),
-            v=self._agree("v_head_dim", v),
+            q_lora=self._agreed_size("q_lora_rank", self._rows(f"{stem}.q_a_layernorm.weight")) if compressed else None,
+            kv_lora=self._agreed_size("kv_lora_rank", latent),
+            nope=self._agreed_size("qk_nope_head_dim", _difference(both, v)),
+            rope=self._agreed_size("qk_rope_head_dim", _difference(joined, latent)),
+            v=self._agreed_size("v_head_dim", v),
         )
 
     def _vocab(self) -> int:
         t2d = self.tensors.get("t2d")
-        return self._agree("vocab_size", self._rows("embed_tokens.weight") or (math.prod(t2d.shape) if t2d else None))
+        return self._agreed_size(
+            "vocab_size", self._rows("embed_tokens.weight") or (math.prod(t2d.shape) if t2d else None)
+        )
 
     def _draft_vocab(self, vocab: int) -> int:
         written = self.config.size("draft_vocab_size")
@@ -315,13 +317,13 @@ class _Reader:
             self.notes.problem("draft-vocab-missing", f"lm_head has {rows} rows")
         if written is not None and rows is not None and written != rows:
             self.notes.problem("head-rows", f"draft_vocab_size is {written}, lm_head has {rows} rows")
-        found = rows or written or vocab
+        size = rows or written or vocab
         d2t = self.tensors.get("d2t")
-        if d2t is not None and d2t.shape != (found,):
-            self.notes.problem("head-rows", f"d2t is {list(d2t.shape)}, lm_head has {found} rows")
-        if found > vocab:
-            self.notes.problem("head-rows", f"lm_head has {found} rows, the target {vocab} tokens")
-        return found
+        if d2t is not None and d2t.shape != (size,):
+            self.notes.problem("head-rows", f"d2t is {list(d2t.shape)}, lm_head has {size} rows")
+        if size > vocab:
+            self.notes.problem("head-rows", f"lm_head has {size} rows, the target {vocab} tokens")
+        return size
 
     def _maps(self, vocab: int) -> MapReading | None:
         d2t = self.tensors.get("d2t")
@@ -337,8 +339,8 @@ class _Reader:
             return "unordered"
         if facts.draft_vocab == facts.vocab:
             identity = maps.map.order == "full"
-            told = "is all zeros over" if identity else "permutes"
-            self.notes.problem("d2t-on-full-vocab", f"d2t {told} the whole vocabulary")
+            effect = "is all zeros over" if identity else "permutes"
+            self.notes.problem("d2t-on-full-vocab", f"d2t {effect} the whole vocabulary")
             if identity:
                 return "full"
         return "ascending" if maps.map.order != "unordered" else "unordered"
@@ -375,12 +377,12 @@ class _Reader:
                 self.notes.problem("norm-without-flag", f"{name} tensors are stored, config.json does not set {name}")
             if flags[name] and not stored[name]:
                 self.notes.problem("flag-without-norm", f"{name} is true and its tensors are missing")
-        found = [name for name in NORM_FLAGS if stored[name] or flags[name]]
-        if len(found) == 2:
+        norms = [name for name in NORM_FLAGS if stored[name] or flags[name]]
+        if len(norms) == 2:
             self.notes.problem("both-fusion-norms", "fc_norm and norm_before_fc (input_norm)")
             return "both"
-        self.notes.reasons["fusion"] = "tensors and flag" if found else "no norm tensors, no flag"
-        return NORM_FLAGS[found[0]] if found else "plain"
+        self.notes.reasons["fusion"] = "tensors and flag" if norms else "no norm tensors, no flag"
+        return NORM_FLAGS[norms[0]] if norms else "plain"
 
     def _feedback(self) -> Feedback:
         flag = self.config.flag("norm_output")
@@ -393,8 +395,8 @@ class _Reader:
             return "pre-norm"
         nested = self.eagle.flag("return_hidden_post_norm")
         if flag is not None and nested is not None and flag is not nested:
-            told = f"norm_output is {str(flag).lower()}, eagle_config.return_hidden_post_norm {str(nested).lower()}"
-            self.notes.problem("feedback-contradiction", told)
+            message = f"norm_output is {str(flag).lower()}, eagle_config.return_hidden_post_norm {str(nested).lower()}"
+            self.notes.problem("feedback-contradiction", message)
         post = flag or nested
         written = flag is not None or self.eagle.has("return_hidden_post_norm")
         self.notes.reasons["feedback"] = (
@@ -411,14 +413,14 @@ class _Reader:
 
     # ── captured layers ────────────────────────────────────────────────────────────
 
-    def _capture(self, hidden: int) -> tuple[int, int]:
+    def _captured_states(self, hidden: int) -> tuple[int, int]:
         """Return (target hidden, number of captured states), from fc's width and what else speaks of it."""
         target = self.hints.target
         stored = self._rows("fc_norm.0.weight")
         written = self.config.size("target_hidden_size")
         widths = [stored, written] if stored or written else [hidden, target.hidden if target else None]
         choices = [width for width in widths if width]
-        count = self._counted()
+        count = self._state_count()
         width = self._columns("fc.weight")
         if width is None:
             self.notes.reasons["aux"] = "config.json" if count else "the default triple: fc's width cannot be read"
@@ -440,15 +442,15 @@ class _Reader:
         else:
             target_hidden = choices[0]
             aux = count or min(max(width // target_hidden, 1), MOST_CAPTURED)
-            told = f"{count} captured layers" if count else "captured layers"
-            self.notes.problem("fc-width", f"fc reads {width} values; {told} x {target_hidden} do not give that")
+            captured = f"{count} captured layers" if count else "captured layers"
+            self.notes.problem("fc-width", f"fc reads {width} values; {captured} x {target_hidden} do not give that")
         if target and target.hidden and target.hidden != target_hidden:
-            told = f"{target.name} has hidden size {target.hidden}, fc expects {target_hidden}"
-            self.notes.problem("hidden-target", told)
+            message = f"{target.name} has hidden size {target.hidden}, fc expects {target_hidden}"
+            self.notes.problem("hidden-target", message)
         self.notes.reasons["aux"] = f"fc columns {width} / target hidden {target_hidden}"
         return target_hidden, aux
 
-    def _counted(self) -> int | None:
+    def _state_count(self) -> int | None:
         """How many states are captured, by everything but fc: a norm stored for each, else config.json."""
         ids = self.config.integers(IDS) or self.eagle.integers(IDS)
         norms = sum(name.startswith("fc_norm.") and name.endswith(".weight") for name in self.tensors)

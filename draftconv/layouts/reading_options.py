@@ -35,8 +35,8 @@ class ReadingOptions:
     @property
     def words(self) -> list[str]:
         """The same as options of a command that takes one drafter."""
-        said = (("--from", self.layout), ("--aux-convention", self.aux_convention))
-        return [word for option, value in said if value for word in (option, value)]
+        options = (("--from", self.layout), ("--aux-convention", self.aux_convention))
+        return [argument for option, value in options if value for argument in (option, value)]
 
     def hints(self, target: Target | None) -> ReadOptions:
         """The same, checked.
@@ -60,7 +60,7 @@ class ReadingOptions:
         drafter = read_drafter(checkpoint, self.hints(target))
         if not drafter.readings or self.accept_detected:
             return drafter
-        detected, *others = (self._told(*reading.option, reading.means) for reading in drafter.readings)
+        detected, *others = (self._describe_option(*reading.option, reading.means) for reading in drafter.readings)
         raise Undecided(
             f"{show(checkpoint.name)} can be read in {len(drafter.readings)} ways, and a wrong one costs accept length "
             "without a message",
@@ -68,7 +68,7 @@ class ReadingOptions:
             cure="add the option that fits how it was trained, or --accept-detected to go on as detected",
         )
 
-    def _told(self, option: str, value: str, means: str) -> str:
+    def _describe_option(self, option: str, value: str, means: str) -> str:
         of = f"{shlex.quote(self.drafter)}=" if self.drafter else ""
         return f"{option} {of}{value}: {means}"
 
@@ -99,21 +99,21 @@ def reading_options(
 
 
 def _by_drafter(drafters: Sequence[str | Path], option: str, values: str | Sequence[str]) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for given in (values,) if isinstance(values, str) else values:
-        name, _, value = given.rpartition("=")
+    chosen: dict[int, str] = {}
+    for typed in (values,) if isinstance(values, str) else values:
+        name, _, value = typed.rpartition("=")
         places = [i for i, drafter in enumerate(drafters) if not name or Path(str(drafter)) == Path(name)]
         if not places:
             raise UsageError(
-                f"{option} {show(given)} is about no drafter of this command",
+                f"{option} {show(typed)} is about no drafter of this command",
                 why=f"given: {', '.join(show(str(drafter)) for drafter in drafters) or 'none'}",
                 cure=f"write {option} DRAFTER={show(value)}, with a drafter as it is typed",
             )
         for i in places if name else places[:1]:
-            if i in found:
-                raise UsageError(f"{option} says two things of {show(str(drafters[i]))}: {found[i]} and {show(value)}")
-            found[i] = value
-    return found
+            if i in chosen:
+                raise UsageError(f"{option} says two things of {show(str(drafters[i]))}: {chosen[i]} and {show(value)}")
+            chosen[i] = value
+    return chosen
 
 
 INFERRED = ("boundaries", "feedback", "norm_before_residual")
@@ -122,9 +122,9 @@ INFERRED = ("boundaries", "feedback", "norm_before_residual")
 
 def reading_line(drafter: Drafter) -> str:
     """How a drafter was read, with every inference and its reason, in one line."""
-    found = drafter.detection
-    inferred = (f"{fact} {_value(drafter, fact)} ({why})" for fact, why in _inferred(drafter))
-    layout = f"{found.layout} ({found.confidence}: {', '.join(found.reasons)})"
+    detection = drafter.detection
+    inferred = (f"{fact} {_describe_fact(drafter, fact)} ({why})" for fact, why in _inferred_facts(drafter))
+    layout = f"{detection.layout} ({detection.confidence}: {', '.join(detection.reasons)})"
     return f"{drafter.checkpoint.name} is read as {layout}: {'; '.join(inferred)}"
 
 
@@ -135,13 +135,15 @@ def reading_warnings(drafter: Drafter) -> tuple[str, ...]:
 
 def reading_json(drafter: Drafter) -> dict[str, object]:
     """The same for a program; `readings` are those that fit alike, the one that was acted on first."""
-    found = drafter.detection
+    detection = drafter.detection
     return {
         "name": drafter.checkpoint.name,
-        "layout": found.layout,
-        "confidence": found.confidence,
-        "reasons": list(found.reasons),
-        "inferred": {fact: {"value": _value(drafter, fact), "reason": why} for fact, why in _inferred(drafter)},
+        "layout": detection.layout,
+        "confidence": detection.confidence,
+        "reasons": list(detection.reasons),
+        "inferred": {
+            fact: {"value": _describe_fact(drafter, fact), "reason": why} for fact, why in _inferred_facts(drafter)
+        },
         "warnings": [{"code": p.code, "detail": p.detail} for p in drafter.problems if p.kind.reading],
         **readings_json(drafter),
     }
@@ -152,10 +154,10 @@ def readings_json(drafter: Drafter) -> Mapping[str, object]:
     return {"readings": [{"option": " ".join(reading.option), "means": reading.means} for reading in drafter.readings]}
 
 
-def _inferred(drafter: Drafter) -> Iterator[tuple[str, str]]:
+def _inferred_facts(drafter: Drafter) -> Iterator[tuple[str, str]]:
     return ((fact, drafter.reasons[fact]) for fact in INFERRED if fact in drafter.reasons)
 
 
-def _value(drafter: Drafter, fact: str) -> str:
+def _describe_fact(drafter: Drafter, fact: str) -> str:
     value = getattr(drafter.facts, fact)
     return describe_boundaries(value) if fact == "boundaries" else describe_value(value)

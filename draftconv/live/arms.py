@@ -12,7 +12,7 @@ from draftconv.drafter.targets import Target
 from draftconv.layouts.reading_options import ReadingOptions
 from draftconv.live.options import LiveOptions, Progress, in_full
 from draftconv.options import several
-from draftconv.report.arms import ArmNames, about_arm, bytes_of, done, gate
+from draftconv.report.arms import ArmNames, about_arm, bytes_of, comparison_kind, gate
 from draftconv.report.model import ArmInfo
 from draftconv.report.verdict import Gate
 
@@ -60,7 +60,7 @@ def arms_of(
         number: int, drafter: Drafter, source: str | Path, said: ReadingOptions, url: tuple[str, str] | None
     ) -> LiveArm:
         about = about_arm(names.new(drafter.checkpoint.name), drafter, tally)
-        kind = done(drafters[0], drafter)
+        kind = comparison_kind(drafters[0], drafter)
         margin = options.margins.get(kind) if options.margin is None else options.margin
         wanted = gate(kind, margin, "live") if number else None
         return LiveArm(number, about, in_full(str(source)), said, wanted, url)

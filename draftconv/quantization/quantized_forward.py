@@ -48,7 +48,7 @@ def load_quantized(drafter: Drafter, tables: Mapping[str, TensorRef], dtype: tor
     # Inputs that are rounded are smoothed before; those that are not may leave it to the weights.
     stands = floats if inputs is None else _smoothed
     made = {name: stands(weight) for name, weight in loaded.items()}
-    model = load_drafter(plain, tables=tables, made=made, dtype=dtype)
+    model = load_drafter(plain, tables=tables, computed=made, dtype=dtype)
     if inputs is None:
         return model
     weights = {name: model.get_parameter(name) for name in loaded}

@@ -37,15 +37,15 @@ class LayerCache:
     """What one layer remembers: the context, and the chains' own keys, one entry per step >= 1."""
 
     context: KeysValues | None = None
-    own: list[KeysValues] = field(default_factory=list)
+    chains: list[KeysValues] = field(default_factory=list)
 
     def store(self, new: KeysValues, step: int) -> None:
         """Append `new` to the context (step 0, forgetting all chains) or to the chains."""
         if step == 0:
             self.context = new if self.context is None else self.context.appended(new)
-            self.own.clear()
+            self.chains.clear()
         else:
-            self.own.append(new)
+            self.chains.append(new)
 
 
 @dataclass(slots=True)
@@ -110,14 +110,14 @@ def attend(query_BTND: Tensor, cache: LayerCache, span: Span, *, scale: float, w
     """
     if cache.context is None:
         raise UsageError("attention over an empty context", cure="run step 0 first")
-    own = cache.own if window is None else cache.own[-window:]
+    chain_keys = cache.chains if window is None else cache.chains[-window:]
     parts = []
     per_row = query_BTND.shape[0] * query_BTND.shape[2] * cache.context.key.shape[1]
     step = max(1, SCORES_AT_ONCE // per_row)
     for at in range(0, span.rows, step):
         rows = slice(at, at + step)
         query = query_BTND[:, rows] * scale
-        chains = [KeysValues(kv.key[:, rows], kv.value[:, rows]) for kv in own]
+        chains = [KeysValues(kv.key[:, rows], kv.value[:, rows]) for kv in chain_keys]
         part = Span(span.first + at, query.shape[1], span.step)
         parts.append(_attend_rows(query, cache.context, chains, part, window))
     return torch.cat(parts, dim=1)
@@ -131,8 +131,8 @@ def _attend_rows(
     scores_BGRTS = torch.einsum("btgrd,bsgd->bgrts", query_BTGRD, context.key)
     scores_BGRTS = scores_BGRTS.to(torch.promote_types(scores_BGRTS.dtype, torch.float32))
     scores_BGRTS = scores_BGRTS + _causal_bias(span, rows, window, scores_BGRTS)
-    own = [torch.einsum("btgrd,btgd->bgrt", query_BTGRD, kv.key)[..., None] for kv in chains]
-    share = torch.cat((scores_BGRTS, *own), dim=-1).softmax(dim=-1).to(context.value.dtype)
+    chain_scores = [torch.einsum("btgrd,btgd->bgrt", query_BTGRD, kv.key)[..., None] for kv in chains]
+    share = torch.cat((scores_BGRTS, *chain_scores), dim=-1).softmax(dim=-1).to(context.value.dtype)
     out_BTGRP = torch.einsum("bgrts,bsgp->btgrp", share[..., :rows], context.value)
     for j, kv in enumerate(chains):
         out_BTGRP = out_BTGRP + torch.einsum("bgrt,btgp->btgrp", share[..., rows + j], kv.value)

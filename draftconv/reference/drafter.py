@@ -126,17 +126,17 @@ class DrafterModel(nn.Module):
         Raises:
             BadCheckpoint: tensors are missing, superfluous or of another shape than the facts say.
         """
-        given = {name: tensor for name, tensor in tensors.items() if name not in _UNREAD}
+        weights = {name: tensor for name, tensor in tensors.items() if name not in _UNREAD}
         with torch.device("meta"):
             model = cls(facts, as_trained=as_trained)
-        absent = [name for name in (EMBEDDING, HEAD) if name not in given]
+        absent = [name for name in (EMBEDDING, HEAD) if name not in weights]
         check_tensors(
-            given,
+            weights,
             model.state_dict(),
             "the drafter",
             cure=f"give the target's table for {', '.join(absent)}" if absent else "",
         )
-        cast = {name: t.to(dtype) if t.is_floating_point() else t for name, t in given.items()}
+        cast = {name: t.to(dtype) if t.is_floating_point() else t for name, t in weights.items()}
         model.load_state_dict(cast, assign=True)
         return model.eval().requires_grad_(False)
 
@@ -152,8 +152,8 @@ class DrafterModel(nn.Module):
         facts = facts or self.facts
         with torch.device("meta"):
             places = type(self)(facts).state_dict()
-        kept = {name: tensor for name, tensor in self.state_dict().items() if name in places}
-        return self.from_tensors(facts, kept | dict(tensors), dtype=self.fc.weight.dtype)
+        weights = {name: tensor for name, tensor in self.state_dict().items() if name in places}
+        return self.from_tensors(facts, weights | dict(tensors), dtype=self.fc.weight.dtype)
 
     def cache(self) -> Cache:
         """An empty memory for one batch of equally long requests."""

@@ -45,7 +45,7 @@ class Mlp(nn.Module):
         return out_BTH
 
 
-def check_tensors(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], whose: str, cure: str = "") -> None:
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], whose: str, cure: str = "") -> None:
     """Refuse tensors that are not exactly those of a model's `state_dict`, by name and shape.
 
     Args:
@@ -54,18 +54,18 @@ def check_tensors(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], who
     Raises:
         BadCheckpoint: tensors are missing, superfluous or of another shape.
     """
-    missing = sorted(wanted.keys() - given.keys())
-    unexpected = sorted(given.keys() - wanted.keys())
-    other = [
-        f"{name} {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
-        for name in sorted(wanted.keys() & given.keys())
-        if given[name].shape != wanted[name].shape
+    missing = sorted(expected.keys() - tensors.keys())
+    unexpected = sorted(tensors.keys() - expected.keys())
+    misshapen = [
+        f"{name} {tuple(tensors[name].shape)} instead of {tuple(expected[name].shape)}"
+        for name in sorted(expected.keys() & tensors.keys())
+        if tensors[name].shape != expected[name].shape
     ]
-    faults = (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", other))
+    faults = (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", misshapen))
     if any(names for _, names in faults):
-        told = "; ".join(f"{len(names)} {fault}: {show_some(names, 4)}" for fault, names in faults if names)
+        detail = "; ".join(f"{len(names)} {fault}: {show_some(names, 4)}" for fault, names in faults if names)
         raise BadCheckpoint(
-            f"the tensors of {whose} do not fit its config.json: {told}",
+            f"the tensors of {whose} do not fit its config.json: {detail}",
             why="the forward pass would run on weights that were never trained",
             cure=cure,
         )

@@ -32,7 +32,7 @@ def load_drafter(
     target: Target | None = None,
     *,
     tables: Mapping[str, TensorRef] = MappingProxyType({}),
-    made: Mapping[str, Tensor] = MappingProxyType({}),
+    computed: Mapping[str, Tensor] = MappingProxyType({}),
     dtype: torch.dtype = torch.float32,
 ) -> DrafterModel:
     """Load an opened drafter's weights into the reference forward.
@@ -40,7 +40,7 @@ def load_drafter(
     Args:
         target: where the embedding or head comes from that the drafter does not store.
         tables: tables that stand in for the drafter's own and the target's, by canonical name.
-        made: tensors that were computed and lie in no file, by canonical name.
+        computed: tensors that were computed and lie in no file, by canonical name.
         dtype: of every floating parameter.
 
     Raises:
@@ -58,8 +58,8 @@ def load_drafter(
     refs = {name: ref for name, ref in drafter.tensors.items() if name not in ("d2t", "t2d")} | dict(tables)
     for name, names in ((EMBEDDING, EMBED_NAMES), (HEAD, HEAD_NAMES)):
         if name not in refs:
-            refs[name] = _lent(target, names, name.removesuffix(".weight"))
-    tensors = {name: to_torch(ref) for name, ref in refs.items()} | dict(made)
+            refs[name] = _target_ref(target, names, name.removesuffix(".weight"))
+    tensors = {name: to_torch(ref) for name, ref in refs.items()} | dict(computed)
     if facts.reduced_vocab:
         tensors["d2t"] = _offsets(drafter)
     return forward_of(facts).from_tensors(facts, tensors, dtype=dtype)
@@ -67,8 +67,8 @@ def load_drafter(
 
 def forward_of(facts: Facts) -> type[DrafterModel]:
     """The forward pass of a drafter's kind."""
-    found: type[DrafterModel] = resolve_name(kind_of(facts).forward)
-    return found
+    forward: type[DrafterModel] = resolve_name(kind_of(facts).forward)
+    return forward
 
 
 def to_torch(ref: TensorRef) -> Tensor:
@@ -102,7 +102,7 @@ def _offsets(drafter: Drafter) -> Tensor:
     return ids - torch.arange(len(ids))
 
 
-def _lent(target: Target | None, names: tuple[str, ...], what: str) -> TensorRef:
+def _target_ref(target: Target | None, names: tuple[str, ...], what: str) -> TensorRef:
     if target is None:
         raise UsageError(
             f"the drafter stores no {what}",

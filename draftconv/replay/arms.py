@@ -20,7 +20,7 @@ from draftconv.options import several
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import Recipe, find_recipe
 from draftconv.quantization.scheme import recorded
-from draftconv.report.arms import ArmNames, about_arm, bits, bytes_of, done, gate
+from draftconv.report.arms import ArmNames, about_arm, bits, bytes_of, comparison_kind, gate
 from draftconv.report.model import ArmInfo
 from draftconv.report.verdict import EXACT, Gate
 from draftconv.traces.trace import Trace
@@ -89,7 +89,10 @@ def load_arms(
 
     names = ArmNames()
     recipes = [find_recipe(spec) for spec in several(options.fake_quant)]
-    drafters = {names.new(found.checkpoint.name): found for found in _read(trace, (reference, *candidates), options)}
+    drafters = {
+        names.new(drafter.checkpoint.name): drafter
+        for drafter in _read_drafters(trace, (reference, *candidates), options)
+    }
     for name, drafter in drafters.items():
         _refuse_other_target(name, drafter, trace)
         trace.columns(fed_by(name, drafter))
@@ -106,10 +109,10 @@ def load_arms(
     for name, drafter in rest:
         arm = load_arm(name, drafter, how, like=first.model)
         tally.add(bytes_of(drafter))
-        parts = _named(replaced_one_by_one(first, arm), name, names) if options.attribute else {}
-        wanted = gate(done(first_drafter, drafter), options.margin)
-        sides.append(ReplayArm(about_arm(name, drafter, tally), arm, wanted, parts))
-    sides += (_quantized(leader, first_drafter, recipe, options, names) for recipe in recipes)
+        parts = _name_parts(replaced_one_by_one(first, arm), name, names) if options.attribute else {}
+        arm_gate = gate(comparison_kind(first_drafter, drafter), options.margin)
+        sides.append(ReplayArm(about_arm(name, drafter, tally), arm, arm_gate, parts))
+    sides += (_quantized_arm(leader, first_drafter, recipe, options, names) for recipe in recipes)
     line = ReplayArms(leader, tuple(sides), replace(first, name=names.new(f"{first_name} again")))
     return _with_controls(line, first_drafter, trace, names) if options.self_test else line
 
@@ -117,11 +120,13 @@ def load_arms(
 # ── drafters ───────────────────────────────────────────────────────────────────────
 
 
-def _read(trace: Trace, specs: Sequence[str | Path], options: ParityOptions) -> list[Drafter]:
+def _read_drafters(trace: Trace, specs: Sequence[str | Path], options: ParityOptions) -> list[Drafter]:
     about = trace.about
     target = Target(about.target, about.layers, about.family, hidden=about.hidden, vocab=about.vocab)
-    said = reading_options(specs, options.layout, options.aux_convention, accept_detected=options.accept_detected)
-    return [each.read(open_checkpoint(spec, download=True), target) for each, spec in zip(said, specs, strict=True)]
+    readers = reading_options(specs, options.layout, options.aux_convention, accept_detected=options.accept_detected)
+    return [
+        reader.read(open_checkpoint(spec, download=True), target) for reader, spec in zip(readers, specs, strict=True)
+    ]
 
 
 def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
@@ -141,11 +146,11 @@ def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
 # ── what is made of them ───────────────────────────────────────────────────────────
 
 
-def _named(parts: Mapping[str, replay.Arm], whose: str, names: ArmNames) -> dict[str, replay.Arm]:
+def _name_parts(parts: Mapping[str, replay.Arm], whose: str, names: ArmNames) -> dict[str, replay.Arm]:
     return {tensor: replace(arm, name=names.new(f"{whose}: {tensor}")) for tensor, arm in parts.items()}
 
 
-def _quantized(
+def _quantized_arm(
     reference: ReplayArm, drafter: Drafter, recipe: Recipe, options: ParityOptions, names: ArmNames
 ) -> ReplayArm:
     """The reference as a recipe would leave it."""
@@ -167,7 +172,7 @@ def _quantized(
         content=hashlib.sha256(f"{reference.about.content} {json.dumps(done, sort_keys=True)}".encode()).hexdigest(),
     )
     arm = replace(first, name=name, model=simulate(first.model, recipe, stored=stored))
-    return ReplayArm(about, arm, gate(bits(weights.dtype), options.margin), _named(parts, name, names))
+    return ReplayArm(about, arm, gate(bits(weights.dtype), options.margin), _name_parts(parts, name, names))
 
 
 def _with_controls(line: ReplayArms, drafter: Drafter, trace: Trace, names: ArmNames) -> ReplayArms:
@@ -178,8 +183,8 @@ def _with_controls(line: ReplayArms, drafter: Drafter, trace: Trace, names: ArmN
     of = subject(arm, trace.about.layers, trace.about.boundaries, stored_dtypes(drafter))
     broken: list[tuple[controls.PlantedFault, replay.Arm | str]] = []
     for fault in FAULTS:
-        made = fault.apply(of)
-        named = made if isinstance(made, str) else replace(made, name=names.new(f"{arm.name}: {fault.name}"))
+        outcome = fault.apply(of)
+        named = outcome if isinstance(outcome, str) else replace(outcome, name=names.new(f"{arm.name}: {fault.name}"))
         broken.append((fault, named))
     twin = replace(of.with_qvalues(), name=names.new(f"{arm.name} in INT4"))
     return replace(line, twin=twin, broken=tuple(broken))

@@ -70,8 +70,8 @@ def input_peaks(
         Refused: nothing was fed to a module, or something that is not finite.
         UsageError: as `replay`.
     """
-    found = _seen(arm, requests, boundaries, dict.fromkeys(modules, 0), depth)
-    return {module: inputs.peak for module, inputs in found.items()}
+    module_inputs = _collect_inputs(arm, requests, boundaries, dict.fromkeys(modules, 0), depth)
+    return {module: inputs.peak for module, inputs in module_inputs.items()}
 
 
 def sampled_inputs(
@@ -90,37 +90,39 @@ def sampled_inputs(
     Args:
         rows: most rows to keep of a module.
     """
-    return _seen(arm, requests, boundaries, dict.fromkeys(modules, rows), depth)
+    return _collect_inputs(arm, requests, boundaries, dict.fromkeys(modules, rows), depth)
 
 
-def _seen(
+def _collect_inputs(
     arm: Arm, requests: Iterable[TraceRequest], boundaries: Sequence[int], modules: Mapping[str, int], depth: int
 ) -> dict[str, Inputs]:
     """What was fed to each of `modules`, which say how many rows of it to keep."""
-    found: dict[str, Inputs] = {}
+    module_inputs: dict[str, Inputs] = {}
     for module in modules:
         width = arm.model.get_parameter(f"{module}{WEIGHT}").shape[1]
-        found[module] = Inputs(torch.zeros(width), torch.empty(0, width))
-    with _watched(arm.model, {module: _taker(inputs, modules[module]) for module, inputs in found.items()}):
+        module_inputs[module] = Inputs(torch.zeros(width), torch.empty(0, width))
+    with _input_hooks(
+        arm.model, {module: _recorder(inputs, modules[module]) for module, inputs in module_inputs.items()}
+    ):
         for request in requests:
             for _ in replay([arm], [request], boundaries, depth=depth):
                 pass
-    for module, inputs in found.items():
+    for module, inputs in module_inputs.items():
         if not (inputs.peak.isfinite() and inputs.peak > 0):
             raise Refused(
                 f"the inputs of {module} peak at {float(inputs.peak):g} on this trace",
                 why="a static activation scale follows from the largest input, and must be finite and above zero",
                 cure="calibrate on a trace of real text for this drafter's target",
             )
-    return found
+    return module_inputs
 
 
-def _taker(inputs: Inputs, most: int) -> Callable[[Tensor], None]:
+def _recorder(inputs: Inputs, most: int) -> Callable[[Tensor], None]:
     return lambda x: inputs.add(x.flatten(0, -2), most=most)
 
 
 @contextmanager
-def _watched(model: nn.Module, takers: Mapping[str, Callable[[Tensor], None]]) -> Iterator[None]:
+def _input_hooks(model: nn.Module, takers: Mapping[str, Callable[[Tensor], None]]) -> Iterator[None]:
     def watch(module: str, take: Callable[[Tensor], None]) -> torch.utils.hooks.RemovableHandle:
         def see(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             take(inputs[0])

@@ -37,13 +37,13 @@ class ControlSubject:
     """What is broken: a drafter, and its INT4 twin.
 
     Attributes:
-        layers: decoder layers of the target. `held`: the boundaries that the trace could feed it.
+        layers: decoder layers of the target. `trace_boundaries`: those that the trace could feed it.
         qvalues: what the twin has in place of some weights, by canonical name.
     """
 
     arm: Arm
     layers: int
-    held: tuple[int, ...]
+    trace_boundaries: tuple[int, ...]
     qvalues: Mapping[str, RoundedWeight]
 
     @property
@@ -73,7 +73,7 @@ class PlantedFault:
 
 
 def subject(
-    arm: Arm, layers: int, held: tuple[int, ...], stored: Mapping[str, torch.dtype] = MappingProxyType({})
+    arm: Arm, layers: int, trace_boundaries: tuple[int, ...], stored: Mapping[str, torch.dtype] = MappingProxyType({})
 ) -> ControlSubject:
     """A drafter with the quantized values of its INT4 twin.
 
@@ -86,21 +86,21 @@ def subject(
         name: quantize(weight.to(stored.get(name, weight.dtype)), recipe.scheme.weights, name=name)
         for name, weight in weights.items()
     }
-    return ControlSubject(arm, layers, held, qvalues)
+    return ControlSubject(arm, layers, trace_boundaries, qvalues)
 
 
 # ── faults ─────────────────────────────────────────────────────────────────────────
 
 
-def _shifted(by: int) -> Callable[[ControlSubject], Arm | str]:
+def _shift_boundaries(by: int) -> Callable[[ControlSubject], Arm | str]:
     def apply(of: ControlSubject) -> Arm | str:
-        wanted = tuple(boundary + by for boundary in of.arm.boundaries)
-        if beyond := [boundary for boundary in wanted if not 0 <= boundary <= of.layers]:
+        shifted = tuple(boundary + by for boundary in of.arm.boundaries)
+        if beyond := [boundary for boundary in shifted if not 0 <= boundary <= of.layers]:
             return f"the target has no boundary {beyond[0]}"
-        if missing := [boundary for boundary in wanted if boundary not in of.held]:
-            every = ",".join(map(str, sorted({*of.held, *wanted})))
+        if missing := [boundary for boundary in shifted if boundary not in of.trace_boundaries]:
+            every = ",".join(map(str, sorted({*of.trace_boundaries, *shifted})))
             return f"the trace lacks boundary {missing[0]}: make one with --boundaries {every}"
-        return replace(of.arm, boundaries=wanted)
+        return replace(of.arm, boundaries=shifted)
 
     return apply
 
@@ -158,8 +158,8 @@ def _misread(qvalues: Tensor) -> Tensor:
 
 
 FAULTS: tuple[PlantedFault, ...] = (
-    PlantedFault("boundaries - 1", "every state is captured one layer too early", _shifted(-1)),
-    PlantedFault("boundaries + 1", "every state is captured one layer too late", _shifted(1)),
+    PlantedFault("boundaries - 1", "every state is captured one layer too early", _shift_boundaries(-1)),
+    PlantedFault("boundaries + 1", "every state is captured one layer too late", _shift_boundaries(1)),
     PlantedFault("d2t zeroed", "row v of the head is taken for token v of the target", _zero_map),
     PlantedFault("doubled scales", "all scales of down_proj are doubled", _double_scales, "int4"),
     PlantedFault("feedback norm", "norm_output is read as the opposite", _other_feedback),

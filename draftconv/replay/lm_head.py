@@ -38,7 +38,7 @@ class Head:
     def logits(self, normed_RH: Tensor, first: int, last: int) -> Tensor:
         """Logits [R, last - first] of some rows of the head, in float32 or better."""
         logits_RV = functional.linear(normed_RH, self.weight_VH[first:last])
-        return logits_RV.to(_wide(logits_RV.dtype))
+        return logits_RV.to(_logit_dtype(logits_RV.dtype))
 
     def drafts_like(self, other: Head) -> bool:
         """Whether row v is the same target token in both."""
@@ -53,7 +53,7 @@ class Best:
     """The largest logit of each row so far; of equal ones the lowest index, as argmax in the engines."""
 
     def __init__(self, normed_RH: Tensor) -> None:
-        self.value_R = _running(normed_RH, float("-inf"))
+        self.value_R = _accumulator(normed_RH, float("-inf"))
         self.index_R = torch.full_like(self.value_R, NOT_FINITE, dtype=torch.int64)
 
     def see(self, logits_RV: Tensor, first: int) -> None:
@@ -92,8 +92,8 @@ class _Exponentials:
     """Σ e^x and Σ e^x y over blocks, both relative to the largest x so far."""
 
     def __init__(self, normed_RH: Tensor) -> None:
-        self.largest_R = _running(normed_RH, float("-inf"))
-        self.total_R, self.weighted_R = _running(normed_RH, 0.0), _running(normed_RH, 0.0)
+        self.largest_R = _accumulator(normed_RH, float("-inf"))
+        self.total_R, self.weighted_R = _accumulator(normed_RH, 0.0), _accumulator(normed_RH, 0.0)
 
     def see(self, x_RV: Tensor, y_RV: Tensor) -> None:
         largest_R = torch.maximum(x_RV.amax(dim=-1), self.largest_R)
@@ -110,12 +110,12 @@ class _Exponentials:
         return self.weighted_R / self.total_R
 
 
-def _running(normed_RH: Tensor, start: float) -> Tensor:
+def _accumulator(normed_RH: Tensor, start: float) -> Tensor:
     """One accumulator per row, in the dtype of logits."""
-    return torch.full(normed_RH.shape[:1], start, device=normed_RH.device, dtype=_wide(normed_RH.dtype))
+    return torch.full(normed_RH.shape[:1], start, device=normed_RH.device, dtype=_logit_dtype(normed_RH.dtype))
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _logit_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -140,15 +140,15 @@ def compared_tokens(
         nats; all [R], drafts as `best_tokens`.
     """
     best = Best(normed_RH)
-    found = [(Best(other_RH), KlDivergence(other_RH)) for _, other_RH in others]
+    accumulators = [(Best(other_RH), KlDivergence(other_RH)) for _, other_RH in others]
     for first, last in _vocabulary_blocks(reference, normed_RH):
         reference_RV = reference.logits(normed_RH, first, last)
         best.see(reference_RV, first)
-        for (head, other_RH), (drafted, divergence) in zip(others, found, strict=True):
+        for (head, other_RH), (drafted, divergence) in zip(others, accumulators, strict=True):
             logits_RV = head.logits(other_RH, first, last)
             drafted.see(logits_RV, first)
             divergence.see(reference_RV, logits_RV)
-    return best.tokens(), [(drafted.tokens(), divergence.nats()) for drafted, divergence in found]
+    return best.tokens(), [(drafted.tokens(), divergence.nats()) for drafted, divergence in accumulators]
 
 
 def _vocabulary_blocks(head: Head, normed_RH: Tensor) -> Iterator[tuple[int, int]]:

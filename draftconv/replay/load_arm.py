@@ -65,7 +65,7 @@ def load_arm(name: str, drafter: Drafter, how: LoadSettings, *, like: DrafterMod
         Refused, BadCheckpoint: as `load_drafter`.
     """
     device, boundaries = find_device(how.device), fed_by(name, drafter)
-    tables = {table: _lent(name, table, how) for table in sorted(from_target(drafter.facts, how.semantics))}
+    tables = {table: _target_ref(name, table, how) for table in sorted(from_target(drafter.facts, how.semantics))}
     load = load_quantized if drafter.facts.quantization else load_drafter
     try:
         model = load(drafter, tables=tables, dtype=getattr(torch, how.dtype))
@@ -82,11 +82,11 @@ def load_arm(name: str, drafter: Drafter, how: LoadSettings, *, like: DrafterMod
 
 def share(model: DrafterModel, like: DrafterModel) -> None:
     """Let `model` use the memory of `like` for every parameter whose values are all equal."""
-    held = dict(like.named_parameters())
+    source = dict(like.named_parameters())
     equal = {
-        name: held[name]
+        name: source[name]
         for name, parameter in model.named_parameters()
-        if name in held and parameter.shape == held[name].shape and torch.equal(parameter, held[name])
+        if name in source and parameter.shape == source[name].shape and torch.equal(parameter, source[name])
     }
     model.load_state_dict(equal, strict=False, assign=True)
     model.requires_grad_(False)
@@ -113,14 +113,14 @@ def replaced_one_by_one(reference: Arm, candidate: Arm) -> dict[str, Arm]:
     }
 
 
-def _lent(name: str, table: str, how: LoadSettings) -> TensorRef:
+def _target_ref(name: str, table: str, how: LoadSettings) -> TensorRef:
     short = table.removesuffix(".weight")
-    found = how.lend(short)
-    if found is None:
+    ref = how.lend(short)
+    if ref is None:
         replaced = table in semantics()[how.semantics]
         raise UsageError(
             f"{name} needs the target's {short}, and the trace does not hold it",
             why=f"{how.semantics} replaces the drafter's own" if replaced else f"the drafter stores no {short}",
             cure="make the trace with --lm-head" if table == HEAD else "make the trace again with `draftconv trace`",
         )
-    return found
+    return ref

@@ -43,10 +43,10 @@ REFERENCE_AUX_CONVENTION = aux_convention_of_each("REFERENCE")
 """What a replay and a live run share."""
 
 
-def _whose() -> str:
+def _semantics_help() -> str:
     takers = [ENGINES[name].title for name, tables in semantics().items() if EMBEDDING in tables]
-    told = "Whose rule decides between the drafter's embedding and the target's"
-    return f"{told}: {join_words(takers, 'and')} take the target's."
+    question = "Whose rule decides between the drafter's embedding and the target's"
+    return f"{question}: {join_words(takers, 'and')} take the target's."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class ParityOptions:
     trace: Place = option(..., "Replay: what the target did, from `draftconv trace`.", metavar="DIR")
     margin: float | None = option(None, MARGIN)
     num_speculative_tokens: int = option(3, NUM_SPECULATIVE_TOKENS)
-    semantics: str = option(DEFAULT, _whose(), choices=lambda: tuple(semantics()))
+    semantics: str = option(DEFAULT, _semantics_help(), choices=lambda: tuple(semantics()))
     fake_quant: Several = option(
         (), "Add a candidate: REFERENCE as this recipe would leave it. May be repeated.", metavar="RECIPE"
     )

@@ -110,8 +110,8 @@ def replay(
     for batch in _batches(requests, rows):
         for request in batch:
             _refuse_clipped(request, depth)
-        found = _replay_batch(arms, columns, batch, depth, compared, rows)
-        for request, of_arms in zip(batch, found, strict=True):
+        acceptances = _replay_batch(arms, columns, batch, depth, compared, rows)
+        for request, of_arms in zip(batch, acceptances, strict=True):
             if done:
                 done(len(request.tokens_N))
             yield request, of_arms
@@ -172,8 +172,8 @@ def _replay_batch(
     runs = [_ArmRun(arm, text, depth) for arm in arms]
     for first, last in _blocks(text.width, min(request.prompt for request in batch) - 1, max(1, rows // len(batch))):
         block = text.block(first, last)
-        for run, taken in zip(runs, columns, strict=True):
-            run.begin(block, states_BTAW[:, first:last, taken])
+        for run, arm_columns in zip(runs, columns, strict=True):
+            run.begin(block, states_BTAW[:, first:last, arm_columns])
         if len(block.row_R):
             _first_drafts(runs[0], runs[1:], compared, block)
             for run in runs:
@@ -241,8 +241,8 @@ def _padded_states(batch: Sequence[TraceRequest], width: int, device: torch.devi
     shape = (len(batch), width, *batch[0].states_TAW.shape[1:])
     states_BTAW = torch.zeros(shape, device=device, dtype=dtype)
     for b, request in enumerate(batch):
-        kept = _context(request)
-        states_BTAW[b, :kept] = request.states_TAW[:kept]
+        rows = _context(request)
+        states_BTAW[b, :rows] = request.states_TAW[:rows]
     return states_BTAW
 
 
@@ -318,10 +318,10 @@ class _ArmRun:
 def _first_drafts(reference: _ArmRun, others: Sequence[_ArmRun], compared: int, block: _Block) -> None:
     """The first draft of every root by every arm, and how far the first `compared` of the others are from it."""
     alike = [run for run in others[:compared] if run.head.drafts_like(reference.head)]
-    read = [(run.head, run.normed(block.row_R)) for run in alike]
-    draft_R, found = compared_tokens(reference.head, reference.normed(block.row_R), read)
+    heads = [(run.head, run.normed(block.row_R)) for run in alike]
+    draft_R, drafted = compared_tokens(reference.head, reference.normed(block.row_R), heads)
     reference.record_first(block, draft_R)
-    for run, (draft_R, divergence_R) in zip(alike, found, strict=True):
+    for run, (draft_R, divergence_R) in zip(alike, drafted, strict=True):
         run.record_first(block, draft_R)
         run.record_divergence(block, divergence_R)
     for run in others:

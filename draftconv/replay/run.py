@@ -48,8 +48,8 @@ def run(
     requests = (trace.read(entry, boundaries) for entry in entries)
     records: list[Record] = []
     tallies = {arm.name: Tally(depth) for arm in candidates}
-    found = replay(arms, requests, boundaries, depth=depth, compared=len(candidates), done=progress)
-    for request, (first, *rest) in found:
+    replayed = replay(arms, requests, boundaries, depth=depth, compared=len(candidates), done=progress)
+    for request, (first, *rest) in replayed:
         records += (record(arm.name, request, done) for arm, done in zip(arms, (first, *rest), strict=True))
         for arm, done in zip(candidates, rest, strict=False):
             tallies[arm.name].add(request, first, done)

@@ -27,12 +27,12 @@ class ArmNames:
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
-    def new(self, wanted: str) -> str:
-        """`wanted`, or the next like it that nobody has."""
-        name, number = wanted, 1
+    def new(self, base: str) -> str:
+        """`base`, or the next like it that nobody has."""
+        name, number = base, 1
         while name in self._taken:
             number += 1
-            name = f"{wanted} ({number})"
+            name = f"{base} ({number})"
         self._taken.add(name)
         return name
 
@@ -58,11 +58,11 @@ def about_arm(name: str, drafter: Drafter, tally: ByteCounter | None = None) -> 
         content=content(drafter, tally),
         facts={"eagle": drafter.kind.name}
         | {fact: describe_value(getattr(facts, fact)) for fact in TOLD}
-        | _read_as(drafter),
+        | _reading_facts(drafter),
     )
 
 
-def _read_as(drafter: Drafter) -> dict[str, str]:
+def _reading_facts(drafter: Drafter) -> dict[str, str]:
     """How it was read, and what is doubtful about that."""
     doubts = "; ".join(reading_warnings(drafter))
     return {"read": reading_line(drafter)} | ({"doubtful": f"{drafter.checkpoint.name}: {doubts}"} if doubts else {})
@@ -84,7 +84,7 @@ def content(drafter: Drafter, tally: ByteCounter | None = None) -> str:
     return digest.hexdigest()
 
 
-def done(reference: Drafter, candidate: Drafter) -> Kind:
+def comparison_kind(reference: Drafter, candidate: Drafter) -> Kind:
     """What was done to a candidate: quantized, if the reference is not; else nothing that changes a weight."""
     if candidate.facts.quantization is None or reference.facts.quantization is not None:
         return "conversion"

@@ -63,9 +63,9 @@ def extend(earlier: Earlier, new: Sample) -> Sample:
     refuse_settled(earlier)
     old = earlier.sample
     _same_terms(old.terms, new.terms)
-    _nothing_twice("request", {pair.id: pair.id for pair in old.pairs}, {pair.id: pair.id for pair in new.pairs})
-    _nothing_twice("prompt", {p.cluster: p.cluster for p in old.pairs}, {p.cluster: p.cluster for p in new.pairs})
-    _nothing_twice("the text of request", _by_text(old), _by_text(new))
+    _refuse_repeats("request", {pair.id: pair.id for pair in old.pairs}, {pair.id: pair.id for pair in new.pairs})
+    _refuse_repeats("prompt", {p.cluster: p.cluster for p in old.pairs}, {p.cluster: p.cluster for p in new.pairs})
+    _refuse_repeats("the text of request", _names_by_text(old), _names_by_text(new))
     return Sample(
         new.terms,
         (*old.pairs, *new.pairs),
@@ -107,7 +107,7 @@ def _same_terms(old: ExtensionTerms, new: ExtensionTerms) -> None:
             )
 
 
-def _nothing_twice(what: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+def _refuse_repeats(what: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
     """Keys are what must not be in both; values are what to call them."""
     if both := sorted(name for key, name in new.items() if key in old):
         raise UsageError(
@@ -117,5 +117,5 @@ def _nothing_twice(what: str, old: Mapping[str, str], new: Mapping[str, str]) ->
         )
 
 
-def _by_text(sample: Sample) -> dict[str, str]:
+def _names_by_text(sample: Sample) -> dict[str, str]:
     return {digest: name for name, digest in sample.tokens.items()}

@@ -39,9 +39,9 @@ def change(ratio: float) -> str:
     return f"{signed(100 * (ratio - 1))} %"
 
 
-def change_interval(found: Interval) -> str:
+def change_interval(interval: Interval) -> str:
     """An interval of that ratio, less one, in percent."""
-    return f"{signed(100 * (found.low - 1))} to {signed(100 * (found.high - 1))} %"
+    return f"{signed(100 * (interval.low - 1))} to {signed(100 * (interval.high - 1))} %"
 
 
 def share(value: float) -> str:
@@ -54,12 +54,12 @@ def points(value: float) -> str:
     return signed(100 * value)
 
 
-def points_interval(found: Interval) -> str:
+def points_interval(interval: Interval) -> str:
     """The interval of a difference of rates, in percentage points."""
-    return f"{points(found.low)} to {points(found.high)}"
+    return f"{points(interval.low)} to {points(interval.high)}"
 
 
-def asked(comparison: Comparison) -> str:
+def gate_label(comparison: Comparison) -> str:
     """What the gate wants."""
     margin = comparison.verdict.gate.margin
     return "equal counts" if margin is None else f"loss below {percent(margin)}"
@@ -67,34 +67,38 @@ def asked(comparison: Comparison) -> str:
 
 def sentence(comparison: Comparison) -> str:
     """The verdict, for somebody who reads one sentence; names are as given, not made harmless."""
-    verdict, name, other = comparison.verdict, comparison.candidate, comparison.reference
-    found, margin = verdict.estimate, verdict.gate.margin
-    if verdict.outcome == "void" or found is None:
+    verdict, name, reference = comparison.verdict, comparison.candidate, comparison.reference
+    estimate, margin = verdict.estimate, verdict.gate.margin
+    if verdict.outcome == "void" or estimate is None:
         return f"Nothing can be said about {name}: {verdict.reasons[0]}."
     if margin is None:
         if verdict.outcome == "pass":
-            return f"{name} drafts exactly as {other} does: the counts of all {found.requests} requests are equal."
-        few = f"{len(verdict.differing)} of {found.requests} requests"
-        return f"{name} does not draft as {other} does: the counts differ in {few}."
-    low, high = (f"{100 * bound:.2f}" for bound in (found.interval.low, found.interval.high))
-    keeps = f"{name} keeps {100 * found.ratio:.2f} % of {other}'s accept length (95 % interval {low} to {high} %)"
+            return (
+                f"{name} drafts exactly as {reference} does: the counts of all {estimate.requests} requests are equal."
+            )
+        few = f"{len(verdict.differing)} of {estimate.requests} requests"
+        return f"{name} does not draft as {reference} does: the counts differ in {few}."
+    low, high = (f"{100 * bound:.2f}" for bound in (estimate.interval.low, estimate.interval.high))
+    keeps = (
+        f"{name} keeps {100 * estimate.ratio:.2f} % of {reference}'s accept length (95 % interval {low} to {high} %)"
+    )
     lost = percent(margin)
     match verdict.outcome:
         case "pass":
             return f"{keeps}: a loss of {lost} is ruled out."
         case "equivalent":
             return f"{keeps}: a loss of {lost} is ruled out, and so is a gain."
-        case "fail" if found.interval.high < 1 - margin:
+        case "fail" if estimate.interval.high < 1 - margin:
             return f"{keeps}: it loses more than the {lost} allowed."
         case "fail":
             return f"{keeps}, but {verdict.reasons[0]}."
-        case _ if found.clusters < FEWEST_CLUSTERS:
-            return f"{keeps}, but {found.clusters} prompts are too few to judge by."
+        case _ if estimate.clusters < FEWEST_CLUSTERS:
+            return f"{keeps}, but {estimate.clusters} prompts are too few to judge by."
         case _:
             return f"{keeps}: a loss of {lost} is neither shown nor ruled out."
 
 
-def beside(comparison: Comparison) -> Iterator[str]:
+def verdict_details(comparison: Comparison) -> Iterator[str]:
     """What the verdict's sentence leaves out."""
     verdict = comparison.verdict
     match verdict.outcome:
@@ -125,8 +129,8 @@ def token(decode: Decode | None, number: int) -> str:
     inner = text.strip(" ")
     if not inner:
         return "␣" * len(text) or f"({number})"
-    left = len(text) - len(text.lstrip(" "))
-    return "␣" * left + _visible(inner) + "␣" * (len(text) - left - len(inner))
+    leading = len(text) - len(text.lstrip(" "))
+    return "␣" * leading + _visible(inner) + "␣" * (len(text) - leading - len(inner))
 
 
 def passage(decode: Decode | None, tokens: Sequence[int]) -> str:

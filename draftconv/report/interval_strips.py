@@ -52,7 +52,7 @@ class Axis:
     @classmethod
     def of(cls, intervals: Iterable[Interval], limit: float | None) -> Axis:
         """An axis that holds all intervals, no change, and the limit."""
-        marks = [1 - LEAST, 1 + LEAST, *(bound for found in intervals for bound in (found.low, found.high))]
+        marks = [1 - LEAST, 1 + LEAST, *(bound for interval in intervals for bound in (interval.low, interval.high))]
         marks += [] if limit is None else [1 - 1.3 * (1 - limit)]
         room = 0.06 * (max(marks) - min(marks))
         return cls(min(marks) - room, max(marks) + room, limit)
@@ -61,8 +61,8 @@ class Axis:
         """Percent of the width."""
         return round(100 * (ratio - self.left) / (self.right - self.left), 3)
 
-    def strip(self, found: Estimate) -> Strip:
-        return Strip(self.at(found.interval.low), self.at(found.ratio), self.at(found.interval.high))
+    def strip(self, estimate: Estimate) -> Strip:
+        return Strip(self.at(estimate.interval.low), self.at(estimate.ratio), self.at(estimate.interval.high))
 
     @property
     def zero(self) -> float:
@@ -93,7 +93,7 @@ def gate_axis(verdict: ParityVerdict) -> Axis:
 def category_axis(verdict: ParityVerdict) -> Axis:
     """The common axis of the categories, with the floor that none may lie below where one comes near it."""
     margin = verdict.gate.margin
-    intervals = [found.interval for found in verdict.categories.values()]
+    intervals = [estimate.interval for estimate in verdict.categories.values()]
     floor = 0.0 if margin is None else category_floor(margin)
-    near = min((found.low for found in intervals), default=1.0) < (1 + floor) / 2
+    near = min((interval.low for interval in intervals), default=1.0) < (1 + floor) / 2
     return Axis.of(intervals, floor if near and margin is not None else None)

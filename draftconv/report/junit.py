@@ -18,7 +18,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from draftconv.checkpoint.text import safe
-from draftconv.report.formatting import asked, change, change_interval, length, sentence
+from draftconv.report.formatting import change, change_interval, gate_label, length, sentence
 from draftconv.report.model import Comparison, Report
 from draftconv.report.statistics import Estimate, called
 from draftconv.report.verdict import Outcome, category_floor, percent
@@ -68,26 +68,26 @@ def _comparison(comparison: Comparison) -> Iterator[Case]:
     group = f"parity.{comparison.candidate} against {comparison.reference}"
     text = "; ".join((*verdict.reasons, *verdict.notes))
     result = RESULTS[verdict.outcome]
-    yield Case(group, asked(comparison), result, verdict.outcome, sentence(comparison), text)
+    yield Case(group, gate_label(comparison), result, verdict.outcome, sentence(comparison), text)
     if (margin := verdict.gate.margin) is None:
         return  # equal counts are equal in every category
     floor = category_floor(margin)
-    for name, found in verdict.categories.items():
-        yield _category(group, name, found, floor, thin=name in verdict.thin, void=verdict.outcome == "void")
+    for name, estimate in verdict.categories.items():
+        yield _category(group, name, estimate, floor, thin=name in verdict.thin, void=verdict.outcome == "void")
 
 
-def _category(group: str, category: str, found: Estimate, floor: float, *, thin: bool, void: bool) -> Case:
+def _category(group: str, category: str, estimate: Estimate, floor: float, *, thin: bool, void: bool) -> Case:
     name = f"category {called(category)} keeps {percent(floor)}"
-    told = (
-        f"accept length {length(found.reference.value)} became {length(found.candidate.value)}: "
-        f"{change(found.ratio)} ({change_interval(found.interval)})"
+    detail = (
+        f"accept length {length(estimate.reference.value)} became {length(estimate.candidate.value)}: "
+        f"{change(estimate.ratio)} ({change_interval(estimate.interval)})"
     )
     if void:
         return Case(group, name, "skipped", message="the measurement is void")
     if thin:
-        return Case(group, name, "skipped", message=f"thin: too few prompts to say; {told}")
-    if found.interval.high < floor:
-        return Case(group, name, "failure", "category", told)
+        return Case(group, name, "skipped", message=f"thin: too few prompts to say; {detail}")
+    if estimate.interval.high < floor:
+        return Case(group, name, "failure", "category", detail)
     return Case(group, name, "passed")
 
 

@@ -54,7 +54,7 @@ def extended(earlier: Report, new: Report) -> Report:
         losses=now.losses,
         diagnostics=now.diagnostics,
     )
-    return replace(new, about=_joined(earlier.about, new.about), records=records, comparisons=(comparison,))
+    return replace(new, about=_join_infos(earlier.about, new.about), records=records, comparisons=(comparison,))
 
 
 def _same_settings(old: RunInfo, new: RunInfo) -> None:
@@ -68,7 +68,7 @@ def _same_settings(old: RunInfo, new: RunInfo) -> None:
             )
 
 
-def _joined(old: RunInfo, new: RunInfo) -> RunInfo:
+def _join_infos(old: RunInfo, new: RunInfo) -> RunInfo:
     def both(first: str | None, second: str | None) -> str:
         return hashlib.sha256(f"{first} {second}".encode()).hexdigest()
 

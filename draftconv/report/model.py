@@ -320,9 +320,9 @@ class Comparison:
 
 def _ratio(comparison: Comparison) -> str:
     """Of accept lengths, with its interval."""
-    if (found := comparison.verdict.estimate) is None:
+    if (estimate := comparison.verdict.estimate) is None:
         return ""
-    return f" {found.ratio:.4f} [{found.interval.low:.4f}, {found.interval.high:.4f}]"
+    return f" {estimate.ratio:.4f} [{estimate.interval.low:.4f}, {estimate.interval.high:.4f}]"
 
 
 WORST_FIRST: tuple[Outcome, ...] = ("void", "fail", "inconclusive", "pass", "equivalent")
@@ -349,10 +349,10 @@ class Report(Displayed):
     @property
     def outcome(self) -> Outcome:
         """The worst of the comparisons; a control that was missed is a failure, one that is void makes all void."""
-        found = {comparison.verdict.outcome for comparison in self.comparisons}
-        found |= {"fail" for control in self.controls if control.caught is False}
-        found |= {"void" for control in self.controls if control.outcome == "void"}
-        return next((outcome for outcome in WORST_FIRST if outcome in found), "pass")
+        outcomes = {comparison.verdict.outcome for comparison in self.comparisons}
+        outcomes |= {"fail" for control in self.controls if control.caught is False}
+        outcomes |= {"void" for control in self.controls if control.outcome == "void"}
+        return next((outcome for outcome in WORST_FIRST if outcome in outcomes), "pass")
 
     @property
     def passed(self) -> bool:
@@ -379,18 +379,20 @@ class Report(Displayed):
         match self.comparisons:
             case ():
                 yield self.outcome
-            case (one,):
-                margin = one.verdict.gate.margin
-                names = f"{named(one.candidate)}{_ratio(one)} of {named(one.reference)}"
+            case (only,):
+                margin = only.verdict.gate.margin
+                names = f"{named(only.candidate)}{_ratio(only)} of {named(only.reference)}"
                 yield f"{self.outcome}: candidate {names}"
                 yield "equal counts" if margin is None else f"margin {margin:g}"
             case several:
-                found = ", ".join(f"{named(each.candidate)} {each.verdict.outcome}" for each in several)
-                yield f"{self.outcome}: {len(several)} candidates of {named(several[0].reference)}: {found}"
+                outcomes = ", ".join(
+                    f"{named(comparison.candidate)} {comparison.verdict.outcome}" for comparison in several
+                )
+                yield f"{self.outcome}: {len(several)} candidates of {named(several[0].reference)}: {outcomes}"
         if self.controls:
             noticed = sum(control.caught is True for control in self.controls)
-            told = sum(control.caught is not None for control in self.controls)
-            yield f"{noticed} of {told} broken drafters noticed"
+            decided = sum(control.caught is not None for control in self.controls)
+            yield f"{noticed} of {decided} broken drafters noticed"
 
     def blocks(self) -> Iterator[Block]:
         """Headline, costs of tensors, controls, speed and accuracy; then every verdict in a sentence."""
@@ -400,14 +402,14 @@ class Report(Displayed):
             yield tables.headline(self)
         for comparison in self.comparisons:
             if comparison.diagnostics.attribution:
-                found = tables.attribution(comparison)
-                yield replace(found, title=safe(f"{found.title} of {comparison.candidate}"))
+                table = tables.attribution(comparison)
+                yield replace(table, title=safe(f"{table.title} of {comparison.candidate}"))
         if self.controls:
             yield tables.controls(self)
-        yield from (found for found in (tables.speed(self), tables.accuracy(self)) if found.rows)
+        yield from (table for table in (tables.speed(self), tables.accuracy(self)) if table.rows)
         for comparison in self.comparisons:
             yield formatting.sentence(comparison)
-            yield from (f"  {line}" for line in formatting.beside(comparison))
+            yield from (f"  {line}" for line in formatting.verdict_details(comparison))
         if self.controls:
             yield formatting.controls(self)
 
@@ -426,8 +428,8 @@ class Report(Displayed):
     def identical(self, comparison: Comparison) -> int:
         """Requests of which both arms' texts are the same."""
         arms = (comparison.reference, comparison.candidate)
-        seen = Counter((record.id, record.tokens) for record in self.records if record.arm in arms)
-        return sum(times == 2 for times in seen.values())
+        texts = Counter((record.id, record.tokens) for record in self.records if record.arm in arms)
+        return sum(times == 2 for times in texts.values())
 
     def sample(self, comparison: Comparison) -> Sample:
         """What the verdict of a comparison was computed from.

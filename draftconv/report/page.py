@@ -16,9 +16,9 @@ from draftconv.report.formatting import (
     MEANINGS,
     SYMBOLS,
     Decode,
-    asked,
     change,
     change_interval,
+    gate_label,
     length,
     passage,
     sentence,
@@ -91,7 +91,7 @@ class Section:
     def of(cls, report: Report, comparison: Comparison, number: int, decode: Decode | None) -> Section:
         verdict, losses = comparison.verdict, comparison.losses
         gate, axis = gate_axis(verdict), category_axis(verdict)
-        found = verdict.estimate
+        estimate = verdict.estimate
         more = (
             tables.diagnostics(comparison),
             tables.every_position(comparison),
@@ -100,13 +100,15 @@ class Section:
         return cls(
             comparison=comparison,
             gate=gate,
-            gate_strip=gate.strip(found) if found else None,
+            gate_strip=gate.strip(estimate) if estimate else None,
             category_table=tables.categories(comparison),
             category_axis=axis,
-            category_strips=tuple(axis.strip(part) for part in (*verdict.categories.values(), *filter(None, [found]))),
+            category_strips=tuple(
+                axis.strip(part) for part in (*verdict.categories.values(), *filter(None, [estimate]))
+            ),
             depth_table=tables.depths(comparison),
-            depth=plots.acceptance_by_depth(f"depth-{number}", comparison.depths) if found else "",
-            requests=plots.per_request(f"requests-{number}", report.pairs(comparison)) if found else "",
+            depth=plots.acceptance_by_depth(f"depth-{number}", comparison.depths) if estimate else "",
+            requests=plots.per_request(f"requests-{number}", report.pairs(comparison)) if estimate else "",
             places=tuple(PlaceText.of(place, decode) for place in (losses.largest if losses else ())),
             more=tuple(table for table in more if table.rows),
             missed=tables.missed(comparison, decode),
@@ -122,7 +124,9 @@ def page(report: Report, decode: Decode | None = None) -> str:
     """
     return _template().render(
         report=report,
-        sections=[Section.of(report, found, number, decode) for number, found in enumerate(report.comparisons, 1)],
+        sections=[
+            Section.of(report, comparison, number, decode) for number, comparison in enumerate(report.comparisons, 1)
+        ],
         headline=tables.headline(report),
         controls=tables.controls(report),
         beside=[table for table in (tables.speed(report), tables.accuracy(report)) if table.rows],
@@ -133,7 +137,7 @@ def page(report: Report, decode: Decode | None = None) -> str:
     )
 
 
-def _together(text: str) -> str:
+def _keep_units(text: str) -> str:
     """No line break between a figure and its unit."""
     return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
@@ -152,12 +156,12 @@ def _template() -> Template:
         "safe_text": safe,
         "drawing": Markup,
         "sentence": sentence,
-        "asked": asked,
+        "asked": gate_label,
         "accept_length": length,
         "change": change,
         "change_interval": change_interval,
         "percent": percent,
-        "together": _together,
+        "together": _keep_units,
     }
     environment.filters |= filters
     return environment.from_string(source("report.html.j2"))

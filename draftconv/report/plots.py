@@ -116,9 +116,9 @@ def per_request(name: str, pairs: Sequence[Pair]) -> str:
         )
 
 
-def _whisker(axes: Axes, x: float, found: Measured) -> None:
-    axes.plot([x, x], [100 * found.interval.low, 100 * found.interval.high], color=CANDIDATE, linewidth=2)
-    axes.plot([x], [100 * found.value], "o", color=CANDIDATE, markersize=6)
+def _whisker(axes: Axes, x: float, measured: Measured) -> None:
+    axes.plot([x, x], [100 * measured.interval.low, 100 * measured.interval.high], color=CANDIDATE, linewidth=2)
+    axes.plot([x], [100 * measured.value], "o", color=CANDIDATE, markersize=6)
 
 
 @contextmanager
@@ -140,8 +140,8 @@ def _svg(figure: Figure, name: str, title: str, description: str) -> str:
     drawing = out.getvalue()
     drawing = drawing[drawing.index("<svg ") :]
     drawing = re.sub(r"<metadata>.*?</metadata>\s*|<defs>\s*<style.*?</defs>\s*", "", drawing, flags=re.DOTALL)
-    drawing = re.sub("|".join(VARIABLES), lambda found: VARIABLES[found[0]], drawing)
+    drawing = re.sub("|".join(VARIABLES), lambda match: VARIABLES[match[0]], drawing)
     drawing = re.sub(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)', f"{name}-", drawing)
-    words = f'role="img" aria-labelledby="{name}-title {name}-desc"'
-    told = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(description)}</desc>'
-    return re.sub(r"<svg ([^>]*)>", lambda found: f"<svg {words} {found[1]}>{told}", drawing, count=1)
+    attributes = f'role="img" aria-labelledby="{name}-title {name}-desc"'
+    caption = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(description)}</desc>'
+    return re.sub(r"<svg ([^>]*)>", lambda match: f"<svg {attributes} {match[1]}>{caption}", drawing, count=1)

@@ -35,7 +35,7 @@ class Record:
     tokens: str
 
     @property
-    def what(self) -> tuple[str, str, str]:
+    def request_key(self) -> tuple[str, str, str]:
         """The request, as both arms must name it: id, cluster, category."""
         return self.id, self.cluster, self.category
 
@@ -73,23 +73,23 @@ def read_lines(data: bytes) -> Iterator[Record]:
 def _read(line: bytes, where: str) -> Record:
     from draftconv.report.schema import RecordLine, parse
 
-    found = parse(RecordLine, line, where)
-    counts = Counts(found.histogram)
-    if (found.depth, found.steps, found.accepted) != (counts.depth, counts.steps, counts.accepted):
+    record = parse(RecordLine, line, where)
+    counts = Counts(record.histogram)
+    if (record.depth, record.steps, record.accepted) != (counts.depth, counts.steps, counts.accepted):
         raise BadReport(
             f"{where}: depth, steps or accepted contradict the histogram",
             why="nobody could say which of them was measured",
             cure="write the report again",
         )
     return Record(
-        arm=found.arm,
-        id=found.id,
-        cluster=found.cluster,
-        category=found.category,
-        prompt=found.prompt_tokens,
-        counted=found.counted_tokens,
+        arm=record.arm,
+        id=record.id,
+        cluster=record.cluster,
+        category=record.category,
+        prompt=record.prompt_tokens,
+        counted=record.counted_tokens,
         counts=counts,
-        tokens=found.tokens,
+        tokens=record.tokens,
     )
 
 
@@ -111,7 +111,7 @@ def paired(records: Iterable[Record], reference: str, candidate: str) -> tuple[P
             )
         arm[record.id] = record
     ours, theirs = arms[reference], arms[candidate]
-    if not ours or {r.what for r in ours.values()} != {r.what for r in theirs.values()}:
+    if not ours or {r.request_key for r in ours.values()} != {r.request_key for r in theirs.values()}:
         raise BadReport(
             f"{FILE} does not hold the same requests of {show(reference)} and {show(candidate)}",
             why="only the same requests on both arms can be compared",
@@ -127,5 +127,5 @@ def run_twice(records: Iterable[Record], reference: str, name: str) -> tuple[Pai
         BadReport: as `paired`.
     """
     records = tuple(records)
-    asked = {record.id for record in records if record.arm == name}
-    return paired((r for r in records if r.arm != reference or r.id in asked), reference, name)
+    ids = {record.id for record in records if record.arm == name}
+    return paired((r for r in records if r.arm != reference or r.id in ids), reference, name)

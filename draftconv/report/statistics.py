@@ -187,7 +187,7 @@ def estimate(pairs: Iterable[Pair]) -> Estimate:
     draws_B2J = resampled(sizes, tails_C2J)
     accepted, steps = tails_C2J[..., 1:].sum(-1), tails_C2J[..., 0]
     accepted_draws, steps_draws = draws_B2J[..., 1:].sum(-1), draws_B2J[..., 0]
-    found = bounds(accepted, steps, accepted_draws, steps_draws)
+    limits = bounds(accepted, steps, accepted_draws, steps_draws)
     longest = tails_C2J.shape[-1]
     possible = Interval(1 / longest, float(longest))
     reference, candidate = (
@@ -206,11 +206,11 @@ def estimate(pairs: Iterable[Pair]) -> Estimate:
         clusters=len(tails_C2J),
         reference=reference,
         candidate=candidate,
-        ratio=float(found.ratio),
-        interval=Interval(float(found.low), float(found.high)).clipped(possible),
-        bootstrap=Interval(float(found.bootstrap_low), float(found.bootstrap_high)),
-        delta=Interval(float(found.delta_low), float(found.delta_high)).clipped(possible),
-        spread=float(found.spread),
+        ratio=float(limits.ratio),
+        interval=Interval(float(limits.low), float(limits.high)).clipped(possible),
+        bootstrap=Interval(float(limits.bootstrap_low), float(limits.bootstrap_high)),
+        delta=Interval(float(limits.delta_low), float(limits.delta_high)).clipped(possible),
+        spread=float(limits.spread),
     )
 
 
@@ -235,11 +235,11 @@ def by_depth(pairs: Iterable[Pair]) -> tuple[Depth, ...]:
     def rate(part: int, whole: int) -> PairedRate | None:
         return _paired(tails_C2J[..., part], tails_C2J[..., whole], draws_B2J[..., part], draws_B2J[..., whole])
 
-    found = []
+    depths = []
     for j in range(1, tails_C2J.shape[-1]):
         if (reached := rate(j, 0)) is not None:
-            found.append(Depth(j, reached, rate(j, j - 1)))
-    return tuple(found)
+            depths.append(Depth(j, reached, rate(j, j - 1)))
+    return tuple(depths)
 
 
 def discordance(requests: Iterable[Discordant]) -> Discordance:
@@ -250,10 +250,10 @@ def discordance(requests: Iterable[Discordant]) -> Discordance:
     """
     import numpy as np
 
-    kept = sorted((row for row in requests if row.positions), key=lambda row: (row.category, row.cluster))
-    if not kept:
+    ordered = sorted((row for row in requests if row.positions), key=lambda row: (row.category, row.cluster))
+    if not ordered:
         raise UsageError("there is no position to compare", cure="give at least one request of two or more tokens")
-    sizes, groups = _strata(kept)
+    sizes, groups = _strata(ordered)
     counts_C3 = np.array(
         [[sum(getattr(row, name) for row in rows) for name in ("positions", "lost", "gained")] for rows in groups],
         np.float64,
@@ -270,7 +270,7 @@ def discordance(requests: Iterable[Discordant]) -> Discordance:
     )
 
 
-def more_prompts(found: Estimate, margin: float) -> int | None:
+def more_prompts(result: Estimate, margin: float) -> int | None:
     """How many more prompts would settle an inconclusive result, if the ratio stays what it is.
 
     n = ((t + z) · sd(ψ) / |log(ratio) - log(1 - δ)|)² prompts in all leave the margin outside the
@@ -279,13 +279,13 @@ def more_prompts(found: Estimate, margin: float) -> int | None:
     Returns:
         None if more than 10,000 were needed: the ratio sits on the margin.
     """
-    gap = abs(math.log(found.ratio) - math.log(1 - margin))
-    t = t_quantile(TAIL, max(found.clusters, FEWEST_CLUSTERS) - 1)
-    wanted = (t + NormalDist().inv_cdf(POWER)) * found.spread
-    if wanted >= gap * math.sqrt(MOST_PROMPTS):
+    gap = abs(math.log(result.ratio) - math.log(1 - margin))
+    t = t_quantile(TAIL, max(result.clusters, FEWEST_CLUSTERS) - 1)
+    scaled_spread = (t + NormalDist().inv_cdf(POWER)) * result.spread
+    if scaled_spread >= gap * math.sqrt(MOST_PROMPTS):
         return None
-    enough = math.ceil((wanted / gap) ** 2) if wanted else 0
-    return max(enough, FEWEST_CLUSTERS, found.clusters + 1) - found.clusters
+    enough = math.ceil((scaled_spread / gap) ** 2) if scaled_spread else 0
+    return max(enough, FEWEST_CLUSTERS, result.clusters + 1) - result.clusters
 
 
 # ── clusters ───────────────────────────────────────────────────────────────────────
@@ -325,14 +325,14 @@ def _tails(pairs: Sequence[Pair]) -> tuple[list[int], Floats]:
 def _strata(ordered: Sequence[Row]) -> tuple[list[int], list[list[Row]]]:
     """Clusters per category, and the rows of each cluster."""
     groups = [list(rows) for _, rows in groupby(ordered, key=lambda row: (row.category, row.cluster))]
-    seen: dict[str, str] = {}
+    categories: dict[str, str] = {}
     for cluster, category in ((rows[0].cluster, rows[0].category) for rows in groups):
-        if cluster in seen:
+        if cluster in categories:
             raise UsageError(
-                f"prompt {cluster} is in two categories, {called(seen[cluster])} and {called(category)}",
+                f"prompt {cluster} is in two categories, {called(categories[cluster])} and {called(category)}",
                 cure="give all requests of a prompt the same category",
             )
-        seen[cluster] = category
+        categories[cluster] = category
     return [len(list(same)) for _, same in groupby(groups, key=lambda rows: rows[0].category)], groups
 
 

@@ -36,10 +36,10 @@ def t_quantile(probability: float, degrees: int) -> float:
     """
     if degrees < 1 or not 0.5 <= probability < 1:
         raise UsageError(f"there is no t quantile at probability {probability} with {degrees} degrees of freedom")
-    wanted = 2 * probability - 1
+    central = 2 * probability - 1
     low, high = 0.0, math.pi / 2
     while low < (middle := (low + high) / 2) < high:
-        if central_share(middle, degrees) < wanted:
+        if central_share(middle, degrees) < central:
             low = middle
         else:
             high = middle

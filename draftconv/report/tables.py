@@ -8,9 +8,9 @@ from draftconv.display import Column, Table, table
 from draftconv.reference.accept_length import Counts
 from draftconv.report.formatting import (
     Decode,
-    asked,
     change,
     change_interval,
+    gate_label,
     length,
     points,
     points_interval,
@@ -40,15 +40,15 @@ def headline(report: Report) -> Table:
             yield name, length(first.reference.value) if first else NONE, NONE, NONE, NONE, "reference"
         for comparison in report.comparisons:
             verdict = comparison.verdict
-            if (found := verdict.estimate) is None:
-                yield comparison.candidate, NONE, NONE, NONE, asked(comparison), verdict.outcome
+            if (estimate := verdict.estimate) is None:
+                yield comparison.candidate, NONE, NONE, NONE, gate_label(comparison), verdict.outcome
                 continue
             yield (
                 comparison.candidate,
-                length(found.candidate.value),
-                change(found.ratio),
-                change_interval(found.interval),
-                asked(comparison),
+                length(estimate.candidate.value),
+                change(estimate.ratio),
+                change_interval(estimate.interval),
+                gate_label(comparison),
                 verdict.outcome,
             )
 
@@ -64,21 +64,21 @@ def headline(report: Report) -> Table:
 def categories(comparison: Comparison) -> Table:
     """Accept length per category, as model cards print it."""
 
-    def row(name: str, found: Estimate, note: str) -> Sequence[object]:
+    def row(name: str, estimate: Estimate, note: str) -> Sequence[object]:
         return (
             name,
-            found.clusters,
-            length(found.reference.value),
-            length(found.candidate.value),
-            change(found.ratio),
-            change_interval(found.interval),
+            estimate.clusters,
+            length(estimate.reference.value),
+            length(estimate.candidate.value),
+            change(estimate.ratio),
+            change_interval(estimate.interval),
             note,
         )
 
     def rows() -> Iterator[Sequence[object]]:
         verdict = comparison.verdict
-        for name, found in verdict.categories.items():
-            yield row(called(name), found, "thin" if name in verdict.thin else "")
+        for name, estimate in verdict.categories.items():
+            yield row(called(name), estimate, "thin" if name in verdict.thin else "")
         if verdict.estimate:
             yield row(ALL, verdict.estimate, "")
 
@@ -146,17 +146,17 @@ def diagnostics(comparison: Comparison) -> Table:
     """First drafted tokens at every position, and how far the distributions are apart."""
 
     def rows() -> Iterator[Sequence[object]]:
-        found = comparison.diagnostics
-        if found.agreement is not None:
-            yield "both draft the same first token", share(found.agreement), ""
-        if rate := found.discordance:
+        figures = comparison.diagnostics
+        if figures.agreement is not None:
+            yield "both draft the same first token", share(figures.agreement), ""
+        if rate := figures.discordance:
             for what, measured in (
                 ("only the reference is right", rate.lost),
                 ("only the candidate is right", rate.gained),
             ):
                 yield what, share(measured.value), f"{share(measured.interval.low)} to {share(measured.interval.high)}"
             yield "net loss", f"{points(rate.net.value)} points", points_interval(rate.net.interval)
-        if kl := found.divergence:
+        if kl := figures.divergence:
             for what, value in (
                 ("KL of the first draft, mean", kl.mean),
                 ("KL, median", kl.median),
@@ -332,29 +332,32 @@ def sample(report: Report, comparison: Comparison) -> Table:
         yield "prompts", len({pair.cluster for pair in pairs})
         yield "verify steps of the reference", sum(pair.reference.steps for pair in pairs)
         yield "verify steps of the candidate", sum(pair.candidate.steps for pair in pairs)
-        found = comparison.diagnostics
+        figures = comparison.diagnostics
         yield "identical texts", f"{report.identical(comparison)} of {len(pairs)}"
-        if found.texts and found.texts.splits:
-            yield "first difference of the others", splits(found.texts)
+        if figures.texts and figures.texts.splits:
+            yield "first difference of the others", splits(figures.texts)
         yield "failed requests", comparison.errors
         if verdict.aa:
             yield "reference against itself", f"{change(verdict.aa.ratio)} ({change_interval(verdict.aa.interval)})"
         elif report.about.how == "replay":
             yield "reference against itself", "the same, since nothing in a replay varies"
-        if found.again:
-            yield "identical texts of the reference and itself", f"{found.again.identical} of {found.again.requests}"
-            if found.again.splits:
-                yield "first difference of the others", splits(found.again)
+        if figures.again:
+            yield (
+                "identical texts of the reference and itself",
+                f"{figures.again.identical} of {figures.again.requests}",
+            )
+            if figures.again.splits:
+                yield "first difference of the others", splits(figures.again)
         if comparison.extended:
             yield "extended", "once; a second extension is refused"
 
     return table("Sample", "", ("", _figure("")), rows())
 
 
-def splits(found: Texts) -> str:
+def splits(texts: Texts) -> str:
     """Where texts part, in tokens."""
-    median = found.splits[(len(found.splits) - 1) // 2]
-    return f"token {found.splits[0]} at the earliest, {median} in the median"
+    median = texts.splits[(len(texts.splits) - 1) // 2]
+    return f"token {texts.splits[0]} at the earliest, {median} in the median"
 
 
 HOW = {

@@ -176,11 +176,11 @@ def _noise(aa: Sequence[Pair] | None, gate: Gate, how: How) -> Iterator[str]:
     elif how == "replay" or gate.margin is None:
         if different := sum(not pair.equal for pair in aa):
             yield f"the reference differs from itself in {different} of {len(aa)} requests"
-    elif (found := _estimate(aa)) is None:
+    elif (result := _estimate(aa)) is None:
         yield "no verify step was counted when the reference was run twice"
-    elif not 1 - gate.margin < found.interval.low <= found.interval.high < 1 + gate.margin:
+    elif not 1 - gate.margin < result.interval.low <= result.interval.high < 1 + gate.margin:
         yield (
-            f"the reference differs from itself by as much as the margin: {_within(found)}, "
+            f"the reference differs from itself by as much as the margin: {_within(result)}, "
             f"and all of it should lie within {percent(gate.margin)} of 1"
         )
 
@@ -219,17 +219,17 @@ def _counts(pair: Pair) -> str:
 # ── the margin gate ────────────────────────────────────────────────────────────────
 
 
-def _inferiority(basis: ParityVerdict, found: Estimate, margin: float, *, extended: bool) -> ParityVerdict:
+def _inferiority(basis: ParityVerdict, result: Estimate, margin: float, *, extended: bool) -> ParityVerdict:
     floor = category_floor(margin)
     failed = [name for name, part in basis.categories.items() if part.interval.high < floor]
     thin = [name for name, part in basis.categories.items() if part.interval.low <= floor <= part.interval.high]
-    low, high = found.interval.low, found.interval.high
-    reasons = [f"accept length {_within(found)}; the gate is {1 - margin:g}"]
+    low, high = result.interval.low, result.interval.high
+    reasons = [f"accept length {_within(result)}; the gate is {1 - margin:g}"]
     more: int | None = None
     outcome: Outcome
-    if found.clusters < FEWEST_CLUSTERS:
+    if result.clusters < FEWEST_CLUSTERS:
         outcome = "inconclusive"
-        reasons.append(f"{found.clusters} prompts are too few to judge by, {FEWEST_CLUSTERS} the fewest")
+        reasons.append(f"{result.clusters} prompts are too few to judge by, {FEWEST_CLUSTERS} the fewest")
     elif high < 1 - margin:
         outcome = "fail"
     elif failed:
@@ -240,26 +240,26 @@ def _inferiority(basis: ParityVerdict, found: Estimate, margin: float, *, extend
     else:
         outcome = "inconclusive"
     if outcome == "inconclusive":
-        more = None if extended else more_prompts(found, margin)
-        reasons.append(_outlook(found, margin, more, extended=extended))
+        more = None if extended else more_prompts(result, margin)
+        reasons.append(_outlook(result, margin, more, extended=extended))
     return replace(
         basis,
         outcome=outcome,
         reasons=tuple(reasons),
-        notes=(*_doubts(found), *(f"category {called(n)} is thin: {_within(basis.categories[n])}" for n in thin)),
+        notes=(*_doubts(result), *(f"category {called(n)} is thin: {_within(basis.categories[n])}" for n in thin)),
         thin=tuple(thin),
         more_prompts=more,
     )
 
 
-def _outlook(found: Estimate, margin: float, more: int | None, *, extended: bool) -> str:
+def _outlook(result: Estimate, margin: float, more: int | None, *, extended: bool) -> str:
     if extended:
         return "the sample was extended once, and a second look more is not allowed: judge a new, larger sample"
     if more is None:
         return "this cannot be settled by more prompts at this ratio: it sits on the margin"
-    way = "pass" if found.ratio > 1 - margin else "fail"
+    outcome = "pass" if result.ratio > 1 - margin else "fail"
     prompts = "1 more prompt" if more == 1 else f"{more} more prompts"
-    return f"about {prompts} would settle it, as a {way} if the ratio stays what it is"
+    return f"about {prompts} would settle it, as a {outcome} if the ratio stays what it is"
 
 
 def category_floor(margin: float) -> float:
@@ -267,13 +267,13 @@ def category_floor(margin: float) -> float:
     return min(CATEGORY_FLOOR, 1 - margin)
 
 
-def _doubts(found: Estimate) -> Iterator[str]:
-    if found.disagree:
+def _doubts(result: Estimate) -> Iterator[str]:
+    if result.disagree:
         yield "bootstrap and delta method disagree by more than a quarter: there are too few prompts"
 
 
-def _within(found: Estimate) -> str:
-    return f"ratio {found.ratio:.4f} ({found.interval.low:.4f} to {found.interval.high:.4f})"
+def _within(result: Estimate) -> str:
+    return f"ratio {result.ratio:.4f} ({result.interval.low:.4f} to {result.interval.high:.4f})"
 
 
 def percent(share: float) -> str:

@@ -106,27 +106,27 @@ def read_report(directory: Path) -> Report:
 
 def _check(report: Report, comparison: Comparison) -> None:
     """Refuse a verdict that its own records do not give."""
-    told = comparison.verdict
-    found = Comparison.of(
+    stated = comparison.verdict
+    recomputed = Comparison.of(
         report.records,
         comparison.reference,
         comparison.candidate,
-        told.gate,
-        how=told.how,
+        stated.gate,
+        how=stated.how,
         again=comparison.again,
         errors=comparison.errors,
         extended=comparison.extended,
     ).verdict
-    if (found.outcome, found.reasons) != (told.outcome, told.reasons):
+    if (recomputed.outcome, recomputed.reasons) != (stated.outcome, stated.reasons):
         raise BadReport(
-            f"{FILE} says {told.outcome} of {show(comparison.candidate)}: {'; '.join(told.reasons)}, "
-            f"its records say {found.outcome}: {'; '.join(found.reasons)}",
+            f"{FILE} says {stated.outcome} of {show(comparison.candidate)}: {'; '.join(stated.reasons)}, "
+            f"its records say {recomputed.outcome}: {'; '.join(recomputed.reasons)}",
             why="it was edited, or another version of draftconv judged it",
             cure="write the report again",
         )
 
 
-def _written(directory: Path) -> Mapping[str, FileDigest] | None:
+def _report_files(directory: Path) -> Mapping[str, FileDigest] | None:
     """The files of a report; whether its pages were edited cannot be told. None where report.json is another's."""
     from draftconv.report.schema import Document, parse
 
@@ -137,7 +137,7 @@ def _written(directory: Path) -> Mapping[str, FileDigest] | None:
     return {**dict.fromkeys((FILE, *PAGES), FileDigest()), records.FILE: FileDigest(None, document.records_sha256)}
 
 
-OURS = OwnershipMark(FILE, _written)
+OURS = OwnershipMark(FILE, _report_files)
 """The mark of a directory that `write_report` wrote."""
 
 

@@ -62,15 +62,15 @@ class ChatTemplate:
         if self.chat:
             messages = []
             for turn, (_, answer) in zip(prompt.turns, answered, strict=False):
-                said = self.tokenizer.decode(self._spoken(answer), skip_special_tokens=True)
-                messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": said}]
+                answer_text = self.tokenizer.decode(self._without_end(answer), skip_special_tokens=True)
+                messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer_text}]
             messages.append({"role": "user", "content": text})
             ids = self.tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=True, return_dict=False
             )
         elif answered:
             before, answer = answered[-1]
-            ids = [*before, *self._spoken(answer), *self.tokenizer.encode(f"\n\n{text}", add_special_tokens=False)]
+            ids = [*before, *self._without_end(answer), *self.tokenizer.encode(f"\n\n{text}", add_special_tokens=False)]
         else:
             ids = self.tokenizer.encode(text, add_special_tokens=True)
         if not ids:
@@ -81,7 +81,7 @@ class ChatTemplate:
             )
         return list(ids)
 
-    def _spoken(self, answer: Sequence[int]) -> Sequence[int]:
+    def _without_end(self, answer: Sequence[int]) -> Sequence[int]:
         return answer[:-1] if answer and answer[-1] in self.eos else answer
 
 
@@ -134,7 +134,7 @@ def end_tokens(config: Mapping[str, object], generation: Mapping[str, object]) -
     Raises:
         BadCheckpoint: an eos_token_id is neither a number nor a list of them.
     """
-    found: set[int] = set()
+    ends: set[int] = set()
     inner = config.get("text_config")
     for place in (config, inner if isinstance(inner, dict) else {}, generation):
         value = place.get("eos_token_id")
@@ -142,8 +142,8 @@ def end_tokens(config: Mapping[str, object], generation: Mapping[str, object]) -
         for item in ids:
             if not isinstance(item, int) or isinstance(item, bool):
                 raise BadCheckpoint(f"the target's eos_token_id is {show(value)}, not token ids")
-            found.add(item)
-    return tuple(sorted(found))
+            ends.add(item)
+    return tuple(sorted(ends))
 
 
 def prompts_hash(prompts: Sequence[Prompt], first: Sequence[Sequence[int]]) -> str:

@@ -56,15 +56,15 @@ def slots(prompts: Sequence[Prompt]) -> list[Slot]:
     Raises:
         UsageError: two requests would have one id.
     """
-    found: dict[str, Slot] = {}
+    by_name: dict[str, Slot] = {}
     for prompt in prompts:
         count = turn_count(prompt)
         for number in range(1, count + 1):
             name = f"{prompt.id}/{number}" if count > 1 else prompt.id
-            if name in found:
+            if name in by_name:
                 raise UsageError(f"two requests would be called {show(name)}", cure="give the prompts other ids")
-            found[name] = Slot(name, prompt.id, prompt.category)
-    return list(found.values())
+            by_name[name] = Slot(name, prompt.id, prompt.category)
+    return list(by_name.values())
 
 
 def capture_all(
@@ -83,17 +83,17 @@ def capture_all(
     """
     most = writer.about.max_tokens + writer.about.depth
     meter = _Meter(progress or (lambda _, __: None), most * len(writer.slots))
-    said: dict[int, _Answered] = {}
+    answers: dict[int, _Answered] = {}
     for turns in _batches(prompts, batch):
-        found = [writer.held(turn.index) for turn in turns]
-        if None in found:
-            earlier = [[said[i] for i in range(turn.index - turn.number, turn.index)] for turn in turns]
+        texts = [writer.held(turn.index) for turn in turns]
+        if None in texts:
+            earlier = [[answers[i] for i in range(turn.index - turn.number, turn.index)] for turn in turns]
             rendered = [dialogue.render(turn.prompt, past) for turn, past in zip(turns, earlier, strict=True)]
-            found = list(capturer.capture(rendered, meter.advance))
-            for turn, captured in zip(turns, found, strict=True):
+            texts = list(capturer.capture(rendered, meter.advance))
+            for turn, captured in zip(turns, texts, strict=True):
                 if captured is not None:
                     writer.write(turn.index, captured)
-        said |= {turn.index: _split(captured) for turn, captured in zip(turns, found, strict=True) if captured}
+        answers |= {turn.index: _split(captured) for turn, captured in zip(turns, texts, strict=True) if captured}
         meter.settle(most * len(turns))
     return writer.finish()
 

@@ -34,7 +34,7 @@ class ExtractedTarget:
 
         Raises: see `capture`.
         """
-        self._fits(len(prompt))
+        self._check_room(len(prompt))
         for _ in self.extractor.extract([tuple(prompt)], 2):
             pass
 
@@ -45,15 +45,15 @@ class ExtractedTarget:
             UsageError: a prompt leaves no room for its text.
             EngineError: the engine failed. Void: a check of an answer or its states failed.
         """
-        self._fits(max(map(len, prompts)))
+        self._check_room(max(map(len, prompts)))
         length = self.max_tokens + self.depth
-        found = []
+        texts = []
         for extracted in self.extractor.extract([tuple(prompt) for prompt in prompts], length):
-            found.append(cut(extracted, self.eos, self.max_tokens, self.depth))
+            texts.append(cut(extracted, self.eos, self.max_tokens, self.depth))
             advance(length)
-        return found
+        return texts
 
-    def _fits(self, longest: int) -> None:
+    def _check_room(self, longest: int) -> None:
         room = self.extractor.room
         if room is not None and longest + self.max_tokens + self.depth > room:
             raise UsageError(

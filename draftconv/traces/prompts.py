@@ -86,9 +86,9 @@ def load_prompts(spec: str, limit: int | None = None) -> PromptSet:
         raise UsageError(f"--limit {limit} leaves no prompt", cure="give a number from 1")
     path = Path(spec)
     if _exists(path):
-        found = PromptSet(path.name, collected(_read(path), path.name, limit))
-        logger.info("opened %s: %d prompts", show(path), len(found.prompts))
-        return found
+        prompt_set = PromptSet(path.name, collected(_read(path), path.name, limit))
+        logger.info("opened %s: %d prompts", show(path), len(prompt_set.prompts))
+        return prompt_set
     if path.suffix in _READERS:
         raise UsageError(f"{show(spec)}: no such file", cure="check the path")
     from draftconv.traces.suites import fetch, suites
@@ -111,7 +111,7 @@ def collected(entries: Iterable[tuple[str, Prompt]], source: str, limit: int | N
         BadPrompts: see above.
     """
     places: dict[str, str] = {}
-    found = []
+    prompts = []
     for where, prompt in islice(entries, limit):
         if prompt.id in places:
             raise BadPrompts(
@@ -120,17 +120,17 @@ def collected(entries: Iterable[tuple[str, Prompt]], source: str, limit: int | N
                 cure="give every prompt its own id, or none an id",
             )
         places[prompt.id] = where
-        found.append(prompt)
-    if not found:
+        prompts.append(prompt)
+    if not prompts:
         raise BadPrompts(f"{source} holds no prompt")
-    kinds = {bool(prompt.tokens) for prompt in found}
+    kinds = {bool(prompt.tokens) for prompt in prompts}
     if len(kinds) > 1:
         raise BadPrompts(
             f"{source} mixes texts and token ids",
             why="the chat template would apply to some prompts and not to others",
             cure="split it into two files",
         )
-    return tuple(found)
+    return tuple(prompts)
 
 
 # ── files ──────────────────────────────────────────────────────────────────────────
@@ -220,14 +220,14 @@ def _prompt(entry: object, index: str, where: str) -> Prompt:
         case list():
             return Prompt(index, "", tokens=_token_ids(entry, where))
         case dict():
-            return _described(entry, index, where)
+            return _prompt_from_entry(entry, index, where)
     raise BadPrompts(
         f"{where} is a JSON {type(entry).__name__}, not a prompt",
         cure="write a text, a list of token ids, or an object",
     )
 
 
-def _described(entry: dict[str, object], index: str, where: str) -> Prompt:
+def _prompt_from_entry(entry: dict[str, object], index: str, where: str) -> Prompt:
     kinds = [kind for kind in KINDS if kind in entry]
     if len(kinds) != 1:
         raise BadPrompts(
@@ -247,7 +247,7 @@ def _described(entry: dict[str, object], index: str, where: str) -> Prompt:
         case "turns", list():
             return Prompt(id, category, all_turns(value, at))
         case "messages", list():
-            return Prompt(id, category, all_turns([_user_says(each, at) for each in value], at))
+            return Prompt(id, category, all_turns([_user_content(message, at) for message in value], at))
         case "token_ids", list():
             return Prompt(id, category, tokens=_token_ids(value, at))
     raise BadPrompts(f"{at} is {_kind(value)}, not a list")
@@ -280,7 +280,7 @@ def all_turns(values: list[object], where: str) -> tuple[str, ...]:
     return tuple(one_turn(value, f"{where}[{number}]") for number, value in enumerate(values))
 
 
-def _user_says(message: object, where: str) -> object:
+def _user_content(message: object, where: str) -> object:
     match message:
         case {"role": "user", "content": content}:
             return content

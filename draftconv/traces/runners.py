@@ -80,23 +80,23 @@ def running(job: TraceJob, options: TraceOptions) -> Iterator[Runner]:
         UsageError: options that do not belong to the engine. Undecided: no --dtype, and the target's config has none.
         BadCheckpoint, Refused: transformers cannot run it. EngineError: the engine cannot.
     """
-    found = _tracing(options.engine)
-    _check_options(options, found)
-    if found is None:
+    engine_tracing = _tracing(options.engine)
+    _check_options(options, engine_tracing)
+    if engine_tracing is None:
         yield _transformers(job, options)
         return
-    engine, tracing = found
+    engine, tracing = engine_tracing
     if options.url is None:
-        beside = job.out.absolute()
+        out = job.out.absolute()
         with (
-            tempfile.TemporaryDirectory(prefix=f".{beside.name}.states-", dir=beside.parent) as storage,
-            tracing.here(extraction := _extraction(job, options, *found, Path(storage))) as extractor,
+            tempfile.TemporaryDirectory(prefix=f".{out.name}.states-", dir=out.parent) as storage,
+            tracing.here(extraction := _extraction(job, options, *engine_tracing, Path(storage))) as extractor,
         ):
-            yield _extracted(job, extraction, engine, extractor, "in this process")
+            yield _engine_runner(job, extraction, engine, extractor, "in this process")
     else:
-        extraction = _extraction(job, options, *found, _mounted(options))
+        extraction = _extraction(job, options, *engine_tracing, _states_directory(options))
         extractor = tracing.served(extraction, options.url)
-        yield _extracted(job, extraction, engine, extractor, f"at {show(options.url)}")
+        yield _engine_runner(job, extraction, engine, extractor, f"at {show(options.url)}")
 
 
 def _tracing(name: str) -> tuple[Engine, Tracing] | None:
@@ -110,19 +110,19 @@ def _tracing(name: str) -> tuple[Engine, Tracing] | None:
     return engine, engine.tracing
 
 
-def _check_options(options: TraceOptions, found: tuple[Engine, Tracing] | None) -> None:
+def _check_options(options: TraceOptions, engine_tracing: tuple[Engine, Tracing] | None) -> None:
     served = options.url is not None
     misplaced = {
-        "--url": served and found is None,
+        "--url": served and engine_tracing is None,
         "--hidden-states-dir": options.hidden_states_dir is not None and not served,
-        "--tensor-parallel-size": options.tensor_parallel_size != 1 and (found is None or served),
-        "--device": options.device is not None and found is not None,
+        "--tensor-parallel-size": options.tensor_parallel_size != 1 and (engine_tracing is None or served),
+        "--device": options.device is not None and engine_tracing is not None,
     }
     if wrong := [name for name, is_misplaced in misplaced.items() if is_misplaced]:
-        place = "a server (--url)" if served and found else f"--engine {options.engine}"
+        place = "a server (--url)" if served and engine_tracing else f"--engine {options.engine}"
         raise UsageError(f"{', '.join(wrong)} has no meaning for {place}", cure="leave it out")
-    if found and options.dtype is not None and options.dtype not in found[1].dtypes:
-        raise UsageError(f"--dtype {options.dtype}: {_computes(*found)}", cure="give one of them")
+    if engine_tracing and options.dtype is not None and options.dtype not in engine_tracing[1].dtypes:
+        raise UsageError(f"--dtype {options.dtype}: {_dtypes_line(*engine_tracing)}", cure="give one of them")
     if served and options.hidden_states_dir is None:
         raise UsageError(
             "--url needs --hidden-states-dir",
@@ -131,7 +131,7 @@ def _check_options(options: TraceOptions, found: tuple[Engine, Tracing] | None) 
         )
 
 
-def _computes(engine: Engine, tracing: Tracing) -> str:
+def _dtypes_line(engine: Engine, tracing: Tracing) -> str:
     return f"{engine.title} computes in {', '.join(tracing.dtypes)}"
 
 
@@ -159,7 +159,7 @@ def _transformers(job: TraceJob, options: TraceOptions) -> Runner:
 # ── engines ────────────────────────────────────────────────────────────────────────
 
 
-def _extracted(job: TraceJob, extraction: Extraction, engine: Engine, extractor: Extractor, where: str) -> Runner:
+def _engine_runner(job: TraceJob, extraction: Extraction, engine: Engine, extractor: Extractor, where: str) -> Runner:
     from draftconv.traces.engine_target import ExtractedTarget
 
     target = ExtractedTarget(extractor, job.max_tokens, job.depth, job.eos)
@@ -168,12 +168,12 @@ def _extracted(job: TraceJob, extraction: Extraction, engine: Engine, extractor:
         dtype=extraction.dtype,
         where=f"{engine.title} {extractor.version} {where}",
         made_by=f"{engine.name} {extractor.version}",
-        table=lambda name: _no_table(job.checkpoint, name),
+        table=lambda name: _refuse_table(job.checkpoint, name),
         check=target.check,
     )
 
 
-def _mounted(options: TraceOptions) -> Path:
+def _states_directory(options: TraceOptions) -> Path:
     """Where a server writes states, as it is seen from here."""
     storage = Path(options.hidden_states_dir or "")
     if not storage.is_dir():
@@ -191,28 +191,28 @@ def _extraction(job: TraceJob, options: TraceOptions, engine: Engine, tracing: T
         boundaries=job.boundaries,
         hidden=job.target.hidden or 0,
         storage=storage,
-        dtype=options.dtype or _own_dtype(job.checkpoint, engine, tracing),
+        dtype=options.dtype or _config_dtype(job.checkpoint, engine, tracing),
         room=job.room,
         tensor_parallel=options.tensor_parallel_size,
         remote_code=options.trust_remote_code,
     )
 
 
-def _own_dtype(checkpoint: Checkpoint, engine: Engine, tracing: Tracing) -> str:
+def _config_dtype(checkpoint: Checkpoint, engine: Engine, tracing: Tracing) -> str:
     """What the target's config says it computes in; multimodal ones say it in text_config."""
     outer = Config(checkpoint.config, f"target {show(checkpoint.name)}: config.json")
     for config in (outer.section("text_config"), outer):
-        found = config.text("dtype") or config.text("torch_dtype")
-        if found in tracing.dtypes:
-            return found
+        dtype = config.text("dtype") or config.text("torch_dtype")
+        if dtype in tracing.dtypes:
+            return dtype
     raise Undecided(
         f"{outer.where} does not say what {engine.title} shall compute in",
-        why=f"{_computes(engine, tracing)}, and the states are checked against it",
+        why=f"{_dtypes_line(engine, tracing)}, and the states are checked against it",
         cure="pass --dtype",
     )
 
 
-def _no_table(checkpoint: Checkpoint, name: str) -> TensorRef:
+def _refuse_table(checkpoint: Checkpoint, name: str) -> TensorRef:
     raise Refused(
         f"the files of {show(checkpoint.name)} hold no unquantized {name} under a name draftconv knows",
         why="drafters that ship none are replayed with it, and an engine does not hand it out",

@@ -84,12 +84,12 @@ def suites() -> dict[str, Suite]:
     """The shipped suites, by name."""
     import yaml
 
-    found = {
+    by_name = {
         file.name.removesuffix(".yaml"): Suite.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
         for file in (recipes() / "suites").iterdir()
         if file.name.endswith(".yaml")
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(by_name.items()))
 
 
 def fetch(name: str, suite: Suite, limit: int | None = None) -> PromptSet:
@@ -209,14 +209,14 @@ def _prompts(suite: Suite, rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[st
                 raise BadPrompts(f"{where}: {suite.turns_from} is a {type(value).__name__}, not a list of turns")
             turns = all_turns(value, f"{where}: {suite.turns_from}")
         else:
-            turns = tuple(one_turn(_filled(suite, known, template), where) for template in suite.turns)
+            turns = tuple(one_turn(_fill(suite, known, template), where) for template in suite.turns)
         if suite.placeholder and any(turn.startswith(suite.placeholder) for turn in turns):
             raise BadPrompts(
                 f"{where} holds a placeholder instead of a prompt",
                 why="its text belongs to another data set and is not in this one",
                 cure="fill it in with the data set's own script (docs/suites.md) and give the result as .jsonl",
             )
-        yield where, Prompt(_filled(suite, known, suite.id), _filled(suite, known, suite.category), turns)
+        yield where, Prompt(_fill(suite, known, suite.id), _fill(suite, known, suite.category), turns)
 
 
 def _parts(template: str) -> Iterator[tuple[str, str | None]]:
@@ -225,13 +225,13 @@ def _parts(template: str) -> Iterator[tuple[str, str | None]]:
     Raises:
         ValueError: anything in braces that is not a plain name.
     """
-    for text, column, form, conversion in Formatter().parse(template):
-        if column is not None and (form or conversion or not column.isidentifier()):
+    for text, column, format_spec, conversion in Formatter().parse(template):
+        if column is not None and (format_spec or conversion or not column.isidentifier()):
             raise ValueError(f"{{{column}}} in a template is not the name of a column")
         yield text, column
 
 
-def _filled(suite: Suite, row: Row, template: str) -> str:
+def _fill(suite: Suite, row: Row, template: str) -> str:
     filled = []
     for text, column in _parts(template):
         filled.append(text)
@@ -245,10 +245,10 @@ def _filled(suite: Suite, row: Row, template: str) -> str:
 
 def _column(suite: Suite, row: Row, name: str) -> object:
     if name not in row:
-        there = [column for column in row if not column.startswith("_")]
+        columns = [column for column in row if not column.startswith("_")]
         raise BadPrompts(
             f"{suite.dataset} has no column {name}",
-            why=f"it has {show_some(there, 12)}; that it has {name} was {suite.evidence}, not run",
+            why=f"it has {show_some(columns, 12)}; that it has {name} was {suite.evidence}, not run",
             cure=LOCAL,
         )
     return row[name]

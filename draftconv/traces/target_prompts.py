@@ -94,7 +94,7 @@ def target_files(goal: Target, *, weights: bool = True) -> tuple[Path, Checkpoin
 def tokenize_prompts(
     goal: Target,
     directory: Path,
-    asked: PromptSet,
+    prompt_set: PromptSet,
     eos: tuple[int, ...],
     *,
     depth: int,
@@ -111,20 +111,20 @@ def tokenize_prompts(
     Raises:
         UsageError: a prompt has no tokens, or one that the target does not have, or no tokenizer can read it.
     """
-    dialogue = open_chat_template(directory, asked.prompts, eos, chat=chat, trust_remote_code=trust_remote_code)
-    first = [tuple(dialogue.render(prompt, ())) for prompt in asked.prompts]
-    for prompt, ids in zip(asked.prompts, first, strict=True):
+    dialogue = open_chat_template(directory, prompt_set.prompts, eos, chat=chat, trust_remote_code=trust_remote_code)
+    first = [tuple(dialogue.render(prompt, ())) for prompt in prompt_set.prompts]
+    for prompt, ids in zip(prompt_set.prompts, first, strict=True):
         if max(ids) >= (goal.vocab or 0):
             raise UsageError(
                 f"prompt {show(prompt.id)} holds token {max(ids)}; {goal.name} has {goal.vocab} tokens",
                 why="the prompts were tokenized for another target",
                 cure="give prompts as text, or the token ids of this target",
             )
-    length = max_tokens or asked.max_tokens or MAX_TOKENS
+    length = max_tokens or prompt_set.max_tokens or MAX_TOKENS
     lengths = [
-        _lengths(prompt, ids, dialogue, length + depth) for prompt, ids in zip(asked.prompts, first, strict=True)
+        _lengths(prompt, ids, dialogue, length + depth) for prompt, ids in zip(prompt_set.prompts, first, strict=True)
     ]
-    return TargetPrompts(asked.source, tuple(asked.prompts), dialogue, tuple(first), length, tuple(lengths))
+    return TargetPrompts(prompt_set.source, tuple(prompt_set.prompts), dialogue, tuple(first), length, tuple(lengths))
 
 
 def ends_of(checkpoint: Checkpoint) -> tuple[int, ...]:
@@ -138,20 +138,22 @@ def ends_of(checkpoint: Checkpoint) -> tuple[int, ...]:
 
 def _lengths(prompt: Prompt, first: Sequence[int], dialogue: ChatTemplate, generated: int) -> tuple[int, ...]:
     """Tokens of each turn and its text, at most; what a chat template adds to later turns is left out."""
-    found = [len(first) + generated]
+    lengths = [len(first) + generated]
     for turn in prompt.turns[1:]:
-        asked = dialogue.tokenizer.encode(turn, add_special_tokens=False) if dialogue.tokenizer else []
-        found.append(found[-1] + len(asked) + generated)
-    return tuple(found)
+        ids = dialogue.tokenizer.encode(turn, add_special_tokens=False) if dialogue.tokenizer else []
+        lengths.append(lengths[-1] + len(ids) + generated)
+    return tuple(lengths)
 
 
-def refuse_too_long(asked: TargetPrompts, goal: Target) -> None:
+def refuse_too_long(target_prompts: TargetPrompts, goal: Target) -> None:
     """Past its positions a target goes on writing, and what it writes measures nothing.
 
     Raises:
         UsageError: a prompt and its text are longer.
     """
-    prompt, needed = max(zip(asked.prompts, map(max, asked.lengths), strict=True), key=lambda row: row[1])
+    prompt, needed = max(
+        zip(target_prompts.prompts, map(max, target_prompts.lengths), strict=True), key=lambda row: row[1]
+    )
     if goal.max_positions is not None and needed > goal.max_positions:
         raise UsageError(
             f"prompt {show(prompt.id)} and its text take up to {needed} tokens, {goal.name} has {goal.max_positions} "

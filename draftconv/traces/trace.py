@@ -223,15 +223,15 @@ class Trace(Displayed):
         Raises:
             UsageError: the trace lacks one of them.
         """
-        held = self.about.boundaries
-        if missing := [b for b in boundaries if b not in held]:
-            wanted = ",".join(map(str, sorted({*held, *boundaries})))
+        stored = self.about.boundaries
+        if missing := [b for b in boundaries if b not in stored]:
+            needed = ",".join(map(str, sorted({*stored, *boundaries})))
             raise UsageError(
-                f"the trace {show(self.directory.name)} holds boundaries {_listed(held)}, not {_listed(missing)}",
+                f"the trace {show(self.directory.name)} holds boundaries {_listing(stored)}, not {_listing(missing)}",
                 why="a drafter is replayed on the very states that it was trained on",
-                cure=f"make another trace with `draftconv trace --boundaries {wanted}`",
+                cure=f"make another trace with `draftconv trace --boundaries {needed}`",
             )
-        return [held.index(b) for b in boundaries]
+        return [stored.index(b) for b in boundaries]
 
     def table(self, name: str) -> TensorRef | None:
         """The target's `embed_tokens` or `lm_head`, checked against its hash; None when the trace holds none.
@@ -369,10 +369,15 @@ def read_about(document: Config) -> TraceInfo:
     )
     if about.dtype not in DTYPES:
         raise BadCheckpoint(f"{where}: dtype {show(about.dtype)} is none of {', '.join(DTYPES)}", cure=_AGAIN)
-    found = about.boundaries
-    if not found or list(found) != sorted(set(found)) or found[0] < 0 or found[-1] > about.layers:
+    boundaries = about.boundaries
+    if (
+        not boundaries
+        or list(boundaries) != sorted(set(boundaries))
+        or boundaries[0] < 0
+        or boundaries[-1] > about.layers
+    ):
         raise BadCheckpoint(
-            f"{where}: boundaries {_listed(found)} are not ascending numbers from 0 to {about.layers}",
+            f"{where}: boundaries {_listing(boundaries)} are not ascending numbers from 0 to {about.layers}",
             why="nobody could tell which column of the states belongs to which layer",
             cure=_AGAIN,
         )
@@ -394,11 +399,11 @@ def open_request(requests: LocalDirectory, name: str, about: TraceInfo) -> Reque
         raise _altered(f"{name}: token_ids or prompt_len is not a list of I64")
     (prompt,) = struct.unpack("<q", length.read())
     rows = ids.shape[0] - 1
-    wanted = (rows, len(about.boundaries), about.hidden)
-    if (states.dtype, states.shape) != (DTYPES[about.dtype], wanted):
+    shape = (rows, len(about.boundaries), about.hidden)
+    if (states.dtype, states.shape) != (DTYPES[about.dtype], shape):
         raise _altered(
-            f"{name}: hidden_states is {states.dtype} {list(states.shape)}; {rows + 1} tokens, {wanted[1]} boundaries "
-            f"and width {wanted[2]} make {DTYPES[about.dtype]} {list(wanted)}"
+            f"{name}: hidden_states is {states.dtype} {list(states.shape)}; {rows + 1} tokens, {shape[1]} boundaries "
+            f"and width {shape[2]} make {DTYPES[about.dtype]} {list(shape)}"
         )
     if not 0 < prompt < rows + 1 - about.depth:
         raise _altered(f"{name} has {prompt} prompt tokens of {rows + 1} in all, {about.depth} of them uncounted")
@@ -477,27 +482,27 @@ def _table(name: str, tables: Config) -> TargetTable:
 
 
 def _family(document: Config) -> Family | None:
-    found = document.text("family")
-    if found is None:
+    name = document.text("family")
+    if name is None:
         return None
     for family in FAMILY_NAMES:
-        if found == family:
+        if name == family:
             return family
-    raise BadCheckpoint(f"{document.where}: family {show(found)} is none of {', '.join(FAMILY_NAMES)}", cure=_AGAIN)
+    raise BadCheckpoint(f"{document.where}: family {show(name)} is none of {', '.join(FAMILY_NAMES)}", cure=_AGAIN)
 
 
-def _text(row: Config, key: str) -> str:
-    found = row.text(key)
-    if found is None:
-        raise BadCheckpoint(f"{row.where} has no {key}", cure=_AGAIN)
-    return found
+def _text(config: Config, key: str) -> str:
+    value = config.text(key)
+    if value is None:
+        raise BadCheckpoint(f"{config.where} has no {key}", cure=_AGAIN)
+    return value
 
 
-def _digest(row: Config, key: str) -> str:
-    found = _text(row, key)
-    if not re.fullmatch("[0-9a-f]{64}", found):
-        raise BadCheckpoint(f"{row.where}: {key} is not a SHA-256 in hex", cure=_AGAIN)
-    return found
+def _digest(config: Config, key: str) -> str:
+    value = _text(config, key)
+    if not re.fullmatch("[0-9a-f]{64}", value):
+        raise BadCheckpoint(f"{config.where}: {key} is not a SHA-256 in hex", cure=_AGAIN)
+    return value
 
 
 def _altered(what: str) -> BadCheckpoint:
@@ -508,5 +513,5 @@ def _altered(what: str) -> BadCheckpoint:
     )
 
 
-def _listed(boundaries: Sequence[int]) -> str:
+def _listing(boundaries: Sequence[int]) -> str:
     return ",".join(map(str, boundaries)) or "none"

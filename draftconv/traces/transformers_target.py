@@ -119,7 +119,7 @@ def find_layers(model: nn.Module, count: int) -> list[nn.Module]:
         if isinstance(module, nn.ModuleList) and len(module) == count
     }
     # experts of a layer are a list too; the layers are not part of anything that repeats
-    outer = {name: found for name, found in lists.items() if not any(name.startswith(f"{o}.") for o in lists)}
+    outer = {name: modules for name, modules in lists.items() if not any(name.startswith(f"{o}.") for o in lists)}
     if len(outer) != 1:
         raise Refused(
             f"{type(model).__name__}: {len(outer)} lists of {count} modules could be its decoder layers"
@@ -191,7 +191,7 @@ class TransformersTarget:
     @torch.no_grad()
     def capture(self, prompts: Sequence[Sequence[int]], advance: Callable[[int], None]) -> list[CapturedText]:
         """See `conversations.Capturer`. Prompts of unequal length are padded on the left."""
-        step_BT, mask_BT = self._padded(prompts)
+        step_BT, mask_BT = self._pad(prompts)
         run = _BatchRun(self, mask_BT)
         counted: list[int | None] = [None] * len(prompts)
         chosen: list[list[int]] = []
@@ -204,14 +204,14 @@ class TransformersTarget:
             step_BT = next_B[:, None]
             advance(len(prompts))
         states_BTAW = torch.cat(run.states, dim=1)
-        found = []
+        texts = []
         for i, (prompt, end) in enumerate(zip(prompts, counted, strict=True)):
-            made = (end or 0) + self.depth
+            length = (end or 0) + self.depth
             first = mask_BT.shape[1] - len(prompt)
-            tokens = [*prompt, *(step[i] for step in chosen[:made])]
+            tokens = [*prompt, *(step[i] for step in chosen[:length])]
             states_TAW = states_BTAW[i, first : first + len(tokens) - 1].clone()
-            found.append(CapturedText(len(prompt), end or 0, torch.tensor(tokens), states_TAW))
-        return found
+            texts.append(CapturedText(len(prompt), end or 0, torch.tensor(tokens), states_TAW))
+        return texts
 
     @torch.no_grad()
     def check(self, prompt: Sequence[int], *, padded: bool) -> None:
@@ -228,7 +228,7 @@ class TransformersTarget:
         self._check_place(long)
         short = long[PROBE // 3 :]
         together = [long, short] if padded else [long]
-        step_BT, mask_BT = self._padded(together)
+        step_BT, mask_BT = self._pad(together)
         run, width = _BatchRun(self, mask_BT), mask_BT.shape[1]
         for start, stop in ((0, width - 2), (width - 2, width - 1), (width - 1, width)):
             run.feed(step_BT[:, start:stop])
@@ -256,18 +256,22 @@ class TransformersTarget:
             output = self.model(
                 input_ids=torch.tensor([tokens], device=self.device), output_hidden_states=True, use_cache=False
             )
-        told = output.hidden_states or ()
-        wrong = [b for b in range(count) if b >= len(told) or not torch.equal(entered[b], told[b].cpu())]
+        reported = output.hidden_states or ()
+        wrong = [b for b in range(count) if b >= len(reported) or not torch.equal(entered[b], reported[b].cpu())]
         wrong += [b for b in range(1, count) if not torch.equal(entered[b], left[b - 1])]
-        if len(told) != count + 1 or wrong:
+        if len(reported) != count + 1 or wrong:
             raise Refused(
                 f"{type(self.model).__name__}: what enters its layers is not what it calls its hidden states"
-                + (f", first at boundary {min(wrong)}" if wrong else f" ({len(told)} of them, {count + 1} expected)"),
+                + (
+                    f", first at boundary {min(wrong)}"
+                    if wrong
+                    else f" ({len(reported)} of them, {count + 1} expected)"
+                ),
                 why="a drafter would be replayed on states that it was not trained on",
                 cure="make the trace with an engine that knows the model",
             )
 
-    def _padded(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    def _pad(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Token ids and attention mask, both int64 [B, T], padded on the left."""
         width = max(map(len, prompts))
         tokens = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
@@ -314,8 +318,8 @@ def aux_layers(layers: Sequence[nn.Module], boundaries: Sequence[int], into: dic
     below = [b for b in boundaries if b < len(layers)]
 
     def enter(b: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-        def hook(_: nn.Module, args: tuple[Any, ...], words: dict[str, Any]) -> None:
-            into[b] = _copied(args[0] if args else words["hidden_states"])
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            into[b] = _copy_to_cpu(args[0] if args else kwargs["hidden_states"])
 
         return hook
 
@@ -336,7 +340,7 @@ def outputs(layers: Sequence[nn.Module], numbers: Sequence[int], into: dict[int,
 
     def leave(number: int) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
-            into[number] = _copied(output[0] if isinstance(output, tuple) else output)
+            into[number] = _copy_to_cpu(output[0] if isinstance(output, tuple) else output)
 
         return hook
 
@@ -348,6 +352,6 @@ def outputs(layers: Sequence[nn.Module], numbers: Sequence[int], into: dict[int,
             handle.remove()
 
 
-def _copied(state_BTW: Tensor) -> Tensor:
+def _copy_to_cpu(state_BTW: Tensor) -> Tensor:
     """Out of reach of a layer that goes on to add to it in place."""
     return state_BTW.detach().to("cpu", copy=True)

@@ -134,19 +134,19 @@ class TraceWriter:
         name = _file(index)
         if not (self.out / REQUESTS / name).exists():
             return None
-        found = open_request(self._requests, name, self.about)
-        if found.metadata.get("id") != self.slots[index].id:
+        file = open_request(self._requests, name, self.about)
+        if file.metadata.get("id") != self.slots[index].id:
             raise BadCheckpoint(
-                f"{REQUESTS}/{name} is request {show(found.metadata.get('id'))}, not {show(self.slots[index].id)}",
+                f"{REQUESTS}/{name} is request {show(file.metadata.get('id'))}, not {show(self.slots[index].id)}",
                 why="the incomplete trace was edited",
                 cure="remove the file and give the same command again",
             )
-        tokens = found.tokens()
-        counted = len(tokens) - found.prompt - self.about.depth
+        tokens = file.tokens()
+        counted = len(tokens) - file.prompt - self.about.depth
         if index not in self._entries:
-            self._entries[index] = self._entry(index, found.prompt, counted, tokens, tensor_hash(found.states))
-        nothing = torch.empty((0, *found.states.shape[1:]), dtype=getattr(torch, self.about.dtype))
-        return CapturedText(found.prompt, counted, torch.tensor(tokens), nothing)
+            self._entries[index] = self._entry(index, file.prompt, counted, tokens, tensor_hash(file.states))
+        nothing = torch.empty((0, *file.states.shape[1:]), dtype=getattr(torch, self.about.dtype))
+        return CapturedText(file.prompt, counted, torch.tensor(tokens), nothing)
 
     def write(self, index: int, captured: CapturedText) -> None:
         """Store request `index`.
@@ -186,7 +186,7 @@ class TraceWriter:
             raise UsageError(f"{len(missing)} of {len(self.slots)} requests are missing, first {show(missing[0])}")
         tables = {name: asdict(table) for name, table in self._tables.items()}
         rows = [asdict(self._entries[index]) for index in range(len(self.slots))]
-        self._publish(self.out / INDEX, (_json({**_head(self.about), "tables": tables, "requests": rows}),))
+        self._publish(self.out / INDEX, (_json({**_header(self.about), "tables": tables, "requests": rows}),))
         (self.out / PARTIAL).unlink()
         sync_directory(self.out)
         return open_trace(self.out)
@@ -194,7 +194,7 @@ class TraceWriter:
     def _begin(self) -> None:
         """Say what is being made, or check that it is what was begun."""
         kinds = dict.fromkeys(self._sources, "linked" if self._link else "stored")
-        settings = {**_head(self.about), "tables": kinds, "requests": [asdict(slot) for slot in self.slots]}
+        settings = {**_header(self.about), "tables": kinds, "requests": [asdict(slot) for slot in self.slots]}
         listing = LocalDirectory(self.out)
         if PARTIAL in listing.files:
             _same_settings(read_document(listing, PARTIAL).data, json.loads(_json(settings)), self.out)
@@ -240,7 +240,7 @@ class TraceWriter:
         about = self.about
         tokens_N, states_TAW = captured.tokens_N, captured.states_TAW
         length = captured.prompt + captured.counted + about.depth
-        wanted = (length - 1, len(about.boundaries), about.hidden)
+        shape = (length - 1, len(about.boundaries), about.hidden)
         fault = ""
         if captured.prompt < 1 or not 1 <= captured.counted <= about.max_tokens:
             fault = (
@@ -250,8 +250,8 @@ class TraceWriter:
             fault = f"{list(tokens_N.shape)} tokens of {tokens_N.dtype}, {length} of int64 belong there"
         elif int(tokens_N.min()) < 0 or int(tokens_N.max()) >= about.vocab:
             fault = f"token ids outside the vocabulary of {about.vocab}"
-        elif tuple(states_TAW.shape) != wanted or states_TAW.dtype != getattr(torch, about.dtype):
-            fault = f"{states_TAW.dtype} states {list(states_TAW.shape)}, {about.dtype} {list(wanted)} belong there"
+        elif tuple(states_TAW.shape) != shape or states_TAW.dtype != getattr(torch, about.dtype):
+            fault = f"{states_TAW.dtype} states {list(states_TAW.shape)}, {about.dtype} {list(shape)} belong there"
         elif not bool(states_TAW.isfinite().all()):
             fault = "states that are not finite"
         if fault:
@@ -307,14 +307,14 @@ def _locked(out: Path) -> int:
     return descriptor
 
 
-def _same_settings(begun: Mapping[str, object], wanted: Mapping[str, object], out: Path) -> None:
-    for key in sorted({*begun, *wanted}):
-        was, now = begun.get(key), wanted.get(key)
+def _same_settings(begun: Mapping[str, object], settings: Mapping[str, object], out: Path) -> None:
+    for key in sorted({*begun, *settings}):
+        was, now = begun.get(key), settings.get(key)
         if was == now:
             continue
-        told = "lists other requests" if key == "requests" else f"has {key} {show(was)}, this command {show(now)}"
+        difference = "lists other requests" if key == "requests" else f"has {key} {show(was)}, this command {show(now)}"
         raise UsageError(
-            f"{show(out.name)} holds an incomplete trace that {told}",
+            f"{show(out.name)} holds an incomplete trace that {difference}",
             why="one trace is made with one set of prompts and settings",
             cure="give the command that began it, or choose another output name",
         )
@@ -322,13 +322,13 @@ def _same_settings(begun: Mapping[str, object], wanted: Mapping[str, object], ou
 
 def _failed(error: OSError, out: Path) -> WriteError:
     """What the file system refused; unlike elsewhere, what was captured so far is kept."""
-    found = write_error(error, out)
-    kept = "what was captured so far is kept" if error.errno != errno.EROFS else ""
-    cure = "raise the limit (`ulimit -f`)" if error.errno == errno.EFBIG else found.cure  # requests are not sharded
-    return WriteError(found.what, why=kept, cure=f"{cure}; the same command then goes on")
+    refusal = write_error(error, out)
+    why = "what was captured so far is kept" if error.errno != errno.EROFS else ""
+    cure = "raise the limit (`ulimit -f`)" if error.errno == errno.EFBIG else refusal.cure  # requests are not sharded
+    return WriteError(refusal.what, why=why, cure=f"{cure}; the same command then goes on")
 
 
-def _head(about: TraceInfo) -> dict[str, object]:
+def _header(about: TraceInfo) -> dict[str, object]:
     return {"format": FORMAT, "version": VERSION, **asdict(about)}
 
 

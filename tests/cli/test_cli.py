@@ -551,7 +551,7 @@ def test_an_interrupted_conversion_leaves_nothing(
         written.append(sorted(path.name for path in directory.iterdir()))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execute, "_check", interrupted)
+    monkeypatch.setattr(execute, "_check_written", interrupted)
     result = run("convert", drafter, "out", "--to", "vllm")
     assert result.exit_code == 130
     assert written == [["README.md", "config.json", "draftconv.json", "model.safetensors"]]

@@ -30,5 +30,5 @@ def test_both_are_told() -> None:
 
 def test_another_engine_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = replace(ENGINES["vllm"], name="odd", rules=(), covers=(), title="Odd", problems={"fc-width": "guesses"})
-    monkeypatch.setitem(ENGINES.found, "odd", odd)
+    monkeypatch.setitem(ENGINES.by_name, "odd", odd)
     assert why("fc-width").endswith("; Odd guesses")

@@ -69,7 +69,7 @@ def test_portable_is_what_its_readers_agree_on(engines: pytest.MonkeyPatch) -> N
     before = writer_of("portable").config(Writing(LLAMA, None, None, {}, "bfloat16"))
     layouts.cache_clear()
     engine = replace(ENGINES["vllm"], name="toy", rules=(), covers=(), layouts=(toy,), portable=True)
-    engines.setitem(ENGINES.found, "toy", engine)
+    engines.setitem(ENGINES.by_name, "toy", engine)
     portable = writer_of("portable")
     assert portable.serves == ("vllm", "sglang", "trtllm", "toy")
     assert no_yarn in portable.refuses
@@ -81,7 +81,7 @@ def test_portable_is_what_its_readers_agree_on(engines: pytest.MonkeyPatch) -> N
     assert {key: value for key, value in section.items() if key != "use_aux_hidden_state"} | {"toy": 3} == other
 
     layouts.cache_clear()
-    engines.setitem(ENGINES.found, "toy", replace(engine, portable=False))
+    engines.setitem(ENGINES.by_name, "toy", replace(engine, portable=False))
     assert writer_of("portable").serves == ("vllm", "sglang", "trtllm")
     assert "toy" in writable()
 
@@ -90,6 +90,6 @@ def test_an_engine_cannot_take_a_layouts_name(engines: pytest.MonkeyPatch) -> No
     toy = brought("torchspec", writer_of("vllm"))
     layouts.cache_clear()
     engine = replace(ENGINES["vllm"], name="toy", rules=(), covers=(), title="Toy", layouts=(toy,))
-    engines.setitem(ENGINES.found, "toy", engine)
+    engines.setitem(ENGINES.by_name, "toy", engine)
     with pytest.raises(BadPlugin, match="Toy brings the layout torchspec, and there is one of that name"):
         room.layouts()

@@ -20,7 +20,7 @@ from tests.keywords import keywords
 @pytest.fixture
 def mute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Live | None], None]:
     """Makes SGLang an engine of which less is known."""
-    return lambda live: monkeypatch.setitem(ENGINES.found, "sglang", replace(ENGINES["sglang"], live=live))
+    return lambda live: monkeypatch.setitem(ENGINES.by_name, "sglang", replace(ENGINES["sglang"], live=live))
 
 
 def bare() -> Live:

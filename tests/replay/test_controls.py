@@ -177,7 +177,7 @@ def test_a_random_head_is_as_large_as_the_drafters() -> None:
 
 
 def test_a_boundary_that_the_trace_lacks_is_named_with_its_cure() -> None:
-    of = replace(trained("mla-eagle3"), held=(1, 2, 3, 4, 5))
+    of = replace(trained("mla-eagle3"), trace_boundaries=(1, 2, 3, 4, 5))
     assert isinstance(FAULT["boundaries - 1"].apply(of), Arm)
     why = "the trace lacks boundary 6: make one with --boundaries 1,2,3,4,5,6"
     assert FAULT["boundaries + 1"].apply(of) == why

@@ -147,7 +147,7 @@ def test_options_that_do_not_fit(tmp_path: Path, target: Path, prompts: Path, st
 def test_an_engine_that_hands_out_states_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runners() == ("transformers", "vllm")
     toy = replace(ENGINES["sglang"], name="toy", rules=(), covers=(), tracing=ENGINES["vllm"].tracing)
-    monkeypatch.setitem(ENGINES.found, "toy", toy)
+    monkeypatch.setitem(ENGINES.by_name, "toy", toy)
     assert runners() == ("transformers", "vllm", "toy")
 
 

@@ -128,7 +128,7 @@ def test_hooks_one_layer_off_are_noticed(live: Fixture) -> None:
 
 
 def test_a_layer_that_returns_something_else_is_noticed(live: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformers_target, "_copied", lambda state: state.detach().float() + 1)
+    monkeypatch.setattr(transformers_target, "_copy_to_cpu", lambda state: state.detach().float() + 1)
     with pytest.raises(Refused, match="first at boundary 0"):
         live("llama", "float32").check(prompts()[0], padded=False)
 
@@ -138,13 +138,13 @@ def test_a_layer_that_returns_something_else_is_noticed(live: Fixture, monkeypat
 def test_padding_that_is_attended_to_is_noticed(
     live: Fixture, name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    padded = TransformersTarget._padded
+    padded = TransformersTarget._pad
 
     def unmasked(target: TransformersTarget, asked: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         tokens_BT, mask_BT = padded(target, asked)
         return tokens_BT, torch.ones_like(mask_BT)
 
-    monkeypatch.setattr(TransformersTarget, "_padded", unmasked)
+    monkeypatch.setattr(TransformersTarget, "_pad", unmasked)
     with pytest.raises(Refused, match="states change with padding") as caught:
         live(name, dtype).check(prompts()[3], padded=True)
     assert caught.value.cure == "pass --batch 1"

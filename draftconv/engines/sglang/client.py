@@ -45,7 +45,7 @@ class SglangServer:
         """See `client.Client`."""
         with self.http.understood():
             info = self._info()
-            self._refuse_otherwise(info)
+            self._refuse_other_drafting(info)
             replace(self, asking=self.asking.probe(PROBE)).ask(prompt)
             return ServerInfo(
                 target=info.text("model_path") or "",
@@ -53,7 +53,7 @@ class SglangServer:
                 counting=PER_REQUEST,
                 room=info.integer("context_length"),
                 drafter=info.text("speculative_draft_model_path") or "",
-                settings=_told(info),
+                settings=_server_settings(info),
             )
 
     def ask(self, prompt: Sequence[int]) -> RequestOutput:
@@ -74,9 +74,9 @@ class SglangServer:
             tokens = reply.integers("output_ids")
             if tokens is None:
                 raise BadCheckpoint(f"{reply.where} has no output_ids")
-            if (asked := meta.integer("prompt_tokens")) != len(prompt):
+            if (prompt_tokens := meta.integer("prompt_tokens")) != len(prompt):
                 raise Void(
-                    f"the server answered a prompt of {asked} tokens, another of {len(prompt)} was sent",
+                    f"the server answered a prompt of {prompt_tokens} tokens, another of {len(prompt)} was sent",
                     why="arms would be compared on different prompts",
                     cure="let nothing between draftconv and the engine rewrite requests",
                 )
@@ -112,7 +112,7 @@ class SglangServer:
                 raise
             return self.http.get("/get_server_info")
 
-    def _refuse_otherwise(self, info: Config) -> None:
+    def _refuse_other_drafting(self, info: Config) -> None:
         """Refuse a server that drafts otherwise than parity measures.
 
         Raises:
@@ -124,17 +124,17 @@ class SglangServer:
                 why="with EAGLE the same files load, fc is skipped and nothing is accepted",
                 cure="start it with the command that `draftconv serve` prints",
             )
-        for name, wanted in NEUTRAL.items():
-            if info.raw(name) not in (None, wanted):
+        for name, neutral in NEUTRAL.items():
+            if info.raw(name) not in (None, neutral):
                 raise EngineError(
-                    f"the server has {name} {show(info.raw(name))}, parity needs {show(wanted)}",
+                    f"the server has {name} {show(info.raw(name))}, parity needs {show(neutral)}",
                     why="what it accepts would not be what its target writes, step by step",
                     cure="start it with the command that `draftconv serve` prints",
                 )
         refuse_depth("SGLang", info.integer("speculative_num_steps"), self.asking.depth)
 
 
-def _told(info: Config) -> dict[str, str]:
+def _server_settings(info: Config) -> dict[str, str]:
     """What else the arguments say that accept length depends on."""
     names = ("attention_backend", "tp_size", "kv_cache_dtype", "quantization", "disable_radix_cache")
     return {f"server, {name}": str(info.raw(name)) for name in names if info.raw(name) is not None}

@@ -33,7 +33,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel(AMD, "autoawq", (GROUP,), None,
            f"{A16}: the whole weight is dequantized at every call, so it saves memory and no time",
            f"{_SQ}/auto_round.py, 0.5.23", style="auto-round", groups=_MARLIN_GROUPS, scales=("weight",),
-           notes=("the loader was run, the kernel was not",), asked=True),
+           notes=("the loader was run, the kernel was not",), on_request=True),
 )  # fmt: skip
 
 GAPS: tuple[Gap, ...] = (

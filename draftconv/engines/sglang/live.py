@@ -33,12 +33,12 @@ def connect(url: str, option: str, asking: RequestSettings) -> Client:
     return SglangServer(Http(url, option, "SGLang", timeout=asking.timeout, attempts=1), asking)
 
 
-def bench(asked: Round) -> tuple[str, ...]:
+def bench(run: Round) -> tuple[str, ...]:
     # random-ids: its `random` fetches ShareGPT. A range ratio of 1 makes all lengths equal. Greedy by default.
     program = ("python", "-m", "sglang.bench_serving", "--backend", "sglang")
-    random = ("--dataset-name", "random-ids", *asked.lengths, "--random-range-ratio", "1.0")
-    warm = ("--warmup-requests", str(asked.concurrency))
-    return (*program, *asked.asked, *random, *warm, "--output-file", str(asked.result))
+    random = ("--dataset-name", "random-ids", *run.lengths, "--random-range-ratio", "1.0")
+    warm = ("--warmup-requests", str(run.concurrency))
+    return (*program, *run.server_options, *random, *warm, "--output-file", str(run.result))
 
 
 LIVE = Live(

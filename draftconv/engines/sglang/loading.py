@@ -44,8 +44,8 @@ SKIPPED: Causes = (
 )
 
 
-def _load_llama(name: str, wanted: Collection[str]) -> tuple[str, ...]:
-    """Those of `wanted` that one name fills: `load_weights` of srt/models/llama_eagle3.py, 0.5.23."""
+def _load_llama(name: str, expected_names: Collection[str]) -> tuple[str, ...]:
+    """Those of `expected_names` that one name fills: `load_weights` of srt/models/llama_eagle3.py, 0.5.23."""
     bare = name.replace("midlayer", "layers.0")
     if "d2t" in bare:
         return ("d2t",)
@@ -58,17 +58,17 @@ def _load_llama(name: str, wanted: Collection[str]) -> tuple[str, ...]:
     if later := re.fullmatch(r"(layers\.[1-9]\d*)\.(hidden_norm|input_layernorm)\.weight", bare):
         # Layers after the first own a hidden_norm and no input_layernorm.
         return (f"{later[1]}.input_layernorm.weight",) if later[2] == "hidden_norm" else ()
-    return tuple(part for part in fused_parts(bare) if part in wanted)
+    return tuple(part for part in fused_parts(bare) if part in expected_names)
 
 
-def _load_mla(name: str, wanted: Collection[str]) -> tuple[str, ...]:
+def _load_mla(name: str, expected_names: Collection[str]) -> tuple[str, ...]:
     """The same of srt/models/kimi_k25_eagle3.py, 0.5.23: `model.` is put before everything but lm_head."""
     if name == "t2d" or name.endswith(".t2d"):
         return ()
     if name == "d2t" or name.endswith(".d2t"):
         return ("d2t",)
     bare = re.sub(r"^midlayer\.", "layers.0.", name)
-    return tuple(part for part in fused_parts(bare) if part in wanted)
+    return tuple(part for part in fused_parts(bare) if part in expected_names)
 
 
 def read(view: DirectoryView, truth: Facts, target: Target | None, spec: EngineSpec) -> SimulatedLoad:
@@ -88,10 +88,10 @@ def read(view: DirectoryView, truth: Facts, target: Target | None, spec: EngineS
         own_head=not tied,
     )
 
-    wanted = expected(built)
+    expected_tensors = expected(built)
 
     def load(name: str) -> LoadResult:
-        return (_load_mla if mla else _load_llama)(name, wanted) or "dropped"
+        return (_load_mla if mla else _load_llama)(name, expected_tensors) or "dropped"
 
     # fc is a plain nn.Linear in the Llama class, and the embedding never asks the quantizer.
     plain = ("embed_tokens.weight",) if mla else ("embed_tokens.weight", "fc.weight")

@@ -61,9 +61,9 @@ RULES.row("sglang-embedding-lost", "mis-read", "the target's embedding always re
 @RULES.add("sglang-taps", "mis-read", "ids are read from eagle_config only, and numbered per target family",
            CAPTURE, "read")  # fmt: skip
 def _aux_layers(load: SimulatedLoad) -> str | None:
-    found = checks.other_aux_layers(captured(load), load)
+    problem = checks.other_aux_layers(captured(load), load)
     top_only = load.config.integers(IDS) and not load.eagle.integers(IDS)
-    return f"{found} (ids at the top level are not read)" if found and top_only else found
+    return f"{problem} (ids at the top level are not read)" if problem and top_only else problem
 
 
 RULES.row("sglang-last-state", "mis-read", "use_aux_hidden_state: false hands over the last hidden state only",

@@ -30,8 +30,8 @@ from draftconv.engines.quantized_modules import (
 from draftconv.quantization.recipes import FormatName
 
 
-def _compressed(told: DeclaredQuantization, module: Module) -> BuiltModule:
-    ignore, targets = told.config.texts("ignore"), targets_of(told.config)
+def _compressed(declared: DeclaredQuantization, module: Module) -> BuiltModule:
+    ignore, targets = declared.config.texts("ignore"), targets_of(declared.config)
     if entry := named(module.name, ignore) or ends(module.name, ignore):
         return left_plain("ignore", entry)
     if module.head:
@@ -42,38 +42,38 @@ def _compressed(told: DeclaredQuantization, module: Module) -> BuiltModule:
     return BuiltModule("stops", "no target matches it")
 
 
-def _quark(told: DeclaredQuantization, module: Module) -> BuiltModule:
+def _quark(declared: DeclaredQuantization, module: Module) -> BuiltModule:
     if module.head:
         return HEAD_LEFT
-    exclude = told.config.texts("exclude")
+    exclude = declared.config.texts("exclude")
     if entry := named(module.name, exclude):
         return left_plain("exclude", entry)
     shards = shards_of(module, "gate_up_proj", "fused_qkv_a_proj_with_mqa")
-    found = [named(shard, exclude) for shard in shards]
-    if any(found):
-        return left_plain("exclude", next(filter(None, found), "")) if all(found) else _TORN
-    return _by_shard(told, module.name, shards)
+    matches = [named(shard, exclude) for shard in shards]
+    if any(matches):
+        return left_plain("exclude", next(filter(None, matches), "")) if all(matches) else _TORN
+    return _by_shard(declared, module.name, shards)
 
 
 _TORN = BuiltModule("stops", "it names some of the projections that are joined here, and not all")
 
 
-def _by_shard(told: DeclaredQuantization, name: str, shards: Sequence[str]) -> BuiltModule:
-    outcomes = {by_layer(told, shard).outcome for shard in shards}
-    return _TORN if len(outcomes) > 1 else by_layer(told, shards[0] if shards else name)
+def _by_shard(declared: DeclaredQuantization, name: str, shards: Sequence[str]) -> BuiltModule:
+    outcomes = {by_layer(declared, shard).outcome for shard in shards}
+    return _TORN if len(outcomes) > 1 else by_layer(declared, shards[0] if shards else name)
 
 
-def _modelopt(told: DeclaredQuantization, module: Module) -> BuiltModule:
-    section = told.modelopt(sidecar_wins=False)
+def _modelopt(declared: DeclaredQuantization, module: Module) -> BuiltModule:
+    section = declared.modelopt(sidecar_wins=False)
     if section.text("quant_algo") == "MIXED_PRECISION":
         return BuiltModule("unknown", "MIXED_PRECISION is read as one of several methods")
     entries = excluded(section)
     names = shards_of(module, "qkv_proj", "gate_up_proj") or (module.name,)
-    found = [next((entry for entry in entries if _path_holds(name, entry)), None) for name in names]
-    if any(found) and not all(found):
+    matches = [next((entry for entry in entries if _path_holds(name, entry)), None) for name in names]
+    if any(matches) and not all(matches):
         return _TORN
-    if all(found):
-        return left_plain("ignore", found[0] or "")
+    if all(matches):
+        return left_plain("ignore", matches[0] or "")
     for entry in entries:
         glob = compiled(entry.replace(".", r"\.").replace("*", ".*"))
         tail = entry.rpartition(".")[2]
@@ -94,23 +94,23 @@ def _path_holds(name: str, entry: str) -> bool:
     return f".{entry.rstrip('.')}." in f".{name}."
 
 
-def _awq(told: DeclaredQuantization, module: Module) -> BuiltModule:
+def _awq(declared: DeclaredQuantization, module: Module) -> BuiltModule:
     if module.head:
         return HEAD_LEFT
-    if entry := inside(module.name, told.config.texts("modules_to_not_convert")):
+    if entry := inside(module.name, declared.config.texts("modules_to_not_convert")):
         return left_plain("modules_to_not_convert", entry)
     return NOTHING_EXCLUDES
 
 
-def _auto_round(told: DeclaredQuantization, module: Module) -> BuiltModule:
-    extra = told.config.section("extra_config")
+def _auto_round(declared: DeclaredQuantization, module: Module) -> BuiltModule:
+    extra = declared.config.section("extra_config")
     special = [key for key in extra.data if key == module.name]
     special += [key for key in extra.data if set(key) & set("*+?^$()[]{}|\\") and full(key, module.name)]
     if special:
         bits = extra.section(special[0]).integer("bits")
         if bits is not None:
             return BuiltModule("plain" if bits >= 16 else "quantized", f"extra_config: {special[0]}")
-    if blocks := told.config.raw("block_name_to_quantize"):
+    if blocks := declared.config.raw("block_name_to_quantize"):
         starts = tuple(part for text in flat(blocks) for part in text.split(","))
         chosen = next((start for start in starts if module.name.startswith(start)), None)
         return (
@@ -121,10 +121,10 @@ def _auto_round(told: DeclaredQuantization, module: Module) -> BuiltModule:
     return HEAD_LEFT if module.head else NOTHING_EXCLUDES
 
 
-def _gptq(told: DeclaredQuantization, module: Module) -> BuiltModule:
-    if module.head and not told.config.flag("lm_head"):
+def _gptq(declared: DeclaredQuantization, module: Module) -> BuiltModule:
+    if module.head and not declared.config.flag("lm_head"):
         return HEAD_LEFT
-    if entry := dynamic(told.config, module.name):
+    if entry := dynamic(declared.config, module.name):
         return left_plain("dynamic", entry)
     return BuiltModule("quantized", "only `dynamic` leaves modules out; lists of modules are not read")
 

@@ -125,9 +125,9 @@ def _int4_activations(load: SimulatedLoad) -> str | None:
            "srt/models/deepseek_common/deepseek_weight_loader.py, 0.5.23", "run")  # fmt: skip
 def _latent_quantized(load: SimulatedLoad) -> str | None:
     """kv_b_proj in anything but floats: it is split into the absorbed matrices right after loading."""
-    found = load.tensor("layers.0.self_attn.kv_b_proj.weight")
+    tensor = load.tensor("layers.0.self_attn.kv_b_proj.weight")
     packed = "layers.0.self_attn.kv_b_proj.weight" in load.results.packed
-    return "kv_b_proj is quantized" if packed or (found is not None and found.dtype not in FLOATS) else None
+    return "kv_b_proj is quantized" if packed or (tensor is not None and tensor.dtype not in FLOATS) else None
 
 
 @RULES.add("sglang-a-projections", "refused", "q_a and kv_a are joined tensor by tensor, weight_shape too: never "
@@ -141,8 +141,8 @@ def _joined_projections(load: SimulatedLoad) -> str | None:
 @RULES.add("sglang-fc-quantized", "refused", "fc is a plain linear in the Llama class and cannot be quantized",
            LLAMA, "read")  # fmt: skip
 def _fc_quantized(load: SimulatedLoad) -> str | None:
-    found = load.tensor("fc.weight")
-    return f"fc.weight is {found.dtype}" if found and not load.mla and found.dtype not in FLOATS else None
+    tensor = load.tensor("fc.weight")
+    return f"fc.weight is {tensor.dtype}" if tensor and not load.mla and tensor.dtype not in FLOATS else None
 
 
 ROCM_METHODS = frozenset({

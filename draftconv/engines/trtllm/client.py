@@ -78,16 +78,16 @@ class TrtllmServer:
         with self.http.understood():
             self.model = first(self.http.get("/v1/models"), "data").text("id") or ""
             version = self.http.get("/version").text("version") or "of unknown version"
-            self._measured(prompt, self.asking.probe(PROBE))
+            self._generate(prompt, self.asking.probe(PROBE))
             return ServerInfo(target=self.model, version=version, counting=TOTALS, alone=True)
 
     def ask(self, prompt: Sequence[int]) -> RequestOutput:
         """See `client.Client`."""
         with self.http.understood():
-            tokens, steps = self._measured(prompt, self.asking)
+            tokens, steps = self._generate(prompt, self.asking)
             return clipped(tokens, [step.accepted for step in steps], self.asking.depth)
 
-    def _measured(self, prompt: Sequence[int], asking: RequestSettings) -> tuple[tuple[int, ...], list[DraftIteration]]:
+    def _generate(self, prompt: Sequence[int], asking: RequestSettings) -> tuple[tuple[int, ...], list[DraftIteration]]:
         """A text and the steps that made it."""
         if self.unsettled:  # of requests before ours, or of one that failed on the way
             self._drained_until_quiet()
@@ -109,9 +109,9 @@ class TrtllmServer:
         tokens = choice.integers("token_ids")
         if tokens is None:
             raise BadCheckpoint(f"{choice.where} has no token_ids (detokenize: false)")
-        if (asked := reply.section("usage").integer("prompt_tokens")) != len(prompt):
+        if (prompt_tokens := reply.section("usage").integer("prompt_tokens")) != len(prompt):
             raise Void(
-                f"the server answered a prompt of {asked} tokens, another of {len(prompt)} was sent",
+                f"the server answered a prompt of {prompt_tokens} tokens, another of {len(prompt)} was sent",
                 why="arms would be compared on different prompts",
                 cure="let nothing between draftconv and the engine rewrite requests",
             )
@@ -126,10 +126,10 @@ class TrtllmServer:
         """The steps of the last request, once they account for its text: records follow the answer."""
         deadline = time.monotonic() + self.settling
         steps: list[DraftIteration] = []
-        made = 1
-        while made < length and time.monotonic() < deadline:
+        generated = 1
+        while generated < length and time.monotonic() < deadline:
             steps += self._drained()
-            made = 1 + len(steps) + sum(step.accepted for step in steps)
+            generated = 1 + len(steps) + sum(step.accepted for step in steps)
             time.sleep(_POLL)
         if length > 1 and not steps:
             raise Void(
@@ -137,9 +137,9 @@ class TrtllmServer:
                 why="it has no drafter, or its settings lack enable_iter_perf_stats: true",
                 cure="start it with the command and the file that `draftconv serve` prints",
             )
-        if made < length:
+        if generated < length:
             raise Void(
-                f"{len(steps)} records account for {made} of {length} tokens",
+                f"{len(steps)} records account for {generated} of {length} tokens",
                 why="records are given once, and something else reads /metrics; before PR 13405 TensorRT-LLM did so "
                 "itself with return_perf_metrics: true",
                 cure="leave return_perf_metrics out of its settings, and let nothing else read /metrics",
@@ -171,11 +171,11 @@ def _steps(records: Sequence[object]) -> Iterator[DraftIteration]:
         stats = record.get("specDecodingStats") if isinstance(record, Mapping) else None
         if not isinstance(stats, dict):
             continue
-        row = Config(stats, f"/metrics: [{number}].specDecodingStats")
-        drafted, accepted = row.integer("numDraftTokens"), row.integer("numAcceptedTokens")
-        requests = row.integer("numRequestsWithDraftTokens")
+        fields = Config(stats, f"/metrics: [{number}].specDecodingStats")
+        drafted, accepted = fields.integer("numDraftTokens"), fields.integer("numAcceptedTokens")
+        requests = fields.integer("numRequestsWithDraftTokens")
         if drafted is None or accepted is None or requests is None:
-            raise BadCheckpoint(f"{row.where} lacks drafted tokens, accepted tokens or requests")
+            raise BadCheckpoint(f"{fields.where} lacks drafted tokens, accepted tokens or requests")
         if drafted == 0:
             continue
         if requests != 1:

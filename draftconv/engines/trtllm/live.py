@@ -33,11 +33,11 @@ def connect(url: str, option: str, asking: RequestSettings) -> Client:
     return TrtllmServer(Http(url, option, "TensorRT-LLM", timeout=asking.timeout, attempts=1), asking)
 
 
-def bench(asked: Round) -> tuple[str, ...]:
+def bench(run: Round) -> tuple[str, ...]:
     # Greedy by default; one request beforehand.
     program = ("python", "-m", "tensorrt_llm.serve.scripts.benchmark_serving", "--backend", "openai")
-    random = ("--dataset-name", "random", "--random-ids", *asked.lengths, "--random-range-ratio", "0.0")
-    return (*program, *asked.asked, *random, *asked.saved)
+    random = ("--dataset-name", "random", "--random-ids", *run.lengths, "--random-range-ratio", "0.0")
+    return (*program, *run.server_options, *random, *run.saved)
 
 
 LIVE = Live(

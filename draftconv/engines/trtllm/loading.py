@@ -32,7 +32,7 @@ SKIPPED: Causes = (
 )
 
 
-def _load(name: str, built: Facts, wanted: Collection[str], spec: EngineSpec) -> LoadResult:
+def _load(name: str, built: Facts, expected_names: Collection[str], spec: EngineSpec) -> LoadResult:
     """Where one tensor goes: Eagle3ForCausalLM.load_weights of _torch/models/modeling_speculative.py.
 
     Names get `model.` in front, unless they hold `lm_head`; modules are called `midlayer.X` in a
@@ -47,7 +47,7 @@ def _load(name: str, built: Facts, wanted: Collection[str], spec: EngineSpec) ->
     if is_fused(name):
         return "fatal"
     canonical = _canonical(name, built.layers, spec)
-    return (canonical,) if canonical in wanted else "dropped"
+    return (canonical,) if canonical in expected_names else "dropped"
 
 
 def _canonical(name: str, layers: int, spec: EngineSpec) -> str:
@@ -86,8 +86,8 @@ def read(view: DirectoryView, truth: Facts, target: Target | None, spec: EngineS
     lent = {"embed_tokens.weight"} if built.target_hidden == built.hidden else set()
     if built.draft_vocab == built.vocab and not own_head(view):
         lent.add(HEAD)
-    wanted = expected(built)
-    results = sort_load_results(view.tensors, lambda name: _load(name, built, wanted, spec))
+    expected_tensors = expected(built)
+    results = sort_load_results(view.tensors, lambda name: _load(name, built, expected_tensors, spec))
     return SimulatedLoad(
         view, config, spec, results, built, truth, target, frozenset(lent), MISNAMED, replaced=frozenset(lent)
     )

@@ -30,7 +30,7 @@ def _dropped(load: SimulatedLoad) -> str | None:
     """Needed tensors for which nothing is built, those of other rules aside."""
     return listed([
         name for part, name in load.lost.items()
-        if part not in load.wanted and cause(name, SKIPPED) is None
+        if part not in load.expected_tensors and cause(name, SKIPPED) is None
     ])  # fmt: skip
 
 

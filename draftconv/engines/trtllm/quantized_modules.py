@@ -21,9 +21,9 @@ from draftconv.engines.quantized_modules import (
 from draftconv.quantization.recipes import FormatName
 
 
-def _modelopt(told: DeclaredQuantization, module: Module) -> BuiltModule:
-    section = told.modelopt(sidecar_wins=True)
-    old = told.spec.before(1, 3)  # another copy of the rule, until 2026-01-28
+def _modelopt(declared: DeclaredQuantization, module: Module) -> BuiltModule:
+    section = declared.modelopt(sidecar_wins=True)
+    old = declared.spec.before(1, 3)  # another copy of the rule, until 2026-01-28
     if old and module.parts == ("fc",):
         return BuiltModule("plain", "fc takes no quantization before 1.3")
     fused = shards_of(module, "qkv_proj", "gate_up_proj", "kv_a_proj_with_mqa")
@@ -34,10 +34,10 @@ def _modelopt(told: DeclaredQuantization, module: Module) -> BuiltModule:
     if section.text("quant_algo") != "MIXED_PRECISION":
         return NOTHING_EXCLUDES
     layers = section.section("quantized_layers").data
-    wanted = fused or (module.name,)
-    found = [next((key for key in layers if (name in key if fused else name == key)), None) for name in wanted]
-    if any(found):
-        return made_quantized("quantized_layers", next(filter(None, found), ""))
+    names = fused or (module.name,)
+    matches = [next((key for key in layers if (name in key if fused else name == key)), None) for name in names]
+    if any(matches):
+        return made_quantized("quantized_layers", next(filter(None, matches), ""))
     return BuiltModule("plain", "quantized_layers does not list it")
 
 
@@ -56,9 +56,9 @@ def _ancestor(name: str, entries: Sequence[str]) -> str | None:
     return None
 
 
-def _compressed(told: DeclaredQuantization, module: Module) -> BuiltModule:
+def _compressed(declared: DeclaredQuantization, module: Module) -> BuiltModule:
     for name in (module.name, *shards_of(module, "qkv_proj", "gate_up_proj")):
-        if entry := _ancestor(name, told.config.texts("ignore")):
+        if entry := _ancestor(name, declared.config.texts("ignore")):
             return left_plain("ignore", entry)
     return NOTHING_EXCLUDES
 

@@ -11,7 +11,7 @@ from draftconv.engines import checks
 from draftconv.engines.checks import listed
 from draftconv.engines.load_results import cause
 from draftconv.engines.quantization_mismatch import mismatch
-from draftconv.engines.quantized_modules import told
+from draftconv.engines.quantized_modules import declaration
 from draftconv.engines.rules import Rules, SimulatedLoad
 from draftconv.engines.trtllm.aux_layers import spelled
 from draftconv.engines.trtllm.loading import MISNAMED, PARTS, own_head, unfilled
@@ -91,7 +91,8 @@ def _layer_names(load: SimulatedLoad) -> str | None:
     """Layer tensors spelled for another number of layers than num_hidden_layers says."""
     return listed([
         name for part, name in load.unplaced.items()
-        if part in load.wanted and name in load.results.dropped and cause(name, MISNAMED) == "trtllm-layer-names"
+        if part in load.expected_tensors and name in load.results.dropped
+        and cause(name, MISNAMED) == "trtllm-layer-names"
         and not (name.startswith("layers.") and load.spec.before(1, 3))
     ])  # fmt: skip
 
@@ -209,18 +210,18 @@ SMOOTHED = (".o_proj.weight", ".down_proj.weight")
            "o_proj and down_proj pre_quant_scale, ones if nothing was smoothed; a missing one is a KeyError",
            LINEAR, "read")  # fmt: skip
 def _awq_parts(load: SimulatedLoad) -> str | None:
-    section = told(load.spec, load.config.section("quantization_config").data, load.view.sidecars)
-    found = section.modelopt(sidecar_wins=True)
-    layers = found.section("quantized_layers")
-    names = (found.text("quant_algo"), *(layers.section(layer).text("quant_algo") for layer in layers.data))
+    section = declaration(load.spec, load.config.section("quantization_config").data, load.view.sidecars)
+    modelopt = section.modelopt(sidecar_wins=True)
+    layers = modelopt.section("quantized_layers")
+    names = (modelopt.text("quant_algo"), *(layers.section(layer).text("quant_algo") for layer in layers.data))
     parts = next((AWQ[name] for name in names if name and name in AWQ), None)
     if parts is None:
         return None
     packed = [part for part, name in load.results.loaded.items() if load.view.tensors[name].dtype in ("U8", "I8")]
-    wanted = ((part, (*parts, *(("pre_quant_scale",) if part.endswith(SMOOTHED) else ()))) for part in packed)
+    needed = ((part, (*parts, *(("pre_quant_scale",) if part.endswith(SMOOTHED) else ()))) for part in packed)
     return listed([
         load.gap(f"{part.removesuffix('.weight')}.{suffix}")
-        for part, suffixes in wanted for suffix in suffixes
+        for part, suffixes in needed for suffix in suffixes
         if suffix not in load.results.beside.get(part, ())
     ])  # fmt: skip
 
@@ -238,7 +239,7 @@ RULES.row("trtllm-torn", "refused", "projections that are joined into one linear
            "input_scale: an assertion", LINEAR, "read")  # fmt: skip
 def _joined_scales(load: SimulatedLoad) -> str | None:
     codes = ("joined-weight-scales", "joined-input-scales")
-    return listed([told for code in codes if (told := checks.joined(code, "U8", "I8")(load))])
+    return listed([detail for code in codes if (detail := checks.joined(code, "U8", "I8")(load))])
 
 
 LATENT = ("q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj")

@@ -89,7 +89,7 @@ def read_counters(text: str) -> Counters | None:
         elif name in (_DRAFTS, _ACCEPTED, _REACHED):
             position = _POSITION.search(labels)
             key = name, int(position[1]) if position else 0
-            sums[key] = sums.get(key, 0) + _whole(value)
+            sums[key] = sums.get(key, 0) + _integer(value)
     if not sums:
         return None
     depth = sum(name == _REACHED for name, _ in sums)
@@ -97,25 +97,25 @@ def read_counters(text: str) -> Counters | None:
         reached = tuple(sums[_REACHED, position] for position in range(depth))
         if not born and (started := _STARTED.search(text)):
             born = started[1]
-        return Counters(sums[_DRAFTS, 0], sums[_ACCEPTED, 0], reached, born, _settings(text))
+        return Counters(sums[_DRAFTS, 0], sums[_ACCEPTED, 0], reached, born, _cache_settings(text))
     except KeyError as error:
         raise BadCheckpoint(f"/metrics has no {show(error.args[0][0])} for every position") from error
 
 
-def _settings(text: str) -> dict[str, str]:
+def _cache_settings(text: str) -> dict[str, str]:
     """What `vllm:cache_config_info` tells of what accept length depends on."""
-    found = _CACHE.search(text)
-    labels = dict(_LABEL.findall(found[1])) if found else {}
+    match = _CACHE.search(text)
+    labels = dict(_LABEL.findall(match[1])) if match else {}
     return {f"server, {name}": labels[name] for name in ("cache_dtype", "enable_prefix_caching") if name in labels}
 
 
 def _samples(text: str) -> Iterator[tuple[str, str, str]]:
     for line in text.splitlines():
-        if found := _SAMPLE.fullmatch(line):
-            yield found[1], found[2], found[3]
+        if match := _SAMPLE.fullmatch(line):
+            yield match[1], match[2], match[3]
 
 
-def _whole(value: str) -> int:
+def _integer(value: str) -> int:
     try:
         number = float(value)
         if number == int(number):
@@ -152,7 +152,7 @@ class VllmServer:
                 depth = self._drafted(before, len(self._tokens(reply)))
             refuse_depth("vLLM", depth, self.asking.depth)
             if not self.totals:
-                self._explained(reply)
+                self._request_output(reply)
                 self.seen = self._counters()
             return ServerInfo(
                 target=model.text("root") or self.model,
@@ -168,18 +168,18 @@ class VllmServer:
         """See `client.Client`."""
         with self.http.understood():
             if not self.totals:
-                return self._explained(self._complete(prompt, self.asking))
+                return self._request_output(self._complete(prompt, self.asking))
             if self.unsettled:  # a request that failed on the way may still be under way
                 self._wait_until_quiet()
-            before = self._moved()
+            before = self._checked_counters()
             if self.seen and before.since(self.seen).steps:
                 self.seen = before
                 raise Void("the server drafted between two requests", why="its counts are totals", cure=OTHERS)
             self.unsettled = True
             tokens = self._tokens(self._complete(prompt, self.asking))
-            found = explained(tokens, self._settled(before, len(tokens)))
+            output = explained(tokens, self._settled(before, len(tokens)))
             self.unsettled = False
-            return found
+            return output
 
     def _version(self) -> str:
         """What `/version` says; a router between may not know it."""
@@ -192,17 +192,17 @@ class VllmServer:
 
     def _wait_until_quiet(self) -> None:
         deadline = time.monotonic() + self.settling
-        before = self._moved()
+        before = self._checked_counters()
         while True:
             time.sleep(self.rest)
-            self.seen = self._moved()
+            self.seen = self._checked_counters()
             if self.seen == before:
                 return
             if time.monotonic() > deadline:
                 raise Void("the server drafts though nothing was asked of it", cure=OTHERS)
             before = self.seen
 
-    def _moved(self) -> Counters:
+    def _checked_counters(self) -> Counters:
         """The counters now. One that was started again is asked no more: it may hold another drafter.
 
         Raises:
@@ -229,8 +229,8 @@ class VllmServer:
             "min_p": 0,
         }
         reply = self.http.post("/v1/completions", body)
-        asked = first(reply, "choices").integers("prompt_token_ids")
-        if asked != tuple(prompt):
+        prompt_ids = first(reply, "choices").integers("prompt_token_ids")
+        if prompt_ids != tuple(prompt):
             raise Void(
                 f"the server answered another prompt than the {len(prompt)} tokens that were sent",
                 why="arms would be compared on different prompts",
@@ -246,10 +246,10 @@ class VllmServer:
             raise BadCheckpoint(f"{choice.where} has no token_ids (return_token_ids)")
         return tokens
 
-    def _explained(self, reply: Config) -> RequestOutput:
-        found = _per_request(reply)
-        histogram = found.integers("acceptance_histogram")
-        steps, accepted = found.integer("num_spec_steps"), found.integer("num_accepted_draft_tokens")
+    def _request_output(self, reply: Config) -> RequestOutput:
+        stats = _per_request(reply)
+        histogram = stats.integers("acceptance_histogram")
+        steps, accepted = stats.integer("num_spec_steps"), stats.integer("num_accepted_draft_tokens")
         if histogram is None or steps is None or accepted is None:
             raise BadCheckpoint(f"{reply.where} has no metrics.speculative_decoding with histogram, steps and tokens")
         return explained(self._tokens(reply), counted(histogram, steps, accepted, self.asking.depth))

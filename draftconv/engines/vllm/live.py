@@ -41,27 +41,27 @@ def connect(url: str, option: str, asking: RequestSettings) -> Client:
     return VllmServer(Http(url, option, "vLLM", timeout=asking.timeout, attempts=1), asking)
 
 
-def bench(asked: Round) -> tuple[str, ...]:
+def bench(run: Round) -> tuple[str, ...]:
     module = ("-m", "vllm.entrypoints.cli.main", "bench", "serve")
-    program = (str(CPU_BENCH),) if asked.hardware == "cpu" else module
-    random = ("--dataset-name", "random", *asked.lengths, "--num-warmups", str(asked.concurrency), "--temperature", "0")
-    return ("python", *program, "--backend", "vllm", *asked.asked, *random, *asked.saved)
+    program = (str(CPU_BENCH),) if run.hardware == "cpu" else module
+    random = ("--dataset-name", "random", *run.lengths, "--num-warmups", str(run.concurrency), "--temperature", "0")
+    return ("python", *program, "--backend", "vllm", *run.server_options, *random, *run.saved)
 
 
 def without_server(argv: Sequence[str], ignore_eos: bool) -> tuple[str, ...]:
     """The arguments of a server that an engine without one takes too, the target as `--model`."""
-    start = next(words for words in STARTS if tuple(argv[: len(words)]) == words)
+    start = next(command for command in STARTS if tuple(argv[: len(command)]) == command)
     # Only an end that counts needs the tokenizer's.
-    return ("--model", *_without(argv[len(start) :], "--host"), *["--skip-tokenizer-init"] * ignore_eos)
+    return ("--model", *_drop_option(argv[len(start) :], "--host"), *["--skip-tokenizer-init"] * ignore_eos)
 
 
-def _without(words: Sequence[str], option: str) -> Iterator[str]:
-    rest = iter(words)
-    for word in rest:
-        if word == option:
+def _drop_option(arguments: Sequence[str], option: str) -> Iterator[str]:
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == option:
             next(rest)
         else:
-            yield word
+            yield argument
 
 
 LIVE = Live(

@@ -86,10 +86,11 @@ def _fitting(kind: Kind | None, truth: Facts) -> Kind:
     return "qwen3" if truth.attention.qk_norm else "llama"
 
 
-def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool, reduced: bool) -> LoadResult:
+def _load(name: str, built: Facts, expected_names: Collection[str], *, fused: bool, reduced: bool) -> LoadResult:
     """Where one tensor goes: `load_weights` of llama_eagle3.py, qwen3_eagle3.py and deepseek_eagle3.py.
 
-    `wanted` are the tensors of `built`; `fused` is whether fc is built at all, `reduced` whether a map of ids is.
+    `expected_names` are the tensors of `built`; `fused` is whether fc is built at all, `reduced` whether a map of
+    ids is.
     """
     mla = isinstance(built.attention, Mla)
     if "t2d" in name or re.search(r"rotary_emb\.(inv_freq|cos_cached|sin_cached)$", name):
@@ -100,9 +101,9 @@ def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool, redu
         return "dropped"
     bare = name.replace("midlayer.", "layers.0.", 1)
     parts = fused_parts(bare)
-    if all(part in wanted for part in parts):
+    if all(part in expected_names for part in parts):
         return parts
-    if name.endswith(".bias") and all(_has_module(part.removesuffix("bias"), wanted) for part in parts):
+    if name.endswith(".bias") and all(_has_module(part.removesuffix("bias"), expected_names) for part in parts):
         return "dropped"
     if re.fullmatch(r"layers\.[1-9]\d*\.hidden_norm\.weight", bare):
         return "dropped"  # built in every layer, read in the first only
@@ -111,16 +112,16 @@ def _load(name: str, built: Facts, wanted: Collection[str], *, fused: bool, redu
     return "fatal"
 
 
-def _has_module(stem: str, wanted: Collection[str]) -> bool:
+def _has_module(stem: str, expected_names: Collection[str]) -> bool:
     """Whether a module is built, whose biases are passed over where it has none."""
-    return any(name.startswith(stem) for name in wanted)
+    return any(name.startswith(stem) for name in expected_names)
 
 
 def read(view: DirectoryView, truth: Facts, target: Target | None, spec: EngineSpec) -> SimulatedLoad:
-    flat, found = flatten(view.config)
+    flat, engine_kind = flatten(view.config)
     config = Config(flat)
     eagle = config.section("eagle_config")
-    kind = _fitting(found, truth)
+    kind = _fitting(engine_kind, truth)
     mla = kind == "mla"
     bias = bool(config.flag("attention_bias"))
     built = build(
@@ -140,11 +141,11 @@ def read(view: DirectoryView, truth: Facts, target: Target | None, spec: EngineS
         window=_window(config, kind, plain=speculators(view.config)),
     )
     fused = mla or eagle.flag("use_aux_hidden_state") is not False
-    wanted = expected(built)
+    expected_tensors = expected(built)
     whole = target.vocab if target and target.vocab else built.vocab  # what the head is compared with
     results = sort_load_results(
         view.tensors,
-        lambda name: _load(name, built, wanted, fused=fused, reduced=built.draft_vocab != whole),
+        lambda name: _load(name, built, expected_tensors, fused=fused, reduced=built.draft_vocab != whole),
         {"embed_tokens.weight": "fatal", **({"lm_head.weight": "fatal"} if mla else {})},
     )
     lent = {"lm_head.weight"} | ({"embed_tokens.weight"} if built.target_hidden == built.hidden else set())
@@ -178,9 +179,9 @@ def cut(name: str, load: SimulatedLoad) -> bool:
     """True when the loader takes this rank's part of a tensor that is too long, and leaves the rest."""
     leaf = name.rpartition(".")[0].rpartition(".")[2]
     along = 0 if leaf in (*BY_OUTPUT, *_MERGED) else 1 if leaf in BY_INPUT and name.endswith(".weight") else None
-    found, built = load.misshapen[name].shape, load.wanted[name].shape
-    if along is None or len(found) != len(built):
+    stored, built = load.misshapen[name].shape, load.expected_tensors[name].shape
+    if along is None or len(stored) != len(built):
         return False
-    return found[along] > built[along] and all(
-        f == b for i, (f, b) in enumerate(zip(found, built, strict=True)) if i != along
+    return stored[along] > built[along] and all(
+        f == b for i, (f, b) in enumerate(zip(stored, built, strict=True)) if i != along
     )

@@ -29,25 +29,25 @@ from draftconv.engines.quantized_modules import (
 from draftconv.quantization.recipes import FormatName
 
 
-def _compressed(told: DeclaredQuantization, module: Module) -> BuiltModule:
-    if entry := named(module.name, told.config.texts("ignore")):
+def _compressed(declared: DeclaredQuantization, module: Module) -> BuiltModule:
+    if entry := named(module.name, declared.config.texts("ignore")):
         return left_plain("ignore", entry)
-    targets = targets_of(told.config)
+    targets = targets_of(declared.config)
     if entry := named(module.name, targets) or class_named(module.kind, targets):
         return made_quantized("targets", entry)
     return BuiltModule("plain", "no target matches it")
 
 
-def _quark(told: DeclaredQuantization, module: Module) -> BuiltModule:
+def _quark(declared: DeclaredQuantization, module: Module) -> BuiltModule:
     if module.head:
         return HEAD_LEFT
-    if entry := named(module.name, told.config.texts("exclude")):
+    if entry := named(module.name, declared.config.texts("exclude")):
         return left_plain("exclude", entry)
-    return by_layer(told, module.name)
+    return by_layer(declared, module.name)
 
 
-def _modelopt(told: DeclaredQuantization, module: Module) -> BuiltModule:
-    section = told.modelopt(sidecar_wins=False)
+def _modelopt(declared: DeclaredQuantization, module: Module) -> BuiltModule:
+    section = declared.modelopt(sidecar_wins=False)
     entries = excluded(section)
     if entry := inside(module.name, entries) or globbed(module.name, entries):
         return left_plain("ignore", entry)
@@ -60,15 +60,15 @@ def _modelopt(told: DeclaredQuantization, module: Module) -> BuiltModule:
     return BuiltModule("plain", "quantized_layers does not list it")
 
 
-def _gptq(told: DeclaredQuantization, module: Module) -> BuiltModule:
-    if module.head and not told.config.flag("lm_head"):
+def _gptq(declared: DeclaredQuantization, module: Module) -> BuiltModule:
+    if module.head and not declared.config.flag("lm_head"):
         return HEAD_LEFT
-    if entry := dynamic(told.config, module.name):
+    if entry := dynamic(declared.config, module.name):
         return left_plain("dynamic", entry)
-    listed = tuple(flat(told.config.raw("modules_in_block_to_quantize")))
+    listed = tuple(flat(declared.config.raw("modules_in_block_to_quantize")))
     where = "modules_in_block_to_quantize"
     if not listed:
-        listed, where = tuple(sorted(_modules_of(told, floats=False))), "a list read off the tensor names"
+        listed, where = tuple(sorted(_modules_of(declared, floats=False))), "a list read off the tensor names"
     if not listed:
         return BuiltModule("quantized", "no list of modules")
     if entry := inside(module.name, listed):
@@ -76,18 +76,18 @@ def _gptq(told: DeclaredQuantization, module: Module) -> BuiltModule:
     return BuiltModule("plain", f"{where} holds no part of this name")
 
 
-def _modules_of(told: DeclaredQuantization, *, floats: bool) -> Collection[str]:
+def _modules_of(declared: DeclaredQuantization, *, floats: bool) -> Collection[str]:
     """File modules whose tensors are all floats, or that have one which is none."""
-    coded = {name.rpartition(".")[0] or name for name, ref in told.tensors.items() if ref.dtype not in FLOATS}
-    return {name.rpartition(".")[0] or name for name in told.tensors} - coded if floats else coded
+    coded = {name.rpartition(".")[0] or name for name, ref in declared.tensors.items() if ref.dtype not in FLOATS}
+    return {name.rpartition(".")[0] or name for name in declared.tensors} - coded if floats else coded
 
 
-def _awq(told: DeclaredQuantization, module: Module) -> BuiltModule:
-    if module.head and not told.config.flag("lm_head"):
+def _awq(declared: DeclaredQuantization, module: Module) -> BuiltModule:
+    if module.head and not declared.config.flag("lm_head"):
         return HEAD_LEFT
-    listed, where = told.config.texts("modules_to_not_convert"), "modules_to_not_convert"
+    listed, where = declared.config.texts("modules_to_not_convert"), "modules_to_not_convert"
     if not listed:
-        listed, where = tuple(sorted(_modules_of(told, floats=True))), "a list read off the tensor names"
+        listed, where = tuple(sorted(_modules_of(declared, floats=True))), "a list read off the tensor names"
     if entry := inside(module.name, listed):
         return left_plain(where, entry)
     return NOTHING_EXCLUDES

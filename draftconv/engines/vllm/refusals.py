@@ -210,8 +210,8 @@ def _no_kernel_on_cpu(load: SimulatedLoad) -> str | None:
 def _no_kernel_on_gpu(load: SimulatedLoad) -> str | None:
     if load.on_cpu or load.spec.hardware is None:
         return None
-    found = _compressed_without_kernel(load, CHIPS[load.spec.hardware])
-    return f"{found} on {load.spec.hardware}" if found else None
+    problem = _compressed_without_kernel(load, CHIPS[load.spec.hardware])
+    return f"{problem} on {load.spec.hardware}" if problem else None
 
 
 RULES.row("vllm-quant-method", "refused", "without quant_method a declaration is passed over: everything is built "

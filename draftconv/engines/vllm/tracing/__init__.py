@@ -12,16 +12,16 @@ from draftconv.engines.tracing import Extraction, Extractor, Tracing
 from draftconv.engines.vllm.tracing.start import DTYPES
 
 
-def _here(extraction: Extraction) -> AbstractContextManager[Extractor]:
+def _offline_extractor(extraction: Extraction) -> AbstractContextManager[Extractor]:
     from draftconv.engines.vllm.tracing.extract import here
 
     return here(extraction)
 
 
-def _served(extraction: Extraction, url: str) -> Extractor:
+def _server_extractor(extraction: Extraction, url: str) -> Extractor:
     from draftconv.engines.vllm.tracing.extract import served
 
     return served(extraction, url)
 
 
-TRACING = Tracing(tuple(DTYPES), _here, _served)
+TRACING = Tracing(tuple(DTYPES), _offline_extractor, _server_extractor)

@@ -33,18 +33,18 @@ def served(extraction: Extraction, url: str) -> Extractor:
         UsageError: it is no address. EngineError: no server answers there, or not as vLLM does.
     """
     server = Server(url, shell(extraction))
-    found = server.served()
-    complete = _extract(extraction, lambda prompts, length: server.complete_all(found, prompts, length))
-    return Extractor(found.version, found.room, complete)
+    info = server.served()
+    complete = _extract(extraction, lambda prompts, length: server.complete_all(info, prompts, length))
+    return Extractor(info.version, info.room, complete)
 
 
 def _extract(
     extraction: Extraction, complete: Callable[[Sequence[tuple[int, ...]], int], Iterable[StatesFile]]
 ) -> Callable[[Sequence[tuple[int, ...]], int], Iterator[Extracted]]:
-    wanted = ExpectedStates(extraction.boundaries, extraction.hidden, extraction.dtype, shell(extraction))
+    expected = ExpectedStates(extraction.boundaries, extraction.hidden, extraction.dtype, shell(extraction))
 
     def extract(prompts: Sequence[tuple[int, ...]], length: int) -> Iterator[Extracted]:
         for answer in complete(prompts, length):
-            yield Extracted(answer.prompt, answer.generated, take_states(answer, wanted, extraction.storage))
+            yield Extracted(answer.prompt, answer.generated, take_states(answer, expected, extraction.storage))
 
     return extract

@@ -96,9 +96,9 @@ class Server:
         with http.understood():
             reply = http.post("/v1/completions", body)
             choice = first(reply, "choices")
-            asked, generated = choice.integers("prompt_token_ids"), choice.integers("token_ids")
+            echoed, generated = choice.integers("prompt_token_ids"), choice.integers("token_ids")
             file = reply.section("kv_transfer_params").text("hidden_states_path")
-            if asked is None or generated is None:
+            if echoed is None or generated is None:
                 raise BadCheckpoint(f"{choice.where} has no token ids (return_token_ids)")
         if file is None:
             raise EngineError(
@@ -106,8 +106,8 @@ class Server:
                 why="/v1/completions gave no kv_transfer_params.hidden_states_path",
                 cure=f"start it with: {self.start}",
             )
-        check_answer(prompt, length, asked, generated)
-        return StatesFile(asked, generated, file)
+        check_answer(prompt, length, echoed, generated)
+        return StatesFile(echoed, generated, file)
 
     def complete_all(
         self, served: TracingServerInfo, prompts: Sequence[tuple[int, ...]], length: int
@@ -130,15 +130,15 @@ class Server:
         return Http(self.url, "--url", "vLLM", f"start it with: {self.start}", self.timeout, self.attempts, self.pause)
 
 
-def check_answer(prompt: tuple[int, ...], length: int, asked: tuple[int, ...], generated: tuple[int, ...]) -> None:
+def check_answer(prompt: tuple[int, ...], length: int, echoed: tuple[int, ...], generated: tuple[int, ...]) -> None:
     """An answer is to exactly the prompt that was sent, and of exactly the length that was asked for.
 
     Raises:
         Void: it is not.
     """
-    if asked != prompt:
+    if echoed != prompt:
         raise Void(
-            f"the engine answered a prompt of {len(asked)} tokens, another of {len(prompt)} was sent",
+            f"the engine answered a prompt of {len(echoed)} tokens, another of {len(prompt)} was sent",
             why="the trace would be of other prompts than its index says",
             cure="let nothing between draftconv and the engine rewrite requests",
         )

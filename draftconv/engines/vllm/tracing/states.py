@@ -57,7 +57,7 @@ class ExpectedStates:
     start: str
 
 
-def take_states(answer: StatesFile, wanted: ExpectedStates, storage: Path, *, patience: float = PATIENCE) -> Tensor:
+def take_states(answer: StatesFile, expected: ExpectedStates, storage: Path, *, patience: float = PATIENCE) -> Tensor:
     """Read the states of an answered request and remove its files.
 
     Args:
@@ -74,13 +74,13 @@ def take_states(answer: StatesFile, wanted: ExpectedStates, storage: Path, *, pa
     path = _inside(answer.file, storage)
     lock = path.with_name(f"{path.name}.lock")
     try:
-        with _written(path, lock, patience), LocalFile(path) as file:
-            states_TAW = _read(answer, wanted, file)
+        with _shared_lock(path, lock, patience), LocalFile(path) as file:
+            states_TAW = _read(answer, expected, file)
     except BadCheckpoint as error:
         raise Void(
             error.what,
             why="a short or shifted file of hidden states measures nothing and cannot be repaired",
-            cure=f"the file is kept at {show(path)}; compare how vLLM was started with: {wanted.start}",
+            cure=f"the file is kept at {show(path)}; compare how vLLM was started with: {expected.start}",
         ) from error
     path.unlink()
     lock.unlink()
@@ -100,7 +100,7 @@ def _inside(file: str, storage: Path) -> Path:
 
 
 @contextmanager
-def _written(path: Path, lock: Path, patience: float) -> Iterator[None]:
+def _shared_lock(path: Path, lock: Path, patience: float) -> Iterator[None]:
     """Hold a shared lock, which vLLM's exclusive one lets through once the file is written."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -112,7 +112,7 @@ def _written(path: Path, lock: Path, patience: float) -> Iterator[None]:
         ) from error
     try:
         deadline = time.monotonic() + patience
-        while not _shared(descriptor):
+        while not _try_lock(descriptor):
             if time.monotonic() > deadline:
                 raise BadCheckpoint(f"{show(path.name)} was still being written after {patience:g} s")
             time.sleep(_POLL)
@@ -121,7 +121,7 @@ def _written(path: Path, lock: Path, patience: float) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _shared(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -129,7 +129,7 @@ def _shared(descriptor: int) -> bool:
     return True
 
 
-def _read(answer: StatesFile, wanted: ExpectedStates, file: LocalFile) -> Tensor:
+def _read(answer: StatesFile, expected: ExpectedStates, file: LocalFile) -> Tensor:
     """Every check of what is in the file, cheapest first; BadCheckpoint when one fails."""
     name, tensors = show(file.name), read_header(file).tensors
     states, ids = tensors.get("hidden_states"), tensors.get("token_ids")
@@ -143,11 +143,11 @@ def _read(answer: StatesFile, wanted: ExpectedStates, file: LocalFile) -> Tensor
             f"{name} has token_ids {ids.dtype} {list(ids.shape)}; {prompt} prompt and {len(answer.generated)} "
             f"generated tokens make I64 [{rows}]{': include_output_tokens was ignored' if cut else ''}"
         )
-    shape = (rows, len(wanted.boundaries), wanted.hidden)
-    if (states.dtype, states.shape) != (DTYPES[wanted.dtype], shape):
+    shape = (rows, len(expected.boundaries), expected.hidden)
+    if (states.dtype, states.shape) != (DTYPES[expected.dtype], shape):
         raise BadCheckpoint(
             f"{name} has hidden_states {states.dtype} {list(states.shape)}; {rows} rows, boundaries "
-            f"{list(wanted.boundaries)} and width {wanted.hidden} make {DTYPES[wanted.dtype]} {list(shape)}"
+            f"{list(expected.boundaries)} and width {expected.hidden} make {DTYPES[expected.dtype]} {list(shape)}"
         )
     held = struct.unpack(f"<{rows}q", ids.read())
     for position, (mine, theirs) in enumerate(zip(tokens[:rows], held, strict=True)):
