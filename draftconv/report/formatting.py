@@ -16,7 +16,7 @@ MINUS = "\N{MINUS SIGN}"
 SYMBOLS: Mapping[Outcome, str] = {"pass": "✓", "equivalent": "✓", "fail": "✗", "inconclusive": "?", "void": "∅"}
 MEANINGS: Mapping[Outcome, str] = {
     "pass": "the loss that the gate forbids is ruled out",
-    "equivalent": "the loss that the gate forbids is ruled out, and so is a gain of that size",
+    "equivalent": "the loss that the gate forbids is ruled out, and so is a gain of that size; it may be lower all the same",
     "fail": "the candidate loses more than the gate allows",
     "inconclusive": "the run is too small to tell",
     "void": "the measurement itself is not to be trusted",
@@ -85,9 +85,11 @@ def sentence(comparison: Comparison) -> str:
     lost = percent(margin)
     match verdict.outcome:
         case "pass":
-            return f"{keeps}: a loss of {lost} is ruled out."
+            shift = f", and it is {verdict.shift}" if verdict.shift else ""
+            return f"{keeps}: a loss of {lost} is ruled out{shift}."
         case "equivalent":
-            return f"{keeps}: a loss of {lost} is ruled out, and so is a gain."
+            shift = f"and {verdict.shift}" if verdict.shift else "and no difference is shown"
+            return f"{keeps}: within {lost} either way, {shift}."
         case "fail" if estimate.interval.high < 1 - margin:
             return f"{keeps}: it loses more than the {lost} allowed."
         case "fail":

@@ -49,7 +49,7 @@ def headline(report: Report) -> Table:
                 change(estimate.ratio),
                 change_interval(estimate.interval),
                 gate_label(comparison),
-                verdict.outcome,
+                (verdict.outcome, verdict.shift) if verdict.shift and verdict.passed else verdict.outcome,
             )
 
     return table(

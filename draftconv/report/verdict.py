@@ -107,6 +107,19 @@ class ParityVerdict:
     def exit_code(self) -> int:
         return EXIT_CODES[self.outcome]
 
+    @property
+    def passed(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def shift(self) -> Literal["measurably lower", "measurably higher", ""]:
+        """What a gate that is passed leaves unsaid: the whole interval may lie on one side of no change."""
+        if self.gate.margin is None or self.estimate is None:
+            return ""
+        if self.estimate.interval.high < 1:
+            return "measurably lower"
+        return "measurably higher" if self.estimate.interval.low > 1 else ""
+
 
 def judge(
     pairs: Sequence[Pair],
