@@ -1088,11 +1088,11 @@ API = (
         "a tensor that differs passes", ("test_verify.py",)),
     Mutation(
         "api/verify.py",
-        "for theirs in output_blocks(wanted):", "for theirs in list(output_blocks(wanted))[:1]:",
+        "for theirs in output_blocks(expected):", "for theirs in list(output_blocks(expected))[:1]:",
         "only the first block of a tensor is verified", ("test_blocks.py", "test_verify.py")),
     Mutation(
         "api/verify.py",
-        "if tensor_hash(mine) == declared.made(name):", "if tensor_hash(mine):",
+        "if tensor_hash(mine) == declared.expected_hash(name):", "if tensor_hash(mine):",
         "a tensor that was made is not held to its hash", ("test_verify.py",)),
     Mutation(
         "api/verify.py",
@@ -1122,7 +1122,7 @@ API = (
         "a drafter that can be read in several ways passes", ("test_results.py",)),
     Mutation(
         "api/parity.py",
-        "    if depth > kept + 1:", "    if depth > kept + 2:",
+        "    if depth > trace_depth + 1:", "    if depth > trace_depth + 2:",
         "a trace that keeps too few tokens is replayed", ("test_parity.py",)),
     Mutation(
         "api/parity.py",
@@ -1134,8 +1134,8 @@ API = (
         "--deep reads no more than usual", ("test_inspect.py",)),
     Mutation(
         "api/inspect.py",
-        "if found.drafter.readings:\n        return None",
-        "if found.drafter.problems is None:\n        return None",
+        "if inspection.drafter.readings:\n        return None",
+        "if inspection.drafter.problems is None:\n        return None",
         "a conversion is offered where a person must say first how to read", ("test_readings.py", "test_inspect.py")),
 )  # fmt: skip
 

@@ -54,9 +54,12 @@ class Differences(Displayed):
 
     def blocks(self) -> Iterator[Block]:
         """A table of each kind; the last sentence counts them."""
-        for kind, found in self.kinds.items():
-            if found:
-                rows = ((row.what, row.left or ABSENT, row.right or ABSENT) for row in found)
+        for kind, differences in self.kinds.items():
+            if differences:
+                rows = (
+                    (difference.what, difference.left or ABSENT, difference.right or ABSENT)
+                    for difference in differences
+                )
                 yield table(kind.capitalize(), "", ("", "left", "right"), rows)
         yield "No difference." if self.none else f"Different: {self._counted()}."
 
@@ -89,38 +92,44 @@ def diff(left: Place, right: Place, options: DiffOptions) -> Differences:
     """
     goal = find_target(options.target, options.target_layers)
     a, b = (read_drafter(open_checkpoint(path), ReadingOptions().hints(goal)) for path in (left, right))
-    return Differences(tuple(_facts(a.facts, b.facts)), tuple(_tensors(a, b)), tuple(_config(a, b)), a, b)
+    return Differences(
+        tuple(_compare_facts(a.facts, b.facts)), tuple(_compare_tensors(a, b)), tuple(_compare_configs(a, b)), a, b
+    )
 
 
-def _facts(a: Facts, b: Facts) -> Iterator[Difference]:
+def _compare_facts(a: Facts, b: Facts) -> Iterator[Difference]:
     for item in fields(Facts):
         left, right = getattr(a, item.name), getattr(b, item.name)
         if left != right:
             yield Difference(item.name, describe_value(left), describe_value(right))
 
 
-def _tensors(a: Drafter, b: Drafter) -> Iterator[Difference]:
+def _compare_tensors(a: Drafter, b: Drafter) -> Iterator[Difference]:
     mine, theirs = ({**drafter.tensors, **drafter.qparams} for drafter in (a, b))
     for name in dict.fromkeys((*mine, *theirs)):
         left, right = mine.get(name), theirs.get(name)
         if left is None or right is None:
-            yield Difference(name, _header(left), _header(right))
+            yield Difference(name, _describe_header(left), _describe_header(right))
         elif (left.dtype, left.shape) != (right.dtype, right.shape):
-            equal = left.shape == right.shape and {left.dtype, right.dtype} <= FLOATS and _same(left, right)
-            yield Difference(name, _header(left), _header(right) + (", equal values" if equal else ""))
+            equal = left.shape == right.shape and {left.dtype, right.dtype} <= FLOATS and _same_values(left, right)
+            yield Difference(
+                name, _describe_header(left), _describe_header(right) + (", equal values" if equal else "")
+            )
         elif left.dtype in FLOATS:
             row = first_difference(left, right)
             if row is not None:
-                yield Difference(name, _header(left), f"{_header(right)}, other values from row {row}")
+                yield Difference(
+                    name, _describe_header(left), f"{_describe_header(right)}, other values from row {row}"
+                )
         elif left.read() != right.read():
-            yield Difference(name, _header(left), f"{_header(right)}, other values")
+            yield Difference(name, _describe_header(left), f"{_describe_header(right)}, other values")
 
 
-def _same(left: TensorRef, right: TensorRef) -> bool:
+def _same_values(left: TensorRef, right: TensorRef) -> bool:
     return "F64" not in (left.dtype, right.dtype) and first_difference(left, right) is None
 
 
-def _config(a: Drafter, b: Drafter) -> Iterator[Difference]:
+def _compare_configs(a: Drafter, b: Drafter) -> Iterator[Difference]:
     left, right = a.checkpoint.config, b.checkpoint.config
     for key in dict.fromkeys((*left, *right)):
         if left.get(key) != right.get(key) or (key in left) != (key in right):
@@ -131,5 +140,5 @@ def _config(a: Drafter, b: Drafter) -> Iterator[Difference]:
             )
 
 
-def _header(ref: TensorRef | None) -> str:
+def _describe_header(ref: TensorRef | None) -> str:
     return f"{ref.dtype} {list(ref.shape)}" if ref else ""

@@ -135,9 +135,9 @@ class Inspection(Displayed):
     def _verdict(self) -> str:
         """One line: what each engine would do, and how many problems there are."""
         parts = []
-        for status, told in VERDICTS.items():
+        for status, phrase in VERDICTS.items():
             if engines := [str(verdict.spec) for verdict in self.verdicts if verdict.status == status]:
-                parts.append(f"{told} {', '.join(engines)}")
+                parts.append(f"{phrase} {', '.join(engines)}")
         if self.drafter.readings:
             parts.append(f"if it is read as detected ({len(self.drafter.readings)} readings fit)")
         return f"Verdict: {'; '.join((*parts, *self._counted()))}."
@@ -183,24 +183,26 @@ def inspect(source: Place, options: InspectOptions) -> Inspection:
         UsageError: unknown engine, layout, target, convention or format, or a format of a drafter that has none.
     """
     specs = [parse_engine(text) for text in several(options.engines) or ENGINES]
-    found = find_target(options.target, options.target_layers)
-    drafter = read_drafter(open_checkpoint(source), ReadingOptions(options.layout, options.aux_convention).hints(found))
+    target = find_target(options.target, options.target_layers)
+    drafter = read_drafter(
+        open_checkpoint(source), ReadingOptions(options.layout, options.aux_convention).hints(target)
+    )
     progress = options.progress
-    total = deep_bytes(drafter, found) if options.deep and progress else 0
+    total = deep_bytes(drafter, target) if options.deep and progress else 0
     findings = check_drafter(
         drafter,
-        found,
+        target,
         level="deep" if options.deep else "sample",
         progress=(lambda done: progress(done, total)) if progress else None,
     )
     known = frozenset(problem.code for problem in findings.problems)
-    verdicts = tuple(ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, found, spec, known) for spec in specs)
-    weights = _weights(drafter, options.from_format)
+    verdicts = tuple(ENGINES[spec.name].check(drafter.checkpoint, drafter.facts, target, spec, known) for spec in specs)
+    weights = _summarize_weights(drafter, options.from_format)
     problems = (*findings.problems, *(Problem(MISDECLARED, lie) for lie in (weights.lies if weights else ())))
-    return Inspection(drafter, found, problems, findings.not_made, verdicts, weights, options.from_format)
+    return Inspection(drafter, target, problems, findings.not_made, verdicts, weights, options.from_format)
 
 
-def _weights(drafter: Drafter, from_format: str | None) -> QuantizationSummary | None:
+def _summarize_weights(drafter: Drafter, from_format: str | None) -> QuantizationSummary | None:
     if drafter.facts.quantization is None:
         if from_format:
             raise UsageError("--from-format is about quantized drafters, this one is not quantized")
@@ -212,8 +214,8 @@ def _weights(drafter: Drafter, from_format: str | None) -> QuantizationSummary |
     except UsageError:
         raise
     except DraftconvError as error:
-        told = (error.what, error.why, f"to go on, {error.cure}" if error.cure else "")
-        lines = tuple(line for line in told if line)
+        parts = (error.what, error.why, f"to go on, {error.cure}" if error.cure else "")
+        lines = tuple(line for line in parts if line)
         return QuantizationSummary(None, "not known", lines, lines[:1])
     findings = list(stored.findings)
     if stored.unlisted:
@@ -226,7 +228,7 @@ MISDECLARED = "weights-misdeclared"
 """The problem that makes every engine stumble, whatever its rules say of the config alone."""
 
 
-def remedy(found: Inspection) -> ConvertOptions | None:
+def remedy(inspection: Inspection) -> ConvertOptions | None:
     """The conversion after which the engines that were asked about read the drafter rightly, if there is one.
 
     It has been planned, not only guessed: with the same target and source, `convert` will do it. Integers
@@ -237,24 +239,28 @@ def remedy(found: Inspection) -> ConvertOptions | None:
     from draftconv.conversion.plan import plan_drafter
     from draftconv.conversion.request import ConversionRequest
 
-    if found.drafter.readings:
+    if inspection.drafter.readings:
         return None  # a person has to say first which of them is right
-    quantized = found.drafter.facts.quantization is not None
-    broken = [problem.code for problem in errors(found.problems, quantized=quantized)]
+    quantized = inspection.drafter.facts.quantization is not None
+    broken = [problem.code for problem in errors(inspection.problems, quantized=quantized)]
     failing = [
-        verdict.spec.name for verdict in found.verdicts if verdict.status != "loads" or broken or found.misdeclared
+        verdict.spec.name
+        for verdict in inspection.verdicts
+        if verdict.status != "loads" or broken or inspection.misdeclared
     ]
     if not failing or not mendable(broken):
         return None
-    if quantized and (found.weights is None or found.weights.format is None or found.drafter.checkpoint.path is None):
+    if quantized and (
+        inspection.weights is None or inspection.weights.format is None or inspection.drafter.checkpoint.path is None
+    ):
         return None  # a plan reads the weights, which on the Hub would be fetched first
-    findings = Findings(found.problems, found.not_made)
-    for to in dict.fromkeys([*(["portable"] if len(found.verdicts) > 1 else []), *failing]):
-        engines = [verdict.spec for verdict in found.verdicts if to in (verdict.spec.name, "portable")]
-        for rest in _ways(found) if quantized else [ConvertOptions()]:
-            options = replace(rest, to=to, repairs=tuple(dict.fromkeys(broken)), card=False)
+    findings = Findings(inspection.problems, inspection.not_made)
+    for to in dict.fromkeys([*(["portable"] if len(inspection.verdicts) > 1 else []), *failing]):
+        engines = [verdict.spec for verdict in inspection.verdicts if to in (verdict.spec.name, "portable")]
+        for attempt in _weight_choices(inspection) if quantized else [ConvertOptions()]:
+            options = replace(attempt, to=to, repairs=tuple(dict.fromkeys(broken)), card=False)
             try:
-                plan_drafter(found.drafter, findings, found.target, ConversionRequest(options, engines))
+                plan_drafter(inspection.drafter, findings, inspection.target, ConversionRequest(options, engines))
             except DraftconvError:
                 continue
             return options
@@ -265,21 +271,23 @@ PACKS = ("compressed-pack", "compressed-float", "gptq", "modelopt-awq", "modelop
 """Formats to offer, those that most engines read first."""
 
 
-def _packs() -> Iterator[str]:
+def _pack_choices() -> Iterator[str]:
     """The same, in the style that is one engine's own where a format has one."""
     from draftconv.quantization.formats import formats
 
     for name in PACKS:
-        own = next((style for style in formats()[name].styles if style in ENGINES), None)
-        yield f"{name}:{own}" if own else name
+        engine_style = next((style for style in formats()[name].styles if style in ENGINES), None)
+        yield f"{name}:{engine_style}" if engine_style else name
 
 
-def _ways(found: Inspection) -> Iterator[ConvertOptions]:
+def _weight_choices(inspection: Inspection) -> Iterator[ConvertOptions]:
     """What to do with quantized weights, the least first."""
     from draftconv.conversion.options import ConvertOptions
 
-    packed_fc = "fc.weight" not in found.drafter.tensors or found.drafter.tensors["fc.weight"].dtype not in FLOATS
+    packed_fc = (
+        "fc.weight" not in inspection.drafter.tensors or inspection.drafter.tensors["fc.weight"].dtype not in FLOATS
+    )
     for unpack in ((), ("fc",)) if packed_fc else ((),):
-        for pack in _packs():
-            yield ConvertOptions(pack=pack, unpack=unpack, from_format=found.from_format)
-    yield ConvertOptions(dequantize=True, from_format=found.from_format)
+        for pack in _pack_choices():
+            yield ConvertOptions(pack=pack, unpack=unpack, from_format=inspection.from_format)
+    yield ConvertOptions(dequantize=True, from_format=inspection.from_format)

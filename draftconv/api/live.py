@@ -55,7 +55,7 @@ def live_parity(reference: Place, candidates: Place | Sequence[Place], options: 
         refuse_unextendable(earlier, len(candidates))
     goal = goal_of(in_full(options.target))
     directory, checkpoint = target_files(goal, weights=False)
-    asked = tokenize_prompts(
+    tokenized = tokenize_prompts(
         goal,
         directory,
         load_prompts(options.prompts, options.limit),
@@ -65,18 +65,18 @@ def live_parity(reference: Place, candidates: Place | Sequence[Place], options: 
         chat=options.chat,
         trust_remote_code=options.trust_remote_code,
     )
-    refuse_too_long(asked, goal)
+    refuse_too_long(tokenized, goal)
     arms = arms_of(reference, candidates, goal, options, progress)
-    beside = Benchmarks.of(options, spec, goal) if options.also_speed or options.accuracy else None
+    benchmarks = Benchmarks.of(options, spec, goal) if options.also_speed or options.accuracy else None
     started = way in ("launch", "offline")
-    terms = RunSettings(
+    settings = RunSettings(
         target=checkpoint.name + (f"@{checkpoint.revision}" if checkpoint.revision else ""),
         engine=spec.name,
         way=way,
-        prompts=asked.source,
-        prompts_sha256=asked.sha256,
+        prompts=tokenized.source,
+        prompts_sha256=tokenized.sha256,
         depth=options.num_speculative_tokens,
-        length=asked.length,
+        length=tokenized.length,
         ignore_eos=not options.natural_stop,
         concurrency=options.concurrency,
         arguments=(
@@ -87,7 +87,9 @@ def live_parity(reference: Place, candidates: Place | Sequence[Place], options: 
     )
     live = live_of(spec.name)
     launches = [launch_of(arm.source, arm.said, live, options) for arm in arms] if started else []
-    with RunDirectory(options.directory, terms) as store:
-        run = LiveRun(options, way, spec, goal, asked, arms, launches, beside, terms, store, progress)
-        found = report_of(run, serve_arms(run))
-    return extended(earlier, found) if earlier else found
+    with RunDirectory(options.directory, settings) as run_directory:
+        run = LiveRun(
+            options, way, spec, goal, tokenized, arms, launches, benchmarks, settings, run_directory, progress
+        )
+        report = report_of(run, serve_arms(run))
+    return extended(earlier, report) if earlier else report

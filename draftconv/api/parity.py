@@ -46,23 +46,23 @@ def parity(reference: Place, candidates: Place | Sequence[Place], options: Parit
         BadReport: the report to be extended cannot be read.
     """
     progress, candidates = options.progress, each_of(candidates)
-    _check(options)
-    asked = len(candidates) + len(several(options.fake_quant))
-    if not asked and not options.self_test:
+    _check_options(options)
+    candidate_count = len(candidates) + len(several(options.fake_quant))
+    if not candidate_count and not options.self_test:
         raise UsageError(
             "there is no candidate to compare with the reference",
             cure="name a second drafter, or add --fake-quant RECIPE or --self-test",
         )
     earlier = read_report(Path(options.extend)) if options.extend else None
     if earlier:
-        refuse_unextendable(earlier, asked)
-    opened = open_trace(options.trace)
-    _refuse_depth(options.num_speculative_tokens, opened.about.depth)
-    entries = opened.entries[: options.limit]
-    told = None if progress is None else partial(progress, "reading")
-    line = load_arms(opened, reference, candidates, options, told)
-    found = _report(opened, entries, line, options, progress)
-    return extended(earlier, found) if earlier else found
+        refuse_unextendable(earlier, candidate_count)
+    trace = open_trace(options.trace)
+    _refuse_depth(options.num_speculative_tokens, trace.about.depth)
+    entries = trace.entries[: options.limit]
+    loading = None if progress is None else partial(progress, "reading")
+    arms = load_arms(trace, reference, candidates, options, loading)
+    report = _report(trace, entries, arms, options, progress)
+    return extended(earlier, report) if earlier else report
 
 
 def exit_code(report: Report) -> int:
@@ -70,7 +70,7 @@ def exit_code(report: Report) -> int:
     return EXIT_CODES[report.outcome]
 
 
-def _check(options: ParityOptions) -> None:
+def _check_options(options: ParityOptions) -> None:
     """Refuse what the command line would not let through."""
     for name, number in (("num-speculative-tokens", options.num_speculative_tokens), ("limit", options.limit)):
         if number is not None and number < 1:
@@ -80,15 +80,15 @@ def _check(options: ParityOptions) -> None:
             raise UsageError(f"--{name} {show(value)}: unknown", cure=f"one of {', '.join(known)}")
 
 
-def _refuse_depth(depth: int, kept: int) -> None:
+def _refuse_depth(depth: int, trace_depth: int) -> None:
     """The first draft of the last step is a counted token, the others lie beyond the end."""
-    if depth > kept + 1:
+    if depth > trace_depth + 1:
         raise UsageError(
-            f"--num-speculative-tokens {depth}: the trace keeps {kept} tokens beyond the end of each text, "
+            f"--num-speculative-tokens {depth}: the trace keeps {trace_depth} tokens beyond the end of each text, "
             f"{depth - 1} are needed",
             why="the last steps would be clipped, which lowers the accept length",
             cure=f"make a trace with --num-speculative-tokens {depth}, "
-            f"or replay with --num-speculative-tokens {kept + 1}",
+            f"or replay with --num-speculative-tokens {trace_depth + 1}",
         )
 
 
@@ -98,7 +98,7 @@ def _refuse_depth(depth: int, kept: int) -> None:
 def _report(
     trace: Trace,
     entries: Sequence[TraceEntry],
-    line: ReplayArms,
+    arms: ReplayArms,
     options: ParityOptions,
     progress: Progress | None,
 ) -> Report:
@@ -106,45 +106,45 @@ def _report(
 
     total, done = sum(entry.prompt + entry.counted + trace.about.depth for entry in entries), 0
 
-    def replayed(tokens: int) -> None:
+    def count_tokens(tokens: int) -> None:
         nonlocal done
         done += tokens
         if progress:
             progress("replaying", done, total)
 
-    reference = line.reference.arm
-    found = run(
-        trace, entries, reference, [side.arm for side in line.candidates], line.others(),
-        depth=options.num_speculative_tokens, progress=replayed,
+    reference = arms.reference.arm
+    replayed = run(
+        trace, entries, reference, [side.arm for side in arms.candidates], arms.others(),
+        depth=options.num_speculative_tokens, progress=count_tokens,
     )  # fmt: skip
     comparisons = tuple(
         Comparison.of(
-            found.records,
+            replayed.records,
             reference.name,
             side.arm.name,
             side.gate,
             how="replay",
-            again=line.again.name,
-            losses=found.tallies[side.arm.name].losses(),
+            again=arms.again.name,
+            losses=replayed.tallies[side.arm.name].losses(),
             diagnostics=replace(
-                found.tallies[side.arm.name].diagnostics(),
-                attribution=_attribution(found.records, reference, side),
+                replayed.tallies[side.arm.name].diagnostics(),
+                attribution=_attribution(replayed.records, reference, side),
             ),
         )
-        for side in line.candidates
+        for side in arms.candidates
     )
-    told = (
-        line.reference.about,
-        replace(line.reference.about, name=line.again.name),
-        *(side.about for side in line.candidates),
+    infos = (
+        arms.reference.about,
+        replace(arms.reference.about, name=arms.again.name),
+        *(side.about for side in arms.candidates),
     )
-    names = {arm.name for arm in told}
+    names = {arm.name for arm in infos}
     return Report(
         about=_run_about(trace, entries, options),
-        arms=told,
-        records=tuple(record for record in found.records if record.arm in names),
+        arms=infos,
+        records=tuple(record for record in replayed.records if record.arm in names),
         comparisons=comparisons,
-        controls=tuple(_control(found.records, reference, line.twin, *row) for row in line.broken),
+        controls=tuple(_control(replayed.records, reference, arms.twin, *row) for row in arms.broken),
     )
 
 

@@ -43,8 +43,8 @@ class Quantization(Displayed):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is still worth knowing of the output; how the source was read is told apart."""
-        told = (f"{p.code}: {p.detail}" for p in self.conversion.warnings if not p.kind.reading)
-        return (*self.decided.faults, *told, *self._outliers())
+        problems = (f"{p.code}: {p.detail}" for p in self.conversion.warnings if not p.kind.reading)
+        return (*self.decided.faults, *problems, *self._outliers())
 
     @property
     def bytes_of(self) -> Mapping[str, tuple[int, int]]:
@@ -55,17 +55,17 @@ class Quantization(Displayed):
             after[module] = after.get(module, 0) + tensor.nbytes
         decided, source = self.decided, self.conversion.drafter.tensors
         stored = decided.stored.modules if decided.stored else {}
-        found_in = {
-            name: stored[_short(name)].values() if _short(name) in stored else (source[name],)
+        sources = {
+            name: stored[_module(name)].values() if _module(name) in stored else (source[name],)
             for name in decided.selection.quantized
         }
-        return {name: (sum(ref.nbytes for ref in refs), after[_short(name)]) for name, refs in found_in.items()}
+        return {name: (sum(ref.nbytes for ref in refs), after[_module(name)]) for name, refs in sources.items()}
 
     @property
     def quantized_bytes(self) -> tuple[int, int]:
         """Bytes of all quantized weights before and after."""
-        each = self.bytes_of.values()
-        return sum(before for before, _ in each), sum(after for _, after in each)
+        sizes = self.bytes_of.values()
+        return sum(before for before, _ in sizes), sum(after for _, after in sizes)
 
     @property
     def all_bytes(self) -> tuple[int, int]:
@@ -97,7 +97,7 @@ class Quantization(Displayed):
     def _outliers(self) -> Iterator[str]:
         for name, d in self.decided.deviations.items():
             if d.typical and d.worst > OUTLIER * d.typical:
-                yield f"{_short(name)}: row {d.row} has {d.worst / d.typical:.1f} times the error of the median row"
+                yield f"{_module(name)}: row {d.row} has {d.worst / d.typical:.1f} times the error of the median row"
 
     def _weights(self) -> Table:
         from draftconv.quantization.deviation import total
@@ -105,8 +105,15 @@ class Quantization(Displayed):
         decided, bytes_of = self.decided, self.bytes_of
         scheme = decided.deployment.scheme.weights.title
         rows = [
-            (_short(name), scheme, each.relative, f"{each.row}: {_percent(each.worst)}", each.largest, *bytes_of[name])
-            for name, each in ((name, decided.deviations[name]) for name in decided.selection.quantized)
+            (
+                _module(name),
+                scheme,
+                deviation.relative,
+                f"{deviation.row}: {_percent(deviation.worst)}",
+                deviation.largest,
+                *bytes_of[name],
+            )
+            for name, deviation in ((name, decided.deviations[name]) for name in decided.selection.quantized)
         ]
         whole = total(decided.deviations)
         rows.append(("total", "", whole.relative, _percent(whole.worst), whole.largest, *self.quantized_bytes))
@@ -148,10 +155,10 @@ def prepare(source: Place, options: QuantizeOptions, *, download: bool = True) -
         UsageError: unknown recipe or engine, several engines that need different files, no calibration,
             a backend whose package is missing or does not start.
     """
-    asked = QuantizationRequest.of(options)
+    request = QuantizationRequest.of(options)
     target = find_target(options.convert.target, options.convert.target_layers)
     drafter = options.convert.said.read(open_checkpoint(source, download=download), target)
-    decided = plan_quantization(drafter, target, asked)
+    decided = plan_quantization(drafter, target, request)
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     return Quantization(decided, plan_drafter(drafter, findings, target, decided.request))
 
@@ -164,11 +171,11 @@ def _decisions(decided: QuantizationPlan) -> list[tuple[str, str]]:
     quantized, kept = decided.selection.quantized, decided.selection.kept
     rows: list[tuple[str, str]] = [
         ("scheme", str(decided.deployment.scheme)),
-        ("format", _format(decided)),
-        *_rounding(decided.rounding),
-        *_again(decided),
-        ("quantized", f"{len(quantized)} weights: {', '.join(map(_short, quantized))}"),
-        ("kept", ", ".join(f"{_short(name)} ({why})" for name, why in kept.items())),
+        ("format", _describe_format(decided)),
+        *_rounding_rows(decided.rounding),
+        *_requantization_rows(decided),
+        ("quantized", f"{len(quantized)} weights: {', '.join(map(_module, quantized))}"),
+        ("kept", ", ".join(f"{_module(name)} ({why})" for name, why in kept.items())),
     ]
     for name, deployment in decided.deployments.items():
         rows.append((name, f"runs as {deployment.executed} [{deployment.evidence}: {deployment.source}]"))
@@ -178,30 +185,30 @@ def _decisions(decided: QuantizationPlan) -> list[tuple[str, str]]:
     return rows
 
 
-def _rounding(rounding: BackendChoice) -> list[tuple[str, str]]:
-    told = [("rounded by", rounding.package)] if rounding.package else []
-    return [*told, *(("", note) for note in rounding.notes)]
+def _rounding_rows(rounding: BackendChoice) -> list[tuple[str, str]]:
+    rows = [("rounded by", rounding.package)] if rounding.package else []
+    return [*rows, *(("", note) for note in rounding.notes)]
 
 
-def _again(decided: QuantizationPlan) -> list[tuple[str, str]]:
+def _requantization_rows(decided: QuantizationPlan) -> list[tuple[str, str]]:
     """What a person has to know of a source that was quantized already."""
     if decided.stored is None:
         return []
-    told: list[tuple[str, str]] = [
+    rows: list[tuple[str, str]] = [
         ("source", f"quantized already, as {decided.stored.title}"),
         ("", "errors of both roundings add up: those below are of the second, against what the source held"),
     ]
     if decided.unpacked:
-        told.append(("floats again", f"{', '.join(map(_short, decided.unpacked))} (in {decided.stored.dtype})"))
-    return told + [("", finding) for finding in decided.stored.findings]
+        rows.append(("floats again", f"{', '.join(map(_module, decided.unpacked))} (in {decided.stored.dtype})"))
+    return rows + [("", finding) for finding in decided.stored.findings]
 
 
-def _format(decided: QuantizationPlan) -> str:
+def _describe_format(decided: QuantizationPlan) -> str:
     style = f", style {decided.deployment.style}" if decided.deployment.style else ""
     return f"{decided.deployment.format}{style}"
 
 
-def _short(name: str) -> str:
+def _module(name: str) -> str:
     return name.removesuffix(".weight")
 
 

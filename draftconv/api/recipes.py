@@ -38,7 +38,8 @@ def listed() -> tuple[Recipe, ...]:
 def forms(recipe: Recipe) -> dict[str, dict[str, str]]:
     """Engine → hardware → the format that serves a recipe there; empty where it has no form."""
     return {
-        engine: {hw: _served(recipe, f"{engine}:{hw}").format for hw in ENGINES[engine].hardware} for engine in ENGINES
+        engine: {hw: _support_of(recipe, f"{engine}:{hw}").format for hw in ENGINES[engine].hardware}
+        for engine in ENGINES
     }
 
 
@@ -91,13 +92,13 @@ def served(name: str) -> tuple[Recipe, tuple[RecipeSupport, ...]]:
     """
     recipe = find_recipe(name)
     specs = [f"{name}:{hardware}" for name, engine in ENGINES.items() for hardware in engine.hardware]
-    return recipe, tuple(_served(recipe, spec) for spec in specs)
+    return recipe, tuple(_support_of(recipe, spec) for spec in specs)
 
 
-def _served(recipe: Recipe, spec: str) -> RecipeSupport:
+def _support_of(recipe: Recipe, spec: str) -> RecipeSupport:
     try:
-        found = resolve(recipe, parse_engine(spec))
+        deployment = resolve(recipe, parse_engine(spec))
     except Refused as refusal:
         return RecipeSupport(spec, "", f"no form: {refusal.why}; {refusal.cure}")
-    style = f" ({found.style})" if found.style else ""
-    return RecipeSupport(spec, f"{found.format}{style}", found.executed)
+    style = f" ({deployment.style})" if deployment.style else ""
+    return RecipeSupport(spec, f"{deployment.format}{style}", deployment.executed)

@@ -54,16 +54,16 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
     goal = goal_of(str(target), options.revision)
     drafters = _drafters(goal, options)
     boundaries, reason = _boundaries(goal, options, drafters)
-    read = tuple(line for drafter in drafters for line in (reading_line(drafter), *reading_warnings(drafter)))
+    readings = tuple(line for drafter in drafters for line in (reading_line(drafter), *reading_warnings(drafter)))
     refuse_occupied(out)
-    wanted = load_prompts(str(prompts), options.limit)
-    requests = slots(wanted.prompts)
+    prompt_set = load_prompts(str(prompts), options.limit)
+    requests = slots(prompt_set.prompts)
     directory, checkpoint = target_files(goal)
     eos = () if options.ignore_eos else ends_of(checkpoint)
-    asked = tokenize_prompts(
+    tokenized = tokenize_prompts(
         goal,
         directory,
-        wanted,
+        prompt_set,
         eos,
         depth=options.num_speculative_tokens,
         max_tokens=options.max_tokens,
@@ -71,9 +71,17 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
         trust_remote_code=options.trust_remote_code,
     )
     if options.url is None:  # a server knows its own room
-        refuse_too_long(asked, goal)
+        refuse_too_long(tokenized, goal)
     job = TraceJob(
-        goal, directory, checkpoint, boundaries, asked.length, options.num_speculative_tokens, eos, asked.longest, out
+        goal,
+        directory,
+        checkpoint,
+        boundaries,
+        tokenized.length,
+        options.num_speculative_tokens,
+        eos,
+        tokenized.longest,
+        out,
     )
     with running(job, options) as runner:
         tables = {
@@ -87,36 +95,41 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
             vocab=goal.vocab or 0,
             boundaries=boundaries,
             depth=options.num_speculative_tokens,
-            max_tokens=asked.length,
+            max_tokens=tokenized.length,
             dtype=runner.dtype,
             made_by=f"draftconv {draftconv.__version__}, {runner.made_by}",
-            prompts=asked.source,
-            prompts_sha256=asked.sha256,
-            chat=asked.dialogue.chat,
+            prompts=tokenized.source,
+            prompts_sha256=tokenized.sha256,
+            chat=tokenized.dialogue.chat,
             eos=eos,
             family=goal.family,
-            drafters=read,
+            drafters=readings,
         )
         sizing = TraceSize(
             boundaries=boundaries,
             reason=reason,
-            drafters=read,
+            drafters=readings,
             dtype=about.dtype,
             device=runner.where,
             requests=len(requests),
-            tokens=asked.tokens,
-            states=asked.tokens * len(boundaries) * about.hidden * SIZES[DTYPES[about.dtype]] // 8,
+            tokens=tokenized.tokens,
+            states=tokenized.tokens * len(boundaries) * about.hidden * SIZES[DTYPES[about.dtype]] // 8,
             tables=0 if options.link_tables else sum(ref.nbytes for ref in tables.values()),
         )
         _check_room(out, sizing)
         if options.announce is not None:
             options.announce(sizing)
-        runner.check(max(asked.first, key=len))
+        runner.check(max(tokenized.first, key=len))
         tokenizer = directory / TOKENIZER
         text = tokenizer.read_bytes() if tokenizer.is_file() else None
         with TraceWriter(out, about, requests, tables=tables, link=options.link_tables, tokenizer=text) as writer:
             return capture_all(
-                writer, asked.prompts, asked.dialogue, runner.capturer, batch=options.batch, progress=options.progress
+                writer,
+                tokenized.prompts,
+                tokenized.dialogue,
+                runner.capturer,
+                batch=options.batch,
+                progress=options.progress,
             )
 
 
@@ -137,36 +150,38 @@ def _drafters(goal: Target, options: TraceOptions) -> list[Drafter]:
     if options.boundaries and options.drafters:
         raise UsageError("--boundaries and --drafter both say what to keep", cure="give one of the two")
     drafters = [options.drafters] if isinstance(options.drafters, str | Path) else options.drafters
-    said = reading_options(drafters, options.layout, options.aux_convention, accept_detected=options.accept_detected)
-    return [each.read(open_checkpoint(spec), goal) for each, spec in zip(said, drafters, strict=True)]
+    readings = reading_options(
+        drafters, options.layout, options.aux_convention, accept_detected=options.accept_detected
+    )
+    return [reading.read(open_checkpoint(spec), goal) for reading, spec in zip(readings, drafters, strict=True)]
 
 
 def _boundaries(goal: Target, options: TraceOptions, drafters: Sequence[Drafter]) -> tuple[tuple[int, ...], str]:
     """Which boundaries to keep, ascending, and why these."""
     if options.boundaries:
-        found, reason = set(options.boundaries), "as given"
+        boundaries, reason = set(options.boundaries), "as given"
     elif drafters:
-        found = {b for drafter in drafters for b in _boundaries_of(drafter)}
+        boundaries = {b for drafter in drafters for b in _boundaries_of(drafter)}
         reason = "as the drafter reads" if len(drafters) == 1 else "as the drafters read, together"
     else:
-        found, reason = set(default_triple(goal.layers)), "the triple that every engine takes by default"
-    if min(found) < 0 or max(found) > goal.layers:
+        boundaries, reason = set(default_triple(goal.layers)), "the triple that every engine takes by default"
+    if min(boundaries) < 0 or max(boundaries) > goal.layers:
         raise UsageError(
-            f"boundaries {', '.join(map(str, sorted(found)))}: {goal.name} has 0 to {goal.layers}",
+            f"boundaries {', '.join(map(str, sorted(boundaries)))}: {goal.name} has 0 to {goal.layers}",
             cure="name the boundaries with --boundaries, or the right target with --target",
         )
-    return tuple(sorted(found)), reason
+    return tuple(sorted(boundaries)), reason
 
 
 def _boundaries_of(drafter: Drafter) -> tuple[int, ...]:
-    found = drafter.facts.boundaries
-    if isinstance(found, AuxLayers):
+    boundaries = drafter.facts.boundaries
+    if isinstance(boundaries, AuxLayers):
         raise Undecided(
             f"which layers {show(drafter.checkpoint.name)} reads is not told by its files",
             why="a drafter is replayed on the very states that it was trained on",
             cure="say what its layer ids mean with --aux-convention before|after, or name them with --boundaries",
         )
-    return found
+    return boundaries
 
 
 def _table(checkpoint: Checkpoint, runner: Runner, name: str) -> TensorRef:

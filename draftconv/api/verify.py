@@ -109,7 +109,7 @@ class Verification(Displayed):
     def brief(self) -> Iterator[str]:
         """The verdict of which output and source, what is equal, and how much else differs."""
         yield f"{self.result}: {named(self.output.checkpoint.name)} of {named(self.source.checkpoint.name)}"
-        yield f"{_equal(self.tensors)} of {len(self.tensors)} tensors equal"
+        yield f"{_count_equal(self.tensors)} of {len(self.tensors)} tensors equal"
         for outcome in ("declared", "different"):
             if count := sum(row.outcome == outcome for row in self.rows):
                 yield f"{count} {outcome}"
@@ -118,8 +118,8 @@ class Verification(Displayed):
         """Every difference, how much is equal, who reads it rightly; the last sentence is the verdict."""
         if rows := [(row.outcome, row.what, row.how) for row in self.rows if row.outcome != "equal"]:
             yield table("Differences", "", ("", "what", "how"), rows)
-        tensors = f"{_equal(self.tensors)} of {len(self.tensors)} tensors equal in every bit"
-        yield f"{tensors}, {_equal(self.facts)} of {len(self.facts)} facts equal."
+        tensors = f"{_count_equal(self.tensors)} of {len(self.tensors)} tensors equal in every bit"
+        yield f"{tensors}, {_count_equal(self.facts)} of {len(self.facts)} facts equal."
         if readers := [row.what for row in self.directory if row.outcome == "equal"]:
             yield f"Read rightly by {', '.join(readers)}."
         if self.record in RECORDS:
@@ -127,7 +127,7 @@ class Verification(Displayed):
         yield f"Verified: {self.result}"
 
 
-def _equal(rows: Sequence[ComparedItem]) -> int:
+def _count_equal(rows: Sequence[ComparedItem]) -> int:
     return sum(row.outcome == "equal" for row in rows)
 
 
@@ -156,29 +156,33 @@ def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
         BadCheckpoint, NotADrafter: one of the two cannot be read.
     """
     goal = find_target(options.target, options.target_layers)
-    theirs_said, ours_said = reading_options(
+    source_reading, out_reading = reading_options(
         (against, out), options.layout, options.aux_convention, accept_detected=options.accept_detected
     )
     ours, theirs = (open_checkpoint(spec, download=True) for spec in (out, against))
     provenance = read_provenance(ours)
-    way = provenance.since(theirs) if provenance else None
-    if provenance and way:
+    lineage = provenance.since(theirs) if provenance else None
+    if provenance and lineage:
         goal = goal or provenance.target
-        told = way.origin.source
-        given = told.text("layout") if told.text("confidence") == "given" else None
-        theirs_said = replace(
-            theirs_said,
-            layout=theirs_said.layout or given,
-            aux_convention=theirs_said.aux_convention or told.text("aux_convention"),
+        recorded = lineage.origin.source
+        layout = recorded.text("layout") if recorded.text("confidence") == "given" else None
+        source_reading = replace(
+            source_reading,
+            layout=source_reading.layout or layout,
+            aux_convention=source_reading.aux_convention or recorded.text("aux_convention"),
         )
-    result, source = ours_said.read(ours, goal), theirs_said.read(theirs, goal)
-    declared = _Declared(provenance, way)
+    result, source = out_reading.read(ours, goal), source_reading.read(theirs, goal)
+    declared = _Declared(provenance, lineage)
     record: Record = "absent" if FILE not in ours.sidecars else "of another source" if provenance else "not believed"
     return Verification(
-        tuple(_tensors(result, source, declared, options.progress or (lambda _, __: None))),
-        (*_facts(result.facts, source.facts, declared), *_faults(result, source)),
-        tuple(_directory(result, goal, _judges(result, provenance), edited=not way and record == "not believed")),
-        "believed" if way else record,
+        tuple(_compare_tensors(result, source, declared, options.progress or (lambda _, __: None))),
+        (*_compare_facts(result.facts, source.facts, declared), *_new_problems(result, source)),
+        tuple(
+            _check_directory(
+                result, goal, _engines_of(result, provenance), edited=not lineage and record == "not believed"
+            )
+        ),
+        "believed" if lineage else record,
         result,
         source,
     )
@@ -189,26 +193,26 @@ class _Declared:
     """What the record of the output says was changed on the way from this source."""
 
     provenance: Provenance | None
-    way: Lineage | None
+    lineage: Lineage | None
 
     def find(self, kind: str, *names: str) -> str | None:
-        changes = self.way.changes if self.way else ()
+        changes = self.lineage.changes if self.lineage else ()
         return next((c.why for c in changes if c.kind == kind and c.what in names), None)
 
     @property
     def from_format(self) -> str | None:
         """What the conversion was told of the source's quantized weights."""
-        direct = self.provenance and self.way and len(self.way.steps) == 1
+        direct = self.provenance and self.lineage and len(self.lineage.steps) == 1
         return self.provenance.from_format if self.provenance and direct else None
 
-    def made(self, name: str) -> str | None:
+    def expected_hash(self, name: str) -> str | None:
         """The hash that a tensor must have which does not come from the source as it is."""
-        return self.provenance.made.get(name) if self.provenance and self.way else None
+        return self.provenance.made.get(name) if self.provenance and self.lineage else None
 
     def changed(self, name: str, ref: TensorRef) -> bool:
         """Whether a tensor has other bytes than those that the record holds a hash of."""
-        made = self.made(name)
-        return made is not None and tensor_hash(ref) != made
+        expected = self.expected_hash(name)
+        return expected is not None and tensor_hash(ref) != expected
 
     def dequantized(self, name: str) -> bool:
         """Whether a weight was floats in the source, was quantized on the way, and is floats again."""
@@ -216,11 +220,11 @@ class _Declared:
 
     def rounded(self, name: str) -> WeightScheme | None:
         """How such a weight was rounded on the way; None where nobody can tell."""
-        steps = [step for step in self.way.steps if step.quantization] if self.way else []
+        steps = [step for step in self.lineage.steps if step.quantization] if self.lineage else []
         if len(steps) != 1 or self.find("cast", name):
             return None
-        found = steps[0].quantization
-        return recorded_weights(found) if found else None
+        quantization = steps[0].quantization
+        return recorded_weights(quantization) if quantization else None
 
     @property
     def direct(self) -> str:
@@ -228,12 +232,12 @@ class _Declared:
         return (self.provenance.history[0].source.text("name") if self.provenance else None) or "its direct source"
 
 
-def _tensors(
+def _compare_tensors(
     out: Drafter, source: Drafter, declared: _Declared, progress: Callable[[int, int], None]
 ) -> Iterator[ComparedItem]:
-    mine, theirs = _all(out), _all(source)
+    mine, theirs = _comparable_tensors(out), _comparable_tensors(source)
     total = sum(ref.nbytes for ref in theirs.values())
-    seen = 0
+    done = 0
     if out.facts.quantization or source.facts.quantization:
         weights = _Weights.of(out, source, declared)
         yield from weights.faults
@@ -241,24 +245,24 @@ def _tensors(
         yield from weights.activations(declared)
         for module in weights.modules:
             yield weights.compare(module, declared)
-            seen += sum(ref.nbytes for name, ref in theirs.items() if name in weights.parts(module))
-            progress(seen, total)
+            done += sum(ref.nbytes for name, ref in theirs.items() if name in weights.parts(module))
+            progress(done, total)
         covered = {name for module in weights.modules for name in weights.parts(module)}
         mine, theirs = ({n: ref for n, ref in side.items() if n not in covered} for side in (mine, theirs))
     for name, ref in theirs.items():
         if name in mine and declared.dequantized(name):
-            yield _dequantized(name, mine[name], source, declared)
+            yield _compare_dequantized(name, mine[name], source, declared)
         elif name in mine:
-            yield _tensor(name, mine[name], ref, out, source, declared)
+            yield _compare_tensor(name, mine[name], ref, out, source, declared)
         else:
             why = declared.find("dropped", name, source.names.get(name, name))
             yield ComparedItem(name, "declared" if why else "different", why or "missing from the output")
-        seen += ref.nbytes
-        progress(seen, total)
+        done += ref.nbytes
+        progress(done, total)
     for name, ref in mine.items():
         if name not in theirs:
-            yield _made(name, ref, declared, "added") or ComparedItem(name, "different", "not in the source")
-    yield from _maps(out, source, declared)
+            yield _compare_hash(name, ref, declared, "added") or ComparedItem(name, "different", "not in the source")
+    yield from _compare_maps(out, source, declared)
     yield from _leftovers(out, source)
 
 
@@ -280,18 +284,18 @@ class _Weights:
     def of(cls, out: Drafter, source: Drafter, declared: _Declared) -> _Weights:
         from draftconv.quantization.quantized_weights import find_quantized
 
-        found: list[QuantizedWeights | None] = []
+        weights: list[QuantizedWeights | None] = []
         faults = []
-        for drafter, where, given in ((out, "the output", None), (source, "the source", declared.from_format)):
+        for drafter, where, from_format in ((out, "the output", None), (source, "the source", declared.from_format)):
             try:
-                found.append(find_quantized(drafter, given) if drafter.facts.quantization else None)
+                weights.append(find_quantized(drafter, from_format) if drafter.facts.quantization else None)
             except DraftconvError as error:
-                found = [None, None]
+                weights = [None, None]
                 faults.append(ComparedItem("quantized weights", "different", f"{where} cannot be read: {error.what}"))
                 break
         # Two that cannot be read may still be the same bytes.
         alike = out.facts.quantization == source.facts.quantization
-        return cls(out, source, found[0], found[1], () if alike else tuple(faults))
+        return cls(out, source, weights[0], weights[1], () if alike else tuple(faults))
 
     @property
     def lies(self) -> Iterator[ComparedItem]:
@@ -328,20 +332,20 @@ class _Weights:
             where = "missing from the output" if mine is None else "not in the source"
             return ComparedItem(name, "different", where)
         again = declared.find("requantized", name)
-        found = compare(module, mine, theirs, again=again is not None)
-        every = _all(self.out)
-        changed = sorted(n for n in self.parts(module) & every.keys() if declared.changed(n, every[n]))
+        comparison = compare(module, mine, theirs, again=again is not None)
+        tensors = _comparable_tensors(self.out)
+        changed = sorted(n for n in self.parts(module) & tensors.keys() if declared.changed(n, tensors[n]))
         parts = ", ".join(part.removeprefix(f"{module}.") for part in changed)
-        if found.fault:
-            told = f"; by draftconv.json its {parts} changed after it was written" if parts else ""
-            return ComparedItem(name, "different", found.fault + told)
+        if comparison.fault:
+            remark = f"; by draftconv.json its {parts} changed after it was written" if parts else ""
+            return ComparedItem(name, "different", comparison.fault + remark)
         if parts:
             return ComparedItem(name, "different", f"{parts}: other bytes than draftconv.json was written for")
-        if found.same:
-            return ComparedItem(name, "equal", found.how)
+        if comparison.same:
+            return ComparedItem(name, "equal", comparison.how)
         if again is None and declared.find("replaced", name) is None:
-            return ComparedItem(name, "different", f"{found.how}; undeclared")
-        return ComparedItem(name, "declared", found.how)
+            return ComparedItem(name, "different", f"{comparison.how}; undeclared")
+        return ComparedItem(name, "declared", comparison.how)
 
 
 def _side(drafter: Drafter, stored: QuantizedWeights | None, module: str) -> QuantizedWeights | TensorRef | None:
@@ -349,25 +353,25 @@ def _side(drafter: Drafter, stored: QuantizedWeights | None, module: str) -> Qua
     return stored if stored and module in stored.modules else drafter.tensors.get(f"{module}{WEIGHT}")
 
 
-def _all(drafter: Drafter) -> Mapping[str, TensorRef]:
+def _comparable_tensors(drafter: Drafter) -> Mapping[str, TensorRef]:
     """Tensors to be compared one by one; the maps are compared by what they mean."""
-    found = {**drafter.tensors, **drafter.qparams}
-    return {name: ref for name, ref in found.items() if name not in MAPS}
+    tensors = {**drafter.tensors, **drafter.qparams}
+    return {name: ref for name, ref in tensors.items() if name not in MAPS}
 
 
-def _tensor(
+def _compare_tensor(
     name: str, mine: TensorRef, ref: TensorRef, out: Drafter, source: Drafter, declared: _Declared
 ) -> ComparedItem:
     for kind in ("replaced", "repaired", "added"):
-        if made := _made(name, mine, declared, kind):
-            return made
+        if item := _compare_hash(name, mine, declared, kind):
+            return item
     if mine.shape != ref.shape:
         return ComparedItem(name, "different", f"{list(mine.shape)} in the output, {list(ref.shape)} in the source")
     cast = mine.dtype != ref.dtype
     if cast and not (declared.find("cast", name) and {mine.dtype, ref.dtype} <= FLOATS):
         return ComparedItem(name, "different", f"{mine.dtype} in the output, {ref.dtype} in the source, undeclared")
     order = _row_order(name, out, source, declared)
-    row = _first_unequal(mine, _wanted(mine, ref, order))
+    row = _first_unequal(mine, _expected_tensor(mine, ref, order))
     if row is not None:
         return ComparedItem(name, "different", f"first in row {row}")
     how = [f"{ref.dtype} → {mine.dtype}, rounded to nearest even"] if cast else []
@@ -375,7 +379,7 @@ def _tensor(
     return ComparedItem(name, "declared" if how else "equal", ", ".join(how) or "every bit")
 
 
-def _dequantized(name: str, mine: TensorRef, source: Drafter, declared: _Declared) -> ComparedItem:
+def _compare_dequantized(name: str, mine: TensorRef, source: Drafter, declared: _Declared) -> ComparedItem:
     """A weight that was quantized and dequantized on the way: floats on both sides, with a rounding between."""
     from draftconv.quantization.compare_weights import rounded_again
 
@@ -383,22 +387,22 @@ def _dequantized(name: str, mine: TensorRef, source: Drafter, declared: _Declare
     if scheme is None:
         how = "it was quantized and dequantized on the way, and draftconv.json does not tell how it was rounded"
         return ComparedItem(name, "different", f"{how}; verify it --against {declared.direct}, which it was made from")
-    fused = [source.tensors[other] for other in fused_with(name, source.tensors)]
-    found = rounded_again(mine, source.tensors[name], fused, scheme)
-    return ComparedItem(name, "different" if found.fault else "declared", found.fault or found.how)
+    fused = [source.tensors[member] for member in fused_with(name, source.tensors)]
+    comparison = rounded_again(mine, source.tensors[name], fused, scheme)
+    return ComparedItem(name, "different" if comparison.fault else "declared", comparison.fault or comparison.how)
 
 
-def _made(name: str, mine: TensorRef, declared: _Declared, kind: str) -> ComparedItem | None:
+def _compare_hash(name: str, mine: TensorRef, declared: _Declared, kind: str) -> ComparedItem | None:
     """A tensor that does not come from the source: its bytes against the hash in the record."""
     why = declared.find(kind, name)
     if why is None:
         return None
-    if tensor_hash(mine) == declared.made(name):
+    if tensor_hash(mine) == declared.expected_hash(name):
         return ComparedItem(name, "declared", f"{kind}: {why}")
     return ComparedItem(name, "different", f"{kind} ({why}), but not the bytes that draftconv.json was written for")
 
 
-def _wanted(mine: TensorRef, ref: TensorRef, order: tuple[int, ...] | None) -> PlannedTensor:
+def _expected_tensor(mine: TensorRef, ref: TensorRef, order: tuple[int, ...] | None) -> PlannedTensor:
     """What the source says this tensor must be."""
     if order is not None:
         return PlannedTensor(mine.name, mine.dtype, mine.shape, Rows(ref, order, mine.dtype))
@@ -412,7 +416,7 @@ def _row_order(name: str, out: Drafter, source: Drafter, declared: _Declared) ->
         return None
     if not source.maps.map:
         # a map that had to be repaired says nothing about rows, but the record does
-        order = declared.way.order if declared.way else None
+        order = declared.lineage.order if declared.lineage else None
         return order if order is not None and len(order) == len(out.maps.map.ids) else None
     ours, theirs = out.maps.map.ids, source.maps.map.ids
     if ours == theirs or sorted(ours) != sorted(theirs):
@@ -421,11 +425,11 @@ def _row_order(name: str, out: Drafter, source: Drafter, declared: _Declared) ->
     return tuple(row_of[target] for target in ours)
 
 
-def _first_unequal(mine: TensorRef, wanted: PlannedTensor) -> int | None:
+def _first_unequal(mine: TensorRef, expected: PlannedTensor) -> int | None:
     """First row of the output that is not what its source says."""
     size = max(1, mine.row_bytes)
     done = 0
-    for theirs in output_blocks(wanted):
+    for theirs in output_blocks(expected):
         ours = mine.file.read(mine.offset + done, len(theirs))
         if ours != theirs:
             return next(i for i in range(done, done + len(theirs)) if ours[i - done] != theirs[i - done]) // size
@@ -433,19 +437,19 @@ def _first_unequal(mine: TensorRef, wanted: PlannedTensor) -> int | None:
     return None
 
 
-def _maps(out: Drafter, source: Drafter, declared: _Declared) -> Iterator[ComparedItem]:
+def _compare_maps(out: Drafter, source: Drafter, declared: _Declared) -> Iterator[ComparedItem]:
     """d2t and t2d are compared by what they mean: the set of target tokens, in row order."""
     what = "d2t and t2d"
     ours = out.maps.map if out.maps else None
     theirs = source.maps.map if source.maps else None
-    faults = [*(detail for _, detail in out.maps.faults), *_strange_mask(out, ours)] if out.maps else []
+    faults = [*(detail for _, detail in out.maps.faults), *_mask_faults(out, ours)] if out.maps else []
     if faults:
         yield from (ComparedItem(what, "different", detail) for detail in faults)
     elif not (out.facts.reduced_vocab or source.facts.reduced_vocab):
         if (ours is None) != (theirs is None):
             yield ComparedItem(what, "declared", "the identity of a full vocabulary, which changes nothing")
-    elif "d2t" in out.tensors and (made := _made("d2t", out.tensors["d2t"], declared, "repaired")):
-        yield made
+    elif "d2t" in out.tensors and (item := _compare_hash("d2t", out.tensors["d2t"], declared, "repaired")):
+        yield item
     elif ours is None or theirs is None or sorted(ours.ids) != sorted(theirs.ids):
         yield ComparedItem(what, "different", "they reach other target tokens")
     elif ours.ids == theirs.ids:
@@ -454,7 +458,7 @@ def _maps(out: Drafter, source: Drafter, declared: _Declared) -> Iterator[Compar
         yield ComparedItem(what, "declared", "the same tokens in another order, lm_head rows along with them")
 
 
-def _strange_mask(out: Drafter, mapped: VocabMap | None) -> Iterator[str]:
+def _mask_faults(out: Drafter, mapped: VocabMap | None) -> Iterator[str]:
     """A t2d whose bytes are not those of d2t's mask, also where every reader would take it so."""
     for name, ref in out.checkpoint.tensors.items():
         if canonical_name(name) == "t2d" and ref.dtype == "BOOL" and mapped and ref.read() != mapped.t2d():
@@ -467,34 +471,34 @@ def _leftovers(out: Drafter, source: Drafter) -> Iterator[ComparedItem]:
         yield ComparedItem(name, "declared", f"not part of the drafter: {why}")
     for name, why in out.dropped.items():
         mine, theirs = (drafter.checkpoint.tensors.get(name) for drafter in (out, source))
-        if mine is not None and why not in SAME_WITHOUT and not _same(mine, theirs):
+        if mine is not None and why not in SAME_WITHOUT and not _same_bytes(mine, theirs):
             yield ComparedItem(name, "different", "a leftover that the source does not have")
 
 
-def _same(mine: TensorRef, theirs: TensorRef | None) -> bool:
+def _same_bytes(mine: TensorRef, theirs: TensorRef | None) -> bool:
     if theirs is None or (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
         return False
     return _first_unequal(mine, copy_of(theirs.name, theirs)) is None
 
 
-def _facts(out: Facts, source: Facts, declared: _Declared) -> Iterator[ComparedItem]:
+def _compare_facts(out: Facts, source: Facts, declared: _Declared) -> Iterator[ComparedItem]:
     for item in fields(Facts):
         ours, theirs = getattr(out, item.name), getattr(source, item.name)
         if ours == theirs:
             yield ComparedItem(item.name, "equal", "")
-        elif why := declared.find("fact", item.name) or _follows(item.name, ours, theirs):
+        elif why := declared.find("fact", item.name) or _implied_by(item.name, ours, theirs):
             yield ComparedItem(item.name, "declared", why)
         else:
             how = f"{describe_value(ours)} in the output, {describe_value(theirs)} in the source"
-            told = (
+            hint = (
                 "; give --target to compare them"
                 if isinstance(ours, AuxLayers) or isinstance(theirs, AuxLayers)
                 else ""
             )
-            yield ComparedItem(item.name, "different", how + told)
+            yield ComparedItem(item.name, "different", how + hint)
 
 
-def _faults(out: Drafter, source: Drafter) -> Iterator[ComparedItem]:
+def _new_problems(out: Drafter, source: Drafter) -> Iterator[ComparedItem]:
     """Errors of the output that its source does not have: facts may agree while readers would not."""
     known = {problem.code for problem in source.problems}
     for problem in out.problems:
@@ -502,7 +506,7 @@ def _faults(out: Drafter, source: Drafter) -> Iterator[ComparedItem]:
             yield ComparedItem(problem.code, "different", f"{problem.kind.title}: {problem.detail}")
 
 
-def _judges(out: Drafter, provenance: Provenance | None) -> tuple[EngineSpec, ...]:
+def _engines_of(out: Drafter, provenance: Provenance | None) -> tuple[EngineSpec, ...]:
     """The engines that the output was written for: by its record, without one by its layout."""
     if provenance and (engines := provenance.engines) is not None:
         return tuple(map(parse_engine, engines))
@@ -510,13 +514,13 @@ def _judges(out: Drafter, provenance: Provenance | None) -> tuple[EngineSpec, ..
     return tuple(map(parse_engine, writer.serves if writer else ()))
 
 
-def _directory(
+def _check_directory(
     out: Drafter, target: Target | None, judges: Iterable[EngineSpec], *, edited: bool
 ) -> Iterator[ComparedItem]:
     """Faults that no tensor and no fact shows: a changed record or config, a stray file, an engine that stumbles."""
     if edited:
-        told = "does not belong to this config.json and these tensors: one of them was changed after it was written"
-        yield ComparedItem(FILE, "different", told)
+        detail = "does not belong to this config.json and these tensors: one of them was changed after it was written"
+        yield ComparedItem(FILE, "different", detail)
     for file in out.checkpoint.files:
         if file.unused:
             yield ComparedItem(file.name, "different", "a weights file that is not part of the output")
@@ -528,7 +532,7 @@ def _directory(
         yield ComparedItem(str(verdict.spec), READ[verdict.status], how)
 
 
-def _follows(name: str, ours: object, theirs: object) -> str | None:
+def _implied_by(name: str, ours: object, theirs: object) -> str | None:
     """Differences that need no declaration."""
     match name, ours, theirs:
         case "vocab_order", "ascending" | "unordered", "ascending" | "unordered":
