@@ -16,7 +16,7 @@ MINUS = "\N{MINUS SIGN}"
 SYMBOLS: Mapping[Outcome, str] = {"pass": "✓", "equivalent": "✓", "fail": "✗", "inconclusive": "?", "void": "∅"}
 MEANINGS: Mapping[Outcome, str] = {
     "pass": "the loss that the gate forbids is ruled out",
-    "equivalent": "the loss that the gate forbids is ruled out, and so is a gain of that size; it may be lower all the same",
+    "equivalent": "the loss that the gate forbids is ruled out, and so is a gain of that size",
     "fail": "the candidate loses more than the gate allows",
     "inconclusive": "the run is too small to tell",
     "void": "the measurement itself is not to be trusted",
