@@ -944,7 +944,7 @@ LIVE = (
         "an answer is written behind one that was cut short", ("test_requests.py",)),
     Mutation(
         "live/run_directory.py",
-        "if begun.get(key) != wanted.get(key):", "if begun.get(key) is None:",
+        "if begun.get(key) != document.get(key):", "if begun.get(key) is None:",
         "a run goes on with other options", ("test_requests.py",)),
     Mutation(
         "live/requests.py",
@@ -964,7 +964,7 @@ LIVE = (
         "a live conversion is asked for equal counts", ("test_serve_arms.py",)),
     Mutation(
         "live/machine.py",
-        "return SLICE not in words and not words.isdisjoint", "return not words.isdisjoint",
+        "return SLICE not in name_words and not name_words.isdisjoint", "return not name_words.isdisjoint",
         "a slice of a GPU is taken for a whole one", ("test_machine.py",)),
     Mutation(
         "live/machine.py",
@@ -980,7 +980,8 @@ LIVE = (
         "a switch in our own environment reaches the server", ("test_serve_arms.py",)),
     Mutation(
         "live/serve_arms.py",
-        "if _base(served.drafter) != _base(arm.source) and _base(served.drafter) in theirs:", "if not served:",
+        "if _base_name(served.drafter) != _base_name(arm.source) and _base_name(served.drafter) in theirs:",
+        "if not served:",
         "a server with another arm's drafter is asked", ("test_serve_arms.py",)),
     Mutation(
         "live/serve_arms.py",

@@ -86,7 +86,7 @@ def live_parity(reference: Place, candidates: Place | Sequence[Place], options: 
         machine=machine_summary(options, spec) if started else {},
     )
     live = live_of(spec.name)
-    launches = [launch_of(arm.source, arm.said, live, options) for arm in arms] if started else []
+    launches = [launch_of(arm.source, arm.reader, live, options) for arm in arms] if started else []
     with RunDirectory(options.directory, settings) as run_directory:
         run = LiveRun(
             options, way, spec, goal, tokenized, arms, launches, benchmarks, settings, run_directory, progress

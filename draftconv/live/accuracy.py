@@ -55,24 +55,24 @@ def read_accuracy(directory: Path, task: str, drafter: str | None) -> tuple[Accu
     path = result_file(directory)
     if path is None:
         raise EngineError("lm_eval wrote no results_*.json", why=f"{TOOL.source} says it does")
-    found = read_result(TOOL, path)
-    row, samples = (_section(found, name, task) for name in ("results", "n-samples"))
+    result = read_result(TOOL, path)
+    scores, samples = (_section(result, name, task) for name in ("results", "n-samples"))
     return tuple(
         Accuracy(
             drafter=drafter,
             task=task,
             shots=TASKS[task],
             filter=name,
-            value=figure(TOOL, row, f"exact_match,{name}"),
-            error=figure(TOOL, row, f"exact_match_stderr,{name}"),
+            value=figure(TOOL, scores, f"exact_match,{name}"),
+            error=figure(TOOL, scores, f"exact_match_stderr,{name}"),
             questions=int(figure(TOOL, samples, "effective")),
         )
         for name in FILTERS
     )
 
 
-def _section(found: Mapping[str, object], name: str, task: str) -> Mapping[str, object]:
-    rows = found.get(name)
+def _section(result: Mapping[str, object], name: str, task: str) -> Mapping[str, object]:
+    rows = result.get(name)
     row = rows.get(task) if isinstance(rows, dict) else None
     if not isinstance(row, dict):
         raise EngineError(f"lm_eval wrote no {name} of {task}", why=f"{TOOL.source} says it does")

@@ -23,14 +23,14 @@ class LiveArm:
 
     Attributes:
         number: its directory in the run; 0 is the reference, 1 the reference again.
-        source: what the engine is given as its drafter. `said`: how it is to be read.
+        source: what the engine is given as its drafter. `reader`: how it is to be read.
         url: of its running server, and the option it came from.
     """
 
     number: int
     about: ArmInfo
     source: str
-    said: ReadingOptions
+    reader: ReadingOptions
     gate: Gate | None = None
     url: tuple[str, str] | None = None
 
@@ -48,26 +48,26 @@ def arms_of(
 ) -> list[LiveArm]:
     """The reference, the reference again, the candidates."""
     specs = (reference, *candidates)
-    said = options.said(specs)
+    readers = options.readers(specs)
     opened = (open_checkpoint(spec, download=True) for spec in specs)
-    drafters = [each.read(checkpoint, goal) for each, checkpoint in zip(said, opened, strict=True)]
+    drafters = [reader.read(checkpoint, goal) for reader, checkpoint in zip(readers, opened, strict=True)]
     total = sum(map(bytes_of, drafters))
     tally = ByteCounter(None if progress is None else lambda done: progress("reading", done, total))
     names = ArmNames()
     urls = _urls(options, len(candidates))
 
     def arm(
-        number: int, drafter: Drafter, source: str | Path, said: ReadingOptions, url: tuple[str, str] | None
+        number: int, drafter: Drafter, source: str | Path, reader: ReadingOptions, url: tuple[str, str] | None
     ) -> LiveArm:
         about = about_arm(names.new(drafter.checkpoint.name), drafter, tally)
         kind = comparison_kind(drafters[0], drafter)
         margin = options.margins.get(kind) if options.margin is None else options.margin
-        wanted = gate(kind, margin, "live") if number else None
-        return LiveArm(number, about, in_full(str(source)), said, wanted, url)
+        arm_gate = gate(kind, margin, "live") if number else None
+        return LiveArm(number, about, in_full(str(source)), reader, arm_gate, url)
 
-    first = arm(0, drafters[0], reference, said[0], urls[0])
+    first = arm(0, drafters[0], reference, readers[0], urls[0])
     again = replace(first, number=1, about=replace(first.about, name=names.new(f"{first.name} again")))
-    rest = zip(drafters[1:], candidates, said[1:], urls[1:], strict=True)
+    rest = zip(drafters[1:], candidates, readers[1:], urls[1:], strict=True)
     return [first, again, *(arm(number, *row) for number, row in enumerate(rest, 2))]
 
 

@@ -75,11 +75,11 @@ class Benchmarks:
         load = Load(model, *options.speed_tokens, remote_code=goal.remote_code) if options.also_speed else None
         python = options.python
         environment = {**options.environment, **os.environ}
-        found = cls(spec, model, load, options.accuracy, goal.remote_code, python, environment)
+        benchmarks = cls(spec, model, load, options.accuracy, goal.remote_code, python, environment)
         if look:
-            for tool in found.tools():
+            for tool in benchmarks.tools():
                 refuse_missing(tool, python, environment)
-        return found
+        return benchmarks
 
     def tools(self) -> Iterator[Tool]:
         """The programs that are needed."""
@@ -93,10 +93,12 @@ class Benchmarks:
         if self.load:
             generator = generator_of(self.spec.name)
             for count in CONCURRENCY:
-                asked = speed.round_of(self.load, url, count, directory, self.spec.hardware)
-                read = partial(_speed, generator.tool, directory, count)
-                argv = generator.command(asked)
-                yield BenchmarkJob(f"speed, {count} at a time", generator.tool, argv, "speed.log", asked.result, read)
+                load_round = speed.round_of(self.load, url, count, directory, self.spec.hardware)
+                speeds = partial(_speed, generator.tool, directory, count)
+                argv = generator.command(load_round)
+                yield BenchmarkJob(
+                    f"speed, {count} at a time", generator.tool, argv, "speed.log", load_round.result, speeds
+                )
         if self.task:
             argv = accuracy.evaluation(
                 self.task, url, self.model, directory, max(CONCURRENCY), remote_code=self.remote_code
@@ -129,7 +131,7 @@ class Benchmarks:
             if progress:
                 progress(f"{name}, speed and accuracy", number, len(jobs))
 
-    def found(self, servers: Iterable[tuple[str | None, Path]]) -> tuple[tuple[Speed, ...], tuple[Accuracy, ...]]:
+    def results(self, servers: Iterable[tuple[str | None, Path]]) -> tuple[tuple[Speed, ...], tuple[Accuracy, ...]]:
         """What was measured of servers: the name of the drafter, None for none, and the directory of results."""
         by_server = [[(name, job) for job in self.jobs("", at)] for name, at in servers]
         rows = [row for same in zip(*by_server, strict=True) for name, job in same for row in job.read(name)]

@@ -13,15 +13,15 @@ def live_of(engine: str) -> Live:
     Raises:
         UsageError: draftconv has no client for it.
     """
-    found = ENGINES[engine].live
-    if found is None:
+    live = ENGINES[engine].live
+    if live is None:
         known = [name for name, other in ENGINES.items() if other.live]
         raise UsageError(
             f"what {ENGINES[engine].title} accepts cannot be counted live",
             why="draftconv has no client for it",
             cure=f"replay a trace with --trace, or give --for {' or '.join(known)}",
         )
-    return found
+    return live
 
 
 def offline_of(engine: str) -> Offline:
@@ -30,10 +30,10 @@ def offline_of(engine: str) -> Offline:
     Raises:
         UsageError: it does not.
     """
-    found = live_of(engine).offline
-    if found is None:
+    offline = live_of(engine).offline
+    if offline is None:
         raise UsageError(f"--offline has no meaning for {engine}", cure="give --launch, or --url of a server")
-    return found
+    return offline
 
 
 def generator_of(engine: str) -> Generator:
@@ -42,11 +42,11 @@ def generator_of(engine: str) -> Generator:
     Raises:
         UsageError: none is known.
     """
-    found = live_of(engine).generator
-    if found is None:
+    generator = live_of(engine).generator
+    if generator is None:
         raise UsageError(
             f"--also-speed has no meaning for {engine}",
             why="draftconv has no load generator of its own, and knows none of this engine's",
             cure="leave it out",
         )
-    return found
+    return generator

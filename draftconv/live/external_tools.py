@@ -71,17 +71,17 @@ def read_result(tool: Tool, path: Path) -> Mapping[str, object]:
         *_, last = data.splitlines() or [b""]
         return parse_object(last if last.startswith(b"{") else data, path.name)
     except (OSError, BadCheckpoint) as error:
-        said = error.what if isinstance(error, BadCheckpoint) else error.strerror
-        raise EngineError(f"{tool.title} wrote no result: {said}", why=f"{tool.source} says it does") from error
+        reason = error.what if isinstance(error, BadCheckpoint) else error.strerror
+        raise EngineError(f"{tool.title} wrote no result: {reason}", why=f"{tool.source} says it does") from error
 
 
-def figure(tool: Tool, found: Mapping[str, object], key: str) -> float:
+def figure(tool: Tool, result: Mapping[str, object], key: str) -> float:
     """A number that is one.
 
     Raises:
         EngineError: it is missing, no number, not finite or negative.
     """
-    value = found.get(key)
+    value = result.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise EngineError(
             f"{tool.title} wrote {show(key)}: {show(json.dumps(value, default=str))}",

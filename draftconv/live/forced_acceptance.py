@@ -35,19 +35,19 @@ def arguments() -> dict[str, str]:
     }
 
 
-def refuse_switches(words: Iterable[str], environment: Mapping[str, str]) -> None:
+def refuse_switches(texts: Iterable[str], environment: Mapping[str, str]) -> None:
     """Refuse to start an engine with such a switch.
 
     Args:
-        words: arguments, and the text of the files that it reads.
+        texts: arguments, and the text of the files that it reads.
 
     Raises:
         Void: there is one.
     """
     forcing = variables()
-    found = [(name, source) for name, source in forcing.items() if _on(environment.get(name))]
-    found += [(part, source) for word in words for part, source in arguments().items() if part in word]
-    for name, source in found:
+    switches = [(name, source) for name, source in forcing.items() if _is_on(environment.get(name))]
+    switches += [(part, source) for text in texts for part, source in arguments().items() if part in text]
+    for name, source in switches:
         raise Void(
             f"{show(name)} would decide what is accepted ({source})",
             why="the run would measure the switch, not the drafter",
@@ -55,11 +55,11 @@ def refuse_switches(words: Iterable[str], environment: Mapping[str, str]) -> Non
         )
 
 
-def _unswitched() -> str:
+def _unswitched_cure() -> str:
     return f"start the servers alike, without {', '.join(variables())} and synthetic acceptance"
 
 
-def _on(value: str | None) -> bool:
+def _is_on(value: str | None) -> bool:
     try:
         return value is not None and float(value) > 0
     except ValueError:
@@ -85,14 +85,14 @@ def refuse_forced(arm: str, answers: Sequence[RequestOutput]) -> None:
         raise Void(
             f"{show(arm)} accepted exactly {used[-1]} tokens in each of {counts.steps} steps",
             why="a server that was told how many to accept does so, a drafter does not",
-            cure=_unswitched(),
+            cure=_unswitched_cure(),
         )
     written = {token for answer in answers for token in answer.tokens[1:]}
     if len(answers) >= FEWEST_TEXTS and len(written) == 1:
         raise Void(
             f"{show(arm)} wrote nothing but token {written.pop()}, whatever it was asked",
             why="an engine that makes acceptance up may write one token in place of every draft",
-            cure=_unswitched(),
+            cure=_unswitched_cure(),
         )
 
 
@@ -114,5 +114,5 @@ def refuse_other_texts(arm: str, ours: Sequence[RequestOutput], theirs: Sequence
             f"{parted} of {len(splits)} texts of {show(arm)} differ from the reference's in the first {EARLY} tokens",
             why="greedy text is the target's own and does not depend on the drafter: the servers hold different "
             "targets, sample, or make acceptance up",
-            cure=_unswitched(),
+            cure=_unswitched_cure(),
         )

@@ -17,13 +17,13 @@ def logged_kernels(lines: Sequence[LogLine], log: Iterable[str]) -> tuple[str, .
 
     A kernel that is named with its scheme is not named without it.
     """
-    found: dict[str, None] = {}
+    kernels: dict[str, None] = {}
     for text in log:
         for line in lines:
             if match := re.search(line.pattern, text):
                 kernel, *scheme = match.groups()
-                found[f"{line.what}: {safe(kernel)}" + (f" ({safe(scheme[0])})" if scheme else "")] = None
-    return tuple(line for line in found if not any(other.startswith(f"{line} (") for other in found))
+                kernels[f"{line.what}: {safe(kernel)}" + (f" ({safe(scheme[0])})" if scheme else "")] = None
+    return tuple(line for line in kernels if not any(other.startswith(f"{line} (") for other in kernels))
 
 
 def kernels_in_log(lines: Sequence[LogLine], path: Path) -> str:

@@ -101,27 +101,27 @@ def _nvidia(text: str) -> Machine:
 
 
 def _amd(text: str) -> Machine:
-    found = _json(text)
-    rows = _objects(found.get("gpu_data") if isinstance(found, dict) else found)
+    document = _json(text)
+    rows = _objects(document.get("gpu_data") if isinstance(document, dict) else document)
     names = tuple(_name(row.get("asic"), "market_name", "device_id") for row in rows)
     return Machine(names, _text(rows[0].get("driver"), "version") if rows else "", "amd-smi")
 
 
 def _rocm(text: str) -> Machine:
-    found = _json(text)
-    if not isinstance(found, dict):
+    document = _json(text)
+    if not isinstance(document, dict):
         raise ValueError("it is no object")
-    cards = [value for name, value in found.items() if name.startswith("card")]
+    cards = [value for name, value in document.items() if name.startswith("card")]
     names = tuple(_name(card, "card series", "card model") for card in _objects(cards))
-    return Machine(names, _text(found.get("system", {}), "driver version"), "rocm-smi")
+    return Machine(names, _text(document.get("system", {}), "driver version"), "rocm-smi")
 
 
 def _torch(text: str) -> Machine:
-    found = parse_object(text.strip().rpartition("\n")[2].encode(), "torch's line")
-    names = found.get("names")
+    document = parse_object(text.strip().rpartition("\n")[2].encode(), "torch's line")
+    names = document.get("names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("it names no devices")
-    return Machine(tuple(names), str(found.get("build", "")), "torch")
+    return Machine(tuple(names), str(document.get("build", "")), "torch")
 
 
 PROBES: tuple[Probe, ...] = (
@@ -155,7 +155,7 @@ def look(environment: Mapping[str, str] = os.environ, python: Path | None = None
             faults.append(f"{probe.argv[0]} failed: {show(error)}")
             continue
         if machine.devices:
-            return _seen(machine, environment)
+            return _visible_devices(machine, environment)
         faults.append(f"{machine.told_by} lists none")
     raise EngineError(
         "no GPU was found on this machine",
@@ -173,7 +173,7 @@ def refuse_other(machine: Machine, hardware: str, count: int) -> None:
     Raises:
         EngineError: other devices, or fewer.
     """
-    if any(not _is(name, hardware) for name in machine.devices):
+    if any(not _matches(name, hardware) for name in machine.devices):
         raise EngineError(
             f"this machine has {show(machine)}, not {hardware}",
             why="another chip, or a part of one, runs other kernels: its figures would be filed under the wrong name",
@@ -188,9 +188,9 @@ def refuse_other(machine: Machine, hardware: str, count: int) -> None:
         )
 
 
-def _is(name: str, hardware: str) -> bool:
-    words = {*re.findall(r"[A-Z0-9]+", name.upper())}
-    return SLICE not in words and not words.isdisjoint(devices_of(hardware))
+def _matches(name: str, hardware: str) -> bool:
+    name_words = {*re.findall(r"[A-Z0-9]+", name.upper())}
+    return SLICE not in name_words and not name_words.isdisjoint(devices_of(hardware))
 
 
 def engine_build(
@@ -199,10 +199,10 @@ def engine_build(
     """Versions of an engine and of what its kernels come from; `not told` where its Python cannot be asked."""
     try:
         line = _run(("python", "-c", _BUILD, *packages), environment, python)
-        found = parse_object(line.encode(), "versions")
+        versions = parse_object(line.encode(), "versions")
     except (OSError, BadCheckpoint, subprocess.SubprocessError):
         return "not told"
-    return ", ".join(f"{name} {version}" for name, version in found.items()) or "not told"
+    return ", ".join(f"{name} {version}" for name, version in versions.items()) or "not told"
 
 
 # ── tools ──────────────────────────────────────────────────────────────────────────
@@ -229,7 +229,7 @@ def _run(argv: Sequence[str], environment: Mapping[str, str], python: Path | Non
     return done.stdout
 
 
-def _seen(machine: Machine, environment: Mapping[str, str]) -> Machine:
+def _visible_devices(machine: Machine, environment: Mapping[str, str]) -> Machine:
     """Without the devices that variables hide; torch lists none of these."""
     devices = machine.devices
     for group in VISIBLE.get(machine.told_by, ()):
@@ -245,8 +245,8 @@ def _seen(machine: Machine, environment: Mapping[str, str]) -> Machine:
         if -1 in shown:  # it and what follows is ignored
             shown = shown[: shown.index(-1)]
         if beyond := [number for number in shown if not 0 <= number < len(devices)]:
-            seen = Machine(devices, machine.driver, machine.told_by)
-            raise EngineError(f"{name} shows devices {show_some(beyond)}, this machine has {show(seen)}")
+            present = Machine(devices, machine.driver, machine.told_by)
+            raise EngineError(f"{name} shows devices {show_some(beyond)}, this machine has {show(present)}")
         devices = tuple(devices[number] for number in shown)
     if not devices:
         raise EngineError(
@@ -265,17 +265,17 @@ def _json(text: str) -> object:
 
 def _name(part: object, *keys: str) -> str:
     """A device's name: the first of some keys that tells one, or the name that belongs to a device id."""
-    told = [_text(part, key) for key in keys if _has(part, key)]
-    named = [text for text in told if text.upper() != "N/A" and not text.lower().startswith("0x")]
-    ids = [PCI_IDS[text.lower()] for text in told if text.lower() in PCI_IDS]
-    found = [*(text for text in named if re.search(r"\d", text)), *ids, *named, *told]
-    return found[0] if found else _text(part, *keys)
+    values = [_text(part, key) for key in keys if _has(part, key)]
+    named = [text for text in values if text.upper() != "N/A" and not text.lower().startswith("0x")]
+    ids = [PCI_IDS[text.lower()] for text in values if text.lower() in PCI_IDS]
+    candidates = [*(text for text in named if re.search(r"\d", text)), *ids, *named, *values]
+    return candidates[0] if candidates else _text(part, *keys)
 
 
-def _objects(found: object) -> list[Mapping[str, object]]:
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+def _objects(value: object) -> list[Mapping[str, object]]:
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         raise ValueError("it lists no devices")
-    return found
+    return value
 
 
 def _text(part: object, *keys: str) -> str:

@@ -18,13 +18,13 @@ def machine_summary(options: LiveOptions, spec: EngineSpec) -> Mapping[str, str]
         EngineError: hardware is named, and this machine has none of it or other devices.
     """
     environment = {**options.environment, **os.environ}
-    told = {"engine build": engine_build(live_of(spec.name).packages, environment, options.python)}
+    summary = {"engine build": engine_build(live_of(spec.name).packages, environment, options.python)}
     if spec.hardware not in (None, "cpu"):
         machine = look(environment, options.python)
         refuse_other(machine, spec.machine or spec.hardware, options.tensor_parallel_size)
-        told |= {"GPU": str(machine), "GPU driver": machine.driver or "not told"}
+        summary |= {"GPU": str(machine), "GPU driver": machine.driver or "not told"}
     if options.profile:
-        told["profile"] = options.profile
+        summary["profile"] = options.profile
     if options.environment:
-        told["environment"] = " ".join(f"{name}={environment[name]}" for name in options.environment)
-    return told
+        summary["environment"] = " ".join(f"{name}={environment[name]}" for name in options.environment)
+    return summary

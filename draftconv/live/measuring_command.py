@@ -25,6 +25,6 @@ def measuring(
         argv, files: as `draftconv serve` prints them. `extra`: arguments of the user, which come last and so win.
         drafts: whether the command has a drafter.
     """
-    told = {name: text + live.settings for name, text in files.items()}
+    contents = {name: text + live.settings for name, text in files.items()}
     added = (*live.counting * drafts, *live.measuring)
-    return Launch((*argv, *added, *extra), told, live.health, patience, python)
+    return Launch((*argv, *added, *extra), contents, live.health, patience, python)

@@ -80,7 +80,7 @@ class OfflineEngine:
                 raise BadCheckpoint("an answer has no tokens")
             refuse_length(tokens, asking)
             refuse_depth(self.title, reply.integer("depth"), self.asking.depth)
-            found = counted(
+            counts = counted(
                 reply.integers("histogram") or (),
                 reply.integer("steps") or 0,
                 reply.integer("accepted") or 0,
@@ -91,14 +91,14 @@ class OfflineEngine:
                 f"{self.title} does not answer as {self.how.version} does: {error.what}",
                 cure=f"take {self.title} {self.how.version} or later",
             ) from error
-        return explained(tokens, found)
+        return explained(tokens, counts)
 
     def _line(self, patience: float) -> Config:
         try:
             line = self.lines.get(timeout=patience)
         except Empty as error:
-            told = f"{self.title} did not answer within {patience:g} seconds"
-            raise EngineError(told, why=tail(self.log)) from error
+            message = f"{self.title} did not answer within {patience:g} seconds"
+            raise EngineError(message, why=tail(self.log)) from error
         if not line:
             raise EngineError(f"{self.title} ended before it answered", why=tail(self.log))
         try:

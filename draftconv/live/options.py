@@ -124,20 +124,20 @@ class LiveOptions:
         """`engine_python` from wherever it is started."""
         return Path(self.engine_python).absolute() if self.engine_python is not None else None
 
-    def said(self, drafters: Sequence[str | Path]) -> list[ReadingOptions]:
+    def readers(self, drafters: Sequence[str | Path]) -> list[ReadingOptions]:
         """How each drafter is to be read, the reference first."""
         return reading_options(drafters, self.layout, self.aux_convention, accept_detected=self.accept_detected)
 
 
 def way_of(options: LiveOptions, candidates: int) -> Way:
     """How the engine is reached."""
-    given: Mapping[Way, bool] = {
+    chosen: Mapping[Way, bool] = {
         "two servers": options.url_ref is not None or bool(options.url_cand),
         "one server": options.url is not None,
         "launch": options.launch,
         "offline": options.offline,
     }
-    ways = [way for way, is_given in given.items() if is_given]
+    ways = [way for way, is_given in chosen.items() if is_given]
     if len(ways) != 1:
         raise UsageError(
             "parity on an engine needs one way to reach it" + (f", not {' and '.join(ways)}" if ways else ""),

@@ -66,41 +66,41 @@ def _steps(
     drafters: Sequence[str | Path], options: LiveOptions, spec: EngineSpec, goal: Target
 ) -> Iterator[PlannedStep]:
     if spec.hardware not in (None, "cpu"):
-        yield _look(spec, options)
-    beside = (
+        yield _look_step(spec, options)
+    benchmarks = (
         Benchmarks.of(options, spec, goal, look=False) if options.also_speed or options.accuracy is not None else None
     )
     names = ArmNames()
-    said = options.said(drafters)
+    readers = options.readers(drafters)
     first, *rest = [
-        (names.new(Path(str(source)).name), in_full(str(source)), each)
-        for source, each in zip(drafters, said, strict=True)
+        (names.new(Path(str(source)).name), in_full(str(source)), reader)
+        for source, reader in zip(drafters, readers, strict=True)
     ]
     arms = [(f"reference {first[0]}", *first[1:], 0), (f"reference {first[0]} again (A/A)", *first[1:], 1)]
-    arms += [(f"candidate {name}", source, each, number) for number, (name, source, each) in enumerate(rest, 2)]
+    arms += [(f"candidate {name}", source, reader, number) for number, (name, source, reader) in enumerate(rest, 2)]
     live = live_of(spec.name)
-    for title, source, each, number in arms:
-        launch = launch_of(source, each, live, options)
-        yield _served(title, launch, options, spec)
-        if beside and number != 1:
-            yield from _measured(beside, title, options.directory / "arms" / str(number))
-    if beside:
+    for title, source, reader, number in arms:
+        launch = launch_of(source, reader, live, options)
+        yield _serve_step(title, launch, options, spec)
+        if benchmarks and number != 1:
+            yield from _benchmark_steps(benchmarks, title, options.directory / "arms" / str(number))
+    if benchmarks:
         launch = launch_of(*first[1:], live, options, alone=True)
         yield PlannedStep("the target without a drafter", (_argv(launch),), launch.environment, launch.files)
-        yield from _measured(beside, "the target without a drafter", options.directory / "arms" / "alone")
+        yield from _benchmark_steps(benchmarks, "the target without a drafter", options.directory / "arms" / "alone")
 
 
-def _look(spec: EngineSpec, options: LiveOptions) -> PlannedStep:
+def _look_step(spec: EngineSpec, options: LiveOptions) -> PlannedStep:
     commands = tuple(probe.argv for probe in PROBES if probe.argv[0] != "python")
-    count, words = options.tensor_parallel_size, devices_of(str(spec.machine or spec.hardware))
+    count, devices = options.tensor_parallel_size, devices_of(str(spec.machine or spec.hardware))
     return PlannedStep(
         f"the machine must show {count} x {spec.hardware}, and no other device",
         commands,
-        then=f"asks the first of these that is there, else torch, for {' or '.join(words)}",
+        then=f"asks the first of these that is there, else torch, for {' or '.join(devices)}",
     )
 
 
-def _served(title: str, launch: Launch, options: LiveOptions, spec: EngineSpec) -> PlannedStep:
+def _serve_step(title: str, launch: Launch, options: LiveOptions, spec: EngineSpec) -> PlannedStep:
     tokens = options.max_tokens or f"the suite's, else {MAX_TOKENS}"
     prompts = f"{options.limit} prompts of {options.prompts}" if options.limit else options.prompts
     then = (
@@ -115,9 +115,9 @@ def _served(title: str, launch: Launch, options: LiveOptions, spec: EngineSpec) 
     return PlannedStep(title, (_argv(launch),), launch.environment, launch.files, then, launch.notes)
 
 
-def _measured(beside: Benchmarks, title: str, directory: Path) -> Iterator[PlannedStep]:
-    for job in beside.jobs(f"http://{LOOPBACK}:{PORT}", directory):
-        yield PlannedStep(f"{job.name}: {title}, on the same server", (located(job.argv, beside.python),))
+def _benchmark_steps(benchmarks: Benchmarks, title: str, directory: Path) -> Iterator[PlannedStep]:
+    for job in benchmarks.jobs(f"http://{LOOPBACK}:{PORT}", directory):
+        yield PlannedStep(f"{job.name}: {title}, on the same server", (located(job.argv, benchmarks.python),))
 
 
 def _argv(launch: Launch) -> tuple[str, ...]:

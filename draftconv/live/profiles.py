@@ -69,10 +69,10 @@ class Profile:
         """
         self._refuse_other(typed.get("engine"))
         named = str(typed.get("prompts")).lower()
-        asked = next((asked for asked in self.suites if asked.prompts.lower() == named), None)
-        if asked is None and "prompts" not in typed:
-            asked = self.suites[0]
-        told: dict[str, object] = {
+        suite = next((suite for suite in self.suites if suite.prompts.lower() == named), None)
+        if suite is None and "prompts" not in typed:
+            suite = self.suites[0]
+        settings: dict[str, object] = {
             "engine": self.engine,
             "target": self.target,
             "tensor_parallel_size": self.tensor_parallel,
@@ -81,11 +81,11 @@ class Profile:
             "margins": self.margins,
             "profile": self.name,
         }
-        if asked:
-            told |= {"prompts": asked.prompts, "limit": asked.limit, "max_tokens": asked.max_tokens}
+        if suite:
+            settings |= {"prompts": suite.prompts, "limit": suite.limit, "max_tokens": suite.max_tokens}
         more = typed.get("server_args")
         server_args = (*self.server_args, *(more if isinstance(more, tuple) else ()))
-        return {**told, **typed, "server_args": server_args}
+        return {**settings, **typed, "server_args": server_args}
 
     def _refuse_other(self, engine: object) -> None:
         if not isinstance(engine, str):
@@ -110,10 +110,10 @@ def find_profile(spec: str) -> Profile:
     Raises:
         UsageError: no such profile or file, or the file is not a profile; says which key and why.
     """
-    return _parsed(find_written(spec, "profile", profile_names(), "profiles/"))
+    return _parse(find_written(spec, "profile", profile_names(), "profiles/"))
 
 
-def _parsed(written: YamlText) -> Profile:
+def _parse(written: YamlText) -> Profile:
     from draftconv.drafter.yaml_file import read_yaml
     from draftconv.live.profile_schema import ProfileSchema
 
@@ -127,7 +127,7 @@ def _parsed(written: YamlText) -> Profile:
     )
     try:
         spec = parse_engine(file.engine)
-        found = _deployment(file.recipe, spec)
+        deployment = _deployment(file.recipe, spec)
     except DraftconvError as error:
         raise UsageError(f"{written.where}: {error.what}", why=error.why, cure=error.cure) from error
     return Profile(
@@ -140,8 +140,8 @@ def _parsed(written: YamlText) -> Profile:
         server_args=tuple(file.server_args),
         environment=file.environment,
         recipe=file.recipe,
-        executed=found.executed,
-        suites=tuple(ProfilePrompts(asked.prompts, asked.limit, asked.max_tokens) for asked in file.suites),
+        executed=deployment.executed,
+        suites=tuple(ProfilePrompts(suite.prompts, suite.limit, suite.max_tokens) for suite in file.suites),
         margins=file.margins.by_kind(),
         evidence=file.evidence,
     )

@@ -24,7 +24,7 @@ from draftconv.traces.trace import token_hash
 
 def report_of(run: LiveRun, answers: Sequence[Mapping[str, RequestOutput]]) -> Report:
     """What was found; a request that one arm failed to answer counts for none."""
-    asks = [ask for ask in run.asks() if all(ask.id in found for found in answers)]
+    asks = [ask for ask in run.asks() if all(ask.id in arm_answers for arm_answers in answers)]
     errors = run.requests - len(asks)
     records = tuple(
         Record(
@@ -33,12 +33,12 @@ def report_of(run: LiveRun, answers: Sequence[Mapping[str, RequestOutput]]) -> R
             cluster=ask.cluster,
             category=ask.category,
             prompt=len(ask.tokens),
-            counted=len(found[ask.id].tokens),
-            counts=found[ask.id].counts,
-            tokens=token_hash((*ask.tokens, *found[ask.id].tokens)),
+            counted=len(arm_answers[ask.id].tokens),
+            counts=arm_answers[ask.id].counts,
+            tokens=token_hash((*ask.tokens, *arm_answers[ask.id].tokens)),
         )
         for ask in asks
-        for arm, found in zip(run.arms, answers, strict=True)
+        for arm, arm_answers in zip(run.arms, answers, strict=True)
     )
     reference, again, *rest = run.arms
     repeated = _texts(asks, answers[0], answers[1])
@@ -51,11 +51,11 @@ def report_of(run: LiveRun, answers: Sequence[Mapping[str, RequestOutput]]) -> R
             how="live",
             again=again.name,
             errors=errors,
-            diagnostics=Diagnostics(texts=_texts(asks, answers[0], found), again=repeated),
+            diagnostics=Diagnostics(texts=_texts(asks, answers[0], arm_answers), again=repeated),
         )
-        for arm, found in zip(rest, answers[2:], strict=True)
+        for arm, arm_answers in zip(rest, answers[2:], strict=True)
     )
-    speed, accuracy = _beside(run)
+    speed, accuracy = _benchmark_results(run)
     return Report(
         _about(run, len(asks)),
         tuple(_with_kernels(run, arm) for arm in run.arms),
@@ -70,31 +70,31 @@ def _with_kernels(run: LiveRun, arm: LiveArm) -> ArmInfo:
     """What the report says of an arm, with the kernels that its engine said it chose."""
     if run.way not in ("launch", "offline"):
         return arm.about
-    said = kernels_in_log(run.live.lines, run.store.arm(arm.number).directory / LOG)
-    return replace(arm.about, facts={**arm.about.facts, "kernels, by the engine's log": said})
+    kernels = kernels_in_log(run.live.lines, run.store.arm(arm.number).directory / LOG)
+    return replace(arm.about, facts={**arm.about.facts, "kernels, by the engine's log": kernels})
 
 
-def _beside(run: LiveRun) -> tuple[tuple[Speed, ...], tuple[Accuracy, ...]]:
+def _benchmark_results(run: LiveRun) -> tuple[tuple[Speed, ...], tuple[Accuracy, ...]]:
     """Speed and accuracy of every server, the target alone first."""
-    if run.beside is None:
+    if run.benchmarks is None:
         return (), ()
     arms = [(arm.name, run.store.arm(arm.number).directory) for arm in run.arms if arm.number != 1]
-    return run.beside.found([(None, run.store.alone), *arms])
+    return run.benchmarks.results([(None, run.store.alone), *arms])
 
 
 def _texts(
     asks: Sequence[LiveRequest], ours: Mapping[str, RequestOutput], theirs: Mapping[str, RequestOutput]
 ) -> Texts:
-    found = [first_split(ours[ask.id].tokens, theirs[ask.id].tokens) for ask in asks]
-    splits = sorted(at for at in found if at is not None)
-    return Texts(len(found), len(found) - len(splits), tuple(splits))
+    positions = [first_split(ours[ask.id].tokens, theirs[ask.id].tokens) for ask in asks]
+    splits = sorted(at for at in positions if at is not None)
+    return Texts(len(positions), len(positions) - len(splits), tuple(splits))
 
 
 def _about(run: LiveRun, requests: int) -> RunInfo:
     terms, reference = run.terms, run.store.arm(0).terms()
     title = ENGINES[run.spec.name].title
     version, counting = (reference.version, reference.counting) if reference else ("", "")
-    served, told = (reference.served, reference.settings) if reference else ("", {})
+    served, settings = (reference.served, reference.settings) if reference else ("", {})
     return RunInfo(
         how="live",
         target=terms.target,
@@ -116,9 +116,9 @@ def _about(run: LiveRun, requests: int) -> RunInfo:
             "draftconv's client": f"run on {run.live.proven}"
             if run.live.proven
             else "not run on the engine: held to its documented answers by stub servers",
-            **({"server": _told(run)} if run.way in ("launch", "offline") else {"server, model": served}),
+            **({"server": _added_arguments(run)} if run.way in ("launch", "offline") else {"server, model": served}),
             **terms.machine,
-            **told,
+            **settings,
         },
     )
 
@@ -131,6 +131,6 @@ WAYS: Mapping[Way, str] = {
 }
 
 
-def _told(run: LiveRun) -> str:
+def _added_arguments(run: LiveRun) -> str:
     """Arguments that were added to the command of `draftconv serve`, for both arms alike."""
     return shlex.join((*run.live.counting, *run.live.measuring, *several(run.options.server_args)))

@@ -73,17 +73,17 @@ def send_requests(
         Void: more than `allowed` requests failed; what was answered has been kept.
     """
     failures: dict[str, str] = {}
-    for ask, found in _answers(client, asks, concurrency, patience):
-        if isinstance(found, RequestOutput):
-            keep(ask, found)
+    for ask, result in _answers(client, asks, concurrency, patience):
+        if isinstance(result, RequestOutput):
+            keep(ask, result)
             continue
-        failures[ask.id] = found.what
+        failures[ask.id] = result.what
         if len(failures) > allowed:
             raise Void(
-                f"{len(failures)} requests failed, the last one: {found.what}",
+                f"{len(failures)} requests failed, the last one: {result.what}",
                 why=f"more than {100 * MOST_ERRORS:g} % would void the run",
-                cure=f"{found.cure or 'look at the log of the server'}; the same command then goes on",
-            ) from found
+                cure=f"{result.cure or 'look at the log of the server'}; the same command then goes on",
+            ) from result
     return failures
 
 
@@ -118,10 +118,10 @@ def _answers(
         threading.Thread(target=work, daemon=True).start()
     try:
         for _ in asks:
-            ask, found = done.get()
-            if isinstance(found, BaseException) and not isinstance(found, DraftconvError):
-                raise found
-            yield ask, found
+            ask, result = done.get()
+            if isinstance(result, BaseException) and not isinstance(result, DraftconvError):
+                raise result
+            yield ask, result
     finally:
         stop.set()
 

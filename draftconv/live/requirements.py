@@ -50,7 +50,7 @@ def server_requirements(
         UsageError: `arguments` ask for float32, in which nothing multiplies them.
     """
     if drafter.facts.quantization is None:
-        return ServerRequirements(_told(uneven(spec, drafter.facts, tensor_parallel)))
+        return ServerRequirements(_shape_notes(uneven(spec, drafter.facts, tensor_parallel)))
     from draftconv.quantization.quantized_weights import find_quantized
 
     try:
@@ -68,9 +68,9 @@ def server_requirements(
         )
     dtypes = (f"not with --dtype float32: {stop.says}",) if stop else ()
     if spec.hardware is None:
-        return ServerRequirements((*_told(uneven(spec, drafter.facts, tensor_parallel)), *dtypes))
+        return ServerRequirements((*_shape_notes(uneven(spec, drafter.facts, tensor_parallel)), *dtypes))
     kernel, scheme = _kernel(drafter, stored, spec, remedy)
-    sizes = _told(shape_faults(spec, deployment(kernel, scheme), drafter.facts, stored.modules, tensor_parallel))
+    sizes = _shape_notes(shape_faults(spec, deployment(kernel, scheme), drafter.facts, stored.modules, tensor_parallel))
     multiplied = f"the drafter's quantized weights: {kernel.executed}"
     return ServerRequirements((multiplied, *kernel.notes, *sizes, *dtypes), kernel.arguments)
 
@@ -94,7 +94,7 @@ def _scheme(declared: Declared) -> Scheme:
     return Scheme(WeightScheme(declared.dtype, granularity, dtype.rules[0], scales, group), declared.inputs)
 
 
-def _told(faults: Iterable[ShapeFault]) -> tuple[str, ...]:
+def _shape_notes(faults: Iterable[ShapeFault]) -> tuple[str, ...]:
     """Sizes that kernels or ranks do not take, in words. The target's devices are the user's choice: no refusal."""
     return tuple(
         f"{fault.module}: {fault.says}" + ("; the server does not start so" if fault.refused else "")

@@ -27,17 +27,17 @@ class LiveRun:
 
     Attributes:
         terms: what its directory says of it. `store`: the directory.
-        launches: by arm; empty with running servers. `beside`: what else is measured of every server.
+        launches: by arm; empty with running servers. `benchmarks`: what else is measured of every server.
     """
 
     options: LiveOptions
     way: Way
     spec: EngineSpec
     goal: Target
-    asked: TargetPrompts
+    target_prompts: TargetPrompts
     arms: Sequence[LiveArm]
     launches: Sequence[Launch]
-    beside: Benchmarks | None
+    benchmarks: Benchmarks | None
     terms: RunSettings
     store: RunDirectory
     progress: Progress | None
@@ -53,25 +53,27 @@ class LiveRun:
 
     @property
     def requests(self) -> int:
-        return sum(map(turn_count, self.asked.prompts))
+        return sum(map(turn_count, self.target_prompts.prompts))
 
     @property
     def rounds(self) -> int:
         """Turns of the longest conversation."""
-        return max(map(turn_count, self.asked.prompts))
+        return max(map(turn_count, self.target_prompts.prompts))
 
     def turns(self, stored: ArmDirectory, number: int) -> Iterator[LiveRequest]:
         """Turn `number` (from 0) of every prompt whose earlier turns are answered in `stored`, the reference's."""
-        for prompt, first in zip(self.asked.prompts, self.asked.first, strict=True):
+        for prompt, first in zip(self.target_prompts.prompts, self.target_prompts.first, strict=True):
             if number >= turn_count(prompt):
                 continue
             past: list[tuple[Sequence[int], Sequence[int]]] = []
-            ask = LiveRequest(_name(prompt, 0), prompt.id, prompt.category, first)
+            ask = LiveRequest(_request_id(prompt, 0), prompt.id, prompt.category, first)
             for turn in range(1, number + 1):
                 if (answer := stored.get(ask)) is None:
                     break
-                past.append((ask.tokens, _until_end(answer.tokens, self.asked.dialogue.eos)))
-                ask = replace(ask, id=_name(prompt, turn), tokens=tuple(self.asked.dialogue.render(prompt, past)))
+                past.append((ask.tokens, _until_end(answer.tokens, self.target_prompts.dialogue.eos)))
+                ask = replace(
+                    ask, id=_request_id(prompt, turn), tokens=tuple(self.target_prompts.dialogue.render(prompt, past))
+                )
             else:
                 yield ask
 
@@ -81,7 +83,7 @@ class LiveRun:
         return [ask for number in range(self.rounds) for ask in self.turns(reference, number)]
 
 
-def _name(prompt: Prompt, turn: int) -> str:
+def _request_id(prompt: Prompt, turn: int) -> str:
     return f"{prompt.id}/{turn + 1}" if turn_count(prompt) > 1 else prompt.id
 
 

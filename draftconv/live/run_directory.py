@@ -170,10 +170,10 @@ class ArmDirectory:
         """
         if not (self.directory / ARM).exists():
             return None
-        found = Config(_document(self.directory / ARM), ARM)
-        settings = {name: str(value) for name, value in found.section("settings").data.items()}
+        document = Config(_document(self.directory / ARM), ARM)
+        settings = {name: str(value) for name, value in document.section("settings").data.items()}
         content, served, version, counting = (
-            found.text(name) or "" for name in ("content", "served", "version", "counting")
+            document.text(name) or "" for name in ("content", "served", "version", "counting")
         )
         return ArmSettings(content, served, version, counting, settings)
 
@@ -240,16 +240,16 @@ class RunDirectory:
 # ── files ──────────────────────────────────────────────────────────────────────────
 
 
-def _agree(path: Path, wanted: Mapping[str, object]) -> None:
+def _agree(path: Path, document: Mapping[str, object]) -> None:
     """Write a document, or find the same one there."""
     if not path.exists():
-        _write(path, wanted)
+        _write(path, document)
         return
     begun = _document(path)
-    for key in sorted({*begun, *wanted}):
-        if begun.get(key) != wanted.get(key):
+    for key in sorted({*begun, *document}):
+        if begun.get(key) != document.get(key):
             raise UsageError(
-                f"{show(path.parent.name)} was begun with {key} {show(begun.get(key))}, not {show(wanted.get(key))}",
+                f"{show(path.parent.name)} was begun with {key} {show(begun.get(key))}, not {show(document.get(key))}",
                 why="answers of both would be mixed",
                 cure=_ANOTHER,
             )

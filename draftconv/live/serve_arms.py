@@ -25,37 +25,37 @@ def serve_arms(run: LiveRun) -> list[Mapping[str, RequestOutput]]:
     Raises:
         Unfinished: with one server in turn, when the next drafter has to be served first.
     """
-    found: list[Mapping[str, RequestOutput]] = []
+    by_arm: list[Mapping[str, RequestOutput]] = []
     asks: Sequence[LiveRequest] = ()
-    measured, short = False, _short(run)
+    measured, short = False, _too_few_answers(run)
     for arm in run.arms:
         stored = run.store.arm(arm.number)
-        beside = run.beside if arm.number != 1 else None  # the reference is measured once
+        benchmarks = run.benchmarks if arm.number != 1 else None  # the reference is measured once
         finished = stored.finished and not (short and len(stored.answers) < run.requests)
-        if not finished or (beside and beside.lacks(stored.directory)):
+        if not finished or (benchmarks and benchmarks.lacks(stored.directory)):
             if run.way == "one server" and arm.number > 1 and measured:
-                raise _swap(run, arm)
+                raise _swap_needed(run, arm)
             if run.progress:  # starting it may take long
                 run.progress(arm.name, len(stored.answers), run.requests)
             with served_by(run, arm, stored.directory) as (client, url):
                 _measure(run, arm, stored, client, asks)
-                if beside:
-                    beside.measure(url, stored.directory, arm.name, run.progress)
+                if benchmarks:
+                    benchmarks.measure(url, stored.directory, arm.name, run.progress)
             measured = True
         asks = asks or run.asks()
-        found.append({ask.id: answer for ask in asks if (answer := stored.get(ask))})
-        refuse_forced(arm.name, [*found[-1].values()])
-        both = [ask.id for ask in asks if all(ask.id in answers for answers in (found[0], found[-1]))]
-        refuse_other_texts(arm.name, *([answers[id] for id in both] for answers in (found[0], found[-1])))
-    if run.beside and run.beside.lacks(run.store.alone):
+        by_arm.append({ask.id: answer for ask in asks if (answer := stored.get(ask))})
+        refuse_forced(arm.name, [*by_arm[-1].values()])
+        both = [ask.id for ask in asks if all(ask.id in answers for answers in (by_arm[0], by_arm[-1]))]
+        refuse_other_texts(arm.name, *([answers[id] for id in both] for answers in (by_arm[0], by_arm[-1])))
+    if run.benchmarks and run.benchmarks.lacks(run.store.alone):
         port = free_port()
-        launch = launch_of(run.arms[0].source, run.arms[0].said, run.live, run.options, alone=True)
+        launch = launch_of(run.arms[0].source, run.arms[0].reader, run.live, run.options, alone=True)
         with launched(launch, port, run.store.alone):
-            run.beside.measure(address(port), run.store.alone, ALONE, run.progress)
-    return found
+            run.benchmarks.measure(address(port), run.store.alone, ALONE, run.progress)
+    return by_arm
 
 
-def _short(run: LiveRun) -> bool:
+def _too_few_answers(run: LiveRun) -> bool:
     """Whether a finished run is void because too few requests have an answer of every arm: those are asked again."""
     arms = [run.store.arm(arm.number) for arm in run.arms]
     if not all(stored.finished for stored in arms):
@@ -66,14 +66,16 @@ def _short(run: LiveRun) -> bool:
 
 def _measure(run: LiveRun, arm: LiveArm, stored: ArmDirectory, client: Client, asks: Sequence[LiveRequest]) -> None:
     """Ask an arm all that it has not answered yet; the reference turn by turn, because later turns quote it."""
-    served = with_retries(partial(client.served, run.asked.first[0]), run.options.patience, NotReached)
+    served = with_retries(partial(client.served, run.target_prompts.first[0]), run.options.patience, NotReached)
     _refuse_other(run, arm, served)
     if served.alone and run.options.concurrency > 1:
         raise UsageError(
             f"--concurrency {run.options.concurrency}: this engine tells totals only, so requests go one at a time",
             cure="; or ".join(filter(None, ("leave it out", run.live.side_by_side))),
         )
-    stored.agree(ArmSettings(arm.about.content, _base(served.target), served.version, served.counting, served.settings))
+    stored.agree(
+        ArmSettings(arm.about.content, _base_name(served.target), served.version, served.counting, served.settings)
+    )
     stored.seen(served.born, served.drafter)
     answered = len(stored.answers)
 
@@ -100,16 +102,16 @@ def _measure(run: LiveRun, arm: LiveArm, stored: ArmDirectory, client: Client, a
 
 def _refuse_other(run: LiveRun, arm: LiveArm, served: ServerInfo) -> None:
     """Refuse an engine that is not the reference's, or still serves another arm's drafter."""
-    if served.room is not None and run.asked.longest > served.room:
+    if served.room is not None and run.target_prompts.longest > served.room:
         raise UsageError(
-            f"the longest prompt and its text take {run.asked.longest} tokens, the server has {served.room}",
+            f"the longest prompt and its text take {run.target_prompts.longest} tokens, the server has {served.room}",
             why="texts would be cut, and the last drafts with them",
             cure="raise the server's limit, or lower --max-tokens",
         )
-    if run.goal.path is not None and arm.url is None and _base(served.target) != run.goal.path.name:
+    if run.goal.path is not None and arm.url is None and _base_name(served.target) != run.goal.path.name:
         raise EngineError(f"the server holds {show(served.target)}, not {show(run.goal.name)}")
-    theirs = {_base(other.source) for other in run.arms}
-    if _base(served.drafter) != _base(arm.source) and _base(served.drafter) in theirs:
+    theirs = {_base_name(other.source) for other in run.arms}
+    if _base_name(served.drafter) != _base_name(arm.source) and _base_name(served.drafter) in theirs:
         raise EngineError(
             f"the server drafts with {show(served.drafter)}, it should with {show(arm.name)}",
             why="the arms would be swapped",
@@ -119,7 +121,7 @@ def _refuse_other(run: LiveRun, arm: LiveArm, served: ServerInfo) -> None:
     if reference is None:
         return
     for what, its, ours in (
-        ("target", _base(served.target), reference.served),
+        ("target", _base_name(served.target), reference.served),
         ("version", served.version, reference.version),
         ("way of counting", served.counting, reference.counting),
         *((name, value, reference.settings.get(name)) for name, value in served.settings.items()),
@@ -143,13 +145,13 @@ def _refuse_other(run: LiveRun, arm: LiveArm, served: ServerInfo) -> None:
             )
 
 
-def _base(spec: str) -> str:
+def _base_name(spec: str) -> str:
     """A directory's own name; Hub ids lose their owner alike on every arm, and files in the Hub's cache are its."""
     *_, repo, folder, name = ["", "", *spec.rstrip("/").split("/")]
     return repo.rsplit("--", 1)[-1] if folder == "snapshots" and repo.startswith("models--") else name
 
 
-def _swap(run: LiveRun, arm: LiveArm) -> Unfinished:
+def _swap_needed(run: LiveRun, arm: LiveArm) -> Unfinished:
     return Unfinished(
         f"what was answered so far is kept in {show(run.options.directory)}; {show(arm.name)} is next",
         why="one server has one drafter",

@@ -23,7 +23,7 @@ def serve_as(
     source: str | Path,
     engine: str,
     target: str,
-    said: ReadingOptions,
+    reader: ReadingOptions,
     *,
     drafts: int,
     tensor_parallel: int,
@@ -37,13 +37,13 @@ def serve_as(
     goal = find_target(target, None)
     if goal is None:
         raise UsageError("serve needs --target", cure="give a directory, a Hub id or a known name")
-    drafter = said.read(open_checkpoint(source), goal)
+    drafter = reader.read(open_checkpoint(source), goal)
     out = f"{Path(drafter.checkpoint.name).name}-{spec.name}"
-    told = ["--target", target, *said.words]
-    convert = shlex.join(["draftconv", "convert", str(source), out, "--to", ENGINES[spec.name].layout, *told])
-    look = shlex.join(["draftconv", "inspect", str(source), "--for", engine, *told])
-    here = f"{spec.name}:{spec.hardware}"
-    again = f"quantize the 16-bit drafter with --for {here}, or write 16-bit weights: {convert} --dequantize"
+    flags = ["--target", target, *reader.words]
+    convert = shlex.join(["draftconv", "convert", str(source), out, "--to", ENGINES[spec.name].layout, *flags])
+    look = shlex.join(["draftconv", "inspect", str(source), "--for", engine, *flags])
+    engine_spec = f"{spec.name}:{spec.hardware}"
+    again = f"quantize the 16-bit drafter with --for {engine_spec}, or write 16-bit weights: {convert} --dequantize"
     known = frozenset(problem.code for problem in check_drafter(drafter, goal).problems)
     check = partial(ENGINES[spec.name].check, drafter.checkpoint, drafter.facts, goal, known=known)
     verdict = check(spec=spec)
@@ -60,15 +60,15 @@ def serve_as(
             cure=cure,
         )
     needs = ServerRequirements() if alone else server_requirements(drafter, spec, tensor_parallel, arguments, again)
-    directory, revision = _opened(source)
-    asked = ServeRequest(directory, drafter.facts, goal, drafts, tensor_parallel, alone, revision)
-    found = ENGINES[spec.name].command(asked, spec)
-    argv = (*found.located(python), *needs.arguments, *(("--port", str(port)) if port else ()))
-    read = (reading_line(drafter), *reading_warnings(drafter))
-    return replace(found, argv=argv, notes=(*read, *found.notes, *needs.notes))
+    directory, revision = _served_source(source)
+    request = ServeRequest(directory, drafter.facts, goal, drafts, tensor_parallel, alone, revision)
+    command = ENGINES[spec.name].command(request, spec)
+    argv = (*command.located(python), *needs.arguments, *(("--port", str(port)) if port else ()))
+    read_notes = (reading_line(drafter), *reading_warnings(drafter))
+    return replace(command, argv=argv, notes=(*read_notes, *command.notes, *needs.notes))
 
 
-def _opened(source: str | Path) -> tuple[str, str | None]:
+def _served_source(source: str | Path) -> tuple[str, str | None]:
     """What a server opens: the directory, or the Hub id and its revision.
 
     Raises:

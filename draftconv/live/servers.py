@@ -57,11 +57,11 @@ def served_by(run: LiveRun, arm: LiveArm, directory: Path) -> Iterator[tuple[Cli
         yield client, address(port)
 
 
-def launch_of(source: str, said: ReadingOptions, live: Live, options: LiveOptions, *, alone: bool = False) -> Launch:
+def launch_of(source: str, reader: ReadingOptions, live: Live, options: LiveOptions, *, alone: bool = False) -> Launch:
     """The server of an arm, with the command of `draftconv serve`.
 
     Args:
-        source: the drafter. `said`: how it is to be read. `alone`: the target without it.
+        source: the drafter. `reader`: how it is to be read. `alone`: the target without it.
 
     Raises:
         CheckFailed: the engine would refuse or mis-read it. Void: a switch decides what is accepted.
@@ -71,7 +71,7 @@ def launch_of(source: str, said: ReadingOptions, live: Live, options: LiveOption
         source,
         options.engine,
         in_full(options.target),
-        said,
+        reader,
         drafts=options.num_speculative_tokens,
         tensor_parallel=options.tensor_parallel_size,
         alone=alone,
@@ -95,7 +95,7 @@ def launch_of(source: str, said: ReadingOptions, live: Live, options: LiveOption
 def start_of(run: LiveRun, arm: LiveArm) -> str:
     """What starts the server of an arm where it is looked for; empty where draftconv cannot say."""
     try:
-        launch = launch_of(arm.source, arm.said, run.live, run.options)
+        launch = launch_of(arm.source, arm.reader, run.live, run.options)
     except DraftconvError:
         return ""
     port = urlsplit(arm.url[0]).port if arm.url else None

@@ -31,11 +31,11 @@ def read_speed(tool: Tool, directory: Path, drafter: str | None, concurrency: in
     Raises:
         EngineError: it wrote no result, a figure is none, or requests failed.
     """
-    found = read_result(tool, directory / result_name(concurrency))
-    asked, done = ROUNDS * concurrency, int(figure(tool, found, "completed"))
-    if done != asked:
+    result = read_result(tool, directory / result_name(concurrency))
+    expected, done = ROUNDS * concurrency, int(figure(tool, result, "completed"))
+    if done != expected:
         raise EngineError(
-            f"{done} of {asked} requests were answered to {tool.title}",
+            f"{done} of {expected} requests were answered to {tool.title}",
             why="the figures are of another load than was asked for",
             cure="see speed.log of this arm; the same command measures again",
         )
@@ -43,9 +43,9 @@ def read_speed(tool: Tool, directory: Path, drafter: str | None, concurrency: in
         drafter=drafter,
         concurrency=concurrency,
         requests=done,
-        tpot_ms=figure(tool, found, "median_tpot_ms"),
-        mean_tpot_ms=figure(tool, found, "mean_tpot_ms"),
-        ttft_ms=figure(tool, found, "median_ttft_ms"),
-        mean_ttft_ms=figure(tool, found, "mean_ttft_ms"),
-        tokens_per_second=figure(tool, found, "output_throughput"),
+        tpot_ms=figure(tool, result, "median_tpot_ms"),
+        mean_tpot_ms=figure(tool, result, "mean_tpot_ms"),
+        ttft_ms=figure(tool, result, "median_ttft_ms"),
+        mean_ttft_ms=figure(tool, result, "mean_ttft_ms"),
+        tokens_per_second=figure(tool, result, "output_throughput"),
     )

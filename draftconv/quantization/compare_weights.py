@@ -63,27 +63,27 @@ def compare(
     """
     match mine, theirs:
         case QuantizedWeights(), QuantizedWeights() if again:
-            ours, read = _load(module, mine), _load(module, theirs)
+            ours, read = _load_weight(module, mine), _load_weight(module, theirs)
             if isinstance(read, WeightComparison):
                 return WeightComparison(f"of the source, {read.fault}")
             return (
                 ours
                 if isinstance(ours, WeightComparison)
-                else _rounded(ours, RestoredWeight(f"{module}{WEIGHT}", theirs))
+                else _compare_rounded(ours, RestoredWeight(f"{module}{WEIGHT}", theirs))
             )
         case QuantizedWeights(), QuantizedWeights():
-            return _both(module, mine, theirs)
+            return _compare_quantized(module, mine, theirs)
         case QuantizedWeights(), TensorRef():
-            ours = _load(module, mine)
-            return ours if isinstance(ours, WeightComparison) else _rounded(ours, theirs)
+            ours = _load_weight(module, mine)
+            return ours if isinstance(ours, WeightComparison) else _compare_rounded(ours, theirs)
         case TensorRef(), QuantizedWeights():
-            read = _load(module, theirs)
-            return read if isinstance(read, WeightComparison) else _dequantized(mine, read)
+            read = _load_weight(module, theirs)
+            return read if isinstance(read, WeightComparison) else _compare_restored(mine, read)
         case _:
             raise ValueError(f"{module} is quantized on neither side")
 
 
-def _load(module: str, stored: QuantizedWeights) -> Weight | WeightComparison:
+def _load_weight(module: str, stored: QuantizedWeights) -> Weight | WeightComparison:
     """A weight whose numbers are numbers, or what is wrong with them."""
     try:
         weight = stored.load(module)
@@ -92,13 +92,13 @@ def _load(module: str, stored: QuantizedWeights) -> Weight | WeightComparison:
     except (BadCheckpoint, Refused) as error:
         return WeightComparison(f"{error.what}, as {stored.format.title}")
     if tuple(weight.quantized.qvalues.shape) != stored.shapes[module]:
-        wanted = list(stored.shapes[module])
-        return WeightComparison(f"{list(weight.quantized.qvalues.shape)}, and the drafter has {wanted} there")
-    fault = _not_scales(weight)
+        needed = list(stored.shapes[module])
+        return WeightComparison(f"{list(weight.quantized.qvalues.shape)}, and the drafter has {needed} there")
+    fault = _scale_fault(weight)
     return WeightComparison(fault) if fault else weight
 
 
-def _not_scales(weight: Weight) -> str | None:
+def _scale_fault(weight: Weight) -> str | None:
     quantized = weight.quantized
     step_OG = step(quantized.dtype, quantized.scale, quantized.unit)
     bad_O = ~(step_OG.isfinite() & (step_OG > 0)).all(-1)
@@ -116,7 +116,7 @@ def _not_scales(weight: Weight) -> str | None:
 # ── quantized from floats ──────────────────────────────────────────────────────────
 
 
-def _rounded(mine: Weight, theirs: Floats) -> WeightComparison:
+def _compare_rounded(mine: Weight, theirs: Floats) -> WeightComparison:
     quantized = mine.quantized
     if theirs.dtype not in FLOATS or theirs.shape != tuple(quantized.qvalues.shape):
         return WeightComparison(
@@ -128,16 +128,18 @@ def _rounded(mine: Weight, theirs: Floats) -> WeightComparison:
         if mine.pre_quant_scale is not None:
             wide_BI = wide_BI / mine.pre_quant_scale.float()
         part = quantized.rows(start, stop)
-        fault, beyond = _not_nearest(wide_BI, part, start, TORCH_DTYPES[theirs.dtype])
+        fault, beyond = _rounding_fault(wide_BI, part, start, TORCH_DTYPES[theirs.dtype])
         if fault:
             return WeightComparison(fault)
         clipped += beyond
         total.add(wide_BI, dequantize(part))
         start = stop
-    return WeightComparison(None, _spoken(mine, total.deviation(), clipped / max(1, quantized.qvalues.numel())))
+    return WeightComparison(
+        None, _describe_rounding(mine, total.deviation(), clipped / max(1, quantized.qvalues.numel()))
+    )
 
 
-def _not_nearest(
+def _rounding_fault(
     wide_BI: Tensor, quantized: RoundedWeight, first: int, float_dtype: torch.dtype
 ) -> tuple[str | None, int]:
     """What is wrong with some rows, the first of them row `first`; and how many weights lie beyond its range.
@@ -159,10 +161,10 @@ def _not_nearest(
     wrong_BI = wrong_BGg.flatten(1)
     if wrong_BI.any():
         row, column = (int(index) for index in wrong_BI.nonzero()[0])
-        told = f"{int(wrong_BI.sum())} values from row {first + row} on" if wrong_BI.sum() > 1 else "one value"
+        amount = f"{int(wrong_BI.sum())} values from row {first + row} on" if wrong_BI.sum() > 1 else "one value"
         steps = off_BGg.flatten(1)[row, column].item()
         how = f"at [{first + row}, {column}] it is {steps:.3g} steps away"
-        return f"{told} not the nearest of {dtype.title}: {how}", 0
+        return f"{amount} not the nearest of {dtype.title}: {how}", 0
     if quantized.dtype in ("int4", "int8"):
         top_BG = units_BGg.abs().amax(-1)
         # One scale of a row that was repeated for its groups is there for the largest of them.
@@ -177,7 +179,7 @@ def _not_nearest(
     return None, int(((units_BGg > high) | (units_BGg < low)).sum())
 
 
-def _spoken(weight: Weight, deviation: Deviation, clipped: float) -> str:
+def _describe_rounding(weight: Weight, deviation: Deviation, clipped: float) -> str:
     beyond = f", {clipped:.2%} of the weights clipped" if clipped else ""
     title = DTYPES[weight.quantized.dtype].title
     return f"{title}, every value the nearest under its scale{beyond}; relative error {deviation.relative:.4f}"
@@ -201,13 +203,13 @@ def rounded_again(
     whole = torch.stack([peak(rows) for ref in fused for _, rows in _blocks(ref)]).amax() if scheme.whole else None
     total = Sum()
     for start, rows_BI in _blocks(theirs):
-        wanted_BI = dequantize(quantize(rows_BI, scheme, whole=whole, name=theirs.name))
-        found_BI = to_torch(mine.row_range(start, start + len(rows_BI)))
-        unequal_B = (_bits(wanted_BI.to(found_BI.dtype)) != _bits(found_BI)).any(-1)
+        rounded_BI = dequantize(quantize(rows_BI, scheme, whole=whole, name=theirs.name))
+        stored_BI = to_torch(mine.row_range(start, start + len(rows_BI)))
+        unequal_B = (_bits(rounded_BI.to(stored_BI.dtype)) != _bits(stored_BI)).any(-1)
         if unequal_B.any():
             row = start + int(unequal_B.nonzero()[0])
             return WeightComparison(f"not the source rounded to {scheme} and back, first in row {row}")
-        total.add(rows_BI.float(), wanted_BI)
+        total.add(rows_BI.float(), rounded_BI)
     return WeightComparison(None, f"{scheme}, and back to floats; relative error {total.deviation().relative:.4f}")
 
 
@@ -220,8 +222,8 @@ def _blocks(ref: TensorRef) -> Iterator[tuple[int, Tensor]]:
 # ── quantized before ───────────────────────────────────────────────────────────────
 
 
-def _both(module: str, mine: QuantizedWeights, theirs: QuantizedWeights) -> WeightComparison:
-    ours, source = _load(module, mine), _load(module, theirs)
+def _compare_quantized(module: str, mine: QuantizedWeights, theirs: QuantizedWeights) -> WeightComparison:
+    ours, source = _load_weight(module, mine), _load_weight(module, theirs)
     if isinstance(ours, WeightComparison):
         return ours
     if isinstance(source, WeightComparison):
@@ -232,29 +234,29 @@ def _both(module: str, mine: QuantizedWeights, theirs: QuantizedWeights) -> Weig
     if not torch.equal(_bits(ours.quantized.qvalues), _bits(source.quantized.qvalues)):
         row = int((_bits(ours.quantized.qvalues) != _bits(source.quantized.qvalues)).any(-1).nonzero()[0])
         return WeightComparison(f"other integers than the source's, first in row {row}")
-    if not _equal(ours, source):
-        if _narrowed(ours, source):
+    if not _same_weights(ours, source):
+        if _scales_narrowed(ours, source):
             title = DTYPES[ours.quantized.dtype].title
             return WeightComparison(None, f"the same {title} values, their scales rounded once to {ours.dtype}")
         row = int((floats(ours) != floats(source)).any(-1).nonzero()[0])
         return WeightComparison(f"the source's integers under other scales, first in row {row}")
-    if not (_same(ours.pre_quant_scale, source.pre_quant_scale) and _inputs_follow(ours, source)):
+    if not (_same_scales(ours.pre_quant_scale, source.pre_quant_scale) and _inputs_follow(ours, source)):
         return WeightComparison("the source's weights, but its activations are scaled otherwise")
     return WeightComparison(
         None, f"the same {DTYPES[ours.quantized.dtype].title} values under the same scales", same=True
     )
 
 
-def _equal(ours: Weight, source: Weight) -> bool:
+def _same_weights(ours: Weight, source: Weight) -> bool:
     """Whether two weights stand for the same values; in blocks of rows where nothing smooths their inputs."""
     if ours.pre_quant_scale is None and source.pre_quant_scale is None:
         return same_values(ours.quantized, source.quantized)
     return torch.equal(floats(ours), floats(source))
 
 
-def _narrowed(ours: Weight, source: Weight) -> bool:
+def _scales_narrowed(ours: Weight, source: Weight) -> bool:
     """Whether only the scales differ, and are the source's rounded to the dtype of the weight."""
-    if not (_same(ours.pre_quant_scale, source.pre_quant_scale) and _inputs_follow(ours, source)):
+    if not (_same_scales(ours.pre_quant_scale, source.pre_quant_scale) and _inputs_follow(ours, source)):
         return False
     try:
         return same_values(ours.quantized, round_scales(source, "the weight").quantized)
@@ -264,25 +266,25 @@ def _narrowed(ours: Weight, source: Weight) -> bool:
 
 def _inputs_follow(ours: Weight, source: Weight) -> bool:
     """Whether the scale of activations is the source's, or left out with them, which is told apart from weights."""
-    return ours.input_scale is None or _same(ours.input_scale, source.input_scale)
+    return ours.input_scale is None or _same_scales(ours.input_scale, source.input_scale)
 
 
 def _bits(qvalues: Tensor) -> Tensor:
     return qvalues.view(torch.uint8)
 
 
-def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
+def _same_scales(ours: Tensor | None, theirs: Tensor | None) -> bool:
     return ours is theirs or (ours is not None and theirs is not None and torch.equal(ours.float(), theirs.float()))
 
 
-def _dequantized(mine: TensorRef, theirs: Weight) -> WeightComparison:
+def _compare_restored(mine: TensorRef, theirs: Weight) -> WeightComparison:
     title = DTYPES[theirs.quantized.dtype].title
     shape = list(theirs.quantized.qvalues.shape)
     if mine.dtype not in FLOATS or list(mine.shape) != shape:
         return WeightComparison(f"{mine.dtype} {list(mine.shape)} in the output, {shape} {title} values in the source")
-    wanted_OI = floats(theirs, TORCH_DTYPES[mine.dtype])
-    found_OI = to_torch(mine)
-    unequal_O = (wanted_OI.view(torch.uint8) != found_OI.view(torch.uint8)).any(-1)
+    restored_OI = floats(theirs, TORCH_DTYPES[mine.dtype])
+    stored_OI = to_torch(mine)
+    unequal_O = (restored_OI.view(torch.uint8) != stored_OI.view(torch.uint8)).any(-1)
     if unequal_O.any():
         return WeightComparison(f"not what the {title} values stand for, first in row {int(unequal_O.nonzero()[0])}")
     rounded = "" if mine.dtype == "F32" else f", rounded once to {mine.dtype}"

@@ -156,7 +156,7 @@ class Quantize:
         smoothing: of its inputs; `input_scale` then follows from it.
         rounds: who rounds the rows, on `device`, and `block`: the source bytes of a call, on which a row's
             quantized values do not depend.
-        found: of each of `fused` alone, by whichever of them runs first, for all of them.
+        shared: of each of `fused` alone, by whichever of them runs first, for all of them.
     """
 
     name: str
@@ -171,7 +171,7 @@ class Quantize:
     block: int = BLOCK
     device: str = "cpu"
     smoothing: Smoothing | None = None
-    found: SharedScales = field(default_factory=SharedScales)
+    shared: SharedScales = field(default_factory=SharedScales)
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -187,13 +187,13 @@ class Quantize:
         )
 
     def run(self) -> Bytes:
-        with _threads() as pool:
+        with _thread_pool() as pool:
             return self._run(pool)
 
     def _run(self, pool: ThreadPoolExecutor) -> Bytes:
         total, weights = Sum(), self.scheme.weights
-        whole = self._whole(pool) if weights.whole else None
-        quantized = self._quantized(self.ref, whole, pool, total)
+        whole = self._shared_peak(pool) if weights.whole else None
+        quantized = self._quantize(self.ref, whole, pool, total)
         self.deviations[self.name] = total.deviation()
         weight = Weight(
             quantized,
@@ -205,15 +205,15 @@ class Quantize:
         )
         return to_bytes(self.format.store(weight, self.style))
 
-    def _whole(self, pool: ThreadPoolExecutor) -> Tensor:
+    def _shared_peak(self, pool: ThreadPoolExecutor) -> Tensor:
         """The largest magnitude of all that are multiplied together: float32 []."""
-        peaks = self.found.peaks
+        peaks = self.shared.peaks
         for ref in self.fused:
             if ref not in peaks:
                 peaks[ref] = _peak(ref, self.block, pool)
         return torch.stack([peaks[ref] for ref in self.fused]).amax().to(self.device)
 
-    def _quantized(
+    def _quantize(
         self, ref: Floats, whole: Tensor | None, pool: ThreadPoolExecutor, total: Sum | None = None
     ) -> RoundedWeight:
         weights = self.scheme.weights
@@ -221,18 +221,18 @@ class Quantize:
         qvalues_OI = torch.empty(ref.shape, dtype=STORED[weights.dtype])
 
         def rounded(block: Block) -> tuple[RoundedWeight, Sum]:
-            rows_BI, found = block.read().to(self.device), Sum()
+            rows_BI, block_sum = block.read().to(self.device), Sum()
             smooth_BI = rows_BI if factor_I is None else rows_BI.float() * factor_I.reciprocal()
             part = self.rounds(smooth_BI, weights, whole=whole, name=self.name)
             qvalues_OI[block.start : block.stop] = part.qvalues
             if total is not None:
-                found.add(rows_BI.float(), _scaled(dequantize(part), factor_I))
-            return replace(part, qvalues=part.qvalues[:0], scale=part.scale.cpu()), found
+                block_sum.add(rows_BI.float(), _scaled(dequantize(part), factor_I))
+            return replace(part, qvalues=part.qvalues[:0], scale=part.scale.cpu()), block_sum
 
         parts = list(pool.map(rounded, blocks(ref, self.block)))
         if total is not None:
-            for _, found in parts:
-                total.join(found)
+            for _, block_sum in parts:
+                total.join(block_sum)
         scales = [part.scale for part, _ in parts]
         scale = scales[0] if weights.granularity == "tensor" else torch.cat(scales)
         return RoundedWeight(weights.dtype, qvalues_OI, scale, parts[0][0].unit.cpu())
@@ -242,11 +242,11 @@ class Quantize:
         inputs = self.scheme.inputs
         if inputs is None or inputs.dynamic or self.scheme.weights.dtype != "int4":
             return None
-        widened = self.found.widened
+        widened = self.shared.widened
         widened[self.ref] = fp8_scale(quantized)
         for ref in self.fused:
             if ref not in widened:
-                widened[ref] = fp8_scale(self._quantized(ref, whole, pool))
+                widened[ref] = fp8_scale(self._quantize(ref, whole, pool))
         return torch.stack([widened[ref] for ref in self.fused]).amax()
 
 
@@ -354,7 +354,7 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> Bytes:
 
 def rows(ref: Floats, block: int) -> Iterator[Tensor]:
     """The rows of a float weight in order, in its dtype, in blocks of at most `block` bytes (one row at least)."""
-    return (each.read() for each in blocks(ref, block))
+    return (part.read() for part in blocks(ref, block))
 
 
 def blocks(ref: Floats, block: int) -> Iterator[Block]:
@@ -367,11 +367,11 @@ def blocks(ref: Floats, block: int) -> Iterator[Block]:
 
 
 def _peak(ref: Floats, block: int, pool: ThreadPoolExecutor) -> Tensor:
-    return torch.stack(list(pool.map(lambda each: peak(each.read()), blocks(ref, block)))).amax()
+    return torch.stack(list(pool.map(lambda part: peak(part.read()), blocks(ref, block)))).amax()
 
 
 @contextmanager
-def _threads() -> Iterator[ThreadPoolExecutor]:
+def _thread_pool() -> Iterator[ThreadPoolExecutor]:
     """As many threads as torch would take, but at most `THREADS`, each of which does blocks of rows by itself.
 
     torch's own threads wait for each other after every operation. A block has hundreds of small

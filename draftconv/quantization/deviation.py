@@ -47,15 +47,15 @@ class Total:
 
 def total(deviations: Mapping[str, Deviation]) -> Total:
     """Of weights by name, at least one."""
-    each = deviations.values()
-    weight = math.hypot(*(deviation.norm for deviation in each))
-    error = math.hypot(*(deviation.relative * deviation.norm for deviation in each))
+    every = deviations.values()
+    weight = math.hypot(*(deviation.norm for deviation in every))
+    error = math.hypot(*(deviation.relative * deviation.norm for deviation in every))
     name = max(deviations, key=lambda name: deviations[name].worst)
     return Total(
         relative=error / weight if weight else 0.0,
         worst=deviations[name].worst,
         name=name,
-        largest=max(deviation.largest for deviation in each),
+        largest=max(deviation.largest for deviation in every),
     )
 
 

@@ -81,7 +81,9 @@ def select(recipe: Recipe, facts: Facts) -> Selection:
         Refused: a weight's inputs are no multiple of the recipe's group.
     """
     weights = {name: tensor for name, tensor in expected(facts).items() if name.endswith(WEIGHT)}
-    choices = tuple(Choice(name, tensor.shape, _keeper(recipe, name, tensor)) for name, tensor in weights.items())
+    choices = tuple(
+        Choice(name, tensor.shape, _excluding_entry(recipe, name, tensor)) for name, tensor in weights.items()
+    )
     selection = Selection(choices)
     _check_patterns(recipe, weights)
     _check_kinds(recipe, selection, weights)
@@ -113,9 +115,9 @@ def chosen(selection: Selection, names: Iterable[str]) -> tuple[str, ...]:
     names = tuple(names)
     for name in names:
         if name not in selection.quantized:
-            kept = selection.kept.get(name)
+            entry = selection.kept.get(name)
             raise UsageError(
-                f"{name} is kept by exclude: {kept}" if kept else f"the drafter has no weight {name}",
+                f"{name} is kept by exclude: {entry}" if entry else f"the drafter has no weight {name}",
                 cure=did_you_mean(name, selection.quantized, f"quantized: {show_some(selection.quantized, 4)}"),
             )
     return names
@@ -132,11 +134,11 @@ def fused_with(name: str, names: Iterable[str]) -> tuple[str, ...]:
     return (name,)
 
 
-def _keeper(recipe: Recipe, name: str, tensor: ExpectedTensor) -> str | None:
-    return next((entry for entry in recipe.exclude if _names(entry, name, tensor.role)), None)
+def _excluding_entry(recipe: Recipe, name: str, tensor: ExpectedTensor) -> str | None:
+    return next((entry for entry in recipe.exclude if _entry_matches(entry, name, tensor.role)), None)
 
 
-def _names(entry: str, name: str, role: Role) -> bool:
+def _entry_matches(entry: str, name: str, role: Role) -> bool:
     if entry in ROLES:
         return ROLES[entry](name, role)
     return fnmatchcase(name, entry) or fnmatchcase(name.removesuffix(WEIGHT), entry)
@@ -144,7 +146,7 @@ def _names(entry: str, name: str, role: Role) -> bool:
 
 def _check_patterns(recipe: Recipe, weights: Mapping[str, ExpectedTensor]) -> None:
     for entry in recipe.exclude:
-        if entry not in ROLES and not any(_names(entry, name, tensor.role) for name, tensor in weights.items()):
+        if entry not in ROLES and not any(_entry_matches(entry, name, tensor.role) for name, tensor in weights.items()):
             raise UsageError(
                 f"recipe {recipe.name}: exclude: {entry} matches no weight of this drafter",
                 why="what it was meant to keep would be quantized",
@@ -154,9 +156,9 @@ def _check_patterns(recipe: Recipe, weights: Mapping[str, ExpectedTensor]) -> No
 
 def _check_kinds(recipe: Recipe, selection: Selection, weights: Mapping[str, ExpectedTensor]) -> None:
     for role, entry in (("embed", "embed"), ("norm", "norms")):
-        if found := [name for name in selection.quantized if weights[name].role == role]:
+        if names := [name for name in selection.quantized if weights[name].role == role]:
             raise UsageError(
-                f"recipe {recipe.name} would quantize {show_some(found, 4)}",
+                f"recipe {recipe.name} would quantize {show_some(names, 4)}",
                 why="no engine reads a quantized embedding or norm: neither is multiplied as a matrix",
                 cure=f"add {entry} to exclude",
             )

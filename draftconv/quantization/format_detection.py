@@ -51,12 +51,12 @@ def detect_formats(modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int,
     Args:
         modules: module → its tensors by suffix. `shapes`: [O, I] of each weight.
     """
-    return tuple(fit for form in formats().values() for fit in _fits(form, modules, shapes))
+    return tuple(fit for fmt in formats().values() for fit in _fitting_matches(fmt, modules, shapes))
 
 
 def detect_format(fit: FormatMatch, parts: Parts, shape: tuple[int, int]) -> bool:
     """Whether one module has the tensors that a reading foretells."""
-    return _has(fit.format, fit.declared, parts, shape)
+    return _module_fits(fit.format, fit.declared, parts, shape)
 
 
 def headers(parts: Parts) -> dict[str, Tensor]:
@@ -67,45 +67,51 @@ def headers(parts: Parts) -> dict[str, Tensor]:
     }
 
 
-def _fits(form: Format, modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int, int]]) -> Iterator[FormatMatch]:
+def _fitting_matches(
+    fmt: Format, modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int, int]]
+) -> Iterator[FormatMatch]:
     names = list(modules)
-    candidates = list(_candidates(form, modules[names[0]], shapes[names[0]]))
-    left = [each for each in candidates if all(_has(form, each, modules[name], shapes[name]) for name in names)]
-    styles = form.styles if form.reads_style else form.styles[:1] or (None,)
-    found: dict[Declared, None] = {}
+    candidates = list(_candidates(fmt, modules[names[0]], shapes[names[0]]))
+    left = [
+        candidate
+        for candidate in candidates
+        if all(_module_fits(fmt, candidate, modules[name], shapes[name]) for name in names)
+    ]
+    styles = fmt.styles if fmt.reads_style else fmt.styles[:1] or (None,)
+    fitting: dict[Declared, None] = {}
     for declared in left:
         for style in styles:
-            resolved = _resolved(form, modules[names[0]], _with_style(declared, style))
+            resolved = _resolved(fmt, modules[names[0]], _with_style(declared, style))
             if resolved is not None:
-                found[resolved] = None
-    for declared in found:
-        yield FormatMatch(form, declared)
-    if not found and form.only_read:
-        yield from _only_read(form, modules, shapes)
+                fitting[resolved] = None
+    for declared in fitting:
+        yield FormatMatch(fmt, declared)
+    if not fitting and fmt.only_read:
+        yield from _read_only_matches(fmt, modules, shapes)
 
 
-def _only_read(
-    form: Format, modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int, int]]
+def _read_only_matches(
+    fmt: Format, modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int, int]]
 ) -> Iterator[FormatMatch]:
     """Variants that are never written, and so not foretold: the format itself has to know them."""
-    dtype = next(dtype for dtype, _ in sorted(form.holds))
+    dtype = next(dtype for dtype, _ in sorted(fmt.holds))
     seen = {
-        _resolved(form, parts, Declared(dtype, None, style=form.styles[0])) if _as_many(parts, shapes[name]) else None
+        _resolved(fmt, parts, Declared(dtype, None, style=fmt.styles[0])) if _fills_words(parts, shapes[name]) else None
         for name, parts in modules.items()
     }
     only = seen.pop()
-    if not seen and only is not None and only.style in form.only_read:
-        yield FormatMatch(form, only)
+    if not seen and only is not None and only.style in fmt.only_read:
+        yield FormatMatch(fmt, only)
 
 
-def _as_many(parts: Parts, shape: tuple[int, int]) -> bool:
+def _fills_words(parts: Parts, shape: tuple[int, int]) -> bool:
     """Whether 32-bit words hold as many INT4 values as the weight has."""
     return "weight" in parts and parts["weight"].dtype == "I32" and 2 * parts["weight"].nbytes == shape[0] * shape[1]
 
 
-def _resolved(form: Format, parts: Parts, declared: Declared) -> Declared | None:
+def _resolved(fmt: Format, parts: Parts, declared: Declared) -> Declared | None:
     try:
-        return form.resolve(headers(parts), declared)
+        return fmt.resolve(headers(parts), declared)
     except (BadCheckpoint, Refused):
         return None
 
@@ -114,46 +120,46 @@ def _with_style(declared: Declared, style: str | None) -> Declared:
     return Declared(declared.dtype, declared.granularity, declared.group, declared.inputs, style=style)
 
 
-def _candidates(form: Format, parts: Parts, shape: tuple[int, int]) -> Iterator[Declared]:
-    for dtype, granularity in sorted(form.holds):
-        for group in _groups(form, dtype, granularity, parts, shape[1]):
-            for inputs in _inputs(form):
+def _candidates(fmt: Format, parts: Parts, shape: tuple[int, int]) -> Iterator[Declared]:
+    for dtype, granularity in sorted(fmt.holds):
+        for group in _groups(fmt, dtype, granularity, parts, shape[1]):
+            for inputs in _inputs(fmt):
                 yield Declared(dtype, granularity, group, inputs)
 
 
-def _groups(form: Format, dtype: WeightDtype, granularity: Granularity, parts: Parts, inputs: int) -> list[int | None]:
+def _groups(fmt: Format, dtype: WeightDtype, granularity: Granularity, parts: Parts, inputs: int) -> list[int | None]:
     """Group sizes that some dimension of a tensor would give; a whole row is called a channel where it can be."""
     if granularity != "group":
         return [None]
     if (size := DTYPES[dtype].group) is not None:
         return [size]
     counts = {count for ref in parts.values() for count in ref.shape if count and inputs % count == 0}
-    least = 2 if (dtype, "channel") in form.holds else 1
+    least = 2 if (dtype, "channel") in fmt.holds else 1
     return [inputs // count for count in sorted(counts) if count >= least]
 
 
-def _inputs(form: Format) -> list[InputScheme | None]:
+def _inputs(fmt: Format) -> list[InputScheme | None]:
     """One of each kind that tensors tell apart: none or dynamic, and static, which has a tensor."""
-    static: list[InputScheme | None] = [each for each in form.inputs if each is not None and not each.dynamic]
-    loose = [None] if None in form.inputs else [each for each in form.inputs if each is not None and each.dynamic]
+    static: list[InputScheme | None] = [scheme for scheme in fmt.inputs if scheme is not None and not scheme.dynamic]
+    loose = [None] if None in fmt.inputs else [scheme for scheme in fmt.inputs if scheme is not None and scheme.dynamic]
     return [*loose, *static]
 
 
-def _has(form: Format, declared: Declared, parts: Parts, shape: tuple[int, int]) -> bool:
+def _module_fits(fmt: Format, declared: Declared, parts: Parts, shape: tuple[int, int]) -> bool:
     """Whether a module has the tensors that the format foretells, whatever float dtype scales are in."""
-    row = DTYPES[declared.dtype]
+    spec = DTYPES[declared.dtype]
     if declared.granularity is None:
         return False
-    weights = WeightScheme(declared.dtype, declared.granularity, row.rules[0], row.scales[0], declared.group)
+    weights = WeightScheme(declared.dtype, declared.granularity, spec.rules[0], spec.scales[0], declared.group)
     try:
-        foretold = {part.suffix: part for part in form.parts(shape, Scheme(weights, declared.inputs), "BF16")}
+        foretold = {part.suffix: part for part in fmt.parts(shape, Scheme(weights, declared.inputs), "BF16")}
     except Refused:
         return False
     if not (foretold.keys() - OPTIONAL <= parts.keys() <= foretold.keys()):
         return False
-    return all(_alike(foretold[suffix], ref) for suffix, ref in parts.items())
+    return all(_same_header(foretold[suffix], ref) for suffix, ref in parts.items())
 
 
-def _alike(part: StoredTensor, ref: TensorRef) -> bool:
+def _same_header(part: StoredTensor, ref: TensorRef) -> bool:
     floats = part.dtype in FLOAT and ref.dtype in FLOAT
     return part.shape == ref.shape and (floats or part.dtype == ref.dtype)

@@ -39,7 +39,7 @@ def load_quantized(drafter: Drafter, tables: Mapping[str, TensorRef], dtype: tor
     if inputs is not None:
         refuse_unsimulated(inputs)
     loaded = {f"{module}{WEIGHT}": stored.load(module) for module in stored.modules}
-    parts = {f"{module}.{suffix}" for module, each in stored.modules.items() for suffix in each}
+    parts = {f"{module}.{suffix}" for module, suffixes in stored.modules.items() for suffix in suffixes}
     plain = replace(
         drafter,
         facts=replace(drafter.facts, quantization=None),
@@ -47,8 +47,8 @@ def load_quantized(drafter: Drafter, tables: Mapping[str, TensorRef], dtype: tor
     )
     # Inputs that are rounded are smoothed before; those that are not may leave it to the weights.
     stands = floats if inputs is None else _smoothed
-    made = {name: stands(weight) for name, weight in loaded.items()}
-    model = load_drafter(plain, tables=tables, computed=made, dtype=dtype)
+    restored = {name: stands(weight) for name, weight in loaded.items()}
+    model = load_drafter(plain, tables=tables, computed=restored, dtype=dtype)
     if inputs is None:
         return model
     weights = {name: model.get_parameter(name) for name in loaded}

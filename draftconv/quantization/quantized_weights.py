@@ -58,7 +58,7 @@ class QuantizedWeights:
     @property
     def title(self) -> str:
         """Format and granularity, for a person."""
-        return _title(FormatMatch(self.format, self.declared))
+        return _match_title(FormatMatch(self.format, self.declared))
 
     def load(self, module: str) -> Weight:
         """One weight in memory.
@@ -80,9 +80,9 @@ class QuantizedWeights:
 
     def _loaded(self, module: str, tensors: Mapping[str, Tensor]) -> Weight:
         weight = self.format.load(tensors, self.declared, self.dtype)
-        if (found := tuple(weight.quantized.qvalues.shape)) != self.shapes[module]:
+        if (shape := tuple(weight.quantized.qvalues.shape)) != self.shapes[module]:
             raise BadCheckpoint(
-                f"{show(module)} unpacks to {show(found)}, the drafter needs {show(self.shapes[module])}",
+                f"{show(module)} unpacks to {show(shape)}, the drafter needs {show(self.shapes[module])}",
                 why=f"it was read as {self.format.title}, as quantization_config says",
                 cure="quantization_config does not describe these tensors",
             )
@@ -94,14 +94,14 @@ class QuantizedWeights:
         return None if scales == 1 else inputs // scales
 
 
-def find_quantized(drafter: Drafter, given: str | None = None) -> QuantizedWeights:
+def find_quantized(drafter: Drafter, spec: str | None = None) -> QuantizedWeights:
     """How the weights of a quantized drafter are stored.
 
     Args:
-        given: the format to read as, FORMAT or FORMAT:STYLE, when config.json should not decide.
+        spec: the format to read as, FORMAT or FORMAT:STYLE, when config.json should not decide.
 
     Raises:
-        Undecided: several formats fit the tensors, and only `given` can tell.
+        Undecided: several formats fit the tensors, and only `spec` can tell.
         Refused: no format that draftconv reads fits, the variant is not known, or there are two formats.
         BadCheckpoint: config.json contradicts itself, or something is quantized that is no weight.
         UsageError: no format is called as given.
@@ -109,36 +109,40 @@ def find_quantized(drafter: Drafter, given: str | None = None) -> QuantizedWeigh
     modules = dict(quantized_modules(drafter))
     shapes = _shapes(drafter, modules)
     fits = _in_range(detect_formats(modules, shapes), modules) if modules else ()
-    told = _told(drafter, forgiving=given is not None)
+    config_match = _declared_match(drafter, forgiving=spec is not None)
     findings, lies = [], []
-    if given is not None:
-        chosen = _with_rest(_given(given, fits), told)
+    if spec is not None:
+        chosen = _with_declared(_requested_match(spec, fits), config_match)
         findings.append(f"read as {chosen} because it was asked for")
-    elif isinstance(told, FormatMatch):
-        chosen = _believed(told, fits)
+    elif isinstance(config_match, FormatMatch):
+        chosen = _trusted_match(config_match, fits)
     else:
-        chosen = _only(fits, modules, drafter, told)
-        lies.append(f"config.json does not say how the weights are stored; their tensors are {_title(chosen)}")
-    if isinstance(told, FormatMatch):
-        lies += _overruled(told, chosen)
+        chosen = _fitting_match(fits, modules, drafter, config_match)
+        lies.append(f"config.json does not say how the weights are stored; their tensors are {_match_title(chosen)}")
+    if isinstance(config_match, FormatMatch):
+        lies += _overruled_findings(config_match, chosen)
         if not fits:
             _refuse_mixed(chosen, modules, shapes)
     else:
         findings.append("what activations are rounded to is not told: they are read as 16 bit")
-    lies += _mislabelled(chosen, modules)
-    findings += _lacking(chosen, modules)
-    excluded = _excluded(drafter, told) if isinstance(told, FormatMatch) else ()
+    lies += _variant_findings(chosen, modules)
+    findings += _missing_findings(chosen, modules)
+    excluded = _excluded_modules(drafter, config_match) if isinstance(config_match, FormatMatch) else ()
     if packed := [module for module in excluded if module in modules]:
         lies.append(f"{show_some(packed)} quantized, although config.json excludes it")
-    excludes = isinstance(told, FormatMatch) and told.declared.ignore and told.declared.style not in NAMING
-    unlisted = _unlisted(drafter, excluded, modules) if excludes else ()
+    excludes = (
+        isinstance(config_match, FormatMatch)
+        and config_match.declared.ignore
+        and config_match.declared.style not in NAMING
+    )
+    unlisted = _unlisted_modules(drafter, excluded, modules) if excludes else ()
     every = (*lies, *findings)
     return QuantizedWeights(
         chosen.format, chosen.declared, modules, shapes, _dtype(drafter), every, tuple(lies), unlisted
     )
 
 
-def _told(drafter: Drafter, *, forgiving: bool) -> FormatMatch | BadCheckpoint | None:
+def _declared_match(drafter: Drafter, *, forgiving: bool) -> FormatMatch | BadCheckpoint | None:
     """What config.json says; an error where it contradicts itself.
 
     Raises:
@@ -147,9 +151,9 @@ def _told(drafter: Drafter, *, forgiving: bool) -> FormatMatch | BadCheckpoint |
     config = Config(drafter.config)
     section = config.section("quantization_config").data or config.section("compression_config").data
     try:
-        for form in formats().values():
-            if (declared := form.read(section, drafter.checkpoint.sidecars)) is not None:
-                return FormatMatch(form, declared)
+        for fmt in formats().values():
+            if (declared := fmt.read(section, drafter.checkpoint.sidecars)) is not None:
+                return FormatMatch(fmt, declared)
     except BadCheckpoint as error:
         return error
     except Refused:
@@ -158,40 +162,43 @@ def _told(drafter: Drafter, *, forgiving: bool) -> FormatMatch | BadCheckpoint |
     return None
 
 
-def _with_rest(found: FormatMatch, told: FormatMatch | BadCheckpoint | None) -> FormatMatch:
+def _with_declared(match: FormatMatch, config_match: FormatMatch | BadCheckpoint | None) -> FormatMatch:
     """A reading by tensors, with what only config.json can tell."""
-    if not isinstance(told, FormatMatch):
-        return found
-    return replace(found, declared=replace(found.declared, inputs=told.declared.inputs, ignore=told.declared.ignore))
+    if not isinstance(config_match, FormatMatch):
+        return match
+    return replace(
+        match,
+        declared=replace(match.declared, inputs=config_match.declared.inputs, ignore=config_match.declared.ignore),
+    )
 
 
-def _given(given: str, fits: Sequence[FormatMatch]) -> FormatMatch:
-    form, style = find_format(given)
-    found = [fit for fit in fits if fit.format is form and style in (None, fit.declared.style)]
-    if not found:
+def _requested_match(spec: str, fits: Sequence[FormatMatch]) -> FormatMatch:
+    fmt, style = find_format(spec)
+    matches = [fit for fit in fits if fit.format is fmt and style in (None, fit.declared.style)]
+    if not matches:
         raise Refused(
-            f"the tensors are not {form.title}",
+            f"the tensors are not {fmt.title}",
             why=f"what fits every quantized weight: {', '.join(map(str, fits)) or 'no format'}",
             cure="leave --from-format out, or give one that fits",
         )
-    return _one(found)
+    return _single_match(matches)
 
 
-def _believed(told: FormatMatch, fits: Sequence[FormatMatch]) -> FormatMatch:
+def _trusted_match(config_match: FormatMatch, fits: Sequence[FormatMatch]) -> FormatMatch:
     """What config.json says, unless only another reading fits the tensors."""
-    same = [fit for fit in fits if fit.format is told.format]
-    if not fits or any(fit.tells(told.declared) for fit in same):
-        return told
+    same = [fit for fit in fits if fit.format is config_match.format]
+    if not fits or any(fit.tells(config_match.declared) for fit in same):
+        return config_match
     # A wrong granularity leaves the order of nibbles told, which no tensor tells.
-    alike = [fit for fit in same if fit.declared.style == told.declared.style]
-    return _with_rest(_one(alike or fits), told)
+    alike = [fit for fit in same if fit.declared.style == config_match.declared.style]
+    return _with_declared(_single_match(alike or fits), config_match)
 
 
-def _only(
+def _fitting_match(
     fits: Sequence[FormatMatch], modules: Mapping[str, Parts], drafter: Drafter, error: BadCheckpoint | None
 ) -> FormatMatch:
     if fits:
-        return _one(fits)
+        return _single_match(fits)
     if error is not None:
         raise error
     raise Refused(
@@ -218,7 +225,7 @@ def _loads(fit: FormatMatch, stored: Mapping[str, Tensor]) -> bool:
     return True
 
 
-def _one(fits: Sequence[FormatMatch]) -> FormatMatch:
+def _single_match(fits: Sequence[FormatMatch]) -> FormatMatch:
     """The only reading.
 
     Raises:
@@ -237,36 +244,40 @@ def _one(fits: Sequence[FormatMatch]) -> FormatMatch:
 # ── findings ───────────────────────────────────────────────────────────────────────
 
 
-def _title(fit: FormatMatch) -> str:
+def _match_title(fit: FormatMatch) -> str:
     declared = fit.declared
     several = len({dtype for dtype, _ in fit.format.holds}) > 1
     title = f"{fit.format.title}, {DTYPES[declared.dtype].title}" if several else fit.format.title
     return f"{title} per {declared.granularity or 'group'}" + (f" of {declared.group}" if declared.group else "")
 
 
-def _overruled(told: FormatMatch, chosen: FormatMatch) -> list[str]:
-    if chosen.format is told.format and chosen.tells(told.declared):
+def _overruled_findings(config_match: FormatMatch, chosen: FormatMatch) -> list[str]:
+    if chosen.format is config_match.format and chosen.tells(config_match.declared):
         return []
-    return [f"config.json says {_title(told)}, but the tensors are {_title(chosen)} and are read so"]
+    return [
+        f"config.json says {_match_title(config_match)}, but the tensors are {_match_title(chosen)} and are read so"
+    ]
 
 
-def _refuse_mixed(told: FormatMatch, modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int, int]]) -> None:
+def _refuse_mixed(
+    config_match: FormatMatch, modules: Mapping[str, Parts], shapes: Mapping[str, tuple[int, int]]
+) -> None:
     """Raises Refused for modules in another format than the rest, which is as config.json says."""
-    other = [module for module, parts in modules.items() if not detect_format(told, parts, shapes[module])]
+    other = [module for module, parts in modules.items() if not detect_format(config_match, parts, shapes[module])]
     if not other or len(other) == len(modules):
         return
-    found = detect_formats({module: modules[module] for module in other}, shapes)
-    if not found:
+    matches = detect_formats({module: modules[module] for module in other}, shapes)
+    if not matches:
         return  # damaged, which is told with the module's name when it is loaded
-    named = " or ".join(dict.fromkeys(map(_title, found)))
+    named = " or ".join(dict.fromkeys(map(_match_title, matches)))
     raise Refused(
-        f"{show_some(other)} not stored as {_title(told)} like the others, but as {named}",
+        f"{show_some(other)} not stored as {_match_title(config_match)} like the others, but as {named}",
         why="config.json can tell of one format only, and engines read all weights by it",
         cure="export the checkpoint again",
     )
 
 
-def _mislabelled(chosen: FormatMatch, modules: Mapping[str, Parts]) -> list[str]:
+def _variant_findings(chosen: FormatMatch, modules: Mapping[str, Parts]) -> list[str]:
     """Variants that are read and never written."""
     try:
         style = chosen.format.resolve(headers(next(iter(modules.values()))), chosen.declared).style
@@ -275,9 +286,9 @@ def _mislabelled(chosen: FormatMatch, modules: Mapping[str, Parts]) -> list[str]
     return [says for known, says in chosen.format.only_read.items() if known == style]
 
 
-def _lacking(chosen: FormatMatch, modules: Mapping[str, Parts]) -> list[str]:
+def _missing_findings(chosen: FormatMatch, modules: Mapping[str, Parts]) -> list[str]:
     """Tensors that one would expect, where their absence is not the mark of a variant."""
-    if _mislabelled(chosen, modules):
+    if _variant_findings(chosen, modules):
         return []
     parts = next(iter(modules.values()))
     return [text for suffix, text in chosen.format.may_lack.items() if suffix not in parts]
@@ -302,22 +313,22 @@ JOINED: Mapping[str, tuple[str, ...]] = {**FUSED, "fused_qkv_a_proj_with_mqa": F
 """What lists may call weights that engines join."""
 
 
-def _excluded(drafter: Drafter, told: FormatMatch) -> tuple[str, ...]:
+def _excluded_modules(drafter: Drafter, config_match: FormatMatch) -> tuple[str, ...]:
     """Modules that config.json excludes by name."""
-    entries = [LITERAL.fullmatch(entry) for entry in told.declared.ignore]
-    spelled = [OUTER.sub("", found[1].replace("\\.", ".").removesuffix(WEIGHT)) for found in entries if found]
+    entries = [LITERAL.fullmatch(entry) for entry in config_match.declared.ignore]
+    spelled = [OUTER.sub("", match[1].replace("\\.", ".").removesuffix(WEIGHT)) for match in entries if match]
     named = {part for name in spelled for part in JOINED.get(name.rpartition(".")[2], (name,))}
     return tuple(m for m in _matrices(drafter) if any(f".{m}".endswith(f".{name}") for name in named))
 
 
-def _unlisted(drafter: Drafter, excluded: Collection[str], modules: Mapping[str, Parts]) -> tuple[str, ...]:
+def _unlisted_modules(drafter: Drafter, excluded: Collection[str], modules: Mapping[str, Parts]) -> tuple[str, ...]:
     """Modules that engines may build quantized, and that are plain and not excluded."""
     linear = [m for m in _matrices(drafter) if m not in modules and m not in excluded]
     return tuple(m for m in linear if f"{m}{WEIGHT}" in drafter.tensors and any(part in m for part in PLAIN))
 
 
 def _matrices(drafter: Drafter) -> list[str]:
-    return [name.removesuffix(WEIGHT) for name, row in expected(drafter.facts).items() if len(row.shape) == 2]
+    return [name.removesuffix(WEIGHT) for name, tensor in expected(drafter.facts).items() if len(tensor.shape) == 2]
 
 
 def quantized_modules(drafter: Drafter) -> Iterator[tuple[str, Parts]]:
@@ -328,16 +339,16 @@ def quantized_modules(drafter: Drafter) -> Iterator[tuple[str, Parts]]:
         module, _, suffix = name.rpartition(".")
         modules.setdefault(module, {})[suffix] = ref
     for module, parts in modules.items():
-        kept = {suffix: ref for suffix, ref in parts.items() if suffix != "bias"}
-        if module and kept and (set(kept) - {"weight"} or kept["weight"].dtype not in FLOATS):
-            yield module, kept
+        tensors = {suffix: ref for suffix, ref in parts.items() if suffix != "bias"}
+        if module and tensors and (set(tensors) - {"weight"} or tensors["weight"].dtype not in FLOATS):
+            yield module, tensors
 
 
 def _shapes(drafter: Drafter, modules: Iterable[str]) -> dict[str, tuple[int, int]]:
-    wanted = expected(drafter.facts)
+    tensors = expected(drafter.facts)
     shapes = {}
     for module in modules:
-        match wanted.get(f"{module}{WEIGHT}"):
+        match tensors.get(f"{module}{WEIGHT}"):
             case ExpectedTensor(shape=(outputs, inputs)):
                 shapes[module] = (outputs, inputs)
             case _:

@@ -79,5 +79,5 @@ def find_recipe(spec: str) -> Recipe:
     """
     from draftconv.quantization.recipe_schema import parse
 
-    found = find_written(spec, "recipe", recipe_names())
-    return parse(found.text, found.name, found.where)
+    written = find_written(spec, "recipe", recipe_names())
+    return parse(written.text, written.name, written.where)

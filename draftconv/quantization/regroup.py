@@ -27,23 +27,23 @@ def regroup(weight: Weight, group: int | None) -> Weight:
         Refused: no such group fits, or scales that would become one differ.
     """
     scale_OG, inputs = weight.quantized.scale, weight.quantized.qvalues.shape[1]
-    row = DTYPES[weight.quantized.dtype]
-    if not {"channel", "group"} <= set(row.granularity):
-        raise Refused(f"{row.title} weights are not scaled per channel and per group alike")
+    spec = DTYPES[weight.quantized.dtype]
+    if not {"channel", "group"} <= set(spec.granularity):
+        raise Refused(f"{spec.title} weights are not scaled per channel and per group alike")
     size = group or inputs
     if inputs % size:
         raise Refused(f"{inputs} inputs are no multiple of the group of {size}")
-    found = inputs // scale_OG.shape[1]
+    current = inputs // scale_OG.shape[1]
     # Where neither size divides the other, a row has one scale in either or cannot be regrouped.
-    folded_OG = scale_OG if found % size == 0 else _folded(scale_OG, size if size % found == 0 else inputs, found)
+    folded_OG = scale_OG if current % size == 0 else _folded(scale_OG, size if size % current == 0 else inputs, current)
     regrouped = folded_OG.repeat_interleave(inputs // size // folded_OG.shape[1], 1)
     granularity: Granularity = "channel" if group is None else "group"
     return replace(weight, quantized=replace(weight.quantized, scale=regrouped), granularity=granularity)
 
 
-def _folded(scale_OG: Tensor, size: int, found: int) -> Tensor:
-    """One scale for every `size` inputs where there was one for every `found`."""
-    scale_OGn = torch.unflatten(scale_OG, 1, (-1, size // found))
+def _folded(scale_OG: Tensor, size: int, current: int) -> Tensor:
+    """One scale for every `size` inputs where there was one for every `current`."""
+    scale_OGn = torch.unflatten(scale_OG, 1, (-1, size // current))
     first_OG = scale_OGn[..., 0]
     if differing := int((scale_OGn != first_OG[..., None]).any(-1).any(-1).sum()):
         raise Refused(
@@ -81,4 +81,4 @@ def same_values(one: RoundedWeight, other: RoundedWeight) -> bool:
     if one.qvalues.shape != other.qvalues.shape:
         return False
     starts = range(0, len(one.qvalues), ROWS)
-    return all(torch.equal(*(dequantize(each.rows(at, at + ROWS)) for each in (one, other))) for at in starts)
+    return all(torch.equal(*(dequantize(weight.rows(at, at + ROWS)) for weight in (one, other))) for at in starts)

@@ -181,9 +181,9 @@ class InputScheme:
 
     def __post_init__(self) -> None:
         if (self.dtype, self.granularity, self.dynamic) not in _INPUTS:
-            told = "dynamic" if self.dynamic else "static"
+            kind = "dynamic" if self.dynamic else "static"
             raise UsageError(
-                f"activations: no engine has {self.dtype} per {self.granularity}, {told}",
+                f"activations: no engine has {self.dtype} per {self.granularity}, {kind}",
                 cure=f"one of: {'; '.join(_INPUTS.values())}",
             )
 

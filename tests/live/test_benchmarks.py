@@ -224,7 +224,7 @@ def test_everything_is_measured_once(stubbed: Callable[..., Benchmarks], tmp_pat
     (directory / result_name(2)).unlink()
     beside.measure("http://h:1", directory, "small")  # a stopped run goes on
     assert (directory / "asked.txt").read_text().splitlines()[len(asked) :] == [asked[1]]
-    speeds, shares = beside.found([(None, directory), ("small", directory)])
+    speeds, shares = beside.results([(None, directory), ("small", directory)])
     assert [(row.drafter, row.concurrency, row.tpot_ms) for row in speeds] == [
         (name, count, count) for count in CONCURRENCY for name in (None, "small")
     ]
@@ -248,7 +248,7 @@ def test_a_result_that_is_none_is_set_aside(stubbed: Callable[..., Benchmarks], 
 def test_only_what_was_asked_for(stubbed: Callable[..., Benchmarks], tmp_path: Path) -> None:
     only = stubbed(load=None)
     only.measure("http://h:1", tmp_path, "small")
-    assert only.found([("small", tmp_path)])[0] == ()
+    assert only.results([("small", tmp_path)])[0] == ()
     assert [tool.title for tool in only.tools()] == ["lm_eval"]
     assert [tool.title for tool in stubbed(task=None).tools()] == ["vllm bench serve"]
 

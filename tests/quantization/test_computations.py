@@ -142,7 +142,7 @@ def test_the_peak_of_a_fused_weight_is_looked_for_once(recipe: str, monkeypatch:
     tensors = [weight(seed=seed, largest=9.0 + seed) for seed in range(3)]
     first = computation(recipe, *tensors)
     each = [replace(first, ref=ref) for ref in first.fused]
-    alone = [replace(done, found=SharedScales()).run() for done in each]
+    alone = [replace(done, shared=SharedScales()).run() for done in each]
     searched = 0
 
     def counted(rows: Tensor) -> Tensor:

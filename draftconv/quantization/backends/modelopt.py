@@ -73,10 +73,10 @@ def quantize(
     if scheme.dtype == "nvfp4":
         return _nvfp4(wide_OI, peak(wide_OI) if whole is None else whole)
     with running():
-        layer = _calibrated(wide_OI, scheme, None, "max", None)
+        layer = _calibrated_layer(wide_OI, scheme, None, "max", None)
         if scheme.whole and whole is not None:
             layer.weight_quantizer.amax = whole
-        return _exported(layer, scheme)
+        return _exported_weight(layer, scheme)
 
 
 def smoothing(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Tensor]) -> Tensor:
@@ -84,16 +84,16 @@ def smoothing(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Te
 
     Arguments and errors as of `calibrate`.
     """
-    layer = _layer(weights, scheme, inputs)
+    layer = _joined_layer(weights, scheme, inputs)
     with running():
-        found: Tensor | None = _utils().get_prequant_scaling_factor(layer)
-    if found is None:
+        factor: Tensor | None = _export_utils().get_prequant_scaling_factor(layer)
+    if factor is None:
         raise Refused(
             f"nvidia-modelopt finds no smoothing for {scheme}",
             why="AWQ is for INT4 weights",
             cure="leave --calibrate out",
         )
-    return found.float()
+    return factor.float()
 
 
 def calibrate(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Tensor]) -> dict[str, Weight]:
@@ -116,29 +116,29 @@ def calibrate(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Te
         UsageError: no inputs, or ModelOpt is not installed.
         BadCheckpoint: a weight holds NaN or infinities.
     """
-    layer = _layer(weights, scheme, inputs)
+    layer = _joined_layer(weights, scheme, inputs)
     with running():
-        quantized = _exported(layer, scheme.weights)
-        utils = _utils()
+        quantized = _exported_weight(layer, scheme.weights)
+        utils = _export_utils()
         smoothing_I: Tensor | None = utils.get_prequant_scaling_factor(layer)
         input_scale: Tensor | None = utils.get_activation_scaling_factor(layer)
         fp8_scale: Tensor | None = utils.get_weight_scaling_factor_2(layer)
     dtype = SPELLED[layer.weight.dtype]
-    found, first = dict[str, Weight](), 0
+    calibrated, first = dict[str, Weight](), 0
     for name, weight in weights.items():
         rows = slice(first, first := first + len(weight))
         scale = quantized.scale if scheme.weights.granularity == "tensor" else quantized.scale[rows]
-        found[name] = Weight(
+        calibrated[name] = Weight(
             RoundedWeight(quantized.dtype, quantized.qvalues[rows], scale, quantized.unit),
             dtype,
             None if input_scale is None else input_scale.reshape(()),
             smoothing_I,
             None if fp8_scale is None else fp8_scale.reshape(()),
         )
-    return found
+    return calibrated
 
 
-def _layer(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Tensor]) -> Any:
+def _joined_layer(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Tensor]) -> Any:
     """One layer of all these weights, calibrated on the inputs that they share; see `calibrate`."""
     MODELOPT.known(scheme.weights, WEIGHTS)
     key = (scheme.weights.dtype, scheme.inputs)
@@ -154,10 +154,10 @@ def _layer(weights: Mapping[str, Tensor], scheme: Scheme, inputs: Sequence[Tenso
     start()
     joined_OI = torch.cat([prepared(weight, scheme.weights, name) for name, weight in weights.items()])
     with running():
-        return _calibrated(joined_OI, scheme.weights, scheme.inputs, ALGORITHMS[key], inputs)
+        return _calibrated_layer(joined_OI, scheme.weights, scheme.inputs, ALGORITHMS[key], inputs)
 
 
-def _calibrated(
+def _calibrated_layer(
     weight_OI: Tensor,
     scheme: WeightScheme,
     activations: InputScheme | None,
@@ -189,12 +189,12 @@ def _calibrated(
     return model[0]
 
 
-def _exported(layer: Any, scheme: WeightScheme) -> RoundedWeight:
+def _exported_weight(layer: Any, scheme: WeightScheme) -> RoundedWeight:
     """Quantized values and scales as the exporter takes them from a calibrated layer."""
-    utils = _utils()
+    utils = _export_utils()
     weight_OI: Tensor = layer.weight
     rows = len(weight_OI)
-    form = utils.get_quantization_format(layer)
+    export_format = utils.get_quantization_format(layer)
     if scheme.granularity == "tensor":
         high = layer.weight_quantizer.maxbound
         # Without dimensions, as in `unified_export_hf.py`: that decides in which dtype weights are divided.
@@ -207,10 +207,12 @@ def _exported(layer: Any, scheme: WeightScheme) -> RoundedWeight:
         # Two rows share a byte. A row of zeros fills the last; rows do not see each other.
         odd = rows % 2
         even_OI, even_OG = (functional.pad(t, (0, 0, 0, odd), value=1) for t in (weight_OI, scale_OG))
-        packed: Tensor = utils.to_quantized_weight(even_OI, even_OG, form, None, utils.get_weight_block_size(layer))
+        packed: Tensor = utils.to_quantized_weight(
+            even_OI, even_OG, export_format, None, utils.get_weight_block_size(layer)
+        )
         qvalues_OI = pack_bytes.unpack(packed, 0, signed=True)[:rows]
     else:
-        qvalues_OI = utils.to_quantized_weight(weight_OI, scale, form)
+        qvalues_OI = utils.to_quantized_weight(weight_OI, scale, export_format)
     return RoundedWeight(scheme.dtype, qvalues_OI, scale_OG, torch.ones((), device=weight_OI.device))
 
 
@@ -245,7 +247,7 @@ def start() -> None:
             ) from error
 
 
-def _utils() -> Any:
+def _export_utils() -> Any:
     from modelopt.torch.export import quant_utils
 
     return quant_utils

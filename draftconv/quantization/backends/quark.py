@@ -68,7 +68,7 @@ def quantize(
         spec = getattr(quantization, class_name)
         group = {"group_size": scheme.group} if scheme.dtype == "int4" and scheme.group else {}
         weight_spec = spec(ch_axis=axis, is_dynamic=False, **group).to_quantization_spec()
-        words, scale = _exported(rounded_OI, quantization.QLayerConfig(weight=weight_spec))
+        words, scale = _exported_tensors(rounded_OI, quantization.QLayerConfig(weight=weight_spec))
     unit = torch.ones((), device=weight_OI.device)
     rows, inputs = weight_OI.shape
     if scheme.dtype == "mxfp4":
@@ -79,7 +79,7 @@ def quantize(
     return RoundedWeight("int4", qvalues[:, :rows].T.contiguous(), scale.T.contiguous(), unit)
 
 
-def _exported(weight_OI: Tensor, layer_config: object) -> tuple[Tensor, Tensor]:
+def _exported_tensors(weight_OI: Tensor, layer_config: object) -> tuple[Tensor, Tensor]:
     """`weight` and `weight_scale` of one layer, nibbles in natural order."""
     from quark.torch import ModelQuantizer
     from quark.torch.export.config.config import JsonExporterConfig

@@ -24,14 +24,14 @@ def formats() -> Mapping[str, Format]:
     Raises:
         BadPlugin: one of them cannot be used.
     """
-    found: dict[str, Format] = {}
+    by_id: dict[str, Format] = {}
     for module in pkgutil.iter_modules(__path__):
         if module.name != "base":
             members = vars(importlib.import_module(f"{__name__}.{module.name}")).values()
-            found |= {item.id: item for item in members if isinstance(item, Format)}
-    others = outside("draftconv.formats", Format, found, lambda item: (item.id,))  # type: ignore[type-abstract]
-    found |= {item.id: item for item in others}
-    return MappingProxyType(found)
+            by_id |= {item.id: item for item in members if isinstance(item, Format)}
+    others = outside("draftconv.formats", Format, by_id, lambda item: (item.id,))  # type: ignore[type-abstract]
+    by_id |= {item.id: item for item in others}
+    return MappingProxyType(by_id)
 
 
 def find_format(spec: str) -> tuple[Format, str | None]:
@@ -48,5 +48,5 @@ def find_format(spec: str) -> tuple[Format, str | None]:
             why=f"known formats: {', '.join(known)}",
             cure=did_you_mean(name, known, "see docs/recipes.md"),
         )
-    found = known[name]
-    return found, found.written(style) if style else None
+    fmt = known[name]
+    return fmt, fmt.written(style) if style else None

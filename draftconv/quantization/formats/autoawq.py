@@ -73,7 +73,7 @@ class AutoAwq(Format):
         check_declared(self, declared)
         shared: dict[str, object] = {"bits": BITS, "group_size": declared.group}
         if declared.style == AUTO_ROUND:
-            kept = {name: {"bits": WHOLE, "data_type": "float"} for name in declared.ignore}
+            extra = {name: {"bits": WHOLE, "data_type": "float"} for name in declared.ignore}
             return Declaration(
                 {
                     "quant_method": AUTO_ROUND,
@@ -82,7 +82,7 @@ class AutoAwq(Format):
                     "data_type": "int",
                     **shared,
                     "sym": True,
-                    "extra_config": kept,
+                    "extra_config": extra,
                 }
             )
         return Declaration(
@@ -97,30 +97,30 @@ class AutoAwq(Format):
         )
 
     def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:
-        found = Config(config, "config.json: quantization_config")
-        match found.text("quant_method"):
+        section = Config(config, "config.json: quantization_config")
+        match section.text("quant_method"):
             case "awq":
-                style, ignore = AWQ, _awq(found)
-            case "auto-round" if found.text("packing_format") == PACKING:
-                style, ignore = AUTO_ROUND, _auto_round(found)
+                style, ignore = AWQ, _awq(section)
+            case "auto-round" if section.text("packing_format") == PACKING:
+                style, ignore = AUTO_ROUND, _auto_round(section)
             case _:
                 return None
-        granularity, group = read_grouping(found, ("bits", "w_bit"), ("group_size", "q_group_size"))
+        granularity, group = read_grouping(section, ("bits", "w_bit"), ("group_size", "q_group_size"))
         check_scheme(self, "int4", granularity, None)
         return Declared("int4", granularity, group, None, ignore, style)
 
 
-def _awq(found: Config) -> tuple[str, ...]:
-    version = found.text("version") or found.text("format") or "gemm"
+def _awq(section: Config) -> tuple[str, ...]:
+    version = section.text("version") or section.text("format") or "gemm"
     if version.lower() != "gemm":
         raise Refused(f"AutoAWQ version {show(version)} is not known to draftconv", why="it knows gemm")
-    return found.texts("modules_to_not_convert")
+    return section.texts("modules_to_not_convert")
 
 
-def _auto_round(found: Config) -> tuple[str, ...]:
-    if (kind := found.text("data_type")) not in (None, "int"):
+def _auto_round(section: Config) -> tuple[str, ...]:
+    if (kind := section.text("data_type")) not in (None, "int"):
         raise Refused(f"data_type {show(kind)} is not known to draftconv", why="it knows int")
-    modules = found.section("extra_config")
+    modules = section.section("extra_config")
     for name in modules.data:
         if (modules.section(name).integer("bits") or 0) < WHOLE:
             raise Refused(

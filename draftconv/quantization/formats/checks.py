@@ -32,8 +32,8 @@ def check_groups(inputs: int, count: int, granularity: Granularity | None, group
     else:
         right = count > 0 and inputs % count == 0
     if not right:
-        told = f"groups of {group}" if group else granularity or "groups of one size"
-        raise BadCheckpoint(f"{count} scales for {inputs} inputs are not {told}")
+        grouping = f"groups of {group}" if group else granularity or "groups of one size"
+        raise BadCheckpoint(f"{count} scales for {inputs} inputs are not {grouping}")
 
 
 def check_range(qvalues: Tensor, dtype: WeightDtype) -> None:
@@ -41,11 +41,11 @@ def check_range(qvalues: Tensor, dtype: WeightDtype) -> None:
     if qvalues.numel() == 0 or qvalues.is_meta:
         return
     low, high = (int(bound) for bound in torch.aminmax(qvalues))
-    row = DTYPES[dtype]
-    if low < row.low or high > row.high:
+    spec = DTYPES[dtype]
+    if low < spec.low or high > spec.high:
         raise BadCheckpoint(
-            f"quantized values from {low} to {high} are no {row.title}",
-            why=f"{row.title} goes from {row.low:.0f} to {row.high:.0f}",
+            f"quantized values from {low} to {high} are no {spec.title}",
+            why=f"{spec.title} goes from {spec.low:.0f} to {spec.high:.0f}",
         )
 
 
@@ -61,8 +61,8 @@ def check_scheme(
     format: Format, dtype: WeightDtype, granularity: Granularity | None, inputs: InputScheme | None
 ) -> None:
     """Raises Refused when the format has no room for such numbers; `granularity` None is yet to be seen."""
-    if not any(dtype == known and granularity in (None, way) for known, way in format.holds):
-        known = sorted(f"{DTYPES[held].title} per {way}" for held, way in format.holds)
+    if not any(dtype == known and granularity in (None, per) for known, per in format.holds):
+        known = sorted(f"{DTYPES[held].title} per {per}" for held, per in format.holds)
         raise Refused(
             f"{format.title} holds no {DTYPES[dtype].title} weights" + (f" per {granularity}" if granularity else ""),
             why=f"it holds {', '.join(known)}",
@@ -89,8 +89,12 @@ def check_declared(format: Format, declared: Declared) -> None:
 def check_shape(format: Format, shape: tuple[int, int], scheme: Scheme, *, outputs: int = 1, inputs: int = 1) -> None:
     """Raises Refused when a weight [O, I] is no multiple of groups, or of `outputs` and `inputs`."""
     check_scheme(format, scheme.weights.dtype, scheme.weights.granularity, scheme.inputs)
-    wanted = ((shape[0], outputs, "outputs"), (shape[1], inputs, "inputs"), (shape[1], scheme.weights.group, "inputs"))
-    for size, multiple, what in wanted:
+    multiples = (
+        (shape[0], outputs, "outputs"),
+        (shape[1], inputs, "inputs"),
+        (shape[1], scheme.weights.group, "inputs"),
+    )
+    for size, multiple, what in multiples:
         if multiple and size % multiple:
             raise Refused(
                 f"{format.title}: {size} {what} are no multiple of {multiple}",

@@ -38,10 +38,10 @@ class CompressedPack(CompressedTensors):
 
     def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:
         outputs, inputs = shape
-        each = _codes_of_a_word(scheme.weights.dtype)
-        check_shape(self, shape, scheme, inputs=each)
+        per_word = _values_per_word(scheme.weights.dtype)
+        check_shape(self, shape, scheme, inputs=per_word)
         return (
-            StoredTensor("weight_packed", "I32", (outputs, inputs // each)),
+            StoredTensor("weight_packed", "I32", (outputs, inputs // per_word)),
             StoredTensor(
                 "weight_scale", scale_dtype(self, scheme, dtype), (outputs, inputs // (scheme.weights.group or inputs))
             ),
@@ -61,25 +61,25 @@ class CompressedPack(CompressedTensors):
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
         tensors = self.tensors(stored, "weight_packed", "weight_scale", "weight_shape")
         packed = tensors.get("weight_packed", ("I32",), None, None)
-        each = _codes_of_a_word(declared.dtype)
-        shape = (packed.shape[0], packed.shape[1] * each)
-        if (told := tensors.optional("weight_shape", ("I64",), 2)) is not None:
-            _check_told(told, shape, each)
+        per_word = _values_per_word(declared.dtype)
+        shape = (packed.shape[0], packed.shape[1] * per_word)
+        if (weight_shape := tensors.optional("weight_shape", ("I64",), 2)) is not None:
+            _check_weight_shape(weight_shape, shape, per_word)
         scale = self.scale(tensors, declared, shape)
         qvalues = _unpack(packed, declared.dtype)
         return Weight(quantized(declared.dtype, qvalues, scale), self.weight_dtype(scale, declared.dtype, dtype))
 
 
-def _codes_of_a_word(dtype: WeightDtype) -> int:
+def _values_per_word(dtype: WeightDtype) -> int:
     return 32 // DTYPES[dtype].bits
 
 
-def _check_told(told: Tensor, shape: tuple[int, int], each: int) -> None:
+def _check_weight_shape(weight_shape: Tensor, shape: tuple[int, int], per_word: int) -> None:
     """Raises BadCheckpoint when `weight_shape` is another than the words have, Refused when the last is padded."""
-    outputs, inputs = (int(size) for size in told)
-    if outputs == shape[0] and shape[1] - each < inputs < shape[1]:
+    outputs, inputs = (int(size) for size in weight_shape)
+    if outputs == shape[0] and shape[1] - per_word < inputs < shape[1]:
         raise Refused(
-            f"weight_shape says {inputs} inputs, which end inside a word of {each} quantized values",
+            f"weight_shape says {inputs} inputs, which end inside a word of {per_word} quantized values",
             why="no engine has kernels for such a weight",
         )
     if (outputs, inputs) != shape:

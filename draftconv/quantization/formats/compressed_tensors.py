@@ -79,7 +79,7 @@ class CompressedTensors(Format):
                         # A class, not names: what engines call a module differs from engine to engine.
                         "targets": ["Linear", *([f"re:.*{HEAD}$"] if HEAD in modules else [])],
                         "weights": weights,
-                        "input_activations": _spoken(declared.inputs),
+                        "input_activations": _declared_inputs(declared.inputs),
                         "output_activations": None,
                     }
                 },
@@ -89,12 +89,12 @@ class CompressedTensors(Format):
         )
 
     def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:
-        found = Config(config, "config.json: quantization_config")
-        if found.text("quant_method") != METHOD:
+        section = Config(config, "config.json: quantization_config")
+        if section.text("quant_method") != METHOD:
             return None
-        sections = found.section("config_groups")
+        sections = section.section("config_groups")
         groups = [sections.section(name) for name in sections.data]
-        if self.layout not in {group.text("format") or found.text("format") for group in groups}:
+        if self.layout not in {group.text("format") or section.text("format") for group in groups}:
             return None
         if len(groups) != 1:
             raise Refused(
@@ -103,12 +103,12 @@ class CompressedTensors(Format):
                 cure=AGAIN,
             )
         for key, says in FOREIGN.items():
-            if found.raw(key):
+            if section.raw(key):
                 raise Refused(f"{key} is not known to draftconv", why=says)
         dtype, granularity, group = _weights(groups[0].section("weights"))
         inputs = _inputs(groups[0])
         check_scheme(self, dtype, granularity, inputs)
-        return Declared(dtype, granularity, group, inputs, found.texts("ignore"))
+        return Declared(dtype, granularity, group, inputs, section.texts("ignore"))
 
     def tensors(self, stored: Mapping[str, Tensor], *suffixes: str) -> ModuleTensors:
         """The tensors of a module, none but these.
@@ -155,10 +155,10 @@ def _weights(section: Config) -> tuple[WeightDtype, Granularity | None, int | No
             why=f"it knows {', '.join(DTYPES[known].title for known in TYPES.values())}",
         )
     size = section.integer("group_size")
-    told = section.text("strategy") or ("tensor" if size is None else "channel" if size == -1 else "group")
-    granularity = PERS.get(told.lower())
+    strategy = section.text("strategy") or ("tensor" if size is None else "channel" if size == -1 else "group")
+    granularity = PERS.get(strategy.lower())
     if granularity is None:
-        raise Refused(f"weights with scales per {show(told)} are not known to draftconv")
+        raise Refused(f"weights with scales per {show(strategy)} are not known to draftconv")
     if granularity == "group":
         if section.size("group_size") is None:
             raise BadCheckpoint("strategy group lacks group_size", cure="correct config.json")
@@ -194,7 +194,7 @@ def _inputs(group: Config) -> InputScheme | None:
     return INPUTS[key]
 
 
-def _spoken(inputs: InputScheme | None) -> dict[str, object] | None:
+def _declared_inputs(inputs: InputScheme | None) -> dict[str, object] | None:
     if inputs is None:
         return None
     kind, bits, strategy, dynamic = next(key for key, scheme in INPUTS.items() if scheme == inputs)

@@ -111,21 +111,21 @@ class Gptq(Format):
         )
 
     def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:
-        found = Config(config, "config.json: quantization_config")
-        if found.text("quant_method") != METHOD:
+        section = Config(config, "config.json: quantization_config")
+        if section.text("quant_method") != METHOD:
             return None
-        granularity, group = read_grouping(found, ("bits",), ("group_size",))
-        if found.flag("sym") is False:
+        granularity, group = read_grouping(section, ("bits",), ("group_size",))
+        if section.flag("sym") is False:
             raise Refused("the weights are asymmetric (sym: false)", why=ASYMMETRIC, cure=AGAIN)
-        version = found.text("checkpoint_format") or found.text("format") or METHOD
+        version = section.text("checkpoint_format") or section.text("format") or METHOD
         if version.lower() != METHOD:
             raise Refused(
                 f"checkpoint_format {show(version)} is not known to draftconv",
                 why="it knows version 1, whose zero points are stored less one",
             )
-        if found.flag("desc_act") and group is not None:
+        if section.flag("desc_act") and group is not None:
             raise Refused("desc_act puts inputs under scales out of order", why=IN_ORDER, cure=AGAIN)
-        rules = found.section("dynamic").data
+        rules = section.section("dynamic").data
         if any(not rule.startswith(LEFT_OUT) for rule in rules):
             raise Refused("dynamic gives modules schemes of their own", why="draftconv knows drafters of one scheme")
         return Declared("int4", granularity, group, ignore=tuple(rules))

@@ -52,7 +52,7 @@ def side_parts(format: Format, shape: tuple[int, int], scheme: Scheme, dtype: st
     check_shape(format, shape, scheme, outputs=EACH, inputs=EACH)
     outputs, inputs = shape
     groups = inputs // (scheme.weights.group or inputs)
-    own = _half(format, scale_dtype(format, scheme, dtype))
+    own = _check_half(format, scale_dtype(format, scheme, dtype))
     return StoredTensor("qzeros", "I32", (groups, outputs // EACH)), StoredTensor("scales", own, (groups, outputs))
 
 
@@ -65,9 +65,9 @@ def side_tensors(format: Format, weight: Weight, style: str | None, zero: int) -
     check_style(format, style)
     check_weight(format, weight)
     scale_OG = scale_of(format, weight)
-    _half(format, weight.dtype)
+    _check_half(format, weight.dtype)
     outputs, groups = scale_OG.shape
-    qzeros = torch.full((groups, outputs // EACH), _word(zero), dtype=torch.int32, device=scale_OG.device)
+    qzeros = torch.full((groups, outputs // EACH), _filled_word(zero), dtype=torch.int32, device=scale_OG.device)
     return {"qzeros": qzeros, "scales": scale_OG.T.contiguous()}
 
 
@@ -82,22 +82,22 @@ def read_scales(tensors: ModuleTensors, declared: Declared, shape: tuple[int, in
     scales_GO = tensors.get("scales", HALVES, None, outputs)
     check_groups(inputs, len(scales_GO), declared.granularity, declared.group)
     qzeros = tensors.get("qzeros", ("I32",), len(scales_GO), outputs // EACH)
-    if odd := int((qzeros != _word(zero)).sum()):
+    if odd := int((qzeros != _filled_word(zero)).sum()):
         raise Refused(
             f"{odd} of {qzeros.numel()} words of qzeros hold other zero points than 8", why=ASYMMETRIC, cure=AGAIN
         )
     return scales_GO.T.contiguous()
 
 
-def read_grouping(found: Config, bits: Sequence[str], group: Sequence[str]) -> tuple[Granularity, int | None]:
+def read_grouping(section: Config, bits: Sequence[str], group: Sequence[str]) -> tuple[Granularity, int | None]:
     """Granularity and group of a config that spells 4 bits and the group in one of these keys.
 
     Raises:
         BadCheckpoint: a key is missing or no number. Refused: other than 4 bits.
     """
-    if (width := _first(found, bits)) != BITS:
+    if (width := _first_integer(section, bits)) != BITS:
         raise Refused(f"{show(width)}-bit weights are not known to draftconv", why=f"it knows those of {BITS}")
-    match _first(found, group):
+    match _first_integer(section, group):
         case -1:
             return "channel", None
         case size if size > 0:
@@ -106,16 +106,16 @@ def read_grouping(found: Config, bits: Sequence[str], group: Sequence[str]) -> t
             raise BadCheckpoint(f"{group[0]} is {show(size)}, no size of a group", cure="correct config.json")
 
 
-def _first(found: Config, keys: Sequence[str]) -> int:
+def _first_integer(section: Config, keys: Sequence[str]) -> int:
     """The first of some keys that is there."""
     for key in keys:
-        value = found.integer(key)
+        value = section.integer(key)
         if value is not None:
             return value
-    raise BadCheckpoint(f"{found.where} lacks {keys[0]}", why="it cannot be told from the tensors", cure="add it")
+    raise BadCheckpoint(f"{section.where} lacks {keys[0]}", why="it cannot be told from the tensors", cure="add it")
 
 
-def _half(format: Format, dtype: str) -> str:
+def _check_half(format: Format, dtype: str) -> str:
     if dtype not in HALVES:
         raise Refused(
             f"{format.title} has 16-bit scales, and {dtype} weights have others",
@@ -125,7 +125,7 @@ def _half(format: Format, dtype: str) -> str:
     return dtype
 
 
-def _word(nibble: int) -> int:
+def _filled_word(nibble: int) -> int:
     """Eight times the same nibble, as int32."""
     bits = nibble * 0x11111111
     return bits - (bits >> 31 << 32)

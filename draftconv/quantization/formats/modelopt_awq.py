@@ -69,7 +69,7 @@ class ModelOptAwq(ModelOpt):
                 cure="scales per channel can be repeated over groups of 128",
             )
         group = scheme.weights.group or inputs
-        _check(shape, group)
+        _check_shape(shape, group)
         parts = (
             StoredTensor("weight", "U8", (outputs // 2, inputs)),
             StoredTensor("weight_scale", "F32", (outputs, inputs // group)),
@@ -83,7 +83,7 @@ class ModelOptAwq(ModelOpt):
         self.written(style)
         qvalues_OI, scale_OG = weight.quantized.qvalues, weight.quantized.scale.float()
         outputs, inputs = qvalues_OI.shape
-        _check((outputs, inputs), inputs // scale_OG.shape[1])
+        _check_shape((outputs, inputs), inputs // scale_OG.shape[1])
         smoothing_I = weight.pre_quant_scale
         if smoothing_I is None:
             smoothing_I = torch.ones(inputs, device=qvalues_OI.device)
@@ -94,7 +94,10 @@ class ModelOptAwq(ModelOpt):
         }
         if weight.input_scale is None:
             return parts
-        return parts | {"weight_scale_2": _shared(weight), "input_scale": weight.input_scale.float().reshape(())}
+        return parts | {
+            "weight_scale_2": _shared_fp8_scale(weight),
+            "input_scale": weight.input_scale.float().reshape(()),
+        }
 
     def resolve(self, stored: Mapping[str, Tensor], declared: Declared) -> Declared:
         tensors = ModuleTensors(self.title, stored)
@@ -145,7 +148,7 @@ def fp8_scale(quantized: RoundedWeight) -> Tensor:
     return ((top_OG.double() * scale_OG.double()).amax() / FP8_MAX).float()
 
 
-def _shared(weight: Weight) -> Tensor:
+def _shared_fp8_scale(weight: Weight) -> Tensor:
     least = fp8_scale(weight.quantized)
     if weight.fp8_scale is None:
         return torch.where(least > 0, least, 1)
@@ -158,7 +161,7 @@ def _shared(weight: Weight) -> Tensor:
     return weight.fp8_scale.float().reshape(())
 
 
-def _check(shape: tuple[int, int], group: int) -> None:
+def _check_shape(shape: tuple[int, int], group: int) -> None:
     """Raises Refused for a weight that has no bytes."""
     outputs, inputs = shape
     if outputs % 2:

@@ -42,7 +42,7 @@ class Algorithm:
     Attributes:
         keys: what the legacy file says beside it; `group_size` is added where `granularity` is group.
         weights, activations: its config group, in the words of compressed-tensors; `group_size` likewise.
-        told: whether ModelOpt writes the config group when all layers share the algorithm.
+        writes_group: whether ModelOpt writes the config group when all layers share the algorithm.
         group: the only group size, where there is one.
     """
 
@@ -52,7 +52,7 @@ class Algorithm:
     keys: Mapping[str, object]
     weights: Mapping[str, object]
     activations: Mapping[str, object] | None
-    told: bool
+    writes_group: bool
     group: int | None = None
 
 
@@ -78,12 +78,12 @@ class ModelOpt(Format):
                 declared.granularity,
                 declared.inputs,
             ):
-                group = _group(algorithm, declared.group, self.title)
+                group = _group_size(algorithm, declared.group, self.title)
                 if algorithm.granularity == "group" and group is None:
                     raise UsageError(f"{self.title} declares the size of groups, and none is given")
                 if style == "plain":
-                    return _plain(name, algorithm, group, declared.ignore)
-                return _mixed(name, algorithm, group, declared.ignore, modules)
+                    return _plain_declaration(name, algorithm, group, declared.ignore)
+                return _mixed_declaration(name, algorithm, group, declared.ignore, modules)
         raise Refused(
             f"{self.title} cannot declare {declared.dtype} weights per {declared.granularity} with activations "
             f"{declared.inputs or '16 bit'}",
@@ -104,12 +104,12 @@ class ModelOpt(Format):
                 cure="quantize the 16-bit drafter with a recipe",
             )
         ((name, group),) = header.algorithms
-        found = self.algorithms[name]
+        algorithm = self.algorithms[name]
         return Declared(
-            found.dtype,
-            found.granularity,
-            _group(found, group, header.where),
-            found.inputs,
+            algorithm.dtype,
+            algorithm.granularity,
+            _group_size(algorithm, group, header.where),
+            algorithm.inputs,
             header.ignore,
             PER_MODULE if header.layers else "plain",
         )
@@ -138,7 +138,11 @@ def read_header(config: Mapping[str, object], sidecars: Mapping[str, Mapping[str
         Refused: weights have zero points.
     """
     entry, sidecar = Config(config, "quantization_config"), Config(sidecars.get(QUANT_FILE, {}), QUANT_FILE)
-    headers = [header for header in (_legacy(sidecar), _legacy(entry) or _flat(entry)) if header is not None]
+    headers = [
+        header
+        for header in (_legacy_header(sidecar), _legacy_header(entry) or _flat_header(entry))
+        if header is not None
+    ]
     if not headers:
         return None
     first = headers[0]
@@ -154,20 +158,20 @@ def read_header(config: Mapping[str, object], sidecars: Mapping[str, Mapping[str
 
 def _contradict(one: ModelOptHeader, other: ModelOptHeader) -> bool:
     # A group that only one of them has is no contradiction: ModelOpt leaves it out of config.json.
-    groups = _groups(one), _groups(other)
+    groups = _group_sizes(one), _group_sizes(other)
     return (
-        _names(one) != _names(other)
+        _algorithm_names(one) != _algorithm_names(other)
         or (all(groups) and groups[0] != groups[1])
         or one.layers != other.layers
         or set(one.ignore) != set(other.ignore)
     )
 
 
-def _legacy(source: Config) -> ModelOptHeader | None:
+def _legacy_header(source: Config) -> ModelOptHeader | None:
     return _header(source.section("quantization"), "exclude_modules")
 
 
-def _flat(source: Config) -> ModelOptHeader | None:
+def _flat_header(source: Config) -> ModelOptHeader | None:
     if (source.text("quant_method") or "").startswith(METHOD) or source.section("producer").raw("name") == METHOD:
         return _header(source, "ignore")
     return None
@@ -180,18 +184,18 @@ def _header(source: Config, exclusions: str) -> ModelOptHeader | None:
     if name != MIXED:
         return ModelOptHeader(frozenset({_algorithm(source)}), source.texts(exclusions), frozenset(), source.where)
     layers = source.section("quantized_layers")
-    found = set()
+    algorithms = set()
     for module, entry in layers.data.items():
         if not isinstance(entry, dict):
             raise BadCheckpoint(f"{layers.where}: {show(module)} is no object", cure="correct or remove the key")
-        found.add(_algorithm(Config(entry, f"{layers.where}: {show(module)}")))
-    if not found:
+        algorithms.add(_algorithm(Config(entry, f"{layers.where}: {show(module)}")))
+    if not algorithms:
         raise BadCheckpoint(
             f"{source.where}: {MIXED} without quantized_layers",
             why="no module would be taken for quantized",
             cure="list every quantized module with its quant_algo",
         )
-    return ModelOptHeader(frozenset(found), source.texts(exclusions), frozenset(layers.data), source.where)
+    return ModelOptHeader(frozenset(algorithms), source.texts(exclusions), frozenset(layers.data), source.where)
 
 
 def _algorithm(source: Config) -> tuple[str, int | None]:
@@ -207,11 +211,11 @@ def _algorithm(source: Config) -> tuple[str, int | None]:
     return name, source.size("group_size")
 
 
-def _names(header: ModelOptHeader) -> set[str]:
+def _algorithm_names(header: ModelOptHeader) -> set[str]:
     return {name for name, _ in header.algorithms}
 
 
-def _groups(header: ModelOptHeader) -> set[int]:
+def _group_sizes(header: ModelOptHeader) -> set[int]:
     return {group for _, group in header.algorithms if group is not None}
 
 
@@ -220,7 +224,7 @@ def _summary(header: ModelOptHeader) -> str:
     return f"{algorithms} except {show_some(sorted(header.ignore)) or 'nothing'}"
 
 
-def _group(algorithm: Algorithm, declared: int | None, where: str) -> int | None:
+def _group_size(algorithm: Algorithm, declared: int | None, where: str) -> int | None:
     """The group of an algorithm that declares one.
 
     Raises:
@@ -235,24 +239,26 @@ def _group(algorithm: Algorithm, declared: int | None, where: str) -> int | None
     return algorithm.group or declared
 
 
-def _plain(name: str, algorithm: Algorithm, group: int | None, ignore: tuple[str, ...]) -> Declaration:
+def _plain_declaration(name: str, algorithm: Algorithm, group: int | None, ignore: tuple[str, ...]) -> Declaration:
     entry = _entry(name, algorithm, group)
-    flat: dict[str, object] = {"config_groups": _groups_of(algorithm, group, ["Linear"])} if algorithm.told else {}
+    flat: dict[str, object] = (
+        {"config_groups": _config_groups(algorithm, group, ["Linear"])} if algorithm.writes_group else {}
+    )
     flat |= {"ignore": list(ignore), **entry, "producer": PRODUCER, "quant_method": METHOD}
     nested = {"quant_algo": name, "kv_cache_quant_algo": None, **entry, "exclude_modules": list(ignore)}
     return Declaration(flat, {QUANT_FILE: {"producer": PRODUCER, "quantization": nested}})
 
 
-def _mixed(
+def _mixed_declaration(
     name: str, algorithm: Algorithm, group: int | None, ignore: tuple[str, ...], modules: Sequence[str]
 ) -> Declaration:
     if not modules:
         raise UsageError(f"{MIXED} has to name every quantized module, and none is given")
-    kept = [entry for entry in UNQUANTIZED if not any(_excludes(entry, module) for module in modules)]
-    excluded = list(dict.fromkeys((*kept, *ignore)))
+    entries = [entry for entry in UNQUANTIZED if not any(_entry_excludes(entry, module) for module in modules)]
+    excluded = list(dict.fromkeys((*entries, *ignore)))
     layers = {module: _entry(name, algorithm, group) for module in modules}
     flat: dict[str, object] = {
-        "config_groups": _groups_of(algorithm, group, sorted(modules)),
+        "config_groups": _config_groups(algorithm, group, sorted(modules)),
         "quantized_layers": layers,
         "ignore": excluded,
         "quant_algo": MIXED,
@@ -268,7 +274,7 @@ def _mixed(
     return Declaration(flat, {QUANT_FILE: {"producer": PRODUCER, "quantization": nested}})
 
 
-def _excludes(entry: str, module: str) -> bool:
+def _entry_excludes(entry: str, module: str) -> bool:
     if entry.startswith("re:"):
         return re.fullmatch(entry.removeprefix("re:"), module) is not None
     return fnmatchcase(module, entry)
@@ -279,9 +285,9 @@ def _entry(name: str, algorithm: Algorithm, group: int | None) -> dict[str, obje
     return {"quant_algo": name, **sized, **algorithm.keys}
 
 
-def _groups_of(algorithm: Algorithm, group: int | None, targets: list[str]) -> dict[str, object]:
+def _config_groups(algorithm: Algorithm, group: int | None, targets: list[str]) -> dict[str, object]:
     sized = {} if group is None else {"group_size": group}
-    found: dict[str, object] = {"weights": {**algorithm.weights, **sized}, "targets": targets}
+    config_group: dict[str, object] = {"weights": {**algorithm.weights, **sized}, "targets": targets}
     if algorithm.activations is not None:
-        found["input_activations"] = {**algorithm.activations, **sized}
-    return {"group_0": found}
+        config_group["input_activations"] = {**algorithm.activations, **sized}
+    return {"group_0": config_group}

@@ -44,7 +44,7 @@ class ModelOptNvfp4(ModelOpt):
         if (scheme.weights.dtype, scheme.weights.granularity) not in self.holds or scheme.inputs not in self.inputs:
             raise Refused(f"{self.title} has no {scheme}", cure=f"known: NVFP4 weights with activations {NVFP4_STATIC}")
         outputs, inputs = shape
-        _check(inputs)
+        _check_inputs(inputs)
         return (
             StoredTensor("weight", "U8", (outputs, inputs // 2)),
             StoredTensor("weight_scale", "F8_E4M3", (outputs, inputs // GROUP)),
@@ -54,7 +54,7 @@ class ModelOptNvfp4(ModelOpt):
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         self.written(style)
-        _check(weight.quantized.qvalues.shape[1])
+        _check_inputs(weight.quantized.qvalues.shape[1])
         return {
             "weight": pack_bytes.pack(weight.quantized.qvalues, 1),
             "weight_scale": weight.quantized.scale,
@@ -84,7 +84,7 @@ class ModelOptNvfp4(ModelOpt):
 MODELOPT_NVFP4 = ModelOptNvfp4()
 
 
-def _check(inputs: int) -> None:
+def _check_inputs(inputs: int) -> None:
     if inputs % GROUP:
         raise Refused(
             f"{inputs} inputs are no multiple of {GROUP}",

@@ -55,20 +55,20 @@ class ModuleTensors:
             BadCheckpoint: it is absent or something else.
         """
         tensor = self.by_suffix.get(suffix)
-        wanted = f"{' or '.join(dtypes)} [{', '.join('any' if size is None else str(size) for size in shape)}]"
+        expected = f"{' or '.join(dtypes)} [{', '.join('any' if size is None else str(size) for size in shape)}]"
         if tensor is None:
             raise BadCheckpoint(
                 f"{suffix} is missing",
-                why=f"{self.title} keeps {wanted} there",
+                why=f"{self.title} keeps {expected} there",
                 cure="export the checkpoint again",
             )
         fits = len(shape) == tensor.ndim and all(
-            size in (None, found) and found > 0 for size, found in zip(shape, tensor.shape, strict=True)
+            size in (None, actual) and actual > 0 for size, actual in zip(shape, tensor.shape, strict=True)
         )
         if SPELLED.get(tensor.dtype) not in dtypes or not fits:
-            found = f"{SPELLED.get(tensor.dtype, tensor.dtype)} {show(list(tensor.shape))}"
+            stored = f"{SPELLED.get(tensor.dtype, tensor.dtype)} {show(list(tensor.shape))}"
             raise BadCheckpoint(
-                f"{suffix} is {found}, not {wanted}",
+                f"{suffix} is {stored}, not {expected}",
                 why=f"{self.title} has no such tensor",
                 cure="the checkpoint is damaged, or quantization_config is another one's",
             )

@@ -111,14 +111,14 @@ def inputs(config: Mapping[str, object], known: Collection[InputScheme | None]) 
                 why="all weights are read under the one scheme of global_quant_config, and nothing beside it",
                 cure="quantize the 16-bit drafter with a recipe",
             )
-    found = None if whole.raw("input_tensors") is None else whole.section("input_tensors")
+    spec = None if whole.raw("input_tensors") is None else whole.section("input_tensors")
     for scheme in known:
-        if found is None and scheme is None:
+        if spec is None and scheme is None:
             return None
-        if found is not None and scheme is not None and tells(found, INPUTS[scheme]):
+        if spec is not None and scheme is not None and tells(spec, INPUTS[scheme]):
             return scheme
     raise Refused(
-        f"{whole.where}: input_tensors: {summary(found)}",
+        f"{whole.where}: input_tensors: {summary(spec)}",
         why="draftconv knows no such activations beside these weights",
         cure=f"known: {'; '.join(sorted(str(scheme or 'none') for scheme in known))}",
     )
@@ -158,14 +158,14 @@ def pack_method(config: Mapping[str, object]) -> str:
     return method
 
 
-def tells(found: Config, spec: Spec, ignoring: tuple[str, ...] = ()) -> bool:
+def tells(section: Config, spec: Spec, ignoring: tuple[str, ...] = ()) -> bool:
     """Whether a spec from a file says of the numbers what one of ours does."""
-    return all(found.raw(key) == spec[key] for key in _TELLING if key not in ignoring)
+    return all(section.raw(key) == spec[key] for key in _TELLING if key not in ignoring)
 
 
-def summary(found: Config | None) -> str:
+def summary(section: Config | None) -> str:
     """What a spec says of the numbers, for messages."""
-    return "nothing" if found is None else ", ".join(f"{key} {show(found.raw(key))}" for key in _TELLING)
+    return "nothing" if section is None else ", ".join(f"{key} {show(section.raw(key))}" for key in _TELLING)
 
 
 def _entry(config: Mapping[str, object]) -> Config:

@@ -72,7 +72,7 @@ class QuarkInt4(Format):
         if (weights.dtype, weights.granularity) not in self.holds or scheme.inputs not in self.inputs:
             raise Refused(f"{self.title} has no {scheme}", cure="known: INT4 per channel or group, symmetric")
         scale = "F32" if weights.scale_dtype == "F32" or dtype == "F64" else dtype
-        _check(shape, weights.group, scale, dtype)
+        _check_weight(shape, weights.group, scale, dtype)
         if weights.group is None:
             return (
                 StoredTensor("weight", "I32", (outputs, inputs // 8)),
@@ -91,7 +91,7 @@ class QuarkInt4(Format):
         outputs, inputs = qvalues_OI.shape
         per_channel = scale_OG.shape[1] == 1 and weight.granularity != "group"
         group = None if per_channel else inputs // scale_OG.shape[1]
-        _check((outputs, inputs), group, SPELLED[scale_OG.dtype], weight.dtype)
+        _check_weight((outputs, inputs), group, SPELLED[scale_OG.dtype], weight.dtype)
         order = _order(self.written(style))
         zeros = scale_OG.new_zeros(scale_OG.shape[1], outputs // 8, dtype=torch.int32)
         if per_channel:
@@ -119,7 +119,7 @@ class QuarkInt4(Format):
                 why="only Quark's file-to-file mode leaves zero points out, and it labels every checkpoint reorder",
                 cure="export the checkpoint again",
             )
-        found = replace(
+        resolved = replace(
             declared, granularity="channel", group=None, style=FILE_TO_FILE if file_to_file else declared.style
         )
         if not flat:
@@ -131,20 +131,20 @@ class QuarkInt4(Format):
                     why="each output has as many scales, and all groups of inputs have one size",
                     cure="export the checkpoint again",
                 )
-            found = replace(found, granularity="group", group=rows // groups)
-        if declared.granularity not in (None, found.granularity) or declared.group not in (None, found.group):
+            resolved = replace(resolved, granularity="group", group=rows // groups)
+        if declared.granularity not in (None, resolved.granularity) or declared.group not in (None, resolved.group):
             raise BadCheckpoint(
-                f"quantization_config says scales {_per(declared)}, the tensors have them {_per(found)}",
+                f"quantization_config says scales {_grouping(declared)}, the tensors have them {_grouping(resolved)}",
                 why="read as declared, weights would be multiplied by scales of others",
                 cure="correct quantization_config: global_quant_config: weight",
             )
-        return found
+        return resolved
 
     def load(self, stored: Mapping[str, Tensor], declared: Declared, dtype: str) -> Weight:
-        found = self.resolve(stored, declared)
+        resolved = self.resolve(stored, declared)
         tensors = ModuleTensors(self.title, stored)
         words, scale = stored["weight"], stored["weight_scale"]
-        if found.style != FILE_TO_FILE:
+        if resolved.style != FILE_TO_FILE:
             zeros = tensors.optional("weight_zero_point", ("I32",), *scale.shape[:-1], -(-scale.shape[-1] // 8))
             if zeros is not None and zeros.any():
                 raise BadCheckpoint(
@@ -152,19 +152,19 @@ class QuarkInt4(Format):
                     why="the config declares symmetric weights: either it lies, or the tensor is damaged",
                     cure="export the checkpoint again",
                 )
-        qvalues = pack_int32.unpack(words, "order" if found.style == FILE_TO_FILE else _order(found.style))
-        if found.style == FILE_TO_FILE and dtype in TORCH:
+        qvalues = pack_int32.unpack(words, "order" if resolved.style == FILE_TO_FILE else _order(resolved.style))
+        if resolved.style == FILE_TO_FILE and dtype in TORCH:
             # Quark computed these in the weight's dtype and widened them for the file.
             narrow = scale.to(TORCH[dtype])
             scale = narrow if torch.equal(narrow.to(scale.dtype), scale) else scale
-        if found.granularity == "group":
+        if resolved.granularity == "group":
             qvalues = qvalues.T.contiguous()
-            scale_OG = scale if found.style == FILE_TO_FILE else scale.T.contiguous()
+            scale_OG = scale if resolved.style == FILE_TO_FILE else scale.T.contiguous()
         else:
             scale_OG = scale[:, None]
-        told = SPELLED[scale.dtype]
+        scale_dtype = SPELLED[scale.dtype]
         quantized = RoundedWeight("int4", qvalues, scale_OG, torch.ones((), device=scale.device))
-        return Weight(quantized, dtype if told == "F32" else told, granularity=found.granularity)
+        return Weight(quantized, dtype if scale_dtype == "F32" else scale_dtype, granularity=resolved.granularity)
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         del modules
@@ -181,8 +181,8 @@ class QuarkInt4(Format):
         spec = quark_config.weight_spec(config)
         if spec is None or spec.text("dtype") not in ("int4", "uint4"):
             return None
-        for granularity, wanted in WEIGHTS.items():
-            if quark_config.tells(spec, wanted, ignoring=("group_size",)):
+        for granularity, expected in WEIGHTS.items():
+            if quark_config.tells(spec, expected, ignoring=("group_size",)):
                 return Declared(
                     "int4",
                     granularity,
@@ -201,7 +201,7 @@ class QuarkInt4(Format):
 QUARK_INT4 = QuarkInt4()
 
 
-def _check(shape: tuple[int, int], group: int | None, scale: str, dtype: str) -> None:
+def _check_weight(shape: tuple[int, int], group: int | None, scale: str, dtype: str) -> None:
     """Raises Refused for a weight that Quark has no bytes for."""
     outputs, inputs = shape
     if outputs % 8 or (group is None and inputs % 8):
@@ -235,7 +235,7 @@ def _order(style: str | None) -> Order:
     )
 
 
-def _per(declared: Declared) -> str:
+def _grouping(declared: Declared) -> str:
     return f"per group of {declared.group}" if declared.group else f"per {declared.granularity}"
 
 

@@ -52,7 +52,7 @@ class QuarkMxfp4(Format):
                 cure="known: MXFP4 weights with FP8 activations per tensor, static",
             )
         outputs, inputs = shape
-        _check(inputs)
+        _check_inputs(inputs)
         return (
             StoredTensor("weight", "U8", (outputs, inputs // 2)),
             StoredTensor("weight_scale", "U8", (outputs, inputs // GROUP)),
@@ -61,7 +61,7 @@ class QuarkMxfp4(Format):
 
     def store(self, weight: Weight, style: str | None = None) -> dict[str, Tensor]:
         self.written(style)
-        _check(weight.quantized.qvalues.shape[1])
+        _check_inputs(weight.quantized.qvalues.shape[1])
         return {
             "weight": pack_bytes.pack(weight.quantized.qvalues, 1),
             "weight_scale": weight.quantized.scale,
@@ -115,7 +115,7 @@ class QuarkMxfp4(Format):
 QUARK_MXFP4 = QuarkMxfp4()
 
 
-def _check(inputs: int) -> None:
+def _check_inputs(inputs: int) -> None:
     if inputs % GROUP:
         raise Refused(
             f"{inputs} inputs are no multiple of {GROUP}",
