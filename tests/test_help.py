@@ -86,7 +86,7 @@ class Options:
     mode: Literal["a", "b"] = option("a", "How.")
     dtype: str | None = option(None, "In what.", choices=lambda: ("bf16", "f32"))
     card: bool = option(True, "Write none.", flag="--no-card")
-    steps: int = option(3, "How many.", short=("-k",), former=("--depth",))
+    steps: int = option(3, "How many.", short=("-k",), former=("--count",))
     chat: bool = option(True, "As a chat.", flag="--chat/--raw")
     token: str = python_only("", "kept to itself")
 

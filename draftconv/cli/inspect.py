@@ -73,6 +73,9 @@ def _next_command(inspection: Inspection, checkpoint: str, ctx: click.Context) -
     if target and (target.path or target.repo) and served:
         options = _arguments({**chosen, "target_layers": None})
         return ["draftconv", "serve", checkpoint, "--for", str(inspection.verdicts[0].spec), *options]
+    if target is None:
+        engines = [argument for engine in ctx.params["engines"] for argument in ("--for", engine)]
+        return ["draftconv", "inspect", checkpoint, *engines, *options, "--target", "TARGET"]
     return []
 
 

@@ -296,6 +296,8 @@ def open_trace(directory: str | Path) -> Trace:
         BadCheckpoint: it is no trace, an incomplete one, one of a later draftconv, or contradicts itself.
     """
     directory = Path(directory)
+    if not directory.exists():
+        raise BadCheckpoint(f"the trace {show(directory)} does not exist", cure="make one with `draftconv trace`")
     listing = LocalDirectory(directory)
     if INDEX not in listing.files:
         raise _no_trace(listing)

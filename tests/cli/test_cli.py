@@ -356,6 +356,13 @@ def test_serve_refuses_what_would_be_misread_with_exit_1(run: Run, drafter: Path
     assert run(*shlex.split(command)).exit_code == 0
 
 
+def test_what_fits_without_a_target_is_asked_with_one_next(run: Run, drafter: Path) -> None:
+    result = run("inspect", drafter, "--for", "vllm", "--for", "sglang:h100")
+    assert next_command(result) == [
+        "inspect", str(drafter), "--for", "vllm", "--for", "sglang:h100", "--target", "TARGET",
+    ]  # fmt: skip
+
+
 def test_push_needs_a_record(run: Run, drafter: Path) -> None:
     result = run("push", drafter, "me/drafter")
     assert result.exit_code == 1

@@ -133,6 +133,9 @@ def test_linked_tables_are_read_where_they_lie(tmp_path: Path) -> None:
 
 
 def test_no_trace_and_an_incomplete_one_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(BadCheckpoint, match="nope does not exist") as caught:
+        open_trace(tmp_path / "nope")
+    assert caught.value.cure == "make one with `draftconv trace`"
     (tmp_path / "some").mkdir()
     (tmp_path / "some/file").touch()
     with pytest.raises(BadCheckpoint, match="some is no trace: it has no trace"):
