@@ -980,7 +980,8 @@ LIVE = (
         "a switch in our own environment reaches the server", ("test_serve_arms.py",)),
     Mutation(
         "live/serve_arms.py",
-        "if _base_name(served.drafter) != _base_name(arm.source) and _base_name(served.drafter) in theirs:", "if not served:",
+        "if _base_name(served.drafter) != _base_name(arm.source) and _base_name(served.drafter) in theirs:",
+        "if not served:",
         "a server with another arm's drafter is asked", ("test_serve_arms.py",)),
     Mutation(
         "live/serve_arms.py",
