@@ -55,9 +55,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def document(old: str, sections: Mapping[str, str]) -> str:
     """The report with these sections (title → text); those that were not measured stay as they are in `old`."""
-    _, *found = HEADING.split(old)
-    held = dict(zip(found[::2], (text.strip() + "\n" for text in found[1::2]), strict=True)) | dict(sections)
-    return "\n".join([TITLE, *(f"## {title}\n\n{held[title]}" for title, _ in PARTS.values() if title in held)])
+    _, *parts = HEADING.split(old)
+    texts = dict(zip(parts[::2], (text.strip() + "\n" for text in parts[1::2]), strict=True)) | dict(sections)
+    return "\n".join([TITLE, *(f"## {title}\n\n{texts[title]}" for title, _ in PARTS.values() if title in texts)])
 
 
 def bench(options: argparse.Namespace, program: Path) -> bool:

@@ -74,8 +74,8 @@ class Bench:
     def child(self, *argv: str | Path | int, threads: int = 1) -> tuple[dict[str, Any], Run]:
         """What `bench_replay.py` found, and the process."""
         done = run([sys.executable, SCRIPTS / "bench_replay.py", *map(str, argv)], environment(threads))
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found, done
+        figures: dict[str, Any] = json.loads(done.stdout)
+        return figures, done
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -129,21 +129,21 @@ def against_live(bench: Bench, name: str, drafter: str, traced: Run) -> Iterator
     """Two arms, decoded with the live target and replayed."""
     progress(f"{name}: {bench.runs} rounds of replay and live decoding")
     copy = bench.work / drafter
-    found, _ = bench.child(
+    figures, _ = bench.child(
         "against-live", bench.work / name, bench.runs, DATA / "targets" / name, original(drafter), copy
     )
-    faster, wanted = ratios(found["live"], found["replay"]), bench.size.times_faster
-    yield Row(f"{name}: two arms decoded with the live target", spread(found["live"]))
-    yield Row(f"{name}: the same two replayed from the trace", spread(found["replay"]))
+    faster, least = ratios(figures["live"], figures["replay"]), bench.size.times_faster
+    yield Row(f"{name}: two arms decoded with the live target", spread(figures["live"]))
+    yield Row(f"{name}: the same two replayed from the trace", spread(figures["replay"]))
     yield Row(
         f"{name}: live : replay, round by round",
         times(faster),
-        f"at least {wanted} x" if wanted else "",
-        statistics.median(faster) >= wanted if wanted else None,
+        f"at least {least} x" if least else "",
+        statistics.median(faster) >= least if least else None,
     )
-    cases = found["requests"] * found["arms"]
+    cases = figures["requests"] * figures["arms"]
     yield Row(f"{name}: requests with equal counts, live and replayed", f"{cases} of {cases}", "all", True)
-    arms = traced.seconds / (statistics.median(found["live"]) / found["arms"])
+    arms = traced.seconds / (statistics.median(figures["live"]) / figures["arms"])
     yield Row(
         f"{name}: `draftconv trace`, once for all drafters",
         f"{traced.seconds:.2f} s, as long as {arms:.1f} live arms; {traced.peak_bytes / 1e6:.0f} MB",
@@ -153,8 +153,8 @@ def against_live(bench: Bench, name: str, drafter: str, traced: Run) -> Iterator
 def alone(bench: Bench, trace: Path, drafter: str) -> Iterator[Row]:
     """One drafter replayed, and the command that compares it with its copy."""
     progress(f"{drafter}: replay")
-    found, _ = bench.child("alone", trace, bench.runs, original(drafter))
-    yield Row(f"{drafter}: replay of one arm", rate(found["positions"], found["seconds"]))
+    figures, _ = bench.child("alone", trace, bench.runs, original(drafter))
+    yield Row(f"{drafter}: replay of one arm", rate(figures["positions"], figures["seconds"]))
     command = bench.draftconv("parity", original(drafter), bench.work / drafter, "--trace", trace, "--margin", "0")
     yield Row(f"{drafter}: `draftconv parity`", f"{command.seconds:.2f} s, {command.peak_bytes / 1e6:.0f} MB")
 
@@ -170,33 +170,33 @@ def full_size(bench: Bench, device: str) -> Iterator[Row]:
     """Rows about random drafters of full size on one device."""
     for spec in bench.size.specs:
         progress(f"{spec}: replay on {device}")
-        found, process = bench.child(
+        figures, process = bench.child(
             "full-size", SCRIPTS / "specs" / f"{spec}.json", bench.runs, device, bench.size.positions[device],
             threads=bench.threads,
         )  # fmt: skip
-        if not found:
+        if not figures:
             yield Row("full-size drafters on a GPU", "not measured: no GPU at hand")
             return
-        threads = f", {found['threads']} thread{'s' * (found['threads'] > 1)}" if device == "cpu" else ""
-        where, flop = f"{spec} on {found['device']}{threads}", found["floor_flop"]
-        positions, floor = found["positions"], statistics.median(found["floor"])
-        reads, head = DEPTH * found["blocks"], found["head_bytes"] / 1e9
-        yield Row(f"{where}: replay of one arm", rate(positions, found["replay"]))
+        threads = f", {figures['threads']} thread{'s' * (figures['threads'] > 1)}" if device == "cpu" else ""
+        where, flop = f"{spec} on {figures['device']}{threads}", figures["floor_flop"]
+        positions, floor = figures["positions"], statistics.median(figures["floor"])
+        reads, head = DEPTH * figures["blocks"], figures["head_bytes"] / 1e9
+        yield Row(f"{where}: replay of one arm", rate(positions, figures["replay"]))
         yield Row(
             f"{where}: floor, its head alone",
-            f"{rate(positions, found['floor'])}; {flop / 1e9:.3g} GFLOP per position, "
+            f"{rate(positions, figures['floor'])}; {flop / 1e9:.3g} GFLOP per position, "
             f"{positions * flop / floor / 1e12:.3g} TFLOP/s; {head:.3g} GB read {reads} times, "
             f"{head * reads / floor:.3g} GB/s",
         )
         yield Row(
             f"{where}: replay : floor, round by round",
-            f"{times(ratios(found['replay'], found['floor']))}; all products with weights are "
-            f"{found['flop'] / flop:.2f} x the head's FLOPs",
+            f"{times(ratios(figures['replay'], figures['floor']))}; all products with weights are "
+            f"{figures['flop'] / flop:.2f} x the head's FLOPs",
         )
-        on_device = f", {found['device_bytes'] / 1e9:.2f} GB on the device" if "device_bytes" in found else ""
+        on_device = f", {figures['device_bytes'] / 1e9:.2f} GB on the device" if "device_bytes" in figures else ""
         yield Row(
             f"{where}: peak memory",
-            f"{process.peak_bytes / 1e9:.2f} GB{on_device}; the weights take {found['weight_bytes'] / 1e9:.3g} GB",
+            f"{process.peak_bytes / 1e9:.2f} GB{on_device}; the weights take {figures['weight_bytes'] / 1e9:.3g} GB",
         )
 
 

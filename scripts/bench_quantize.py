@@ -52,44 +52,46 @@ def measure_quantize(program: Path, source: Path, target: str, work: Path, runs:
     weights = source / "model.safetensors"
     copy, quantized = work / "copy.safetensors", work / "quantized"
     kinds = ("copy", *RECIPES)
-    found: dict[str, list[Run]] = {kind: [] for kind in kinds}
+    by_kind: dict[str, list[Run]] = {kind: [] for kind in kinds}
     for number in range(runs + 1):
         first = number % len(kinds)
         for kind in (*kinds[first:], *kinds[:first]):
             settle(weights)
             if kind == "copy":
-                found[kind].append(durable_copy(weights, copy))
+                by_kind[kind].append(durable_copy(weights, copy))
             else:
-                found[kind].append(run([program, "quantize", source, quantized, "--recipe", kind, "--target", target]))
+                by_kind[kind].append(
+                    run([program, "quantize", source, quantized, "--recipe", kind, "--target", target])
+                )
             remove(copy)
             remove(quantized)
-        told = ", ".join(f"{kind} {found[kind][-1].seconds:.2f} s" for kind in kinds)
-        progress(f"round {number} of {runs}: {told}" + ("" if number else " (not counted)"))
-    return {kind: found[kind][1:] for kind in kinds}
+        times = ", ".join(f"{kind} {by_kind[kind][-1].seconds:.2f} s" for kind in kinds)
+        progress(f"round {number} of {runs}: {times}" + ("" if number else " (not counted)"))
+    return {kind: by_kind[kind][1:] for kind in kinds}
 
 
 def measure_peers(python: Path, source: Path, work: Path) -> dict[str, Run]:
     """One run of each, imports included, its data on the disk; what Quark compiles at its first import is there."""
     settings = {"TORCH_EXTENSIONS_DIR": str(python.parents[1] / "extensions"), "HF_HUB_OFFLINE": "1"}
     environment, out = os.environ | settings, work / "quantized"
-    found = {}
+    by_peer = {}
     for peer in PEERS:
         settle(source / "model.safetensors")
-        found[peer] = durable([python, SCRIPTS / "peer_quantize.py", peer, source, out], out, environment)
+        by_peer[peer] = durable([python, SCRIPTS / "peer_quantize.py", peer, source, out], out, environment)
         remove(out)
-        progress(f"{peer}: {found[peer].seconds:.2f} s")
-    return found
+        progress(f"{peer}: {by_peer[peer].seconds:.2f} s")
+    return by_peer
 
 
 def figures(program: Path, source: Path, target: str, work: Path, runs: int) -> tuple[Row, ...]:
     """Every figure of the section."""
     gigabytes = (source / "model.safetensors").stat().st_size / 1e9
-    found = measure_quantize(program, source, target, work, runs)
-    copies = found.pop("copy")
+    measurements = measure_quantize(program, source, target, work, runs)
+    copies = measurements.pop("copy")
     rows = [Row("durable copy (`cp`, then fsync)", f"{spread(seconds(copies))}, {gigabytes / median(copies):.2f} GB/s")]
-    for recipe, quantizations in found.items():
+    for recipe, quantizations in measurements.items():
         ratios = sorted(b.seconds / a.seconds for a, b in zip(copies, quantizations, strict=True))
-        peak = max(each.peak_bytes for each in quantizations)
+        peak = max(process.peak_bytes for process in quantizations)
         rows += [
             Row(
                 f"`draftconv quantize --recipe {recipe}`",
@@ -102,7 +104,7 @@ def figures(program: Path, source: Path, target: str, work: Path, runs: int) -> 
             ),
             limit(f"peak memory of {recipe}", peak / 1e6, MEMORY, "MB"),
         ]
-    return (*rows, *peer_rows(found[LIKE], source, work))
+    return (*rows, *peer_rows(measurements[LIKE], source, work))
 
 
 def peer_rows(ours: Sequence[Run], source: Path, work: Path) -> Iterator[Row]:
@@ -110,12 +112,12 @@ def peer_rows(ours: Sequence[Run], source: Path, work: Path) -> Iterator[Row]:
     if not PEER_PYTHON.exists():
         yield Row("amd-quark and ModelOpt on the same weights", "not measured: scripts/oracle-env installs them")
         return
-    memory = max(each.peak_bytes for each in ours)
-    for peer, taken in measure_peers(PEER_PYTHON, source, work).items():
+    memory = max(process.peak_bytes for process in ours)
+    for peer, peer_run in measure_peers(PEER_PYTHON, source, work).items():
         title = PEERS[peer]
-        yield Row(title, f"{taken.seconds:.2f} s, {taken.peak_bytes / 1e6:.0f} MB at its peak")
-        yield at_least(f"time of {title} : {LIKE}", taken.seconds / median(ours), FASTER)
-        yield at_least(f"peak memory of {title} : {LIKE}", taken.peak_bytes / memory, SMALLER)
+        yield Row(title, f"{peer_run.seconds:.2f} s, {peer_run.peak_bytes / 1e6:.0f} MB at its peak")
+        yield at_least(f"time of {title} : {LIKE}", peer_run.seconds / median(ours), FASTER)
+        yield at_least(f"peak memory of {title} : {LIKE}", peer_run.peak_bytes / memory, SMALLER)
 
 
 def at_least(what: str, value: float, least: float) -> Row:

@@ -41,7 +41,7 @@ DEPTH = 3
 TEXT = 512
 """Positions of one text of a full-size drafter; several fill `ROWS_AT_ONCE`."""
 
-Found = dict[str, object]
+Figures = dict[str, object]
 Counted = dict[tuple[str, str], Counts]
 """Counts by arm and request."""
 
@@ -50,7 +50,7 @@ class Differ(Exception):
     """Replay and live decoding did not count the same."""
 
 
-def alone(trace: Trace, drafter: Path, runs: int) -> Found:
+def alone(trace: Trace, drafter: Path, runs: int) -> Figures:
     """Replay one drafter, the requests already in memory."""
     arm = load(trace, [drafter])[0]
     requests = [trace.read(entry, arm.boundaries) for entry in trace.entries]
@@ -82,7 +82,7 @@ class Live:
             self.cache.crop(-surplus)
 
 
-def against_live(trace: Trace, target: Path, drafters: Sequence[Path], runs: int) -> Found:
+def against_live(trace: Trace, target: Path, drafters: Sequence[Path], runs: int) -> Figures:
     """Two arms replayed from the trace on disk, and decoded with the live target one after the other.
 
     Raises:
@@ -95,8 +95,8 @@ def against_live(trace: Trace, target: Path, drafters: Sequence[Path], runs: int
 
     def replayed() -> Counted:
         opened = open_trace(trace.directory)
-        found = run(opened, opened.entries, arms[0], arms[1:], depth=DEPTH)
-        return {(record.arm, record.id): record.counts for record in found.records}
+        result = run(opened, opened.entries, arms[0], arms[1:], depth=DEPTH)
+        return {(record.arm, record.id): record.counts for record in result.records}
 
     def decoded(requests: Sequence[TraceRequest] = prompts) -> Counted:
         counted = {}
@@ -137,7 +137,7 @@ def compare(replayed: Counted, decoded: Counted) -> None:
 # ── full-size drafters ─────────────────────────────────────────────────────────────
 
 
-def full_size(spec: Path, device: str, positions: int, runs: int) -> Found:
+def full_size(spec: Path, device: str, positions: int, runs: int) -> Figures:
     """Replay a random drafter where every draft is accepted, and its head alone on as many rows.
 
     The floor is what nobody can leave out who wants the drafts: one product with the head per draft. Like
@@ -168,7 +168,7 @@ def full_size(spec: Path, device: str, positions: int, runs: int) -> Found:
     for _ in range(runs + 1):
         replay_times += timed(1, replayed)[0]
         floor_times += timed(1, floor)[0]
-    found: Found = {
+    figures: Figures = {
         "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",
         "threads": torch.get_num_threads(),
         "positions": positions,
@@ -180,7 +180,7 @@ def full_size(spec: Path, device: str, positions: int, runs: int) -> Found:
         "head_bytes": head_VH.nbytes,
         "weight_bytes": sum(parameter.nbytes for parameter in model.parameters()),
     }
-    return found | ({"device_bytes": torch.cuda.max_memory_allocated()} if device == "cuda" else {})
+    return figures | ({"device_bytes": torch.cuda.max_memory_allocated()} if device == "cuda" else {})
 
 
 def read_facts(spec: Path) -> Facts:
@@ -218,12 +218,12 @@ def random_values(shape: Sequence[int], device: str) -> Tensor:
 def accepted_texts(facts: Facts, positions: int) -> list[TraceRequest]:
     """Texts of token 0 with so many roots together, and random states."""
     states_TAW = random_values((TEXT + DEPTH, facts.aux, facts.target_hidden), "cpu")
-    found = []
+    texts = []
     for first in range(0, positions, TEXT):
         counted = min(TEXT, positions - first) + 1
         tokens_N = torch.zeros(1 + counted + DEPTH, dtype=torch.int64)
-        found.append(TraceRequest(f"{first}", f"{first}", "", 1, counted, tokens_N, states_TAW[: counted + DEPTH]))
-    return found
+        texts.append(TraceRequest(f"{first}", f"{first}", "", 1, counted, tokens_N, states_TAW[: counted + DEPTH]))
+    return texts
 
 
 def multiplied(model: DrafterModel) -> int:
@@ -258,7 +258,7 @@ def timed(runs: int, work: Callable[[], Any]) -> tuple[list[float], Any]:
     return times, result
 
 
-def main(what: str, of: str, runs: str, *rest: str) -> Found:
+def main(what: str, of: str, runs: str, *rest: str) -> Figures:
     """Measure one thing."""
     match what, rest:
         case "alone", (drafter,):

@@ -48,13 +48,13 @@ def fixed(part: Part, work: Path, store: Store) -> Iterator[Row]:
     from truth import dtypes, loader_cases, matcher
 
     known = {(row.part, row.case): row for row in load(TABLE).rows}
-    asked = {("loader", case) for case in loader_cases.fixed() | dtypes.fixed()} | {
+    chosen = {("loader", case) for case in loader_cases.fixed() | dtypes.fixed()} | {
         ("matcher", case) for case in matcher.fixed()
     }
 
     def ask(part: Part, case: str, depends: Iterable[object], find: Callable[[], Any]) -> Any:
         row = known.get((part, case))
-        if row is None or (part, case) in asked:
+        if row is None or (part, case) in chosen:
             return store.get(f"{part} {case}", depends, find)
         return {"observed": row.observed, "detail": row.detail}
 
@@ -81,37 +81,37 @@ def _rows(part: Part, work: Path, store: Store, ask: Ask, *, whole: bool) -> Ite
 
 def collect(parts: Sequence[Part], rows: Rows, work: Path, store: Store) -> tuple[Row, ...]:
     """The rows of some parts, two parts at a time; each part is told when it is known."""
-    found: list[Row] = []
+    table_rows: list[Row] = []
     with ProcessPoolExecutor(AT_A_TIME, get_context("fork")) as pool:  # forked: vLLM is imported already
         for part, (its, seconds) in zip(parts, pool.map(partial(_timed, rows, work, store), parts), strict=True):
-            found += its
+            table_rows += its
             for fault in disagreements(its):
                 say(fault)
             say(f"{part}: {len(its)} cases, {seconds:.0f} s")
-    return tuple(found)
+    return tuple(table_rows)
 
 
 def _timed(rows: Rows, work: Path, store: Store, part: Part) -> tuple[list[Row], float]:
     """A part, and how many seconds it took; it makes its files in a directory of its own."""
     started, place = time.monotonic(), work / part
     place.mkdir(parents=True, exist_ok=True)
-    found = [replace(row, detail=plain(row.detail)) for row in rows(part, place, store)]
-    return found, time.monotonic() - started
+    table_rows = [replace(row, detail=plain(row.detail)) for row in rows(part, place, store)]
+    return table_rows, time.monotonic() - started
 
 
 def fresh(work: Path) -> Path:
     """Where this code makes its directories; those of other code are removed."""
-    made = work / f"made-{made_by(ROOT)}"
+    directory = work / f"made-{made_by(ROOT)}"
     for other in work.glob("made-*"):
-        if other != made:
+        if other != directory:
             shutil.rmtree(other)
-    return made
+    return directory
 
 
 def commit() -> str:
     """The commit of the checkout, marked when files differ from it."""
-    words = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*")
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    argv = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*")
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def say(text: str) -> None:
@@ -146,17 +146,17 @@ def main(argv: Sequence[str], start: Callable[[], str] | None = None, rows: Rows
     if options.check:
         with tempfile.TemporaryDirectory() as directory:
             work = Path(directory)
-            found = collect(chosen, rows or fixed, work, Store(work / "answers", version))
+            table_rows = collect(chosen, rows or fixed, work, Store(work / "answers", version))
         committed = load(TABLE)
-        faults = [*disagreements(found), *changes(found, committed), *incoherent(committed)]
+        faults = [*disagreements(table_rows), *changes(table_rows, committed), *incoherent(committed)]
     else:
         work, made_at = fresh(options.work), commit()
-        found = collect(chosen, rows or everything, work, Store(options.work / "answers", version))
-        faults = disagreements(found)
+        table_rows = collect(chosen, rows or everything, work, Store(options.work / "answers", version))
+        faults = disagreements(table_rows)
         if not options.parts:
-            save(Truth(f"vLLM {version}, CPU", made_at, str(datetime.date.today()), found), TABLE)
+            save(Truth(f"vLLM {version}, CPU", made_at, str(datetime.date.today()), table_rows), TABLE)
             say(f"wrote docs/{TABLE.name}; run scripts/docs")
-    print(f"{len(found)} cases, {len(faults)} disagreements")
+    print(f"{len(table_rows)} cases, {len(faults)} disagreements")
     print("".join(f"{fault}\n" for fault in faults), end="")
     return 1 if faults else 0
 

@@ -119,7 +119,7 @@ def random_bytes(seed: int, name: str, offset: int, count: int) -> Bytes:
     return generator.random_raw(-(-count // 8)).view(np.uint8)[:count]
 
 
-def vocabulary_map(spec: Spec, wanted: str, seed: int) -> Bytes:
+def vocabulary_map(spec: Spec, kind: str, seed: int) -> Bytes:
     """The whole content of d2t (offsets) or t2d (membership) for one random ascending draft vocabulary."""
     sizes = {role(name): row["shape"][0] for name, row in spec["tensors"].items() if role(name) in VOCABULARY_MAPS}
     draft_size, size = sizes.get("d2t"), sizes.get("t2d", spec["config"].get("vocab_size"))
@@ -127,7 +127,7 @@ def vocabulary_map(spec: Spec, wanted: str, seed: int) -> Bytes:
         raise SpecError(f"d2t holds {draft_size} of {size} ids (the size of t2d or config.vocab_size)")
     order = random_bytes(seed, "vocabulary", 0, size * 8).view(np.uint64).argsort(kind="stable")
     ids = np.sort(order[:draft_size])
-    if wanted == "d2t":
+    if kind == "d2t":
         return (ids - np.arange(draft_size)).view(np.uint8)
     member = np.zeros(size, np.uint8)
     member[ids] = 1

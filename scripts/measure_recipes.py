@@ -63,9 +63,9 @@ def excerpts() -> tuple[list[str], list[str]]:
     for module in MODULES:
         text = (library / f"{module}.py").read_text(encoding="utf-8")
         stride = len(text) // (HELD_OUT + CALIBRATING)
-        found = [text[at : at + EXCERPT] for at in range(0, stride * (HELD_OUT + CALIBRATING), stride)]
-        held_out += found[CALIBRATING:]
-        calibrating += found[:CALIBRATING]
+        stretches = [text[at : at + EXCERPT] for at in range(0, stride * (HELD_OUT + CALIBRATING), stride)]
+        held_out += stretches[CALIBRATING:]
+        calibrating += stretches[:CALIBRATING]
     return held_out, calibrating
 
 
@@ -116,16 +116,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def rows(report: Report, names: Sequence[str]) -> Iterator[Sequence[str]]:
     for number, (name, comparison) in enumerate(zip(names, report.comparisons, strict=True)):
-        found = comparison.verdict.estimate
-        if found is None:
+        estimate = comparison.verdict.estimate
+        if estimate is None:
             raise SystemExit(f"{name} gave no interval: {comparison.verdict.outcome}")
         if number == 0:
-            yield "BF16", f"{found.reference.value:.3f}", "", "", ""
+            yield "BF16", f"{estimate.reference.value:.3f}", "", "", ""
         yield (
             name,
-            f"{found.candidate.value:.3f}",
-            f"{found.ratio:.3f}",
-            f"{found.interval.low:.3f} to {found.interval.high:.3f}",
+            f"{estimate.candidate.value:.3f}",
+            f"{estimate.ratio:.3f}",
+            f"{estimate.interval.low:.3f} to {estimate.interval.high:.3f}",
             comparison.verdict.outcome,
         )
 
@@ -154,8 +154,8 @@ def main(argv: Sequence[str]) -> None:
                     "95 % interval",
                     f"loss below {MARGIN:.0%}".replace("%", " %"),
                 )
-                found = table(head, rows(*measured(drafter, work, held_out, calibration)))
-                parts.append(f"`{drafter.name}`\n\n{found}")
+                results = table(head, rows(*measured(drafter, work, held_out, calibration)))
+                parts.append(f"`{drafter.name}`\n\n{results}")
     text = "\n".join(parts)
     print(text, end="")
     if options.write:

@@ -70,7 +70,7 @@ def run(argv: Sequence[str | Path], environment: Mapping[str, str] = os.environ)
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         started = time.perf_counter()
         redirections = [(os.POSIX_SPAWN_DUP2, stdout.fileno(), 1), (os.POSIX_SPAWN_DUP2, stderr.fileno(), 2)]
-        pid = os.posix_spawnp(str(argv[0]), [str(word) for word in argv], environment, file_actions=redirections)
+        pid = os.posix_spawnp(str(argv[0]), [str(arg) for arg in argv], environment, file_actions=redirections)
         _, status, usage = os.wait4(pid, 0)
         seconds = time.perf_counter() - started
         texts = []

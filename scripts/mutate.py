@@ -49,11 +49,11 @@ class MutateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one fault; `told` is the test that failed, or what went wrong instead."""
+    """What became of one fault; `detail` is the test that failed, or what went wrong instead."""
 
     mutation: Mutation
     outcome: Outcome
-    told: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Ended:
     """A program's end: its exit code, or None where it ran past its limit, and all that it said."""
 
     code: int | None
-    said: str
+    output: str
 
 
 def mutated(mutation: Mutation, source: str) -> str:
@@ -111,7 +111,7 @@ class Copy:
             return ""
         name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         ended = self._python(["-c", f"import sys, {name}; print(sys.modules[{name!r}].__file__)"], self.limit)
-        last = ended.said.strip().rpartition("\n")[2]
+        last = ended.output.strip().rpartition("\n")[2]
         if ended.code:
             return last
         return "" if Path(last) == self.root / file else f"{last} was imported in its place"
@@ -131,13 +131,13 @@ class Copy:
             start_new_session=True,
         ) as program:
             try:
-                said, _ = program.communicate(timeout=limit)
+                output, _ = program.communicate(timeout=limit)
             except subprocess.TimeoutExpired:
                 return Ended(None, "")
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(program.pid, signal.SIGKILL)
-        return Ended(program.returncode, said)
+        return Ended(program.returncode, output)
 
 
 def _judged(mutation: Mutation, ended: Ended) -> Result:
@@ -148,10 +148,10 @@ def _judged(mutation: Mutation, ended: Ended) -> Result:
         case 0:
             return Result(mutation, "survived", "")
         case 1:
-            found = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", ended.said, re.MULTILINE)
-            return Result(mutation, "caught", found[1] if found else "a test")
+            failure = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", ended.output, re.MULTILINE)
+            return Result(mutation, "caught", failure[1] if failure else "a test")
         case code:
-            last = ended.said.strip().rpartition("\n")[2]
+            last = ended.output.strip().rpartition("\n")[2]
             return Result(mutation, "invalid", f"pytest ended with code {code}: {last}")
 
 
@@ -177,7 +177,7 @@ def judged(root: Path, mutations: Sequence[Mutation], limit: float) -> Iterator[
         paths = dict.fromkeys(path for mutation in mutations for path in mutation.run)
         whole = copy.tests(_outermost(list(paths)), limit * len(paths))
         if whole.code != 0:
-            raise MutateError(f"tests fail without any fault:\n{whole.said}")
+            raise MutateError(f"tests fail without any fault:\n{whole.output}")
         yield from map(copy.judge, mutations)
 
 
@@ -191,8 +191,8 @@ def table(results: Sequence[Result]) -> str:
     rows = ["| room | fault | in | noticed by |", "| --- | --- | --- | --- |"]
     for result in results:
         mutation = result.mutation
-        told = f"`{result.told.removeprefix('tests/')}`" if "::" in result.told else result.told
-        noticed = told if result.outcome == "caught" else f"**{result.outcome}** {told}"
+        detail = f"`{result.detail.removeprefix('tests/')}`" if "::" in result.detail else result.detail
+        noticed = detail if result.outcome == "caught" else f"**{result.outcome}** {detail}"
         file = mutation.file.removeprefix("draftconv/")
         rows.append(f"| {mutation.room} | {mutation.breaks} | `{file}` | {noticed.strip()} |")
     return "".join(f"{row}\n" for row in rows)
@@ -209,8 +209,8 @@ def summary(results: Sequence[Result]) -> str:
 def commit(root: Path) -> str:
     """The commit that a checkout is at, and whether it holds more than that."""
 
-    def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=True).stdout.strip()
+    def git(*args: str) -> str:
+        return subprocess.run(["git", "-C", root, *args], capture_output=True, text=True, check=True).stdout.strip()
 
     changed = git("status", "--porcelain", "--", ".", f":!{PAGE}")
     return git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
@@ -256,17 +256,17 @@ def parsed(argv: Sequence[str], rooms: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str], root: Path = ROOT, mutations: Sequence[Mutation] = MUTATIONS) -> int:
     """Returns the exit code: 1 when a fault survived or could not be judged."""
     options = parsed(argv, sorted({mutation.room for mutation in mutations}))
-    wanted = [
+    chosen = [
         mutation
         for mutation in mutations
         if mutation.room in (options.room or [mutation.room])
         and (options.only or "").lower() in f"{mutation.file} {mutation.breaks}".lower()
     ]
-    if not wanted:
+    if not chosen:
         print("Error: no fault is so described", file=sys.stderr)
         return 2
     if options.list:
-        print("".join(f"{m.room:13} {m.breaks}  ({m.file})\n" for m in wanted), end="")
+        print("".join(f"{m.room:13} {m.breaks}  ({m.file})\n" for m in chosen), end="")
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     results: list[Result] = []
@@ -274,10 +274,10 @@ def main(argv: Sequence[str], root: Path = ROOT, mutations: Sequence[Mutation] =
         if options.write:  # of what is copied now, whatever is there in the end
             page_with_a_place(root)
             at = commit(root)
-        for result in judged(root, wanted, options.limit):
+        for result in judged(root, chosen, options.limit):
             results.append(result)
             mutation = result.mutation
-            print(f"{result.outcome:9} {mutation.room}: {mutation.breaks}  [{result.told}]", flush=True)
+            print(f"{result.outcome:9} {mutation.room}: {mutation.breaks}  [{result.detail}]", flush=True)
         if options.write:
             write(root, results, at)
     except MutateError as error:

@@ -1006,7 +1006,7 @@ CONVERSION = (
         "a layout writes what its reader does not know", ("passes",)),
     Mutation(
         "conversion/passes/dtype.py",
-        "if tensor.dtype in FLOATS and tensor.dtype != wanted:", "if tensor.dtype != wanted:",
+        "if tensor.dtype in FLOATS and tensor.dtype != dtype:", "if tensor.dtype != dtype:",
         "integers are cast with the floats", ("passes/test_dtype.py",)),
     Mutation(
         "conversion/passes/positions.py",
@@ -1049,16 +1049,16 @@ CONVERSION = (
         "offsets that may have been rounded are taken for whole", ("passes/test_repair.py",)),
     Mutation(
         "conversion/repack_plan.py",
-        "if inputs not in form.inputs and not lossy:", "if not form.inputs and not lossy:",
+        "if inputs not in fmt.inputs and not lossy:", "if not fmt.inputs and not lossy:",
         "activations are left in 16 bits without a word", ("passes/test_repack.py",)),
     Mutation(
         "conversion/provenance.py",
-        "_text([rows, config, rest])", "_text([rows, rest])",
+        "_canonical_json([rows, config, rest])", "_canonical_json([rows, rest])",
         "a record is believed after config.json was edited", ("test_provenance.py",)),
     Mutation(
         "conversion/provenance.py",
-        "found = order if found is None else tuple(order[row] for row in found)",
-        "found = order if found is None else tuple(found[row] for row in order)",
+        "composed = order if composed is None else tuple(order[row] for row in composed)",
+        "composed = order if composed is None else tuple(composed[row] for row in order)",
         "permutations of two conversions are put together the wrong way", ("test_provenance.py",)),
     Mutation(
         "conversion/planned_output.py",

@@ -26,25 +26,25 @@ def tables() -> Iterator[tuple[str, str, list[tuple[str, str, str]]]]:
     waiting: list[type] = [RecordLine, Document]
     seen: set[type] = set()
     while waiting:
-        found = waiting.pop(0)
-        if found in seen:
+        kind = waiting.pop(0)
+        if kind in seen:
             continue
-        seen.add(found)
-        hints = typing.get_type_hints(found, include_extras=True)
+        seen.add(kind)
+        hints = typing.get_type_hints(kind, include_extras=True)
         names = (
-            list(found.model_fields) if found in (RecordLine, Document) else [f.name for f in dataclasses.fields(found)]
+            list(kind.model_fields) if kind in (RecordLine, Document) else [f.name for f in dataclasses.fields(kind)]
         )
-        about, meanings = described(found, names)
-        yield found.__name__, about, [(name, word(hints[name]), meanings.get(name, "")) for name in names]
+        about, meanings = described(kind, names)
+        yield kind.__name__, about, [(name, type_label(hints[name]), meanings.get(name, "")) for name in names]
         waiting += [part for name in names for part in classes(hints[name])]
 
 
-def described(found: type, names: list[str]) -> tuple[str, dict[str, str]]:
+def described(kind: type, names: list[str]) -> tuple[str, dict[str, str]]:
     """The first paragraph of a docstring, and what it says of each field."""
-    text = inspect.getdoc(found) or ""
+    text = inspect.getdoc(kind) or ""
     about, _, rest = text.partition("Attributes:")
-    one = "|".join(names)
-    label = re.compile(rf"(?:^|(?<=\s))`?((?:{one})(?:, (?:{one}))*)`?: ")
+    alternatives = "|".join(names)
+    label = re.compile(rf"(?:^|(?<=\s))`?((?:{alternatives})(?:, (?:{alternatives}))*)`?: ")
     pieces = label.split(" ".join(rest.split()))
     meanings = {
         name: meaning.strip(" .;,")
@@ -62,19 +62,19 @@ def classes(hint: object) -> Iterator[type]:
         yield from classes(part)
 
 
-def word(hint: object) -> str:
+def type_label(hint: object) -> str:
     """A type as a reader of JSON calls it."""
     parts = typing.get_args(hint)
     match typing.get_origin(hint):
         case None:
             return WORDS.get(hint) or f"[{hint.__name__}](#{hint.__name__.lower()})"  # type: ignore[attr-defined]
         case origin if origin is Annotated:
-            return word(parts[0])
+            return type_label(parts[0])
         case origin if origin is Literal:
             return " or ".join(f"`{part}`" for part in parts)
         case origin if origin in (Union, UnionType):
-            return " or ".join(map(word, parts))
+            return " or ".join(map(type_label, parts))
         case origin if origin is tuple:
-            return f"list of {word(parts[0])}"
+            return f"list of {type_label(parts[0])}"
         case _:
-            return f"object: name to {word(parts[1])}"
+            return f"object: name to {type_label(parts[1])}"

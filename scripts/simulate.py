@@ -145,12 +145,12 @@ class Simulated:
         return self.candidate(self.harmless + extra * self.bears)
 
 
-def _solve(ratio: Callable[[float], float], wanted: float) -> float:
+def _solve(ratio: Callable[[float], float], value: float) -> float:
     """Where a falling function on 0…1 takes a value, by bisection to 1e-4."""
     low, high = 0.0, 1.0
     while high - low > 1e-4:
         middle = (low + high) / 2
-        low, high = (middle, high) if ratio(middle) > wanted else (low, middle)
+        low, high = (middle, high) if ratio(middle) > value else (low, middle)
     return low
 
 
@@ -212,8 +212,8 @@ class Cell:
 
     def covered(self, method: str) -> float:
         """How often an interval of the first look holds the truth; `method` is empty for the gate's own."""
-        found = self.first.bounds._asdict()
-        return float(((found[f"{method}low"] <= self.truth) & (self.truth <= found[f"{method}high"])).mean())
+        limits = self.first.bounds._asdict()
+        return float(((limits[f"{method}low"] <= self.truth) & (self.truth <= limits[f"{method}high"])).mean())
 
     def passes(self, margin: float) -> float:
         return float(self.first.passes(margin).mean())

@@ -105,8 +105,8 @@ class TargetModel(nn.Module):
             x_BTH = layer(x_BTH, cache.layers[i], span)
             stream[i + 1] = x_BTH
         final_BTH: Tensor = self.model.norm(x_BTH)
-        taken = [stream[b] for b in boundaries]
-        states_BTAW = torch.stack(taken, dim=2) if taken else x_BTH.new_zeros(*x_BTH.shape[:2], 0, x_BTH.shape[2])
+        states = [stream[b] for b in boundaries]
+        states_BTAW = torch.stack(states, dim=2) if states else x_BTH.new_zeros(*x_BTH.shape[:2], 0, x_BTH.shape[2])
         return TargetOutput(self.lm_head(final_BTH), states_BTAW, final_BTH)
 
 

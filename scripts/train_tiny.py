@@ -155,9 +155,9 @@ def make_corpus(work: Path) -> None:
         tokenizer.save(str(directory / "tokenizer.json"))
         write_json(directory / "tokenizer_config.json", TOKENIZER_CONFIG)
     blocks = torch.split(encode(tokenizer, corpus), BLOCK)
-    held = [block for i, block in enumerate(blocks) if i % HOLD_OUT == HOLD_OUT - 1]
+    held_out = [block for i, block in enumerate(blocks) if i % HOLD_OUT == HOLD_OUT - 1]
     train = [block for i, block in enumerate(blocks) if i % HOLD_OUT != HOLD_OUT - 1]
-    streams = {"train": torch.cat(train), "pool": encode(tokenizer, pool), "held": torch.cat(held)}
+    streams = {"train": torch.cat(train), "pool": encode(tokenizer, pool), "held": torch.cat(held_out)}
     work.mkdir(parents=True, exist_ok=True)
     torch.save(streams, work / "corpus.pt")
     say(f"corpus: {sum(map(len, corpus))} characters, " + ", ".join(f"{k} {len(v)} tokens" for k, v in streams.items()))
@@ -193,10 +193,10 @@ class Optimiser:
     def step(self, number: int) -> None:
         """Apply the gradients of step `number`, then clear them."""
         warm = min(1.0, (number + 1) / 50)
-        left = 1 - number / self.plan.steps
+        remaining = 1 - number / self.plan.steps
         for part, rate in self.parts:
             for group in part.param_groups:
-                group["lr"] = rate * warm * left
+                group["lr"] = rate * warm * remaining
             part.step()
             part.zero_grad(set_to_none=True)
 
@@ -533,8 +533,8 @@ def new_drafter(facts: Facts, target: TargetModel, text: Tensor) -> DrafterModel
     initialise(model)
     if facts.reduced_vocab:
         frequent = text.flatten().bincount(minlength=facts.vocab).argsort(descending=True, stable=True)
-        kept = frequent[: facts.draft_vocab].sort().values
-        model.d2t.copy_(kept - torch.arange(facts.draft_vocab))
+        draft_tokens = frequent[: facts.draft_vocab].sort().values
+        model.d2t.copy_(draft_tokens - torch.arange(facts.draft_vocab))
     with torch.no_grad():
         model.embed_tokens.weight.copy_(target.model.embed_tokens.weight)
         model.lm_head.weight.copy_(target.lm_head.weight[kept_tokens(model)])
@@ -572,9 +572,9 @@ def unrolled_loss(
 def judge(model: DrafterModel, z_BTH: Tensor, final_BTH: Tensor, head_VH: Tensor) -> tuple[Tensor, float]:
     """Cross entropy against the target's distribution over the head's tokens, and argmax agreement."""
     logits = model.logits(z_BTH).flatten(0, 1).float()
-    wanted = functional.linear(final_BTH.float(), head_VH).flatten(0, 1).float()
-    agreement = (logits.argmax(-1) == wanted.argmax(-1)).float().mean().item()
-    return functional.cross_entropy(logits, wanted.softmax(-1)), agreement
+    target_logits = functional.linear(final_BTH.float(), head_VH).flatten(0, 1).float()
+    agreement = (logits.argmax(-1) == target_logits.argmax(-1)).float().mean().item()
+    return functional.cross_entropy(logits, target_logits.softmax(-1)), agreement
 
 
 def write_drafter(directory: Path, recipe: Recipe, model: DrafterModel) -> None:
@@ -718,9 +718,9 @@ def run(stage: str, name: str | None, work: Path, parser: argparse.ArgumentParse
         "drafter": (train_drafter, RECIPES),
     }
     if stage == "all":
-        for each in STAGES[:-1]:
-            for one in named[each][1] if each in named else (None,):
-                run(each, one, work, parser)
+        for part in STAGES[:-1]:
+            for member in named[part][1] if part in named else (None,):
+                run(part, member, work, parser)
     elif stage in named:
         function, known = named[stage]
         if name is None or name not in known:

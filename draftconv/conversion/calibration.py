@@ -49,7 +49,7 @@ def calibrate(
     if trace is None:
         return Calibration()
     if rounding.smooths:
-        return _smoothed(drafter, stored, rounding.scheme, selection.quantized, trace)
+        return _calibrate_smoothing(drafter, stored, rounding.scheme, selection.quantized, trace)
     if inputs is None or inputs.dynamic:
         return Calibration()
     return Calibration(_input_scales(drafter, inputs, selection.quantized, trace))
@@ -60,13 +60,13 @@ def _input_scales(drafter: Drafter, inputs: InputScheme, quantized: Sequence[str
     from draftconv.quantization.rounding import input_scale
     from draftconv.replay.calibration import input_peaks
 
-    arm, requests = _fed(drafter, trace)
+    arm, requests = _load_trace(drafter, trace)
     modules = [name.removesuffix(WEIGHT) for name in quantized]
     peaks = input_peaks(arm, requests, arm.boundaries, modules)
     return {module: input_scale(peak, inputs) for module, peak in peaks.items()}
 
 
-def _smoothed(
+def _calibrate_smoothing(
     drafter: Drafter, stored: QuantizedWeights | None, scheme: Scheme, quantized: Sequence[str], trace: Path
 ) -> Calibration:
     """What AWQ smooths the inputs of weights by, found when they are written; and what to say of it.
@@ -80,14 +80,14 @@ def _smoothed(
     groups = dict.fromkeys(fused_with(name, quantized) for name in quantized)
     joined = [name for group in groups if len(group) > 1 and scheme.inputs is None for name in group]
     smooth = [group for group in groups if group[0] not in joined]
-    arm, requests = _fed(drafter, trace)
+    arm, requests = _load_trace(drafter, trace)
     sampled = sampled_inputs(arm, requests, arm.boundaries, [group[0].removesuffix(WEIGHT) for group in smooth])
-    found: dict[str, Smoothing] = {}
+    smoothings: dict[str, Smoothing] = {}
     for group in smooth:
         inputs = sampled[group[0].removesuffix(WEIGHT)]
-        again = group[0].removesuffix(WEIGHT) in stored.modules if stored else False
-        refs = {name: RestoredWeight(name, stored) if stored and again else drafter.tensors[name] for name in group}
-        found |= dict.fromkeys(group, Smoothing(refs, scheme, inputs.rows_NI, inputs.peak_I, smoothing))
+        is_stored = group[0].removesuffix(WEIGHT) in stored.modules if stored else False
+        refs = {name: RestoredWeight(name, stored) if stored and is_stored else drafter.tensors[name] for name in group}
+        smoothings |= dict.fromkeys(group, Smoothing(refs, scheme, inputs.rows_NI, inputs.peak_I, smoothing))
     notes = []
     if sampled:
         rows = max(len(inputs.rows_NI) for inputs in sampled.values())
@@ -95,10 +95,10 @@ def _smoothed(
     if joined:
         modules = ", ".join(name.removesuffix(WEIGHT) for name in joined)
         notes += [f"not smoothed: {modules}: beside 16-bit activations the factors of joined weights are not loaded"]
-    return Calibration(smoothings=found, notes=tuple(notes))
+    return Calibration(smoothings=smoothings, notes=tuple(notes))
 
 
-def _fed(drafter: Drafter, directory: Path) -> tuple[Arm, Iterator[TraceRequest]]:
+def _load_trace(drafter: Drafter, directory: Path) -> tuple[Arm, Iterator[TraceRequest]]:
     """The drafter and the requests of a trace, to be replayed for what its weights are fed."""
     from draftconv.replay.load_arm import LoadSettings, load_arm
     from draftconv.traces.trace import open_trace

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def model_card(
-    record: Mapping[str, object], facts: Facts, target: Target | None, told: QuantizationRecord | None
+    record: Mapping[str, object], facts: Facts, target: Target | None, quantization: QuantizationRecord | None
 ) -> str:
     """Render the card. Nothing that came from a checkpoint can act as markup in it."""
     layout = layouts()[str(record["layout"])]
@@ -34,8 +34,8 @@ def model_card(
         title=layout.title,
         # Quantized weights are for the engines that were asked about them, not for all that read the layout.
         serves=_engines(record) if facts.quantization else layout.writer.serves if layout.writer else (),
-        told=told,
-        total=_total(told) if told and told.deviations else None,
+        quantized=quantization,
+        total=_total(quantization) if quantization and quantization.deviations else None,
         facts=facts,
         kind=kind_of(facts),
         attention=describe_attention(facts),
@@ -46,10 +46,10 @@ def model_card(
     )
 
 
-def _total(told: QuantizationRecord) -> Total:
+def _total(quantization: QuantizationRecord) -> Total:
     from draftconv.quantization.deviation import total
 
-    return total(told.deviations)
+    return total(quantization.deviations)
 
 
 def _engines(record: Mapping[str, object]) -> tuple[str, ...]:

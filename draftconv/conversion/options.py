@@ -147,5 +147,5 @@ class QuantizeOptions:
     @property
     def convert(self) -> ConvertOptions:
         """How everything else is converted; `to` follows from the engines."""
-        shared = {each.name for each in fields(ConvertOptions)} & {each.name for each in fields(self)}
+        shared = {field.name for field in fields(ConvertOptions)} & {field.name for field in fields(self)}
         return ConvertOptions(**{name: getattr(self, name) for name in sorted(shared)})

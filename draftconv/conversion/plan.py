@@ -72,7 +72,7 @@ class Conversion(Displayed):
     """Whether the output can be read in several ways too: a producer's own config.json that came back."""
     findings: tuple[str, ...] = ()
     """What of the source's quantized weights is not as its config.json says."""
-    told: QuantizationRecord | None = None
+    quantization: QuantizationRecord | None = None
     """What the record and the card tell of a quantization."""
 
     @property
@@ -141,16 +141,16 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
         UsageError: an option is missing or wrong. BadCheckpoint: quantized weights cannot be read.
     """
     checkpoint, options = drafter.checkpoint, request.options
-    found = layout(options.to)
-    writer = writer_of(found, options.to)
-    weights = plan_weights(drafter, found, request)
+    out_layout = layout(options.to)
+    writer = writer_of(out_layout, options.to)
+    weights = plan_weights(drafter, out_layout, request)
     provenance = read_provenance(checkpoint)
-    twins = (name for name, other in layouts().items() if other.twin == found.id)
-    returning = provenance.since_layout(found.id, *twins) if provenance else None
+    twins = (name for name, candidate in layouts().items() if candidate.twin == out_layout.id)
+    returning = provenance.since_layout(out_layout.id, *twins) if provenance else None
     work = run_passes(start(drafter), Context(target, writer, options, findings, weights, returning))
 
     names = {name: spell(name, writer.spelling, work.facts.layers) for name in work.tensors}
-    spelled = spell_config(work, found, writer, target, names, returning)
+    spelled = spell_config(work, out_layout, writer, target, names, returning)
     config, metadata = spelled.config, spelled.metadata
     if work.packed is not None:
         work = named_quantization(work, spelled, names, target)
@@ -163,23 +163,23 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
     conversion = Conversion(
         drafter=drafter,
         work=work,
-        layout=found,
+        layout=out_layout,
         plan=Plan(tensors, metadata=metadata, shard_size=options.shard_size),
         config=config,
         names=names,
         verdicts=verdicts,
-        warnings=_warnings(findings, spelled.left | STILL_THERE | weights.joined),
+        warnings=_warnings(findings, spelled.codes | STILL_THERE | weights.joined),
         not_made=findings.not_made if options.deep else _not_made(findings, tensors),
-        reads=_reads(checkpoint, target, options),
-        ambiguous="reading-doubtful" in spelled.left,
+        reads=_local_directories(checkpoint, target, options),
+        ambiguous="reading-doubtful" in spelled.codes,
         findings=weights.stored.findings if weights.stored else (),
-        told=quantization_record(request.quantizing) if request.quantizing else None,
+        quantization=quantization_record(request.quantizing) if request.quantizing else None,
     )
     record = make_record(conversion, options, target, provenance)
 
     def last_files(hashes: Hashes) -> dict[str, Document]:
         whole = completed(record, planned, hashes)
-        card = {"README.md": _card(whole, planned, target)} if options.card else {}
+        card = {"README.md": _render_card(whole, planned, target)} if options.card else {}
         return {FILE: sealed(whole, planned, card, hashes), **card}
 
     sidecars = work.packed.sidecars if work.packed else {}
@@ -188,18 +188,18 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
     return planned
 
 
-def _card(record: Mapping[str, object], conversion: Conversion, target: Target | None) -> str:
+def _render_card(record: Mapping[str, object], conversion: Conversion, target: Target | None) -> str:
     from draftconv.conversion.card import model_card
 
-    return model_card(record, conversion.work.facts, target, conversion.told)
+    return model_card(record, conversion.work.facts, target, conversion.quantization)
 
 
-def writer_of(found: Layout, name: str) -> Writer:
-    if found.writer is None:
+def writer_of(out_layout: Layout, name: str) -> Writer:
+    if out_layout.writer is None:
         raise UsageError(
             f"{name} can be read, not written", why=f"layouts that can be written: {', '.join(writable())}"
         )
-    return found.writer
+    return out_layout.writer
 
 
 STILL_THERE = frozenset(code for code, kind in KINDS.items() if kind.level in ("sample", "deep")) - CODES
@@ -219,10 +219,10 @@ def _not_made(findings: Findings, tensors: tuple[PlannedTensor, ...]) -> tuple[s
     return (*rest, values) if copied else rest
 
 
-def _reads(checkpoint: Checkpoint, target: Target | None, options: ConvertOptions) -> tuple[Path, ...]:
-    given = [path for _, _, path in (request.partition("=") for request in several(options.repairs)) if path]
-    found = [checkpoint.path, target.path if target else None, *map(local_path, given)]
-    return tuple(path for path in found if path is not None)
+def _local_directories(checkpoint: Checkpoint, target: Target | None, options: ConvertOptions) -> tuple[Path, ...]:
+    paths = [path for _, _, path in (request.partition("=") for request in several(options.repairs)) if path]
+    directories = [checkpoint.path, target.path if target else None, *map(local_path, paths)]
+    return tuple(path for path in directories if path is not None)
 
 
 def _declare_config(

@@ -36,23 +36,23 @@ class PlannedConfig:
 
     config: dict[str, object]
     metadata: Mapping[str, str]
-    left: frozenset[str]
+    codes: frozenset[str]
 
 
 def spell_config(
     work: WorkingDrafter,
-    found: Layout,
+    layout: Layout,
     writer: Writer,
     target: Target | None,
     names: Mapping[str, str],
     returning: Lineage | None,
 ) -> PlannedConfig:
     """The layout's config.json and metadata; the recorded original ones where they still say the same."""
-    if returning is not None and not _quantized(work, returning) and not _cast_since(work, returning):
+    if returning is not None and not _is_quantized(work, returning) and not _is_cast_since(work, returning):
         original = cast(dict[str, object], _without_code(returning.origin.config))
         metadata = {key: str(value) for key, value in returning.origin.source.section("metadata").data.items()}
-        if (left := _problems_left(work, names, original, metadata, target)) is not None:
-            return PlannedConfig(original, metadata, left)
+        if (codes := _remaining_codes(work, names, original, metadata, target)) is not None:
+            return PlannedConfig(original, metadata, codes)
     boundaries = work.facts.boundaries
     writing = Writing(
         facts=work.facts,
@@ -61,20 +61,20 @@ def spell_config(
         kept={key: work.drafter.config[key] for key in NEUTRAL_KEYS if _is_plain(work.drafter.config.get(key))},
         dtype=TORCH_DTYPES[main_dtype(work)],
     )
-    config = _written(writer, writing) | {MARK: found.id}
+    config = _spell_with(writer, writing) | {MARK: layout.id}
     if work.packed is not None:
         config[QUANTIZATION] = dict(work.packed.config)
-    left = _problems_left(work, names, config, writer.metadata, target)
-    if left is None:
+    codes = _remaining_codes(work, names, config, writer.metadata, target)
+    if codes is None:
         raise Refused(
-            f"the {found.title} spelling of this drafter does not read back as the same drafter",
+            f"the {layout.title} spelling of this drafter does not read back as the same drafter",
             why="a fact would be lost; this is a fault of draftconv",
             cure="please report it with the output of `draftconv inspect --format json`",
         )
-    return PlannedConfig(config, writer.metadata, left)
+    return PlannedConfig(config, writer.metadata, codes)
 
 
-def _written(writer: Writer, writing: Writing) -> dict[str, object]:
+def _spell_with(writer: Writer, writing: Writing) -> dict[str, object]:
     """The layout's config.json; what it has no word for is refused with the layouts that have one."""
     try:
         return writer.config(writing)
@@ -87,12 +87,12 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (bool, int, float, str)) or (isinstance(value, list) and all(map(_is_plain, value)))
 
 
-def _quantized(work: WorkingDrafter, returning: Lineage) -> bool:
+def _is_quantized(work: WorkingDrafter, returning: Lineage) -> bool:
     """Whether weights are quantized now, or were then: their word is never taken from a record."""
     return work.packed is not None or any(key in returning.origin.config for key in QUANTIZATIONS)
 
 
-def _cast_since(work: WorkingDrafter, returning: Lineage) -> bool:
+def _is_cast_since(work: WorkingDrafter, returning: Lineage) -> bool:
     """Whether dtypes changed on the way, which config.json names and the facts do not hold."""
     return any(change.kind == "cast" and change.what not in MAPS for change in (*work.changes, *returning.changes))
 
@@ -108,14 +108,14 @@ def _without_code(value: object) -> object:
             return value
 
 
-def _problems_left(
+def _remaining_codes(
     work: WorkingDrafter, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, str],
     target: Target | None,
 ) -> frozenset[str] | None:  # fmt: skip
     """Problems of the planned directory, read as anybody's; None when one is an error or a fact has changed."""
-    read = read_drafter(planned_checkpoint(work, names, config, metadata), ReadOptions(target=target))
-    findings = check_drafter(read, target, level="maps")
-    same = replace(read.facts, quantization=None) == replace(work.facts, quantization=None)
+    reread = read_drafter(planned_checkpoint(work, names, config, metadata), ReadOptions(target=target))
+    findings = check_drafter(reread, target, level="maps")
+    same = replace(reread.facts, quantization=None) == replace(work.facts, quantization=None)
     if not same or any(problem.severity == "error" for problem in findings.problems):
         return None
     return frozenset(problem.code for problem in findings.problems)
@@ -146,8 +146,8 @@ def named_quantization(
 ) -> WorkingDrafter:
     """The work with the name that a reader will have for its quantization."""
     planned = planned_checkpoint(work, names, spelled.config, spelled.metadata)
-    found = read_drafter(planned, ReadOptions(target=target)).facts.quantization
-    return work.with_facts("as its config.json and tensors say", quantization=found)
+    quantization = read_drafter(planned, ReadOptions(target=target)).facts.quantization
+    return work.with_facts("as its config.json and tensors say", quantization=quantization)
 
 
 def judge(

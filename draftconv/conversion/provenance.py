@@ -49,13 +49,13 @@ class Origin:
     @property
     def changes(self) -> tuple[Change, ...]:
         rows = cast(Sequence[Mapping[str, str]], self.data["changes"])
-        return tuple(Change(row["kind"], row["what"], row["why"]) for row in rows)  # type: ignore[arg-type]
+        return tuple(Change(change["kind"], change["what"], change["why"]) for change in rows)  # type: ignore[arg-type]
 
     @property
     def quantization(self) -> Config | None:
         """How weights were quantized on the way from it; None where they were not, or the record does not tell."""
-        found = Config(self.data, FILE).section("quantization")
-        return found if found.data else None
+        section = Config(self.data, FILE).section("quantization")
+        return section if section.data else None
 
     @property
     def order(self) -> tuple[int, ...] | None:
@@ -78,13 +78,13 @@ class Lineage:
     @property
     def order(self) -> tuple[int, ...] | None:
         """Row of that source behind each row of lm_head now, when any step permuted them."""
-        found: tuple[int, ...] | None = None
+        composed: tuple[int, ...] | None = None
         for step in self.steps:
             if (order := step.order) is not None:
-                if found is not None and len(found) != len(order):
+                if composed is not None and len(composed) != len(order):
                     return None
-                found = order if found is None else tuple(order[row] for row in found)
-        return found
+                composed = order if composed is None else tuple(order[row] for row in composed)
+        return composed
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Provenance:
     def history(self) -> tuple[Origin, ...]:
         """The direct source first, then what that was made from, and so on."""
         earlier = cast(Sequence[Mapping[str, object]], self.data.get("earlier") or [])
-        return (Origin(self.data), *(Origin(row) for row in earlier))
+        return (Origin(self.data), *(Origin(entry) for entry in earlier))
 
     @property
     def made(self) -> Mapping[str, str]:
@@ -117,12 +117,12 @@ class Provenance:
     @property
     def target(self) -> Target | None:
         """The target that the conversion was told of."""
-        row = Config(self.data, FILE).section("target")
-        layers = row.size("layers")
+        section = Config(self.data, FILE).section("target")
+        layers = section.size("layers")
         if layers is None:
             return None
-        family: Family | None = next((f for f in get_args(Family) if f == row.text("family")), None)
-        return Target(row.text("name") or "", layers, family, hidden=row.size("hidden"))
+        family: Family | None = next((f for f in get_args(Family) if f == section.text("family")), None)
+        return Target(section.text("name") or "", layers, family, hidden=section.size("hidden"))
 
     def since_layout(self, *names: str) -> Lineage | None:
         """The way from the newest source that was in one of these layouts."""
@@ -130,8 +130,8 @@ class Provenance:
 
     def since(self, checkpoint: Checkpoint) -> Lineage | None:
         """The way from this checkpoint, known by its config.json; None when it is not in the history."""
-        config = _text(checkpoint.config)
-        return self._since([_text(origin.config) == config for origin in self.history])
+        config = _canonical_json(checkpoint.config)
+        return self._since([_canonical_json(origin.config) == config for origin in self.history])
 
     def _since(self, fits: Sequence[bool]) -> Lineage | None:
         history = self.history
@@ -142,7 +142,7 @@ class Provenance:
         keys = ("source", "changes", "lm_head_order")
         return [
             {key: origin.data.get(key) for key in keys}
-            | ({"quantization": found.data} if (found := origin.quantization) else {})
+            | ({"quantization": quantization.data} if (quantization := origin.quantization) else {})
             for origin in self.history
         ]
 
@@ -150,7 +150,7 @@ class Provenance:
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
     """The provenance of a directory, or None when there is none, it belongs to another or is malformed."""
     data = checkpoint.sidecars.get(FILE)
-    if data is None or not _well_formed(data):
+    if data is None or not _is_well_formed(data):
         return None
     genuine = data.get("output") == output_digest(checkpoint.tensors, checkpoint.config, data)
     return Provenance(data) if genuine else None
@@ -160,9 +160,9 @@ def written(directory: Path) -> Mapping[str, FileDigest] | None:
     """What was written with the record of a directory, by file name; None when it is no record of draftconv's."""
     try:
         record = read_sidecar(directory, FILE)
-        if not _well_formed(record):
+        if not _is_well_formed(record):
             return None
-        return _listed(record, directory) if "files" in record else _derived(directory)
+        return _listed_files(record, directory) if "files" in record else _derived_files(directory)
     except DraftconvError:
         return None
 
@@ -171,7 +171,7 @@ OURS = OwnershipMark(FILE, written)
 """The mark of a directory that `convert` or `quantize` wrote."""
 
 
-def _listed(record: Mapping[str, object], directory: Path) -> Mapping[str, FileDigest]:
+def _listed_files(record: Mapping[str, object], directory: Path) -> Mapping[str, FileDigest]:
     """The files that a record lists, and the record itself unless it was edited (which a missing file hides)."""
     listed = {
         # weights by their size: gigabytes would have to be read again, only to be replaced
@@ -192,11 +192,11 @@ def recorded_files(record: Mapping[str, object]) -> dict[str, FileDigest]:
         BadCheckpoint: the list has another shape.
     """
     files = Config(record, FILE).section("files")
-    rows = {name: files.section(name) for name in files.data}
-    return {name: FileDigest(row.integer("size"), row.text("sha256")) for name, row in rows.items()}
+    sections = {name: files.section(name) for name in files.data}
+    return {name: FileDigest(part.integer("size"), part.text("sha256")) for name, part in sections.items()}
 
 
-def _derived(directory: Path) -> Mapping[str, FileDigest] | None:
+def _derived_files(directory: Path) -> Mapping[str, FileDigest] | None:
     """What a record without a list belongs to, as early versions wrote it; an edited card is not noticed."""
     checkpoint = open_checkpoint(directory)
     if read_provenance(checkpoint) is None:
@@ -209,33 +209,33 @@ def output_digest(tensors: Tensors, config: Mapping[str, object], record: Mappin
     """SHA-256 over the record, config.json and the names, dtypes and shapes of all tensors."""
     rows = sorted([name, tensor.dtype, list(tensor.shape)] for name, tensor in tensors.items())
     rest = {key: value for key, value in record.items() if key != "output"}
-    return "sha256:" + hashlib.sha256(_text([rows, config, rest]).encode()).hexdigest()
+    return "sha256:" + hashlib.sha256(_canonical_json([rows, config, rest]).encode()).hexdigest()
 
 
-def _well_formed(data: Mapping[str, object]) -> bool:
+def _is_well_formed(data: Mapping[str, object]) -> bool:
     """Whether the parts that are read have their types: a digest can be forged by anybody."""
     earlier = data.get("earlier", [])
     if data.get("format") != FORMAT or not isinstance(earlier, list):
         return False
     engines = data.get("engines", [])
-    named = isinstance(engines, list) and all(isinstance(item, str) for item in engines)
-    return named and all(_is_step(row) for row in (data, *earlier)) and _is_map(data.get("made", {}))
+    texts = isinstance(engines, list) and all(isinstance(item, str) for item in engines)
+    return texts and all(_is_step(step) for step in (data, *earlier)) and _is_map(data.get("made", {}))
 
 
-def _is_step(row: object) -> bool:
-    if not isinstance(row, dict) or not isinstance(row.get("changes"), list):
+def _is_step(step: object) -> bool:
+    if not isinstance(step, dict) or not isinstance(step.get("changes"), list):
         return False
-    source, order = row.get("source"), row.get("lm_head_order")
+    source, order = step.get("source"), step.get("lm_head_order")
     if not isinstance(source, dict) or not isinstance(source.get("config"), dict):
         return False
-    named = all(isinstance(source.get(key), (str, type(None))) for key in ("layout", "confidence", "aux_convention"))
-    rows = order is None or (isinstance(order, list) and sorted(map(_row, order)) == list(range(len(order))))
-    changes = all(_is_map(c) and {"kind", "what", "why"} <= c.keys() for c in row["changes"])
-    quantization = isinstance(row.get("quantization"), (dict, type(None)))
-    return named and rows and changes and quantization and _is_map(source.get("metadata", {}))
+    texts = all(isinstance(source.get(key), (str, type(None))) for key in ("layout", "confidence", "aux_convention"))
+    ordered = order is None or (isinstance(order, list) and sorted(map(_row_index, order)) == list(range(len(order))))
+    changes = all(_is_map(c) and {"kind", "what", "why"} <= c.keys() for c in step["changes"])
+    quantization = isinstance(step.get("quantization"), (dict, type(None)))
+    return texts and ordered and changes and quantization and _is_map(source.get("metadata", {}))
 
 
-def _row(value: object) -> int:
+def _row_index(value: object) -> int:
     return value if type(value) is int else -1
 
 
@@ -244,5 +244,5 @@ def _is_map(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
 
 
-def _text(document: object) -> str:
+def _canonical_json(document: object) -> str:
     return json.dumps(document, sort_keys=True, ensure_ascii=True)

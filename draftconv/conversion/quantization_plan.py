@@ -63,12 +63,12 @@ class QuantizationPlan:
         stored: the quantized weights of the source; None where it had none.
     """
 
-    asked: QuantizationRequest
+    requested: QuantizationRequest
     selection: Selection
     deployment: Deployment
     deployments: Mapping[str, Deployment]
     rounding: BackendChoice
-    form: QuantizedOutput
+    output: QuantizedOutput
     calibration: Calibration
     faults: tuple[str, ...]
     deviations: dict[str, Deviation]
@@ -76,12 +76,12 @@ class QuantizationPlan:
 
     @property
     def recipe(self) -> Recipe:
-        return self.asked.recipe
+        return self.requested.recipe
 
     @property
     def specs(self) -> tuple[EngineSpec, ...]:
         """Who has to read the weights; none is every engine that reads the format."""
-        return self.asked.specs
+        return self.requested.specs
 
     @property
     def why(self) -> str:
@@ -100,10 +100,10 @@ class QuantizationPlan:
         """The conversion that it is part of; its layout follows from the engines."""
         layouts = {ENGINES[spec.name].layout for spec in self.specs}
         to = layouts.pop() if len(layouts) == 1 else "portable"
-        return ConversionRequest(replace(self.asked.options.convert, to=to), self.specs, self)
+        return ConversionRequest(replace(self.requested.options.convert, to=to), self.specs, self)
 
 
-def plan_quantization(drafter: Drafter, target: Target | None, asked: QuantizationRequest) -> QuantizationPlan:
+def plan_quantization(drafter: Drafter, target: Target | None, requested: QuantizationRequest) -> QuantizationPlan:
     """Decide a quantization, and calibrate it where the recipe is calibrated.
 
     Raises:
@@ -112,25 +112,34 @@ def plan_quantization(drafter: Drafter, target: Target | None, asked: Quantizati
         UsageError: several engines that need different files, no calibration, a backend whose package is missing
             or does not start.
     """
-    options, recipe, specs = asked.options, asked.recipe, asked.specs
-    stored = _stored(drafter, options)
+    options, recipe, specs = requested.options, requested.recipe, requested.specs
+    stored = _stored_weights(drafter, options)
     deployments = {str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs}
-    deployment = _one(deployments) if deployments else widest(recipe)
+    deployment = _shared_deployment(deployments) if deployments else widest(recipe)
     selection = select(recipe, drafter.facts)
     refuse_heads(recipe, selection)
-    faults = tuple(_slower(specs, deployment, drafter, selection, options.tensor_parallel_size))
+    faults = tuple(_slower_kernels(specs, deployment, drafter, selection, options.tensor_parallel_size))
     _refuse_uncalibrated(deployment, options)
     rounding = choose_backend(options.backend, recipe, deployment, options.trace, options.device)
     deployment = replace(deployment, scheme=rounding.scheme)
-    form = _form(deployment, drafter, selection, specs, target)
+    output = _output_of(deployment, drafter, selection, specs, target)
     calibration = calibrate(drafter, stored, selection, rounding, options.trace)
     rounding = replace(rounding, notes=(*rounding.notes, *calibration.notes))
     return QuantizationPlan(
-        asked, selection, deployment, deployments, rounding, form, calibration, faults, deviations={}, stored=stored
+        requested,
+        selection,
+        deployment,
+        deployments,
+        rounding,
+        output,
+        calibration,
+        faults,
+        deviations={},
+        stored=stored,
     )
 
 
-def _stored(drafter: Drafter, options: QuantizeOptions) -> QuantizedWeights | None:
+def _stored_weights(drafter: Drafter, options: QuantizeOptions) -> QuantizedWeights | None:
     """The quantized weights of a source that is quantized already.
 
     Raises:
@@ -155,7 +164,7 @@ def _stored(drafter: Drafter, options: QuantizeOptions) -> QuantizedWeights | No
     return find_quantized(drafter, options.convert.from_format)
 
 
-def _slower(
+def _slower_kernels(
     specs: Sequence[EngineSpec], deployment: Deployment, drafter: Drafter, selection: Selection, tp: int
 ) -> Iterator[str]:
     """Sizes that an engine runs with another kernel than it would have taken.
@@ -166,35 +175,35 @@ def _slower(
     for spec in specs:
         faults = shape_faults(spec, deployment, drafter.facts, selection.quantized, tp)
         if refused := [fault for fault in faults if fault.refused]:
-            told = "; ".join(f"{fault.module}: {fault.says}" for fault in refused[:FEW])
+            sizes = "; ".join(f"{fault.module}: {fault.says}" for fault in refused[:FEW])
             others = f" (and {len(refused) - FEW} more)" if len(refused) > FEW else ""
             raise Refused(
                 f"{spec} has no kernel for some sizes of this drafter",
-                why=f"{told}{others} [{refused[0].evidence}: {refused[0].source}]",
+                why=f"{sizes}{others} [{refused[0].evidence}: {refused[0].source}]",
                 cure="take a smaller --tensor-parallel-size, another recipe, or exclude these weights in a recipe of "
                 "your own",
             )
         yield from (f"{spec}: {fault.module}: {fault.says} [{fault.evidence}: {fault.source}]" for fault in faults)
 
 
-def _one(deployments: Mapping[str, Deployment]) -> Deployment:
+def _shared_deployment(deployments: Mapping[str, Deployment]) -> Deployment:
     """The form that all engines named share.
 
     Raises:
         UsageError: they need different files.
     """
-    forms = {(d.format, d.style, d.scheme): name for name, d in deployments.items()}
-    if len(forms) > 1:
-        told = "; ".join(f"{name}: {d.format}, {d.scheme}" for name, d in deployments.items())
+    names_by_output = {(d.format, d.style, d.scheme): name for name, d in deployments.items()}
+    if len(names_by_output) > 1:
+        files = "; ".join(f"{name}: {d.format}, {d.scheme}" for name, d in deployments.items())
         raise UsageError(
             "these engines need different files",
-            why=told,
+            why=files,
             cure="quantize once for each of them, with one --for at a time",
         )
     return next(iter(deployments.values()))
 
 
-def _form(
+def _output_of(
     deployment: Deployment, drafter: Drafter, selection: Selection, specs: Sequence[EngineSpec], target: Target | None
 ) -> QuantizedOutput:
     from draftconv.quantization.formats import formats

@@ -41,7 +41,7 @@ def _record(decided: QuantizationPlan) -> dict[str, object]:
     Engines are told as they were resolved, such as `vllm@0.33.0:b200`; a trace by what it holds, not by where it lies.
     """
     recipe, deployment, selection, rounding = decided.recipe, decided.deployment, decided.selection, decided.rounding
-    options = decided.asked.options
+    options = decided.requested.options
     calibrate = options.trace
     inputs = deployment.scheme.inputs
     static = inputs is not None and not inputs.dynamic
@@ -69,10 +69,10 @@ def recorded_weights(quantization: Config) -> WeightScheme | None:
         dtype = next((name for name in DTYPES if name == section.text(RECORDED["dtype"])), None)
         if dtype is None:
             return None
-        row = DTYPES[dtype]
-        granularity = next(way for way in row.granularity if way == section.text(RECORDED["granularity"]))
+        info = DTYPES[dtype]
+        granularity = next(choice for choice in info.granularity if choice == section.text(RECORDED["granularity"]))
         rule = next(name for name in SCALE_RULES if name == section.text("scale_rule"))
-        scale_dtype = next(name for name in row.scales if name == section.text("scale_dtype"))
+        scale_dtype = next(name for name in info.scales if name == section.text("scale_dtype"))
         return WeightScheme(dtype, granularity, rule, scale_dtype, section.size("group"))
     except (StopIteration, BadCheckpoint, UsageError):
         return None  # a later version's, or somebody's own
@@ -87,8 +87,8 @@ def _numbers(scheme: Scheme) -> dict[str, object]:
 def _activations(inputs: InputScheme | None) -> dict[str, object] | None:
     if inputs is None:
         return None
-    told = recorded(inputs)
-    return told | {"scale": "dynamic" if told.pop("dynamic") else "static"}
+    record = recorded(inputs)
+    return record | {"scale": "dynamic" if record.pop("dynamic") else "static"}
 
 
 def _calibration(directory: Path) -> dict[str, object]:

@@ -47,7 +47,7 @@ class QuantizedOutput:
 
 
 def spelled(
-    form: FormatName,
+    format_id: FormatName,
     facts: Facts,
     kept: Collection[str],
     quantized: Collection[str],
@@ -60,9 +60,9 @@ def spelled(
         specs: none spells both for every engine that reads the format.
     """
     if not specs:
-        return wide_names(form, facts, kept, target), wide_modules(form, facts, quantized, target)
-    ignore = (name for spec in specs for name in ignore_names(spec, form, facts, kept, target))
-    listed = (name for spec in specs for name in module_names(spec, form, facts, quantized, target))
+        return wide_names(format_id, facts, kept, target), wide_modules(format_id, facts, quantized, target)
+    ignore = (name for spec in specs for name in ignore_names(spec, format_id, facts, kept, target))
+    listed = (name for spec in specs for name in module_names(spec, format_id, facts, quantized, target))
     return tuple(dict.fromkeys(ignore)), tuple(dict.fromkeys(listed))
 
 
@@ -79,10 +79,10 @@ def put_computed(
 
 
 def declare_activations(
-    work: WorkingDrafter, before: InputScheme | None, form: QuantizedOutput, why: str = ""
+    work: WorkingDrafter, before: InputScheme | None, output: QuantizedOutput, why: str = ""
 ) -> WorkingDrafter:
     """The work with a change of what inputs are rounded to declared, if there is one."""
-    after = form.scheme.inputs
+    after = output.scheme.inputs
     if before == after:
         return work
     return work.declare("fact", ACTIVATIONS, f"{before or '16 bit'} → {after or '16 bit'}{why}")

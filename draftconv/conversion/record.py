@@ -55,7 +55,7 @@ def make_record(
 
     `completed` and `sealed` finish it once the output's computed tensors and its other files are known.
     """
-    drafter, work, found = conversion.drafter, conversion.work, conversion.layout
+    drafter, work, layout = conversion.drafter, conversion.work, conversion.layout
     checkpoint = drafter.checkpoint
     chosen = {key: value for key, name in RECORDED.items() if (value := getattr(options, name)) not in (None, ())}
     chosen |= {key: spelled(str(chosen[key])) for key in ("to", "source") if key in chosen}
@@ -64,11 +64,11 @@ def make_record(
     renamed: dict[str, list[str]] = {}
     for name in sorted(drafter.names.keys() & conversion.names.keys()):
         renamed.setdefault(drafter.names[name], []).append(conversion.names[name])
-    quantization = {"quantization": conversion.told.record} if conversion.told else {}
+    quantization = {"quantization": conversion.quantization.record} if conversion.quantization else {}
     return {
         "draftconv": draftconv.__version__,
         "format": FORMAT,
-        "layout": found.id,
+        "layout": layout.id,
         "source": {
             "name": checkpoint.name,
             "revision": checkpoint.revision,
@@ -91,7 +91,7 @@ def make_record(
         "reasons": dict(drafter.reasons),
         "renamed": {old: ", ".join(new) for old, new in sorted(renamed.items()) if [old] != new},
         "changes": [asdict(change) for change in work.changes],
-        "made": _made(work, provenance),
+        "made": _digests_of_made(work, provenance),
         "lm_head_order": list(work.order) if work.order is not None else None,
         "earlier": provenance.handed_on() if provenance else [],
         "findings": list(conversion.findings),
@@ -103,9 +103,9 @@ def make_record(
 def completed(record: Mapping[str, object], conversion: Conversion, hashes: Hashes) -> dict[str, object]:
     """The record with the hashes of all computed tensors: all that the card tells."""
     canonical = {spelled: name for name, spelled in conversion.names.items()}
-    computed = {canonical[name]: found for name, found in hashes.tensors.items()}
-    made = {**cast(Mapping[str, str], record["made"]), **computed}
-    return {**record, "made": dict(sorted(made.items()))}
+    computed = {canonical[name]: digest for name, digest in hashes.tensors.items()}
+    digests = {**cast(Mapping[str, str], record["made"]), **computed}
+    return {**record, "made": dict(sorted(digests.items()))}
 
 
 def sealed(
@@ -120,19 +120,19 @@ def sealed(
     return whole | {"output": output_digest({t.name: t for t in plan.tensors}, conversion.config, whole)}
 
 
-def _made(work: WorkingDrafter, provenance: Provenance | None) -> dict[str, str]:
+def _digests_of_made(work: WorkingDrafter, provenance: Provenance | None) -> dict[str, str]:
     """Hashes of the tensors that `verify` cannot judge by the source: attached, repaired, added."""
     declared = {change.what for change in work.changes if change.kind in ("added", "replaced", "repaired")}
     earlier = provenance.made if provenance else {}
-    made = {}
+    digests = {}
     for name, tensor in sorted(work.tensors.items()):
         if isinstance(tensor.operation, Computed):
             continue  # known once it is written, see `completed`
         if name in earlier and isinstance(tensor.operation, Copy) and name not in declared:
-            made[name] = earlier[name]
+            digests[name] = earlier[name]
         elif name in declared or name in earlier:
-            made[name] = content_hash(tensor)
-    return made
+            digests[name] = content_hash(tensor)
+    return digests
 
 
 def _files(checkpoint: Checkpoint, *, hashed: bool) -> list[dict[str, object]]:

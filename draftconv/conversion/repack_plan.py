@@ -55,17 +55,17 @@ def plan_repack(
     """
     from draftconv.quantization.formats import find_format
 
-    form, style = find_format(str(options.pack))
+    fmt, style = find_format(str(options.pack))
     specs = engines or ([parse_engine(layout.id)] if layout.id in ENGINES else [])
-    style = style or next((usual_style(spec.name, form.id) for spec in specs), None)
-    scheme, rounded = same_integers(stored, form, lossy=options.allow_lossy)
-    return RepackPlan(stored, form, style, scheme, rounded, specs)
+    style = style or next((usual_style(spec.name, fmt.id) for spec in specs), None)
+    scheme, rounded = same_integers(stored, fmt, lossy=options.allow_lossy)
+    return RepackPlan(stored, fmt, style, scheme, rounded, specs)
 
 
 def joined_faults(drafter: Drafter, packed: QuantizedWeights) -> frozenset[str]:
     """Problems of the values beside joined weights that stay when these are repacked."""
-    kept = {name: ref for name, ref in drafter.qparams.items() if name.rpartition(".")[0] in packed.modules}
-    return frozenset(problem.code for problem in joined_values(replace(drafter, qparams=kept)))
+    qparams = {name: ref for name, ref in drafter.qparams.items() if name.rpartition(".")[0] in packed.modules}
+    return frozenset(problem.code for problem in joined_values(replace(drafter, qparams=qparams)))
 
 
 def apart(stored: QuantizedWeights, modules: Sequence[str]) -> tuple[QuantizedWeights, QuantizedWeights]:
@@ -110,7 +110,7 @@ def refuse_heads(stored: QuantizedWeights) -> None:
         )
 
 
-def same_integers(stored: QuantizedWeights, form: Format, *, lossy: bool) -> tuple[Scheme, bool]:
+def same_integers(stored: QuantizedWeights, fmt: Format, *, lossy: bool) -> tuple[Scheme, bool]:
     """How a format would declare weights that are stored in another, and whether their scales have to be rounded.
 
     Args:
@@ -124,44 +124,44 @@ def same_integers(stored: QuantizedWeights, form: Format, *, lossy: bool) -> tup
     dtype, inputs = weight.quantized.dtype, declared.inputs
     group = stored.group(weight)
     granularity: Granularity = "group" if group else per_of(weight)
-    if (dtype, granularity) not in form.holds and (dtype, "group") in form.holds:
+    if (dtype, granularity) not in fmt.holds and (dtype, "group") in fmt.holds:
         granularity, group = "group", _held_group(stored)
-    if (dtype, granularity) not in form.holds or (granularity == "group" and group is None):
+    if (dtype, granularity) not in fmt.holds or (granularity == "group" and group is None):
         raise Refused(
-            f"{form.title} cannot hold {DTYPES[dtype].title} per {f'group of {group}' if group else granularity}",
-            why=f"it holds {', '.join(sorted(f'{DTYPES[g].title} per {p}' for g, p in form.holds))}",
+            f"{fmt.title} cannot hold {DTYPES[dtype].title} per {f'group of {group}' if group else granularity}",
+            why=f"it holds {', '.join(sorted(f'{DTYPES[g].title} per {p}' for g, p in fmt.holds))}",
             cure="choose another --pack, or --dequantize",
         )
-    if inputs not in form.inputs and not lossy:
+    if inputs not in fmt.inputs and not lossy:
         raise Refused(
-            f"{form.title} cannot declare activations as {inputs or '16 bit'}",
+            f"{fmt.title} cannot declare activations as {inputs or '16 bit'}",
             why="the weights would be the same, and what they are multiplied with would not",
             cure="add --allow-lossy to leave activations in 16 bits",
         )
     wide = weight.quantized.scale.dtype.itemsize == 4 and dtype in ("int4", "int8")
     scale: ScaleDtype = "F32" if wide else DTYPES[dtype].scales[0]
     weights = WeightScheme(dtype, granularity, DTYPES[dtype].rules[0], scale, group)
-    scheme = Scheme(weights, inputs if inputs in form.inputs else None)
-    if not wide or weight.dtype == "F32" or _holds(form, weight, scheme):
+    scheme = Scheme(weights, inputs if inputs in fmt.inputs else None)
+    if not wide or weight.dtype == "F32" or _holds(fmt, weight, scheme):
         return scheme, False
     narrow = replace(scheme, weights=replace(weights, scale_dtype="weight"))
-    if not _holds(form, weight, narrow):
+    if not _holds(fmt, weight, narrow):
         return scheme, False  # it is not for the scales; what for, is said where the tensors are planned
     if not lossy:
         from draftconv.quantization.regroup import rounding
 
         raise Refused(
-            f"{form.title} has no room for F32 scales of {weight.dtype} weights",
+            f"{fmt.title} has no room for F32 scales of {weight.dtype} weights",
             why=f"rounded to {weight.dtype}, scales and weights change by up to {rounding(weight.dtype):.2%}",
             cure="add --allow-lossy to round them, or use --dequantize instead of --pack",
         )
     return narrow, True
 
 
-def _holds(form: Format, weight: Weight, scheme: Scheme) -> bool:
+def _holds(fmt: Format, weight: Weight, scheme: Scheme) -> bool:
     outputs, inputs = weight.quantized.qvalues.shape
     try:
-        form.parts((outputs, inputs), scheme, weight.dtype)
+        fmt.parts((outputs, inputs), scheme, weight.dtype)
     except Refused:
         return False
     return True

@@ -51,9 +51,9 @@ def plan_weights(drafter: Drafter, layout: Layout, request: ConversionRequest) -
     """
     options, quantizing = request.options, request.quantizing
     if quantizing is not None and (stored := quantizing.stored) is not None:
-        floats, anew = _torn(stored, quantizing.selection.quantized)
+        floats, anew = _split(stored, quantizing.selection.quantized)
         return WeightPlan(stored, floats, anew=anew, making=quantizing)
-    stored = _stored(drafter, options)
+    stored = _stored_weights(drafter, options)
     if stored is None:
         return WeightPlan(making=quantizing)
     if options.dequantize:
@@ -70,36 +70,36 @@ def plan_weights(drafter: Drafter, layout: Layout, request: ConversionRequest) -
     )
 
 
-def _torn(stored: QuantizedWeights, again: Collection[str]) -> tuple[QuantizedWeights, QuantizedWeights]:
+def _split(stored: QuantizedWeights, again: Collection[str]) -> tuple[QuantizedWeights, QuantizedWeights]:
     """The weights that are not quantized again, and those that are."""
     anew = {module: parts for module, parts in stored.modules.items() if f"{module}{WEIGHT}" in again}
     rest = {module: parts for module, parts in stored.modules.items() if module not in anew}
     return replace(stored, modules=rest), replace(stored, modules=anew)
 
 
-def _stored(drafter: Drafter, options: ConvertOptions) -> QuantizedWeights | None:
+def _stored_weights(drafter: Drafter, options: ConvertOptions) -> QuantizedWeights | None:
     """The quantized weights of the source; None for one that has none.
 
     Raises:
         Refused: they are there and nobody said what to do with them, or no format that is known.
         UsageError: an option is about quantized weights and there are none, or two contradict each other.
     """
-    asked = [f"--{name}" for name in ("dequantize", "pack") if getattr(options, name)]
+    flags = [f"--{name}" for name in ("dequantize", "pack") if getattr(options, name)]
     if options.unpack and not options.pack:
         raise UsageError("--unpack belongs to --pack", cure="use --dequantize to write floats only")
     if drafter.facts.quantization is None:
-        if asked:
-            raise UsageError(f"{asked[0]} is about quantized drafters, this one is not quantized")
+        if flags:
+            raise UsageError(f"{flags[0]} is about quantized drafters, this one is not quantized")
         if options.from_format:
             raise UsageError("--from-format is about quantized drafters, this one is not quantized")
         return None
-    if not asked:
+    if not flags:
         raise Refused(
             f"this drafter is quantized: {drafter.facts.quantization}",
             why="its integers are packed for one engine's loader, and renaming them would not make another load them",
             cure="add --pack compressed-pack to write the same integers otherwise, or --dequantize to write floats",
         )
-    if len(asked) > 1:
+    if len(flags) > 1:
         raise UsageError("--dequantize and --pack contradict each other", cure="give one of the two")
     from draftconv.quantization.quantized_weights import find_quantized
 

@@ -158,9 +158,9 @@ def permute_rows(tensor: PlannedTensor, order: tuple[int, ...]) -> PlannedTensor
             return PlannedTensor(tensor.name, tensor.dtype, shape, Rows(ref, order))
         case Cast(ref, dtype):
             return PlannedTensor(tensor.name, tensor.dtype, shape, Rows(ref, order, dtype))
-        case Rows(ref, before, kept):
+        case Rows(ref, before, row_dtype):
             composed = tuple(before[row] for row in order)
-            return PlannedTensor(tensor.name, tensor.dtype, shape, Rows(ref, composed, kept))
+            return PlannedTensor(tensor.name, tensor.dtype, shape, Rows(ref, composed, row_dtype))
         case Literal(data):
             size = len(data) // max(1, tensor.shape[0])
             return literal(tensor.name, tensor.dtype, shape, b"".join(data[r * size : (r + 1) * size] for r in order))

@@ -74,16 +74,16 @@ def _lengths(sound: Sequence[Counts], broken: Sequence[Counts]) -> str:
 
 def live(path: Path, name: str, store: Store) -> tuple[Counts, ...]:
     """Counts of every request by the engine, in float32."""
-    target, asked = target_path(name), prompts()
+    target, prompt_ids = target_path(name), prompts()
 
     def observe() -> list[tuple[int, ...]]:
-        found = engine.run(path, target, asked, LENGTH)
-        if isinstance(found, engine.Refusal):
-            raise engine.EngineDied(found.error)
-        return list(found.histograms)
+        ran = engine.run(path, target, prompt_ids, LENGTH)
+        if isinstance(ran, engine.Refusal):
+            raise engine.EngineDied(ran.error)
+        return list(ran.histograms)
 
-    found = store.get(f"control {name}", (path, target, asked, LENGTH), observe)
-    return tuple(Counts(tuple(histogram)) for histogram in found)
+    histograms = store.get(f"control {name}", (path, target, prompt_ids, LENGTH), observe)
+    return tuple(Counts(tuple(histogram)) for histogram in histograms)
 
 
 def outcome(sound: Sequence[Counts], broken: Sequence[Counts], how: How) -> str:

@@ -40,10 +40,10 @@ def all_spellings(work: Path) -> Iterator[Spelling]:
         source = DATA / "drafters" / name
         for layout in writable():
             if layout != "vllm" and _fits(source, name, layout):
-                there = makers.converted(source, name, layout)
-                yield Spelling(name, layout, "there and back", makers.converted(there, name, "vllm"))
+                exported = makers.converted(source, name, layout)
+                yield Spelling(name, layout, "there and back", makers.converted(exported, name, "vllm"))
                 if layout in ("portable", "speculators"):
-                    yield Spelling(name, layout, "as it is", there)
+                    yield Spelling(name, layout, "as it is", exported)
 
 
 def _fits(source: Path, name: str, layout: str) -> bool:
@@ -56,28 +56,28 @@ def _fits(source: Path, name: str, layout: str) -> bool:
 
 def drafted(path: Path, name: str, store: Store, dtype: str = "bfloat16") -> dict[str, Any]:
     """What a whole engine does with a drafter: counts of every step, and digests of drafts and text."""
-    target, asked = target_path(name), prompts()[:PROMPTS]
+    target, prompt_ids = target_path(name), prompts()[:PROMPTS]
 
     def observe() -> dict[str, Any]:
-        found = engine.run(path, target, asked, LENGTH, dtype)
-        if isinstance(found, engine.Refusal):
-            return {"refused": found.error}
+        ran = engine.run(path, target, prompt_ids, LENGTH, dtype)
+        if isinstance(ran, engine.Refusal):
+            return {"refused": ran.error}
         return {
-            "steps": sum(map(len, found.steps)),
-            "accepted": sum(map(sum, found.steps)),
-            "each": digest(found.steps),
-            "drafts": digest(found.drafts),
-            "text": digest(found.tokens),
+            "steps": sum(map(len, ran.steps)),
+            "accepted": sum(map(sum, ran.steps)),
+            "each": digest(ran.steps),
+            "drafts": digest(ran.drafts),
+            "text": digest(ran.tokens),
         }
 
-    found: dict[str, Any] = store.get(f"drafted {family(name)}", (path, target, asked, LENGTH, dtype), observe)
-    return found
+    answer: dict[str, Any] = store.get(f"drafted {family(name)}", (path, target, prompt_ids, LENGTH, dtype), observe)
+    return answer
 
 
-def told(found: dict[str, Any]) -> str:
-    if "refused" in found:
+def summary(answer: dict[str, Any]) -> str:
+    if "refused" in answer:
         return "refused"
-    return f"{found['steps']} steps, {found['accepted']} accepted, drafts {found['drafts'][:8]}"
+    return f"{answer['steps']} steps, {answer['accepted']} accepted, drafts {answer['drafts'][:8]}"
 
 
 def fixed(work: Path) -> list[Spelling]:
@@ -91,7 +91,9 @@ def fixed(work: Path) -> list[Spelling]:
 def rows(work: Path, store: Store, chosen: Sequence[Spelling] | None = None) -> Iterator[Row]:
     makers = Makers(work)
     for spelling in all_spellings(work) if chosen is None else chosen:
-        wanted = drafted(makers.base(spelling.name), spelling.name, store)
-        found = drafted(spelling.path, spelling.name, store)
+        expected = drafted(makers.base(spelling.name), spelling.name, store)
+        answer = drafted(spelling.path, spelling.name, store)
         case = f"{spelling.name}: {spelling.layout}, {spelling.how}"
-        yield Row("conversions", case, told(wanted), told(found), wanted == found, str(found.get("refused", "")))
+        yield Row(
+            "conversions", case, summary(expected), summary(answer), expected == answer, str(answer.get("refused", ""))
+        )

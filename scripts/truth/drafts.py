@@ -51,10 +51,10 @@ def target_path(name: str) -> Path:
 @cache
 def target_of(name: str) -> Target:
     """The target with its config and tables."""
-    found = find_target(str(target_path(name)), None)
-    if found is None:
+    target = find_target(str(target_path(name)), None)
+    if target is None:
         raise SystemExit(f"{target_path(name)} is no target")
-    return found
+    return target
 
 
 def read(path: Path, name: str) -> Drafter:
@@ -108,10 +108,10 @@ class Directory:
 
     def drop(self, *parts: str) -> Directory:
         """Without the tensors whose names hold any of these."""
-        kept = {name: tensor for name, tensor in self.tensors.items() if not any(part in name for part in parts)}
-        if len(kept) == len(self.tensors):
+        tensors = {name: tensor for name, tensor in self.tensors.items() if not any(part in name for part in parts)}
+        if len(tensors) == len(self.tensors):
             raise ValueError(f"no tensor is called like {parts}")
-        return replace(self, tensors=kept)
+        return replace(self, tensors=tensors)
 
     def rename(self, change: Callable[[str], str]) -> Directory:
         return replace(self, tensors={change(name): tensor for name, tensor in self.tensors.items()})

@@ -49,10 +49,10 @@ def rows(spec: str, makers: Makers, ask: Ask) -> Iterator[Row]:
     for way, says in WAYS.items():
         path = makers.base(f"{DRAFTER}@{way}")
         stop = float32_stop(parse_engine(spec), find_quantized(read(path, DRAFTER)).format.id)
-        found = ask("loader", case(way), (path, HERE / "dtypes.py"), partial(observed, path))
-        mine, theirs = "refused" if stop else "loads", str(found["observed"])
-        agrees = mine == theirs and says in found["detail"]
-        yield Row("loader", case(way), mine, theirs, agrees, found["detail"])
+        answer = ask("loader", case(way), (path, HERE / "dtypes.py"), partial(observed, path))
+        mine, theirs = "refused" if stop else "loads", str(answer["observed"])
+        agrees = mine == theirs and says in answer["detail"]
+        yield Row("loader", case(way), mine, theirs, agrees, answer["detail"])
 
 
 def observed(path: Path) -> dict[str, Any]:

@@ -133,10 +133,10 @@ def ask(question: Callable[[], T]) -> T | Refusal:
         _, status = os.waitpid(pid, 0)
         if not answer:
             log.seek(0)
-            said = log.read().decode(errors="replace")[-2000:]
-            raise EngineDied(f"it ended with {os.waitstatus_to_exitcode(status)}:\n{said}")
-    found: T | Refusal = pickle.loads(answer)  # written by our own child
-    return found
+            output = log.read().decode(errors="replace")[-2000:]
+            raise EngineDied(f"it ended with {os.waitstatus_to_exitcode(status)}:\n{output}")
+    outcome: T | Refusal = pickle.loads(answer)  # written by our own child
+    return outcome
 
 
 def _answer(question: Callable[[], T], writer: int, log: int) -> None:
@@ -232,20 +232,20 @@ def _effective(model: nn.Module) -> Sequence[tuple[str, Tensor]]:
     """The weights of quantized modules as their kernels apply them: rows of the identity in, columns out."""
     import torch
 
-    found = []
+    weights = []
     for name, module in _linears(model):
         if not type(module.quant_method).__name__.startswith("Unquantized"):
             identity_II = torch.eye(_width(module), dtype=torch.bfloat16)
-            found.append((name, module.quant_method.apply(module, identity_II, None).T.contiguous()))
-    return found
+            weights.append((name, module.quant_method.apply(module, identity_II, None).T.contiguous()))
+    return weights
 
 
 def inputs(width: int) -> Tensor:
     """What linear layers are tried with: the same for one width, bfloat16 [R, I]."""
     import torch
 
-    found: Tensor = torch.randn((ROWS, width), generator=torch.Generator().manual_seed(width)).bfloat16()
-    return found
+    values_RI: Tensor = torch.randn((ROWS, width), generator=torch.Generator().manual_seed(width)).bfloat16()
+    return values_RI
 
 
 def _outputs(model: nn.Module) -> Sequence[tuple[str, Tensor]]:
@@ -365,12 +365,12 @@ def _run(draft: Path, target: Path, prompts: Sequence[Sequence[int]], length: in
     )
     sampling = vllm.SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False)
     outputs = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], sampling, use_tqdm=False)
-    found = [output.outputs[0] for output in outputs]
+    completions = [output.outputs[0] for output in outputs]
     (layers,) = llm.collective_rpc(lambda worker: worker.model_runner.get_model().model.aux_hidden_state_layers)
     return Ran(
-        tuple(tuple(one.token_ids) for one in found),
-        tuple(tuple(one.spec_decode_metrics.histogram) for one in found),
-        tuple(tuple(one.spec_decode_metrics.per_step_accepted) for one in found),
+        tuple(tuple(completion.token_ids) for completion in completions),
+        tuple(tuple(completion.spec_decode_metrics.histogram) for completion in completions),
+        tuple(tuple(completion.spec_decode_metrics.per_step_accepted) for completion in completions),
         tuple(drafts),
         tuple(layers),
     )

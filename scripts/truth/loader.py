@@ -80,15 +80,15 @@ def _row(case: Case, path: Path, base: Path, ask: Ask) -> Row:
     def observe() -> dict[str, Any]:
         return observed(path, case.base, Truth.of(drafter, facts, target), run=case.run)
 
-    found = ask("loader", case.name, (path, base, facts, HERE / "observing.py", case.run), observe)
-    return _judged(case.name, verdict, found, case.says, set(case.rules) - codes, case.rules)
+    answer = ask("loader", case.name, (path, base, facts, HERE / "observing.py", case.run), observe)
+    return _judged(case.name, verdict, answer, case.says, set(case.rules) - codes, case.rules)
 
 
 def _judged(
-    name: str, verdict: LoadVerdict, found: Mapping[str, Any], says: str, missed: Iterable[str], rules: tuple[str, ...]
+    name: str, verdict: LoadVerdict, answer: Mapping[str, Any], says: str, missed: Iterable[str], rules: tuple[str, ...]
 ) -> Row:
-    mine, theirs = predicted(verdict), str(found["observed"])
-    detail, agrees = str(found["detail"]), mine == theirs
+    mine, theirs = predicted(verdict), str(answer["observed"])
+    detail, agrees = str(answer["detail"]), mine == theirs
     if theirs == "refused" and says and not re.search(says, detail):
         agrees, detail = False, f"refused for another reason: {detail}"
     if missed:
@@ -100,12 +100,12 @@ def _judged(
 def _producer(name: str, layout: str, work: Path, ask: Ask) -> Row:
     """A producer's own files straight into vLLM; what they say of themselves is what `inspect` reads."""
     path, target = spelled(work, name, layout), target_of(name)
-    found = inspect(path, engines=[SPEC], target=str(target_path(name)))
-    (verdict,) = found.verdicts
-    facts = found.drafter.facts
+    inspection = inspect(path, engines=[SPEC], target=str(target_path(name)))
+    (verdict,) = inspection.verdicts
+    facts = inspection.drafter.facts
 
     def observe() -> dict[str, Any]:
-        return observed(path, name, Truth.of(found.drafter, facts, target))
+        return observed(path, name, Truth.of(inspection.drafter, facts, target))
 
     case = f"{name} as {layout} writes it"
     answer = ask("loader", case, (path, facts, HERE / "observing.py"), observe)

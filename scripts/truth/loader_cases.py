@@ -56,10 +56,10 @@ def sound(what: str, base: str, change: Change = lambda d: d, **more: object) ->
 
 def inner_config(d: Directory, *outer: str) -> Directory:
     """The same drafter in speculators' nested config."""
-    kept = ("draft_vocab_size", "norm_before_residual", "fc_norm", "norm_output", "norm_before_fc", IDS, *outer)
-    left_out = {*kept, "architectures", "torch_dtype", "eagle_config", "num_aux_hidden_states", "_draftconv_layout"}
+    keys = ("draft_vocab_size", "norm_before_residual", "fc_norm", "norm_output", "norm_before_fc", IDS, *outer)
+    left_out = {*keys, "architectures", "torch_dtype", "eagle_config", "num_aux_hidden_states", "_draftconv_layout"}
     inner = {key: value for key, value in d.config.items() if key not in left_out}
-    config = {key: d.config[key] for key in kept if key in d.config}
+    config = {key: d.config[key] for key in keys if key in d.config}
     return Directory(
         {**config, "speculators_config": {"algorithm": "eagle3"}, "speculators_model_type": "eagle3",
          "architectures": ["Eagle3DraftModel"], "transformer_layer_config": inner},
@@ -241,7 +241,7 @@ def mxfp4(d: Directory) -> Directory:
     )  # fmt: skip
 
 
-def static_fp8(*, one: bool) -> Change:
+def static_fp8(*, shared: bool) -> Change:
     """FP8 as ModelOpt has it, activations under a fixed scale: weights under one for all, or under one each."""
 
     def change(d: Directory) -> Directory:
@@ -249,7 +249,7 @@ def static_fp8(*, one: bool) -> Change:
         weights = {name: d.tensors[name].float() * scale.float() for name, scale in scales.items()}
         largest = max(weight.abs().amax() for weight in weights.values())
         for name, weight in weights.items():
-            scale = (largest if one else weight.abs().amax()) / 448
+            scale = (largest if shared else weight.abs().amax()) / 448
             d = d.put(name, (weight / scale).to(torch.float8_e4m3fn)).put(f"{name}_scale", scale)
             d = d.put(f"{name.removesuffix('weight')}input_scale", torch.tensor(0.05))
         return modelopt("FP8", "model.fc", "lm_head", "*kv_b_proj")(d)
@@ -362,7 +362,7 @@ LACKING: tuple[Case, ...] = (
             (L, "quark-order", "down_proj.weight_scale"),
         )
     ),
-    Case("no input_scale", f"{M}@fp8", lambda d: static_fp8(one=True)(d).drop("down_proj.input_scale"),
+    Case("no input_scale", f"{M}@fp8", lambda d: static_fp8(shared=True)(d).drop("down_proj.input_scale"),
          ("vllm-scales-missing",)),
 )  # fmt: skip
 """Modules that get nothing: what is declared is not stored, or under a name that is passed over."""
@@ -559,12 +559,12 @@ REFUSED: tuple[Case, ...] = (
     Case(
         "FP8 with a scale for each of q, k and v",
         f"{L}@fp8",
-        static_fp8(one=False),
+        static_fp8(shared=False),
         ("vllm-joined-fp8-cpu",),
         "static_scaled_fp8_quant",
         known=frozenset({"joined-fp8-scales"}),
     ),
-    Case("static FP8", f"{L}@fp8", static_fp8(one=True), ("vllm-static-fp8-cpu",), "silu_and_mul_quant", run=True),
+    Case("static FP8", f"{L}@fp8", static_fp8(shared=True), ("vllm-static-fp8-cpu",), "silu_and_mul_quant", run=True),
     Case("no quant_method", f"{L}@ct-channel", undeclared("quant_method"), ("vllm-quant-method",), BUILT_PLAIN),
     Case("no quant_method", f"{M31}@quark-reorder", undeclared("quant_method"), ("vllm-quant-method",), BUILT_PLAIN),
     Case("no export section", f"{L}@quark-reorder", undeclared("export"), ("vllm-quark-export",), "export"),
@@ -776,7 +776,7 @@ MISREAD: tuple[Case, ...] = (
 
 CASES: Sequence[Case] = (
     *SOUND,
-    sound("static FP8", f"{M}@fp8", static_fp8(one=True), run=True),
+    sound("static FP8", f"{M}@fp8", static_fp8(shared=True), run=True),
     *REFUSED,
     *SYNONYMS,
     *UNASKED,

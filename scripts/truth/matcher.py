@@ -43,8 +43,8 @@ class Case:
 
     @property
     def name(self) -> str:
-        words = ", ".join(f"{key} {_short(value)}" for key, value in self.declared.items() if key in SHOWN)
-        return f"{self.base}: {self.declared['quant_method']}, {words or 'no list'}"
+        settings = ", ".join(f"{key} {_short(value)}" for key, value in self.declared.items() if key in SHOWN)
+        return f"{self.base}: {self.declared['quant_method']}, {settings or 'no list'}"
 
 
 SHOWN = (
@@ -143,10 +143,10 @@ CASES: tuple[Case, ...] = (
 )  # fmt: skip
 
 
-def said(found: Mapping[str, str]) -> str:
+def summary(outcomes: Mapping[str, str]) -> str:
     """Modules that are not quantized, or what else came of it."""
-    others = sorted({outcome for outcome in found.values() if outcome not in ("plain", "quantized")})
-    plain = sorted(name for name, outcome in found.items() if outcome == "plain")
+    others = sorted({outcome for outcome in outcomes.values() if outcome not in ("plain", "quantized")})
+    plain = sorted(name for name, outcome in outcomes.items() if outcome == "plain")
     return ", ".join(others) or f"plain: {', '.join(plain) or 'none'}"
 
 
@@ -159,10 +159,12 @@ def rows(work: Path, ask: Ask) -> Iterator[Row]:
         with makers.made(directory) as path:
             facts, target = read(makers.base(case.base), case.base).facts, target_of(case.base)
             tensors = open_checkpoint(path).tensors
-            made = built(parse_engine(SPEC), declared, {}, facts, target.layers, tensors)
-            predicted = said({module.name: outcome.outcome for module, outcome in made.items()})
-            found = ask("matcher", case.name, (path,), partial(observed, path, case.base))
-        yield Row("matcher", case.name, predicted, found["observed"], predicted == found["observed"], found["detail"])
+            modules = built(parse_engine(SPEC), declared, {}, facts, target.layers, tensors)
+            predicted = summary({module.name: outcome.outcome for module, outcome in modules.items()})
+            answer = ask("matcher", case.name, (path,), partial(observed, path, case.base))
+        yield Row(
+            "matcher", case.name, predicted, answer["observed"], predicted == answer["observed"], answer["detail"]
+        )
 
 
 def observed(path: Path, name: str) -> dict[str, Any]:
@@ -171,9 +173,9 @@ def observed(path: Path, name: str) -> dict[str, Any]:
         return {"observed": "refused", "detail": draft.error}
     plain = {name: method.startswith("Unquantized") for name, method in draft.methods.items()}
     methods = sorted({method for method in draft.methods.values() if not method.startswith("Unquantized")})
-    head = {name: left for name, left in plain.items() if name != "lm_head" or not name_of_mla(draft)}
+    head = {name: unquantized for name, unquantized in plain.items() if name != "lm_head" or not name_of_mla(draft)}
     return {
-        "observed": said({name: "plain" if left else "quantized" for name, left in head.items()}),
+        "observed": summary({name: "plain" if unquantized else "quantized" for name, unquantized in head.items()}),
         "detail": ", ".join(methods),
     }
 

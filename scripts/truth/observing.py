@@ -79,28 +79,28 @@ def _values(ref: TensorRef) -> Tensor:
 
 def parameters(truth: Truth) -> dict[str, Tensor]:
     """vLLM's parameters, fused and renamed, as the drafter's tensors fill them."""
-    found: dict[str, Tensor] = {}
-    left = dict(truth.tensors)
+    filled: dict[str, Tensor] = {}
+    remaining = dict(truth.tensors)
     for layer in range(truth.facts.layers):
         for joined, parts in JOINED.items():
             for kind in ("weight", "bias"):
                 names = [f"layers.{layer}.{part}.{kind}" for part in parts]
-                if all(name in left for name in names):
-                    found[f"model.layers.{layer}.{joined}.{kind}"] = torch.cat([left.pop(name) for name in names])
-    for name, tensor in left.items():
+                if all(name in remaining for name in names):
+                    filled[f"model.layers.{layer}.{joined}.{kind}"] = torch.cat([remaining.pop(name) for name in names])
+    for name, tensor in remaining.items():
         if name == "d2t":
-            found["draft_id_to_target_id"] = tensor
+            filled["draft_id_to_target_id"] = tensor
         else:
-            found[name if name.startswith("lm_head.") else f"model.{name}"] = tensor
-    return found
+            filled[name if name.startswith("lm_head.") else f"model.{name}"] = tensor
+    return filled
 
 
 def differences(draft: engine.Draft, truth: Truth) -> dict[str, list[str]]:
     """Aspect → what is built otherwise than the drafter is, sorted."""
-    found: dict[str, list[str]] = {}
+    by_aspect: dict[str, list[str]] = {}
     for aspect, detail in (*_flags(draft.built, truth), *_weights(draft, truth)):
-        found.setdefault(aspect, []).append(detail)
-    return {aspect: sorted(details) for aspect, details in sorted(found.items())}
+        by_aspect.setdefault(aspect, []).append(detail)
+    return {aspect: sorted(details) for aspect, details in sorted(by_aspect.items())}
 
 
 def _flags(built: Mapping[str, object], truth: Truth) -> Iterator[tuple[str, str]]:
@@ -147,20 +147,20 @@ def _rope(built: Mapping[str, object], facts: Facts) -> Iterator[tuple[str, str]
 
 
 def _weights(draft: engine.Draft, truth: Truth) -> Iterator[tuple[str, str]]:
-    wanted = parameters(truth)
-    there = {**draft.tensors, **{f"{name}.weight": tensor for name, tensor in draft.weights.items()}}
+    expected = parameters(truth)
+    actual = {**draft.tensors, **{f"{name}.weight": tensor for name, tensor in draft.weights.items()}}
     lent = {f"model.{name}" if name.startswith("embed") else name: name for name in TABLES if name not in draft.own}
     fusion = dict(_flags(draft.built, truth)).get("fusion")
-    for name, mine in wanted.items():
+    for name, mine in expected.items():
         aspect = "d2t" if name.startswith("draft_id") else "weights"
-        theirs = _lent(truth, lent[name]) if name in lent else there.get(name)
+        theirs = _lent(truth, lent[name]) if name in lent else actual.get(name)
         if theirs is None:
             if not (fusion and FUSION.match(name)):
                 yield aspect, f"{name} is not built"
         elif not _equal(theirs, mine, rounded=name.removesuffix(".weight") in draft.weights):
             yield aspect, f"{name} holds something else"
-    for name in there:
-        if name not in wanted and not UNUSED.match(name) and not (fusion and FUSION.match(name)):
+    for name in actual:
+        if name not in expected and not UNUSED.match(name) and not (fusion and FUSION.match(name)):
             aspect = "vocabulary" if name.startswith("draft_id") else "weights"
             yield aspect, f"{name} is built and filled by nothing"
 

@@ -53,13 +53,13 @@ def traced(work: Path, target: str, length: int, count: int) -> Trace:
 
 
 def replayed(
-    found: Trace, name: str, path: Path, facts: Mapping[str, object] = MappingProxyType({})
+    opened: Trace, name: str, path: Path, facts: Mapping[str, object] = MappingProxyType({})
 ) -> tuple[Counts, ...]:
     """The counts of every request, by replay in float32; `facts` are taken for other than the files say."""
     drafter = read(path, name)
     drafter = replace(drafter, facts=replace(drafter.facts, **facts))  # type: ignore[arg-type]
-    arm = load_arm(name, drafter, LoadSettings(cache(found.table)))
-    return tuple(record.counts for record in replay(found, found.entries, arm, [], depth=engine.DEPTH).records)
+    arm = load_arm(name, drafter, LoadSettings(cache(opened.table)))
+    return tuple(record.counts for record in replay(opened, opened.entries, arm, [], depth=engine.DEPTH).records)
 
 
 def compare(case: str, predicted: Sequence[Counts], observed: Sequence[Counts], steps: int) -> Row:
@@ -80,18 +80,18 @@ def compare(case: str, predicted: Sequence[Counts], observed: Sequence[Counts], 
 
 def rows(work: Path, store: Store, *, names: Sequence[str] = FIXTURES, length: int = LENGTH) -> Iterator[Row]:
     """One row per fixture; with less than the whole length the number of steps is not asked for."""
-    asked, makers = prompts(), Makers(work)
+    prompt_ids, makers = prompts(), Makers(work)
     for name in names:
         path, target = makers.base(name), target_path(name)
 
         def observe(path: Path = path, target: Path = target) -> list[tuple[int, ...]]:
-            found = engine.run(path, target, asked, length)
-            if isinstance(found, engine.Refusal):
-                raise engine.EngineDied(found.error)
-            return list(found.histograms)
+            ran = engine.run(path, target, prompt_ids, length)
+            if isinstance(ran, engine.Refusal):
+                raise engine.EngineDied(ran.error)
+            return list(ran.histograms)
 
-        observed = store.get(f"replay {name}", (path, target, asked, length), observe)
-        predicted = replayed(traced(work, family(name), length, len(asked)), name, path)
+        observed = store.get(f"replay {name}", (path, target, prompt_ids, length), observe)
+        predicted = replayed(traced(work, family(name), length, len(prompt_ids)), name, path)
         yield compare(
             name, predicted, [Counts(tuple(histogram)) for histogram in observed], STEPS if length == LENGTH else 0
         )

@@ -83,11 +83,11 @@ def disagreements(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def changes(found: Sequence[Row], committed: Truth) -> list[str]:
+def changes(rows: Sequence[Row], committed: Truth) -> list[str]:
     """One line for each case that is not as it was committed: new, or observed otherwise."""
     known = {(row.part, row.case): row for row in committed.rows}
     lines = []
-    for row in found:
+    for row in rows:
         before = known.get((row.part, row.case))
         if before is None:
             lines.append(f"{row.part}: {row.case}: not in the committed table")

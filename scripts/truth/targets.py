@@ -37,25 +37,25 @@ def rows(spec: str, ask: Ask) -> Iterator[Row]:
         verdict = ENGINES["vllm"].check(open_checkpoint(path), read(path, DRAFTER).facts, target, parse_engine(spec))
         refused = any(line.rule.code == "vllm-target" for line in verdict.lines)
         case = f"a {model_type} target"
-        found = ask("loader", case, (architecture,), partial(observed, architecture))
+        answer = ask("loader", case, (architecture,), partial(observed, architecture))
         predicted = "refused" if refused else "loads"
         yield Row(
             "loader",
             case,
             predicted,
-            found["observed"],
-            predicted == found["observed"],
-            found["detail"],
+            answer["observed"],
+            predicted == answer["observed"],
+            answer["detail"],
             ("vllm-target",),
         )
 
 
 def observed(architecture: str) -> dict[str, Any]:
     """Whether the class declares the EAGLE-3 interface; without it the engine stops when it loads the target."""
-    found = engine.ask(partial(_declares, architecture))
-    if isinstance(found, engine.Refusal):
-        return {"observed": "not to be told", "detail": found.error}
-    return {"observed": "loads" if found else "refused", "detail": f"{architecture}, by its class"}
+    declares = engine.ask(partial(_declares, architecture))
+    if isinstance(declares, engine.Refusal):
+        return {"observed": "not to be told", "detail": declares.error}
+    return {"observed": "loads" if declares else "refused", "detail": f"{architecture}, by its class"}
 
 
 def _declares(architecture: str) -> bool:

@@ -88,12 +88,12 @@ def row(name: str, makers: Makers, store: Store) -> Row:
     plain, _, way = name.partition("@")
     path, source = makers.base(name), makers.base(plain)
     twin = makers.converted(path, plain, "vllm", dequantize=True)
-    found = store.get(
+    answer = store.get(
         f"twin {name}", (path, twin, source, HERE / "twins.py"), lambda: measure(name, path, twin, source)
     )
-    if "refused" in found:
-        return Row("quantized", name, "loads", "refused", False, found["refused"])
-    measured = Measured(**found)
+    if "refused" in answer:
+        return Row("quantized", name, "loads", "refused", False, answer["refused"])
+    measured = Measured(**answer)
     mine, theirs = drafted(path, plain, store), drafted(twin, plain, store)
     counts = f"{mine['steps']} steps, {mine['accepted']} accepted"
     detail = (
@@ -101,11 +101,11 @@ def row(name: str, makers: Makers, store: Store) -> Row:
         f"{measured.bound:.3f} of the rounding bound"
     )
     if way not in ROUNDED_INPUTS:
-        wanted = f"{theirs['steps']} steps, {theirs['accepted']} accepted"
+        expected = f"{theirs['steps']} steps, {theirs['accepted']} accepted"
         agrees = measured.bound <= 1 and measured.outputs <= BF16 and abs(mine["steps"] - theirs["steps"]) <= FEW
         if agrees and mine["each"] != theirs["each"]:
             detail += "; counts differ from the twin's by rounding"
-        return Row("quantized", name, wanted, counts, agrees, detail)
+        return Row("quantized", name, expected, counts, agrees, detail)
     nearest = min(measured.symmetric, measured.nudged)
     replayed_, lived = Counts.pooled(simulated_counts(makers, name, path)), Counts.pooled(live(path, plain, store))
     apart = lived.accept_length / replayed_.accept_length - 1
@@ -114,10 +114,10 @@ def row(name: str, makers: Makers, store: Store) -> Row:
     detail += (
         f"; {nearest:.1e} from a product of activations rounded {how}; accept length {apart:+.2%} from the simulation's"
     )
-    wanted = f"activations rounded, accept length {replayed_.accept_length:.3f}"
+    expected = f"activations rounded, accept length {replayed_.accept_length:.3f}"
     rounds = "rounded" if nearest < measured.outputs else "in 16 bits"
     return Row(
-        "quantized", name, wanted, f"activations {rounds}, accept length {lived.accept_length:.3f}", agrees, detail
+        "quantized", name, expected, f"activations {rounds}, accept length {lived.accept_length:.3f}", agrees, detail
     )
 
 
@@ -138,7 +138,7 @@ def measure(name: str, path: Path, twin: Path, source: Path) -> dict[str, Any]:
     truth = parameters(Truth.of(read(source, plain), read(source, plain).facts, target_of(plain)))
     steps = scales(path, plain)
     inputs = find_inputs(path, plain)
-    found = [
+    measurements = [
         Measured(
             distance(mine.outputs[module], theirs.outputs[module]),
             distance(weight, theirs.tensors[f"{module}.weight"]),
@@ -154,12 +154,12 @@ def measure(name: str, path: Path, twin: Path, source: Path) -> dict[str, Any]:
         if module not in mine.weights
     ]
     return {
-        "outputs": max([one.outputs for one in found] + rest),
-        "weights": max(one.weights for one in found),
-        "bound": max(one.bound for one in found),
-        "symmetric": max(one.symmetric for one in found),
-        "nudged": max(one.nudged for one in found),
-        "modules": len(found),
+        "outputs": max([measured.outputs for measured in measurements] + rest),
+        "weights": max(measured.weights for measured in measurements),
+        "bound": max(measured.bound for measured in measurements),
+        "symmetric": max(measured.symmetric for measured in measurements),
+        "nudged": max(measured.nudged for measured in measurements),
+        "modules": len(measurements),
     }
 
 
@@ -185,29 +185,29 @@ def bound(weight: Tensor, source: Tensor, scale: Tensor, low: int, high: int) ->
 def scales(path: Path, name: str) -> Mapping[str, tuple[Tensor, int, int]]:
     """vLLM's module → the scale of every element and the ends of its range, as the file has them."""
     stored = find_quantized(read(path, name))
-    found: dict[str, tuple[Tensor, int, int]] = {}
+    by_module: dict[str, tuple[Tensor, int, int]] = {}
     for module in stored.modules:
         quantized = stored.load(module).quantized
         columns = quantized.qvalues.shape[1]
         scale = quantized.scale.double()
-        whole = scale.reshape(scale.shape[0], -1).repeat_interleave(
+        scale_OI = scale.reshape(scale.shape[0], -1).repeat_interleave(
             columns // max(scale.reshape(scale.shape[0], -1).shape[1], 1), dim=1
         )
         ends = ENDS[quantized.dtype]
-        found[module] = (whole.expand(quantized.qvalues.shape), *ends)
-    return joined(found)
+        by_module[module] = (scale_OI.expand(quantized.qvalues.shape), *ends)
+    return joined(by_module)
 
 
-def joined(found: Mapping[str, tuple[Tensor, int, int]]) -> dict[str, tuple[Tensor, int, int]]:
+def joined(by_module: Mapping[str, tuple[Tensor, int, int]]) -> dict[str, tuple[Tensor, int, int]]:
     """The same under vLLM's names: projections that it joins are joined."""
-    left = dict(found)
-    made: dict[str, tuple[Tensor, int, int]] = {}
+    remaining = dict(by_module)
+    fused: dict[str, tuple[Tensor, int, int]] = {}
     for whole, parts in JOINED.items():
         names = [f"layers.0.{part}" for part in parts]
-        if all(name in left for name in names):
-            rows_ = [left.pop(name) for name in names]
-            made[f"model.layers.0.{whole}"] = (torch.cat([row[0] for row in rows_]), *rows_[0][1:])
-    return {**made, **{f"model.{name}": row for name, row in left.items()}}
+        if all(name in remaining for name in names):
+            entries = [remaining.pop(name) for name in names]
+            fused[f"model.layers.0.{whole}"] = (torch.cat([entry[0] for entry in entries]), *entries[0][1:])
+    return {**fused, **{f"model.{name}": entry for name, entry in remaining.items()}}
 
 
 def find_inputs(path: Path, name: str) -> InputScheme | None:
@@ -220,8 +220,8 @@ def simulated(outputs: Tensor, weight: Tensor, inputs: InputScheme | None) -> tu
     if inputs is None:
         return 0.0, 0.0
     x_RI = engine.inputs(weight.shape[1]).float()
-    wanted = [torch.nn.functional.linear(x, weight.float()) for x in (round_trip(x_RI, inputs), nudged(x_RI))]
-    return distance(outputs, wanted[0]), distance(outputs, wanted[1])
+    products = [torch.nn.functional.linear(x, weight.float()) for x in (round_trip(x_RI, inputs), nudged(x_RI))]
+    return distance(outputs, products[0]), distance(outputs, products[1])
 
 
 def nudged(x_RI: Tensor) -> Tensor:

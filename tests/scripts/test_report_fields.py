@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pytest
-from report_fields import described, tables, word
+from report_fields import described, tables, type_label
 
 from draftconv.report import RunInfo
 
@@ -51,7 +51,7 @@ def test_what_a_docstring_says_of_each_field() -> None:
     ],
 )
 def test_types_in_words(hint: object, text: str) -> None:
-    assert word(hint) == text
+    assert type_label(hint) == text
 
 
 def test_every_class_of_the_files_is_there_and_explained() -> None:

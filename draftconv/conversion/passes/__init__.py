@@ -45,8 +45,8 @@ def run_passes(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     Raises:
         Refused, UsageError, BadCheckpoint: see the passes.
     """
-    for each in PASSES:
+    for step in PASSES:
         before = len(work.changes)
-        work = each.run(work, context)
-        logger.info("pass %s: %d changes", each.name, len(work.changes) - before)
+        work = step.run(work, context)
+        logger.info("pass %s: %d changes", step.name, len(work.changes) - before)
     return work

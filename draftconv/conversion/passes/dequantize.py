@@ -17,15 +17,15 @@ def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """Floats in place of quantized weights: exactly what they stand for, rounded once."""
     weights = context.weights
     if weights.floats is not None:
-        work = _floats(_without(work, weights.floats), weights.floats, weights.dtype)
+        work = _restore_floats(_remove_parts(work, weights.floats), weights.floats, weights.dtype)
     if weights.anew is not None:
-        work = _without(work, weights.anew)
+        work = _remove_parts(work, weights.anew)
     if weights.floats is None or weights.making is not None:
         return work
     return work.with_facts("its weights were dequantized", quantization=None)
 
 
-def _without(work: WorkingDrafter, stored: QuantizedWeights) -> WorkingDrafter:
+def _remove_parts(work: WorkingDrafter, stored: QuantizedWeights) -> WorkingDrafter:
     """Without these weights; every part of one is declared as taken apart."""
     for module, parts in stored.modules.items():
         work = work.without(*(f"{module}.{suffix}" for suffix in parts))
@@ -34,7 +34,7 @@ def _without(work: WorkingDrafter, stored: QuantizedWeights) -> WorkingDrafter:
     return work
 
 
-def _floats(work: WorkingDrafter, stored: QuantizedWeights, dtype: str | None) -> WorkingDrafter:
+def _restore_floats(work: WorkingDrafter, stored: QuantizedWeights, dtype: str | None) -> WorkingDrafter:
     """With these weights as floats.
 
     Args:

@@ -13,11 +13,11 @@ def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     Raises:
         UsageError: unknown dtype.
     """
-    wanted = context.options.float_dtype
-    if wanted is None:
+    dtype = context.options.float_dtype
+    if dtype is None:
         return work
     for tensor in list(work.tensors.values()):
-        if tensor.dtype in FLOATS and tensor.dtype != wanted:
-            work = work.put(cast_tensor(tensor, wanted))
-            work = work.declare("cast", tensor.name, f"{tensor.dtype} → {wanted}, rounded to nearest even")
+        if tensor.dtype in FLOATS and tensor.dtype != dtype:
+            work = work.put(cast_tensor(tensor, dtype))
+            work = work.declare("cast", tensor.name, f"{tensor.dtype} → {dtype}, rounded to nearest even")
     return work

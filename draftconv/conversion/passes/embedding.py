@@ -25,24 +25,24 @@ def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """
     match context.writer.spelling.embedding:
         case "always":
-            return _own(work, context)
+            return _require_table(work, context)
         case "never":
-            return _left(_asked(work, context), context)
+            return _leave_out(_apply_policy(work, context), context)
         case _:
-            return _asked(work, context)
+            return _apply_policy(work, context)
 
 
-def _asked(work: WorkingDrafter, context: Context) -> WorkingDrafter:
+def _apply_policy(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     match context.options.embed:
         case "keep":
             return work
         case "drop":
-            return _dropped(work, context)
+            return _drop(work, context)
         case "from-target":
-            return _attached(work, context.target)
+            return _attach(work, context.target)
 
 
-def _own(work: WorkingDrafter, context: Context) -> WorkingDrafter:
+def _require_table(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """For layouts that must store the embedding: their reader fills a missing one with nothing, silently."""
     policy, target = context.options.embed, context.target
     if policy == "drop":
@@ -59,10 +59,10 @@ def _own(work: WorkingDrafter, context: Context) -> WorkingDrafter:
             why=UNFILLED,
             cure="give the target's weights, whose table it uses: --target DIRECTORY",
         )
-    return _attached(work, target)
+    return _attach(work, target)
 
 
-def _dropped(work: WorkingDrafter, context: Context) -> WorkingDrafter:
+def _drop(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     target = context.target
     mine = work.drafter.tensors.get(EMBEDDING)
     if mine is None:
@@ -89,14 +89,14 @@ def _dropped(work: WorkingDrafter, context: Context) -> WorkingDrafter:
         )
     else:
         why = f"bit-equal to the table of {target.name}"
-    return _without(work, why)
+    return _remove(work, why)
 
 
-def _without(work: WorkingDrafter, why: str) -> WorkingDrafter:
+def _remove(work: WorkingDrafter, why: str) -> WorkingDrafter:
     return work.without(EMBEDDING).declare("dropped", EMBEDDING, why).with_facts(why, own_embedding=False)
 
 
-def _attached(work: WorkingDrafter, target: Target | None) -> WorkingDrafter:
+def _attach(work: WorkingDrafter, target: Target | None) -> WorkingDrafter:
     if target is None:
         raise UsageError("--embed from-target needs --target", cure="give --target DIRECTORY")
     table = target_table(target, EMBED_NAMES)
@@ -111,7 +111,7 @@ def _attached(work: WorkingDrafter, target: Target | None) -> WorkingDrafter:
     return work.put(copy_of(EMBEDDING, table)).declare(kind, EMBEDDING, why).with_facts(why, own_embedding=True)
 
 
-def _left(work: WorkingDrafter, context: Context) -> WorkingDrafter:
+def _leave_out(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """For layouts that never store the embedding: proven equal where the target's weights are at hand."""
     target = context.target
     if EMBEDDING not in work.tensors:
@@ -123,5 +123,5 @@ def _left(work: WorkingDrafter, context: Context) -> WorkingDrafter:
             cure="leave out --embed from-target",
         )
     if target is not None and target.has_weights and target_table(target, EMBED_NAMES) is not None:
-        return _dropped(work, context)
-    return _without(work, "this layout never stores it; its trainer and the engines take the target's (not compared)")
+        return _drop(work, context)
+    return _remove(work, "this layout never stores it; its trainer and the engines take the target's (not compared)")

@@ -26,43 +26,43 @@ def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     """
     match context.weights.making:
         case QuantizationPlan() as decided:
-            return _quantized(work, decided)
+            return _quantize_weights(work, decided)
         case _:
             return work
 
 
-def _quantized(work: WorkingDrafter, decided: QuantizationPlan) -> WorkingDrafter:
+def _quantize_weights(work: WorkingDrafter, decided: QuantizationPlan) -> WorkingDrafter:
     from draftconv.quantization.computations import Quantize, RestoredWeight, SharedScales
 
-    form, rounding, calibration, stored = decided.form, decided.rounding, decided.calibration, decided.stored
+    output, rounding, calibration, stored = decided.output, decided.rounding, decided.calibration, decided.stored
     sources = {name: _float_source(work, name, stored) for name in decided.selection.quantized}
-    found = SharedScales()
+    shared_scales = SharedScales()
     for name, ref in sources.items():
         module = name.removesuffix(WEIGHT)
         computation = Quantize(
             name,
             ref,
-            form.scheme,
-            form.format,
-            form.style,
-            tuple(sources[other] for other in fused_with(name, sources)),
+            output.scheme,
+            output.format,
+            output.style,
+            tuple(sources[member] for member in fused_with(name, sources)),
             decided.deviations,
             calibration.scales.get(module),
             rounding.rounds,
             rounding.block,
             rounding.device,
             calibration.smoothings.get(name),
-            found,
+            shared_scales,
         )
         outputs, inputs = ref.shape
-        parts = form.format.parts((outputs, inputs), form.scheme, ref.dtype)
+        parts = output.format.parts((outputs, inputs), output.scheme, ref.dtype)
         work = put_computed(work.without(name), module, parts, computation)
         kind: ChangeKind = "requantized" if isinstance(ref, RestoredWeight) else "replaced"
         why = f"{decided.why}; inputs smoothed by AWQ" if name in calibration.smoothings else decided.why
         work = work.declare(kind, name, why)
     if stored is not None:
-        work = declare_activations(work, stored.declared.inputs, form)
-    return replace(work, packed=form.packed())
+        work = declare_activations(work, stored.declared.inputs, output)
+    return replace(work, packed=output.packed())
 
 
 def _float_source(work: WorkingDrafter, name: str, stored: QuantizedWeights | None) -> Floats:

@@ -25,26 +25,26 @@ def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
             ignore, listed = spelled(
                 decided.format.id, work.facts, kept, decided.quantized, decided.specs, context.target
             )
-            form = QuantizedOutput(decided.format, decided.style, decided.scheme, ignore, listed)
-            return _repacked(work, decided, form)
+            output = QuantizedOutput(decided.format, decided.style, decided.scheme, ignore, listed)
+            return _repack_weights(work, decided, output)
         case _:
             return work
 
 
-def _repacked(work: WorkingDrafter, decided: RepackPlan, form: QuantizedOutput) -> WorkingDrafter:
+def _repack_weights(work: WorkingDrafter, decided: RepackPlan, output: QuantizedOutput) -> WorkingDrafter:
     from draftconv.quantization.computations import Repack
     from draftconv.quantization.regroup import rounding
 
     stored = decided.stored
     for module, parts in stored.modules.items():
-        group, weight_only = form.scheme.weights.group, form.scheme.inputs is None
-        computation = Repack(module, parts, stored, form.format, form.style, group, decided.rounded, weight_only)
+        group, weight_only = output.scheme.weights.group, output.scheme.inputs is None
+        computation = Repack(module, parts, stored, output.format, output.style, group, decided.rounded, weight_only)
         weight = computation.outline()
-        foretold = form.format.parts(stored.shapes[module], form.scheme, weight.dtype)
+        foretold = output.format.parts(stored.shapes[module], output.scheme, weight.dtype)
         work = put_computed(work, module, foretold, computation)
-        why = f"the same integers and scales as {form.format.title}"
+        why = f"the same integers and scales as {output.format.title}"
         if decided.rounded:
             why += f", scales rounded to {weight.dtype}: values change by up to {rounding(weight.dtype):.2%}"
         work = work.declare("replaced", f"{module}{WEIGHT}", why)
-    work = declare_activations(work, stored.declared.inputs, form, f": {form.format.title} cannot declare them")
-    return replace(work, packed=form.packed())
+    work = declare_activations(work, stored.declared.inputs, output, f": {output.format.title} cannot declare them")
+    return replace(work, packed=output.packed())

@@ -32,8 +32,8 @@ def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
         Refused: the repair is not possible on this drafter, or it has errors that nobody asked to mend.
     """
     problems = context.findings.problems
-    found = frozenset(problem.code for problem in problems)
-    made: set[str] = set()
+    codes = frozenset(problem.code for problem in problems)
+    repaired: set[str] = set()
     for request in several(context.options.repairs):
         code, _, path = request.partition("=")
         if code not in REPAIRS:
@@ -42,25 +42,27 @@ def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
             )
         if path and code not in WITH_PATH:
             raise UsageError(f"--repair {code} takes no path", cure=f"write --repair {code}")
-        if code not in found:
+        if code not in codes:
             raise UsageError(
                 f"--repair {code}: this drafter does not have that problem",
-                why=f"it has: {', '.join(sorted(found)) or 'none'}",
+                why=f"it has: {', '.join(sorted(codes)) or 'none'}",
                 cure="leave the option out",
             )
         work = REPAIRS[code](work, path or None)
-        made.add(code)
-    _refuse(errors(problems, made, quantized=context.weights.stored is not None), work.drafter.checkpoint.name)
+        repaired.add(code)
+    _refuse_broken(
+        errors(problems, repaired, quantized=context.weights.stored is not None), work.drafter.checkpoint.name
+    )
     return work
 
 
-def errors(problems: Iterable[Problem], made: Collection[str] = (), *, quantized: bool) -> list[Problem]:
+def errors(problems: Iterable[Problem], repaired: Collection[str] = (), *, quantized: bool) -> list[Problem]:
     """The problems that keep a drafter from being converted.
 
     Args:
-        made: codes that were mended. `quantized`: whether undeclared integers were recognised as weights.
+        repaired: codes that were mended. `quantized`: whether undeclared integers were recognised as weights.
     """
-    settled = {*made, UNDECLARED_INTEGERS} if quantized else made
+    settled = {*repaired, UNDECLARED_INTEGERS} if quantized else repaired
     return [problem for problem in problems if problem.severity == "error" and problem.code not in settled]
 
 
@@ -69,7 +71,7 @@ def mendable(codes: Iterable[str]) -> bool:
     return set(codes) <= REPAIRS.keys() - WITH_PATH
 
 
-def _refuse(broken: list[Problem], source: str) -> None:
+def _refuse_broken(broken: list[Problem], source: str) -> None:
     if not broken:
         return
     first = broken[0]
@@ -145,20 +147,20 @@ def _rebuild_head(work: WorkingDrafter, path: str | None) -> WorkingDrafter:
             why="it must be the same drafter with its full vocabulary",
             cure="give the checkpoint that --prune-vocab was run on",
         )
-    _same_drafter(work, full, path)
+    _refuse_other_drafter(work, full, path)
     rows = PlannedTensor("lm_head.weight", full.dtype, head.shape, Rows(full, work.map.ids))
     return work.put(rows).declare("repaired", "lm_head.weight", f"rows taken at arange + d2t from {Path(path).name}")
 
 
-def _same_drafter(work: WorkingDrafter, full: TensorRef, path: str) -> None:
+def _refuse_other_drafter(work: WorkingDrafter, full: TensorRef, path: str) -> None:
     """The fault itself proves the source: every pruned row must be the full head's row at its offset."""
     pruned, offsets = work.drafter.tensors["lm_head.weight"], work.drafter.maps.offsets if work.drafter.maps else ()
     rows = range(0, len(offsets), max(1, len(offsets) // SAMPLED_ROWS))
-    strange = [i for i in rows if pruned.rows(i, i + 1) != full.rows(at := offsets[i] % full.row_count, at + 1)]
-    if pruned.dtype != full.dtype or strange:
+    differing = [i for i in rows if pruned.rows(i, i + 1) != full.rows(at := offsets[i] % full.row_count, at + 1)]
+    if pruned.dtype != full.dtype or differing:
         raise Refused(
             f"{path} is not the drafter that this one was pruned from",
-            why=f"row {strange[0] if strange else 0} of lm_head is not its row at the offset",
+            why=f"row {differing[0] if differing else 0} of lm_head is not its row at the offset",
             cure="give the checkpoint that --prune-vocab was run on",
         )
 
@@ -168,8 +170,8 @@ def _set_flag(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
 
 
 def _drop_unexpected(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
-    wanted = expected(work.drafter.facts)
-    extra = [name for name in work.tensors if name not in wanted]
+    known = expected(work.drafter.facts)
+    extra = [name for name in work.tensors if name not in known]
     for name in extra:
         work = work.declare("dropped", work.drafter.names[name], "no tensor of this kind of drafter")
     return work.without(*extra)
