@@ -79,7 +79,7 @@ def _is_profile(path: Path) -> bool:
 
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+    except (OSError, yaml.YAMLError, RecursionError, ValueError):
         return False
     return isinstance(data, dict) and "engine" in data
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from draftconv.checkpoint.weights import is_weights
 from draftconv.errors import BadCheckpoint
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, ModelInfo
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,39 @@ def api(token: str | None) -> HfApi:
     return HfApi(endpoint=endpoint(), token=token)
 
 
+def repository_info(repo: str, revision: str | None, token: str | None) -> ModelInfo:
+    """What the Hub says of a repository at one commit, with every field of the type that it should have.
+
+    Raises:
+        BadCheckpoint: it says something else, as a login page does. Whatever the client raises: see `network_errors`.
+    """
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        info = api(token).model_info(repo, revision=revision, files_metadata=True)
+    except HFValidationError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise _no_listing(repo) from error  # the client takes the answer apart without a look at its types
+    if not (isinstance(info.sha, str) and is_plain_name(info.sha)):
+        raise _no_listing(repo)
+    for sibling in info.siblings or ():
+        lfs = sibling.lfs
+        sized = sibling.size is None or (type(sibling.size) is int and sibling.size >= 0)
+        hashed = lfs is None or (isinstance(lfs.sha256, str) and re.fullmatch("[0-9a-f]{64}", lfs.sha256))
+        if not (isinstance(sibling.rfilename, str) and sized and hashed):
+            raise _no_listing(repo)
+    return info
+
+
+def _no_listing(repo: str) -> BadCheckpoint:
+    return BadCheckpoint(
+        f"what answered for {show(repo)} is no Hub: it lists no repository",
+        why=f"{show(endpoint())} may be a login page, a proxy or a mirror of something else",
+        cure="open that address in a browser, or check HF_ENDPOINT",
+    )
+
+
 def _is_needed(name: str, unused: bool) -> bool:
     return (is_weights(name) and not unused) or name.endswith(".index.json")
 
@@ -126,9 +160,7 @@ def hub_directory(repo: str, revision: str | None = None, token: str | None = No
     from huggingface_hub import get_token
 
     with network_errors(repo):
-        info = api(token).model_info(repo, revision=revision, files_metadata=True)
-    if info.sha is None:
-        raise BadCheckpoint(f"{show(repo)}: the Hub names no commit", cure="check HF_ENDPOINT")
+        info = repository_info(repo, revision, token)
     files: dict[str, int] = {}
     hashes: dict[str, str] = {}
     for sibling in info.siblings or ():
@@ -138,4 +170,4 @@ def hub_directory(repo: str, revision: str | None = None, token: str | None = No
         files[sibling.rfilename] = sibling.size
         if sibling.lfs is not None:
             hashes[sibling.rfilename] = sibling.lfs.sha256
-    return HubDirectory(repo, info.sha, files, hashes, endpoint(), token or get_token())
+    return HubDirectory(repo, str(info.sha), files, hashes, endpoint(), token or get_token())

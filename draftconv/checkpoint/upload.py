@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.checkpoint.hub import api
+from draftconv.checkpoint.hub import api, repository_info
 from draftconv.checkpoint.hub_file import network_errors
 from draftconv.checkpoint.text import show, size
 from draftconv.errors import CheckFailed
@@ -47,11 +47,10 @@ def find_head(repo: str, revision: str | None, token: str | None) -> BranchHead 
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     with network_errors(repo):
-        hub = api(token)
         try:
-            info = hub.model_info(repo, revision=revision, files_metadata=True)
+            info = repository_info(repo, revision, token)
         except RevisionNotFoundError:
-            return BranchHead(bool(hub.model_info(repo).private), None, {})
+            return BranchHead(bool(repository_info(repo, None, token).private), None, {})
         except RepositoryNotFoundError:
             return None
     files = {sibling.rfilename: sibling.blob_id or "" for sibling in info.siblings or ()}

@@ -24,7 +24,7 @@ class Hub:
     Attributes:
         redirect: where weights are sent on to, `{name}` filled in; None: served here.
         ranges: False answers every range with the whole file.
-        status: answer everything with this instead.
+        status: answer everything with this instead. `listing`: this in place of the repository's.
         headers: added to answers that carry file contents.
         log: (method, path, authorization, range) of every request.
         sent: bytes of file contents that left the server.
@@ -37,6 +37,7 @@ class Hub:
     redirect: str | None = None
     ranges: bool = True
     status: int | None = None
+    listing: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
     listed: dict[str, int] = field(default_factory=dict)
     log: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)
@@ -118,6 +119,8 @@ def serving(hub: Hub) -> Iterator[Hub]:
             path = self.begin()
             if hub.status is not None:
                 self.answer(hub.status, b"{}")
+            elif path.startswith("/api/models/") and hub.listing is not None:
+                self.answer(200, hub.listing, Content_Type="application/json")
             elif re.fullmatch(rf"/api/models/{REPO}(/revision/[^/]+)?", path) and not hub.exists:
                 self.answer(404, b"{}", X_Error_Code="RepoNotFound")
             elif re.fullmatch(rf"/api/models/{REPO}(/revision/[^/]+)?", path) and not hub.knows(path):

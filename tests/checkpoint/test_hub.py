@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -301,3 +302,40 @@ def test_the_token_is_in_no_repr(hub: Hub) -> None:
     assert hub.tokens == {f"Bearer {TOKEN}"}
     assert TOKEN not in repr(opened) + repr(dict(opened.tensors))
     assert TOKEN not in repr(hub_module.hub_directory(REPO, None, TOKEN))
+
+
+def listing(**changes: object) -> bytes:
+    return json.dumps({"id": REPO, "modelId": REPO, "sha": SHA, "siblings": [], **changes}).encode()
+
+
+def sibling(**fields: object) -> bytes:
+    return listing(siblings=[{"rfilename": "config.json", "size": 3, **fields}])
+
+
+NO_LISTINGS = {
+    "a login page": b"<html>log in</html>",
+    "nothing": b"",
+    "a list": b"[]",
+    "null": b"null",
+    "bad UTF-8": b'{"id": "\xff\xfe"}',
+    "nested too deeply": b"[" * 100_000,
+    "a commit that is a number": listing(sha=5),
+    "a commit that leads elsewhere": listing(sha="../other"),
+    "no commit": listing(sha=None),
+    "siblings that are none": listing(siblings=[None, 3]),
+    "siblings in a mapping": listing(siblings={"a": 1}),
+    "a name that is a number": sibling(rfilename=5),
+    "a size that is a text": sibling(size="3"),
+    "a size below zero": sibling(size=-3),
+    "a size without end": sibling(size=float("inf")),
+    "hashes that are a number": sibling(lfs=7),
+    "a hash that is none": sibling(lfs={"sha256": "f", "size": 3, "pointerSize": 1}),
+}
+
+
+@pytest.mark.parametrize("answer", NO_LISTINGS.values(), ids=NO_LISTINGS)
+def test_what_answers_and_is_no_hub(answer: bytes, hub: Hub) -> None:
+    hub.listing = answer
+    error = refuses("what answered for owner/drafter is no Hub: it lists no repository")
+    assert hub.url in error.why
+    assert "HF_ENDPOINT" in error.cure

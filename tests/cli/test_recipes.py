@@ -103,3 +103,14 @@ def test_unknown_ones_are_met_with_known_ones(run: Run) -> None:
     assert (done.exit_code, done.stdout) == (2, "")
     assert "no recipe, profile or suite is called w4a9" in flat(done.stderr)
     assert "w4a8" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 5000, "about: 2020-99-99", f"weights: {{group: {'9' * 5000}}}", "a: [1", "\x00", "a: &a [*a]"]
+)
+def test_a_file_that_yaml_cannot_hold_is_told_in_a_line(text: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    result = run("recipes", "./mine.yaml")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: ./mine.yaml")
+    assert "fault of draftconv" not in result.stderr
