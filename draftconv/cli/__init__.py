@@ -12,6 +12,7 @@ import click
 import draftconv
 from draftconv.cli.loudness import former_names_told, loudness_options
 from draftconv.cli.streams import guard, lost
+from draftconv.errors import DraftconvError, UsageError
 
 COMMANDS = {
     "inspect": "what a drafter is, what is wrong with it, and which engine reads it rightly",
@@ -26,6 +27,10 @@ COMMANDS = {
     "push": "upload an output to the Hub",
 }
 """Command → one line; the modules of the same names are imported only when they run."""
+
+
+EXTRAS = {"torch": "torch", "matplotlib": "torch"}
+"""What a command imports where it has to → the extra of draftconv that brings it. Others are told of where they are."""
 
 
 class Commands(click.Group):
@@ -81,8 +86,6 @@ def _take_debug(argv: list[str]) -> tuple[list[str], bool]:
 
 def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
     """Run, print what went wrong, and return the exit code."""
-    from draftconv.errors import DraftconvError
-
     try:
         code = run()
     except SystemExit as error:
@@ -105,11 +108,26 @@ def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
     except Exception as error:
         if debug:
             raise
-        from draftconv.cli.output import print_fault
+        from draftconv.cli.output import print_error, print_fault
 
-        print_fault(error)
+        if (missing := _missing_extra(error)) is not None:
+            print_error(missing)
+        else:
+            print_fault(error)
         return 2
     return code if isinstance(code, int) else 0
+
+
+def _missing_extra(error: Exception) -> DraftconvError | None:
+    """What to say where a module of an extra is not installed; None of any other fault."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if module not in EXTRAS:
+        return None
+    return UsageError(
+        f"{module} is not installed",
+        why="draftconv computes with it; inspect, convert, diff, serve, recipes and push do without",
+        cure=f"`pip install 'draftconv[{EXTRAS[module]}]'`",
+    )
 
 
 def _unless_lost(code: int) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from draftconv.api.convert import convert
 from draftconv.api.verify import verify
 from tests import tiny
 from tests.cli.conftest import Program, environment
@@ -232,3 +233,41 @@ def test_a_full_stdout_is_not_a_silent_success(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert "No space left on device" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = sys.modules["matplotlib"] = None
+from draftconv.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (("inspect", "drafter"), 0),
+        (("convert", "drafter", "out", "--to", "vllm", "--target", "target", "--dtype", "float32"), 0),
+        (("verify", "out", "--against", "drafter"), 0),
+        (("diff", "drafter", "out"), 1),
+        (("recipes", "w4a8"), 0),
+        (("serve", "out", "--for", "vllm", "--target", "target"), 0),
+        (("quantize", "drafter", "small", "--recipe", "w4a16", "--target", "target"), 2),
+        (("trace", "--target", "target", "--prompts", "prompts.txt", "--out", "trace"), 2),
+    ],
+)
+def test_without_torch(argv: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    """What copies and compares works; what computes says what to install."""
+    tiny.spell("reduced", "torchspec-native").write(tmp_path / "drafter")
+    tiny.write_target(tmp_path / "target")
+    (tmp_path / "prompts.txt").write_text("hello\n")
+    if argv[0] in ("verify", "diff", "serve"):
+        convert(tmp_path / "drafter", tmp_path / "out", to="vllm", target=str(tmp_path / "target"))
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *argv], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    if code == 2:
+        assert done.stderr.startswith("Error: torch is not installed\n")
+        assert done.stderr.endswith("`pip install 'draftconv[torch]'`\n")
+    assert "fault of draftconv" not in done.stderr
