@@ -106,8 +106,8 @@ def warn_former(former: str, today: str, depth: int = 1) -> None:
     Args:
         depth: calls between this one and the line that used the former name.
     """
-    told = f"{former} is now {today}; the old name goes with the next release"
-    warnings.warn(told, FormerName, stacklevel=depth + 1)
+    message = f"{former} is now {today}; the old name goes with the next release"
+    warnings.warn(message, FormerName, stacklevel=depth + 1)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:

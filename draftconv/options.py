@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import field as dataclass_field
 from functools import wraps
 from pathlib import Path
 from textwrap import indent, wrap
@@ -56,7 +57,7 @@ class Option:
     former: Sequence[str] = ()
     metavar: str = ""
     choices: Sequence[str] | Callable[[], Sequence[str]] = ()
-    synonyms: Mapping[str, str] = field(default_factory=dict)
+    synonyms: Mapping[str, str] = dataclass_field(default_factory=dict)
     former_values: Sequence[str] = ()
     least: float | None = None
     above: float | None = None
@@ -71,17 +72,17 @@ class Option:
     def meant(self, value: str) -> str:
         """The choice that a text stands for; the text itself where it is none of them."""
         lower = value.lower()
-        return self.synonyms.get(lower) or next((each for each in self.known() if each.lower() == lower), value)
+        return self.synonyms.get(lower) or next((choice for choice in self.known() if choice.lower() == lower), value)
 
 
-def option(default: Any, told: Option | str, /, **more: Any) -> Any:
+def option(default: Any, spec: Option | str, /, **more: Any) -> Any:
     """A field of a command's options.
 
     Args:
-        default: `...` where there is none. `told`: an `Option`, or its help with the rest of it as keywords.
+        default: `...` where there is none. `spec`: an `Option`, or its help with the rest of it as keywords.
     """
-    found = told if isinstance(told, Option) else Option(told, **more)
-    return field(default=MISSING if default is ... else default, metadata={KEY: found})
+    resolved = spec if isinstance(spec, Option) else Option(spec, **more)
+    return dataclass_field(default=MISSING if default is ... else default, metadata={KEY: resolved})
 
 
 # ── dtypes ─────────────────────────────────────────────────────────────────────────
@@ -97,9 +98,9 @@ DTYPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Float dtypes by torch's names → what else people call them."""
 
 
-def dtype_option(told: str, names: Sequence[str], **more: Any) -> Option:
+def dtype_option(text: str, names: Sequence[str], **more: Any) -> Option:
     """A choice of some of `DTYPES`."""
-    return Option(told, choices=names, synonyms={word: name for name in names for word in DTYPES[name]}, **more)
+    return Option(text, choices=names, synonyms={synonym: name for name in names for synonym in DTYPES[name]}, **more)
 
 
 # ── what several commands have ────────────────────────────────────────────────────────
@@ -129,14 +130,14 @@ OVERWRITE = Option("Replace OUT if draftconv wrote all that is in it.")
 
 def layout_of_each(first: str) -> Option:
     """`LAYOUT` where a command takes several drafters; a value without a name is about `first`, as --help calls it."""
-    told = f"Read {first}, or the DRAFTER named, as this layout instead of detecting it (repeatable)."
-    return Option(told, flag="--from", metavar="[DRAFTER=]LAYOUT")
+    text = f"Read {first}, or the DRAFTER named, as this layout instead of detecting it (repeatable)."
+    return Option(text, flag="--from", metavar="[DRAFTER=]LAYOUT")
 
 
 def aux_convention_of_each(first: str) -> Option:
     """The same of `AUX_CONVENTION`."""
-    told = f"What the layer ids of {first}, or of the DRAFTER named, mean: captured before or after layer n."
-    return Option(told, metavar="[DRAFTER=]before|after")
+    text = f"What the layer ids of {first}, or of the DRAFTER named, mean: captured before or after layer n."
+    return Option(text, metavar="[DRAFTER=]before|after")
 
 
 # ── fields ─────────────────────────────────────────────────────────────────────────
@@ -144,22 +145,22 @@ def aux_convention_of_each(first: str) -> Option:
 
 def python_only(default: Any, about: str) -> Any:
     """A field that only Python has: what cannot be typed."""
-    return field(default=default, metadata={"about": about})
+    return dataclass_field(default=default, metadata={"about": about})
 
 
-def option_of(each: Field[Any]) -> Option | None:
+def option_of(field: Field[Any]) -> Option | None:
     """What a field says; None for one that only Python has."""
-    return each.metadata.get(KEY)
+    return field.metadata.get(KEY)
 
 
-def flag_of(each: Field[Any], told: Option) -> str:
+def flag_of(field: Field[Any], spec: Option) -> str:
     """An option's first name, as typed."""
-    return told.flag or f"--{each.name.replace('_', '-')}"
+    return spec.flag or f"--{field.name.replace('_', '-')}"
 
 
-def several(given: Several) -> tuple[str, ...]:
+def several(values: Several) -> tuple[str, ...]:
     """What was given where several are allowed."""
-    return (given,) if isinstance(given, str) else tuple(given)
+    return (values,) if isinstance(values, str) else tuple(values)
 
 
 def each_of(places: Place | Sequence[Place]) -> tuple[Place, ...]:
@@ -184,26 +185,26 @@ class takes(Generic[P, T]):
     def __call__(self, function: Callable[[A, B, C, T], R]) -> Callable[Concatenate[A, B, C, P], R]: ...
 
     def __call__(self, function: Callable[..., R]) -> Callable[..., R]:
-        asked, hints = inspect.signature(function), get_type_hints(function)
-        *first, last = asked.parameters.values()
-        wanted = inspect.signature(self.kind).parameters.values()
-        keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in wanted]
+        original, hints = inspect.signature(function), get_type_hints(function)
+        *first, last = original.parameters.values()
+        parameters = inspect.signature(self.kind).parameters.values()
+        keywords = [param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in parameters]
         hints |= get_type_hints(self.kind)
         signature = Signature(
-            [each.replace(annotation=hints[each.name]) for each in (*first, *keywords)],
+            [param.replace(annotation=hints[param.name]) for param in (*first, *keywords)],
             return_annotation=hints["return"],
         )
-        names = [each.name for each in first]
-        options = {each.name: told for each in fields(self.kind) if (told := option_of(each))}  # type: ignore[arg-type]
+        names = [param.name for param in first]
+        options = {field.name: spec for field in fields(self.kind) if (spec := option_of(field))}  # type: ignore[arg-type]
 
         @wraps(function)
-        def wrapper(*given: Any, **named: Any) -> R:
-            arguments = signature.bind(*given, **_of_today(options, named)).arguments
-            told = {name: arguments.pop(name) for name in names if name in arguments}
-            return function(**told, **{last.name: self.kind(**arguments)})  # type: ignore[call-arg]
+        def wrapper(*args: Any, **kwargs: Any) -> R:
+            arguments = signature.bind(*args, **_current_names(options, kwargs)).arguments
+            positional = {name: arguments.pop(name) for name in names if name in arguments}
+            return function(**positional, **{last.name: self.kind(**arguments)})  # type: ignore[call-arg]
 
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
-        wrapper.__doc__ = f"{inspect.getdoc(function)}\n\nKeyword arguments:\n{_listed(self.kind)}"
+        wrapper.__doc__ = f"{inspect.getdoc(function)}\n\nKeyword arguments:\n{_describe_fields(self.kind)}"
         return wrapper
 
 
@@ -211,11 +212,13 @@ class Signature(inspect.Signature):
     """A signature that `help` writes without what the list of keyword arguments says: their types and defaults."""
 
     def __str__(self) -> str:
-        first = [each for each in self.parameters.values() if each.kind is not inspect.Parameter.KEYWORD_ONLY]
-        keywords = [each.name for each in self.parameters.values() if each not in first]
-        told = ", ".join([*(f"{each.name}: {_type(each.annotation)}" for each in first), "*", *keywords])
-        lines = wrap(told, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
-        return "\n".join(["(", *lines, f") -> {_type(self.return_annotation)}"])
+        first = [param for param in self.parameters.values() if param.kind is not inspect.Parameter.KEYWORD_ONLY]
+        keywords = [param.name for param in self.parameters.values() if param not in first]
+        parameters = ", ".join(
+            [*(f"{param.name}: {_describe_type(param.annotation)}" for param in first), "*", *keywords]
+        )
+        lines = wrap(parameters, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+        return "\n".join(["(", *lines, f") -> {_describe_type(self.return_annotation)}"])
 
     def format(self, **_: object) -> str:
         """As Python 3.13 asks for it."""
@@ -226,30 +229,30 @@ WIDTH = 96
 INDENT = "    "
 
 
-def _of_today(options: Mapping[str, Option], named: Mapping[str, Any]) -> dict[str, Any]:
+def _current_names(options: Mapping[str, Option], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments under the names that they have now, and choices as they are spelled.
 
     Raises:
         TypeError: one is given twice, under both names.
     """
-    former = {_keyword(flag): name for name, told in options.items() for flag in told.former}
-    found: dict[str, Any] = {}
-    for typed, value in named.items():
+    former = {_keyword(flag): name for name, spec in options.items() for flag in spec.former}
+    arguments: dict[str, Any] = {}
+    for typed, value in keywords.items():
         name = typed if typed in options else former.get(typed, typed)
         if name != typed:
             warn_former(typed, name, depth=3)
-            if name in named:
+            if name in keywords:
                 raise TypeError(f"{typed} and {name} are the same argument; give {name}")
-        found[name] = _chosen(name, options.get(name), value)
-    return found
+        arguments[name] = _resolve_choice(name, options.get(name), value)
+    return arguments
 
 
-def _chosen(name: str, told: Option | None, value: Any) -> Any:
+def _resolve_choice(name: str, spec: Option | None, value: Any) -> Any:
     """A choice as it is spelled; anything else as it is."""
-    if told is None or not told.choices or not isinstance(value, str):
+    if spec is None or not spec.choices or not isinstance(value, str):
         return value
-    meant = told.meant(value)
-    if value in told.former_values:
+    meant = spec.meant(value)
+    if value in spec.former_values:
         warn_former(f"{name}={value!r}", f"{name}={meant!r}", depth=4)
     return meant
 
@@ -258,34 +261,34 @@ def _keyword(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
-def _listed(kind: Callable[..., Any]) -> str:
+def _describe_fields(kind: Callable[..., Any]) -> str:
     """Every field with its type, its default, the flag where that has another name, and what it is for."""
     hints = get_type_hints(kind)
     lines = []
-    for each in fields(kind):  # type: ignore[arg-type]
-        told = option_of(each)
-        typed = ", ".join(filter(None, (told.flag, *told.short))) if told else ""
+    for field in fields(kind):  # type: ignore[arg-type]
+        spec = option_of(field)
+        typed = ", ".join(filter(None, (spec.flag, *spec.short))) if spec else ""
         flag = f"  ({typed})" if typed else ""
-        lines.append(f"{each.name}: {_type(hints[each.name])}{_default(each)}{flag}")
-        text = _sentence(each, told) if told else str(each.metadata.get("about", ""))
+        lines.append(f"{field.name}: {_describe_type(hints[field.name])}{_describe_default(field)}{flag}")
+        text = _sentence(field, spec) if spec else str(field.metadata.get("about", ""))
         lines += wrap(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
     return indent("\n".join(lines), INDENT)
 
 
-def _type(annotation: Any) -> str:
+def _describe_type(annotation: Any) -> str:
     """A type without the modules that its names are from."""
     return re.sub(r"\b([a-z_]+\.)+", "", inspect.formatannotation(annotation))
 
 
-def _default(each: Field[Any]) -> str:
-    if each.default_factory is not MISSING:
-        return f" = {each.default_factory()!r}"
-    return "" if each.default is MISSING else f" = {each.default!r}"
+def _describe_default(field: Field[Any]) -> str:
+    if field.default_factory is not MISSING:
+        return f" = {field.default_factory()!r}"
+    return "" if field.default is MISSING else f" = {field.default!r}"
 
 
-def _sentence(each: Field[Any], told: Option) -> str:
+def _sentence(field: Field[Any], spec: Option) -> str:
     """As --help has it, after the value that it is about where that is not the one that would be expected."""
-    off = "False: " if each.default is True and "/" not in told.flag else ""
-    choices = told.choices() if callable(told.choices) else told.choices
+    off = "False: " if field.default is True and "/" not in spec.flag else ""
+    choices = spec.choices() if callable(spec.choices) else spec.choices
     one_of = f" One of {', '.join(choices)}." if choices else ""
-    return f"{off}{told.help}{one_of}"
+    return f"{off}{spec.help}{one_of}"

@@ -23,28 +23,30 @@ def names(group: Group) -> tuple[str, ...]:
     return tuple(entry.name for entry in _entries(group))
 
 
-def outside(group: Group, kind: type[T], own: Mapping[str, T], called: Callable[[T], Iterable[str]]) -> tuple[T, ...]:
+def outside(
+    group: Group, kind: type[T], shipped: Mapping[str, T], called: Callable[[T], Iterable[str]]
+) -> tuple[T, ...]:
     """What installed packages bring to a group.
 
     Args:
-        own: draftconv's, by every name that is taken. `called`: the names that a new one would take.
+        shipped: draftconv's, by every name that is taken. `called`: the names that a new one would take.
 
     Raises:
         BadPlugin: it cannot be imported, is something else, or has a name that is taken; names the package.
     """
-    taken, found = dict.fromkeys(own, "draftconv"), list[T]()
+    owners, plugins = dict.fromkeys(shipped, "draftconv"), list[T]()
     for entry in _entries(group):
         package = entry.dist.name if entry.dist else entry.module
-        items = _loaded(entry, package, kind)
+        items = _load(entry, package, kind)
         if group == "draftconv.formats" and [name for item in items for name in called(item)] != [entry.name]:
             raise _bad(package, entry, f"brings something else than {entry.name}, as its entry point is called")
         for item in items:
             for name in called(item):
-                if name in taken:
-                    raise _bad(package, entry, f"brings {name}, and {taken[name]} has one of that name")
-                taken[name] = package
-            found.append(item)
-    return tuple(found)
+                if name in owners:
+                    raise _bad(package, entry, f"brings {name}, and {owners[name]} has one of that name")
+                owners[name] = package
+            plugins.append(item)
+    return tuple(plugins)
 
 
 def _entries(group: Group) -> Iterable[EntryPoint]:
@@ -53,21 +55,21 @@ def _entries(group: Group) -> Iterable[EntryPoint]:
     return sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value))
 
 
-def _loaded(entry: EntryPoint, package: str, kind: type[T]) -> tuple[T, ...]:
+def _load(entry: EntryPoint, package: str, kind: type[T]) -> tuple[T, ...]:
     try:
-        found = entry.load()
+        loaded = entry.load()
     except Exception as error:
-        told = f"cannot be imported: {type(error).__name__}: {error}"
-        raise _bad(package, entry, told) from error
-    items = (found,) if isinstance(found, kind) else found
+        fault = f"cannot be imported: {type(error).__name__}: {error}"
+        raise _bad(package, entry, fault) from error
+    items = (loaded,) if isinstance(loaded, kind) else loaded
     if not isinstance(items, tuple | list) or not all(isinstance(item, kind) for item in items):
         raise _bad(package, entry, f"is no {kind.__name__} and no tuple of them")
     return tuple(items)
 
 
-def _bad(package: str, entry: EntryPoint, told: str) -> BadPlugin:
+def _bad(package: str, entry: EntryPoint, fault: str) -> BadPlugin:
     return BadPlugin(
-        f"package {package}: {entry.value} {told}",
+        f"package {package}: {entry.value} {fault}",
         why=f"it is installed and says that it belongs to {entry.group}",
         cure=f"mend or uninstall {package}",
     )

@@ -239,7 +239,7 @@ DRAFTER = (
         "two scales that differ in a joined weight are let through", ("test_fused_qparams.py",)),
     Mutation(
         "drafter/fused_qparams.py",
-        "bool((each == factors[0]).all())", "bool((each == factors[0]).any())",
+        "bool((factor == factors[0]).all())", "bool((factor == factors[0]).any())",
         "smoothing that differs in some inputs is let through", ("test_fused_qparams.py",)),
     Mutation(
         "drafter/kinds/eagle31.py",
@@ -1194,7 +1194,7 @@ CLI = (
 BESIDE = (
     Mutation(
         "plugins.py",
-        "                if name in taken:\n", "                if name in own and not name:\n",
+        "                if name in owners:\n", "                if name in shipped and not name:\n",
         "a package may take the name of another", ("test_plugins.py",)),
     Mutation(
         "plugins.py",

@@ -48,6 +48,6 @@ def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = Non
     """
     options = options or ConvertOptions()
     target = find_target(options.target, options.target_layers)
-    drafter = options.said.read(checkpoint, target)
+    drafter = options.reading.read(checkpoint, target)
     findings = check_drafter(drafter, target, level="deep" if options.deep else "sample")
     return plan_drafter(drafter, findings, target, ConversionRequest(options))

@@ -53,7 +53,7 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
                 output.print_next(command_line(ctx, dry_run=None))
             else:
                 reading = [
-                    *options.convert.said.words,
+                    *options.convert.reading.words,
                     *(["--accept-detected"] if quantization.conversion.drafter.readings else []),
                 ]
                 output.print_next(["draftconv", "parity", source, str(out), *reading, "--trace", "TRACE"])

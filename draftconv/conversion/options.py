@@ -94,7 +94,7 @@ class ConvertOptions:
     progress: Progress | None = python_only(None, "called with the number of bytes written so far")
 
     @property
-    def said(self) -> ReadingOptions:
+    def reading(self) -> ReadingOptions:
         """How the source is to be read."""
         return ReadingOptions(self.layout, self.aux_convention, self.accept_detected)
 

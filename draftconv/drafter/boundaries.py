@@ -69,10 +69,10 @@ def family_captures(ids: Sequence[int], family: Family, layers: int) -> tuple[in
     Loops of SGLang 0.5.23 that end at layer L-1 never deliver boundary L; only gpt-oss goes further.
     An id of -1 is boundary 0 (not counted from the end), except to gpt-oss and DeepSeek.
     """
-    found = [i + 1 for i in ids] if family_convention(ids, family, layers) == "after" else ids
-    start = 1 if family == "deepseek" or (family == "gpt-oss" and layers not in found) else 0
+    boundaries = [i + 1 for i in ids] if family_convention(ids, family, layers) == "after" else ids
+    start = 1 if family == "deepseek" or (family == "gpt-oss" and layers not in boundaries) else 0
     reach = layers if family == "gpt-oss" else layers - 1
-    return tuple(sorted({b for b in found if start <= b <= reach}))
+    return tuple(sorted({b for b in boundaries if start <= b <= reach}))
 
 
 def family_ids(boundaries: Sequence[int], family: Family | None, layers: int | None, reader: str) -> tuple[int, ...]:

@@ -90,11 +90,11 @@ def check_drafter(
             elif title in NEED_TARGET_WEIGHTS and not (target and target.has_weights):
                 not_made.append(f"{title} (needs --target with a directory that holds the target's weights)")
             else:
-                for found in check(subject):
-                    if isinstance(found, Problem):
-                        problems.append(found)
+                for result in check(subject):
+                    if isinstance(result, Problem):
+                        problems.append(result)
                     else:
-                        not_made.append(f"{title} ({found})")
+                        not_made.append(f"{title} ({result})")
     if drafter.facts.quantization:
         not_made.append("shapes and values of quantized weights")
     unique = dict.fromkeys((p.code, p.detail) for p in problems)
@@ -113,13 +113,13 @@ def deep_bytes(drafter: Drafter, target: Target | None) -> int:
 
 
 def _tensor_set(subject: CheckedDrafter) -> Iterator[Problem]:
-    drafter, wanted = subject.drafter, subject.expected
+    drafter, specs = subject.drafter, subject.expected
     known_missing = {"lm_head.weight", "embed_tokens.weight", "d2t", *OPTIONAL}
-    for name in wanted:
+    for name in specs:
         if name not in drafter.tensors and name not in known_missing and not _packed(drafter, name):
             yield Problem("tensor-missing", name)
     for name in drafter.tensors:
-        if name not in wanted:
+        if name not in specs:
             yield Problem("tensor-unexpected", drafter.names[name])
     if not drafter.facts.own_head and drafter.facts.reduced_vocab:
         yield Problem("tensor-missing", "lm_head.weight, which no target can lend to a reduced vocabulary")
@@ -129,17 +129,17 @@ def _tensor_set(subject: CheckedDrafter) -> Iterator[Problem]:
 
 def _tensor_shapes(subject: CheckedDrafter) -> Iterator[Problem]:
     drafter = subject.drafter
-    for name, row in subject.expected.items():
+    for name, spec in subject.expected.items():
         ref = drafter.tensors.get(name)
         if ref is None or name == "d2t" or (drafter.facts.quantization and ref.dtype not in FLOATS):
             continue
-        if name == "t2d" and ref.nbytes == row.shape[0]:
+        if name == "t2d" and ref.nbytes == spec.shape[0]:
             continue
-        if name == "fc.weight" and len(ref.shape) == 2 and ref.shape[0] == row.shape[0]:
+        if name == "fc.weight" and len(ref.shape) == 2 and ref.shape[0] == spec.shape[0]:
             continue  # its width is the reader's to judge (fc-width)
-        if ref.shape != row.shape:
+        if ref.shape != spec.shape:
             yield Problem(
-                "tensor-shape", f"{show(drafter.names[name])} is {list(ref.shape)}, expected {list(row.shape)}"
+                "tensor-shape", f"{show(drafter.names[name])} is {list(ref.shape)}, expected {list(spec.shape)}"
             )
 
 
@@ -152,10 +152,10 @@ def _dtypes(subject: CheckedDrafter) -> Iterator[Problem]:
         role = rows[name].role if name in rows and name.endswith(".weight") else "norm"
         if dtype in FLOATS or (declared and dtype in PACKED and role in ("attention", "mlp", "fc", "head")):
             continue
-        told = "" if declared else " and config.json has no quantization_config"
-        yield Problem("tensor-dtype", f"{show(drafter.names[name])} is {dtype}{told}")
+        remark = "" if declared else " and config.json has no quantization_config"
+        yield Problem("tensor-dtype", f"{show(drafter.names[name])} is {dtype}{remark}")
     if quantization and not declared and drafter.qparams:
-        yield Problem("tensor-dtype", f"{_some(list(drafter.qparams))} without a quantization_config")
+        yield Problem("tensor-dtype", f"{_show_few(list(drafter.qparams))} without a quantization_config")
     floats = sorted(set(weights.values()) & FLOATS)
     if len(floats) > 1:
         yield Problem("dtype-mixed", ", ".join(f"{sum(d == f for d in weights.values())} x {f}" for f in floats))
@@ -164,14 +164,14 @@ def _dtypes(subject: CheckedDrafter) -> Iterator[Problem]:
 def _stale(subject: CheckedDrafter) -> Iterator[Problem]:
     leftovers = [f"{name}: {why}" for name, why in subject.drafter.dropped.items() if why not in SAME_WITHOUT]
     if leftovers:
-        yield Problem("tensor-stale", _some(leftovers))
+        yield Problem("tensor-stale", _show_few(leftovers))
 
 
 def _prefixes(subject: CheckedDrafter) -> Iterator[Problem]:
     drafter = subject.drafter
     prefixed = [name for name in drafter.names.values() if name.startswith(PREFIXES)]
     if prefixed and drafter.detection.layout != "automodel":
-        yield Problem("name-prefix", _some(prefixed))
+        yield Problem("name-prefix", _show_few(prefixed))
 
 
 def _stray_weights(subject: CheckedDrafter) -> Iterator[Problem]:
@@ -198,7 +198,7 @@ def _nulls(subject: CheckedDrafter) -> Iterator[Problem]:
     if "n_routed_experts" in nulls:
         yield Problem("routed-experts-null", "n_routed_experts: null")
     if others := [key for key in nulls if key != "n_routed_experts"]:
-        yield Problem("config-null", _some(others))
+        yield Problem("config-null", _show_few(others))
 
 
 def _flags(subject: CheckedDrafter) -> Iterator[Problem]:
@@ -236,11 +236,11 @@ def _rope(subject: CheckedDrafter) -> Iterator[Problem]:
 
 def _positions(subject: CheckedDrafter) -> Iterator[Problem]:
     limit, target = subject.drafter.facts.max_positions, subject.target
-    wanted = target.max_positions if target and target.max_positions else LONG_CONTEXT
+    needed = target.max_positions if target and target.max_positions else LONG_CONTEXT
     if limit is None:
         yield Problem("positions-short", "max_position_embeddings is absent: transformers assumes 2048 or 4096")
-    elif limit < wanted:
-        whose = f"{target.name} has {wanted}" if target and target.max_positions else f"targets serve {wanted} and more"
+    elif limit < needed:
+        whose = f"{target.name} has {needed}" if target and target.max_positions else f"targets serve {needed} and more"
         yield Problem("positions-short", f"max_position_embeddings is {limit}, {whose}")
 
 
@@ -277,18 +277,18 @@ def _pruned_head(subject: CheckedDrafter) -> Iterator[Problem | str]:
     others = [i for i, offset in enumerate(maps.offsets) if offset != maps.offsets[a]]
     same = all(_row(head, i) == _row(head, j) for i, j in pairs)
     if same and (not others or _row(head, others[-1]) != _row(head, a)):
-        told = f"{len(pairs)} sampled pairs of rows with equal d2t are bit-identical, first: {a} and {b}"
-        yield Problem("head-pruned-by-offset", told)
+        detail = f"{len(pairs)} sampled pairs of rows with equal d2t are bit-identical, first: {a} and {b}"
+        yield Problem("head-pruned-by-offset", detail)
 
 
 def _values(subject: CheckedDrafter) -> Iterator[Problem]:
     from draftconv.checkpoint import scan
 
     for name, ref in _floats(subject.drafter):
-        found = scan(ref, subject.tally)
-        if found.not_finite:
-            yield Problem("not-finite", f"{show(ref.name)}: {found.not_finite} values, first at {found.first}")
-        if found.all_zero and not name.endswith((".bias", "zero_point")):  # a bias may stay where it began
+        counts = scan(ref, subject.tally)
+        if counts.not_finite:
+            yield Problem("not-finite", f"{show(ref.name)}: {counts.not_finite} values, first at {counts.first}")
+        if counts.all_zero and not name.endswith((".bias", "zero_point")):  # a bias may stay where it began
             yield Problem("all-zero", show(ref.name))
 
 
@@ -341,7 +341,7 @@ def _row(ref: TensorRef, index: int) -> bytes:
     return ref.rows(index, index + 1)
 
 
-def _some(items: list[str]) -> str:
+def _show_few(items: list[str]) -> str:
     return show_some(items, 4)
 
 

@@ -75,10 +75,10 @@ class Config:
         value = self.data.get(key)
         if type(value) is int and abs(value) < 1 << 63:
             value = float(value)
-        found = self._typed(key, value, float)
-        if found is not None and not math.isfinite(found):
-            raise BadCheckpoint(f"{self.where}: {key} is {found}, not a number", cure="correct the key")
-        return found
+        number = self._typed(key, value, float)
+        if number is not None and not math.isfinite(number):
+            raise BadCheckpoint(f"{self.where}: {key} is {number}, not a number", cure="correct the key")
+        return number
 
     def flag(self, key: str) -> bool | None:
         """Return true or false, or None when absent or null."""

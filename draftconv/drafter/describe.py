@@ -32,28 +32,28 @@ def describe_value(value: object, *, none: str = "null") -> str:
             return json.dumps(value, ensure_ascii=False)
 
 
-def join_words(names: Sequence[str], word: str) -> str:
+def join_words(names: Sequence[str], conjunction: str) -> str:
     """`a, b and c`."""
     *first, last = names
-    return f"{', '.join(first)} {word} {last}" if first else last
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
 def facts_json(facts: Facts) -> dict[str, object]:
     """Facts as plain JSON values, attention under its kind."""
-    found: dict[str, object] = {"eagle": kind_of(facts).name}
+    document: dict[str, object] = {"eagle": kind_of(facts).name}
     for item in fields(facts):
         value = getattr(facts, item.name)
         match item.name:
             case "attention":
                 kind = type(value).__name__.lower()
-                found["attention"] = {"kind": kind} | {f.name: getattr(value, f.name) for f in fields(value)}
+                document["attention"] = {"kind": kind} | {f.name: getattr(value, f.name) for f in fields(value)}
             case "rope":
-                found["rope"] = {
+                document["rope"] = {
                     "theta": value.theta,
                     "pairs": value.pairs,
                     "kind": value.kind,
                     "scaling": dict(value.scaling),
                 }
             case _:
-                found[item.name] = value.value if isinstance(value, Enum) else value
-    return found
+                document[item.name] = value.value if isinstance(value, Enum) else value
+    return document

@@ -40,12 +40,12 @@ def joined_values(drafter: Drafter) -> Iterator[Problem]:
         for group in GROUPS:
             modules = [f"layers.{layer}.{part}" for part in group]
             for suffix, code in SCALES.items():
-                found = _stored(drafter, modules, suffix)
-                numbers = {m: ref for m, ref in found.items() if math.prod(ref.shape) == 1}
+                refs = _stored_refs(drafter, modules, suffix)
+                numbers = {m: ref for m, ref in refs.items() if math.prod(ref.shape) == 1}
                 values = {module: float(as_float32(ref).flat[0]) for module, ref in numbers.items()}
                 if len(set(values.values())) > 1:
-                    told = ", ".join(f"{module} {value:.6g}" for module, value in values.items())
-                    yield Problem(code, f"{suffix}: {told}")
+                    detail = ", ".join(f"{module} {value:.6g}" for module, value in values.items())
+                    yield Problem(code, f"{suffix}: {detail}")
             yield from _smoothing(drafter, modules)
 
 
@@ -54,21 +54,21 @@ def _smoothing(drafter: Drafter, modules: Sequence[str]) -> Iterator[Problem]:
 
     Beside 16-bit activations TensorRT-LLM drops them even where they are equal.
     """
-    factors = {m: as_float32(ref) for m, ref in _stored(drafter, modules, "pre_quant_scale").items()}
+    factors = {m: as_float32(ref) for m, ref in _stored_refs(drafter, modules, "pre_quant_scale").items()}
     smoothed = [module for module, factor_I in factors.items() if not bool((factor_I == 1).all())]
     if not smoothed:
         return
-    if not _alike(list(factors.values())) or len(factors) < len(modules):
+    if not _all_equal(list(factors.values())) or len(factors) < len(modules):
         yield Problem(SMOOTHING, f"pre_quant_scale is another one in each of {', '.join(modules)}")
-    elif not _stored(drafter, modules, "input_scale"):
+    elif not _stored_refs(drafter, modules, "input_scale"):
         yield Problem(SMOOTHING, f"pre_quant_scale of {', '.join(smoothed)} beside 16-bit activations")
 
 
-def _alike(factors: Sequence[NDArray[np.float32]]) -> bool:
-    return all(each.shape == factors[0].shape and bool((each == factors[0]).all()) for each in factors)
+def _all_equal(factors: Sequence[NDArray[np.float32]]) -> bool:
+    return all(factor.shape == factors[0].shape and bool((factor == factors[0]).all()) for factor in factors)
 
 
-def _stored(drafter: Drafter, modules: Sequence[str], suffix: str) -> dict[str, TensorRef]:
+def _stored_refs(drafter: Drafter, modules: Sequence[str], suffix: str) -> dict[str, TensorRef]:
     """What lies beside these weights under one suffix."""
-    named = ((module, drafter.qparams.get(f"{module}.{suffix}")) for module in modules)
-    return {module: ref for module, ref in named if ref is not None and ref.dtype in STORED}
+    refs = ((module, drafter.qparams.get(f"{module}.{suffix}")) for module in modules)
+    return {module: ref for module, ref in refs if ref is not None and ref.dtype in STORED}

@@ -20,7 +20,10 @@ def identity(drafter: Drafter) -> Iterator[tuple[str, str]]:
     """The identity card, line by line."""
     facts, reasons, detection = drafter.facts, drafter.reasons, drafter.detection
     yield "layout", f"{detection.layout} ({detection.confidence}: {'; '.join(detection.reasons)})"
-    yield "drafter", f"{drafter.kind.title}, {_in_full(facts)}, {facts.layers} layer{'s' * (facts.layers > 1)}"
+    yield (
+        "drafter",
+        f"{drafter.kind.title}, {_describe_attention(facts)}, {facts.layers} layer{'s' * (facts.layers > 1)}",
+    )
     yield "sizes", f"hidden {facts.hidden}, MLP {facts.intermediate}, {size(nbytes(drafter))} in {_dtypes(drafter)}"
     yield "captured", f"{facts.aux} states of {facts.target_hidden}"
     yield "boundaries", f"{describe_boundaries(facts.boundaries)} ({reasons.get('boundaries', 'given')})"
@@ -31,7 +34,7 @@ def identity(drafter: Drafter) -> Iterator[tuple[str, str]]:
     yield "feedback", f"{facts.feedback} ({reasons.get('feedback', '')})"
     residual = "normed state" if facts.norm_before_residual else "raw state"
     yield "residual", f"{residual} ({reasons.get('norm_before_residual', '')})"
-    yield "tables", f"embed_tokens {_own(facts.own_embedding)}, lm_head {_own(facts.own_head)}"
+    yield "tables", f"embed_tokens {_describe_owner(facts.own_embedding)}, lm_head {_describe_owner(facts.own_head)}"
     yield "quantization", facts.quantization or "none"
 
 
@@ -49,7 +52,7 @@ def attention(facts: Facts) -> str:
             return "MLA"
 
 
-def _in_full(facts: Facts) -> str:
+def _describe_attention(facts: Facts) -> str:
     """Its kind with its sizes."""
     match facts.attention:
         case Gqa(heads, kv_heads, head_dim, qkv_bias, o_bias, qk_norm):
@@ -77,5 +80,5 @@ def _dtypes(drafter: Drafter) -> str:
     return "/".join(sorted({ref.dtype for ref in drafter.tensors.values() if ref.dtype != "BOOL"}))
 
 
-def _own(own: bool) -> str:
-    return "stored" if own else "the target's"
+def _describe_owner(stored: bool) -> str:
+    return "stored" if stored else "the target's"

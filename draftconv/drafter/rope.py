@@ -27,7 +27,7 @@ def read_rope(config: Config, *, mla: bool) -> tuple[Rope, str, tuple[str, ...]]
     Raises:
         BadCheckpoint: a spelling has the wrong JSON type.
     """
-    sections = [(key, found) for key in ("rope_parameters", "rope_scaling") if (found := config.section(key)).data]
+    sections = [(key, section) for key in ("rope_parameters", "rope_scaling") if (section := config.section(key)).data]
     thetas = {
         name: theta
         for name, theta in [
@@ -39,7 +39,7 @@ def read_rope(config: Config, *, mla: bool) -> tuple[Rope, str, tuple[str, ...]]
     kinds = {key: _kind(section) for key, section in sections}
     scalings = {key: _scaling(section) for key, section in sections}
 
-    contradictions = [told for _, section in sections if (told := _two_kinds(section))]
+    contradictions = [contradiction for _, section in sections if (contradiction := _two_kinds(section))]
     if len(set(thetas.values())) > 1:
         contradictions.append(", ".join(f"{name} = {value:g}" for name, value in thetas.items()))
     if len(set(kinds.values())) > 1:
@@ -85,14 +85,14 @@ def _two_kinds(section: Config) -> str | None:
 
 
 def _scaling(section: Config) -> Mapping[str, Scalar | tuple[Scalar, ...]]:
-    found: dict[str, Scalar | tuple[Scalar, ...]] = {}
+    scaling: dict[str, Scalar | tuple[Scalar, ...]] = {}
     for key, value in section.data.items():
         if key in _NOT_SCALING or value is None:
             continue
         if isinstance(value, list) and all(isinstance(item, (bool, int, float, str)) for item in value):
-            found[key] = tuple(value)
+            scaling[key] = tuple(value)
         elif isinstance(value, (bool, int, float, str)):
-            found[key] = value
+            scaling[key] = value
         else:
             raise BadCheckpoint(f"{section.where}: {key} is not a number, a flag or a list of them")
-    return found
+    return scaling

@@ -113,8 +113,8 @@ def known_targets() -> dict[str, Target]:
     import yaml
 
     text = recipes().joinpath("targets.yaml").read_text(encoding="utf-8")
-    rows: dict[str, dict[str, object]] = yaml.safe_load(text)["targets"]
-    return {name: _known(name, Config(row, f"recipes/targets.yaml: {name}")) for name, row in rows.items()}
+    entries: dict[str, dict[str, object]] = yaml.safe_load(text)["targets"]
+    return {name: _read_target(name, Config(entry, f"recipes/targets.yaml: {name}")) for name, entry in entries.items()}
 
 
 def _resolve(spec: str) -> Target:
@@ -133,18 +133,18 @@ def _resolve(spec: str) -> Target:
     )
 
 
-def _known(name: str, row: Config) -> Target:
-    model_type = row.text("model_type") or ""
+def _read_target(name: str, entry: Config) -> Target:
+    model_type = entry.text("model_type") or ""
     return Target(
         name,
-        row.integer("layers") or 0,
+        entry.integer("layers") or 0,
         FAMILIES.get(model_type, "llama"),
         model_type,
-        row.integer("hidden"),
-        row.integer("vocab"),
-        row.integer("max_positions"),
-        row.text("repo") or "",
-        bool(row.flag("remote_code")),
+        entry.integer("hidden"),
+        entry.integer("vocab"),
+        entry.integer("max_positions"),
+        entry.text("repo") or "",
+        bool(entry.flag("remote_code")),
     )
 
 

@@ -34,25 +34,25 @@ def expected(facts: Facts) -> dict[str, ExpectedTensor]:
 
     Tensors in `OPTIONAL` are included; a file may lack them.
     """
-    found: dict[str, ExpectedTensor] = {}
-    for row in kind_of(facts).rows:
-        if row.when(facts):
-            for name, layer in _instances(row, facts):
-                found[name] = ExpectedTensor(_shape(row.shape, _symbols(facts, layer)), row.role)
-    return found
+    tensors: dict[str, ExpectedTensor] = {}
+    for spec in kind_of(facts).rows:
+        if spec.when(facts):
+            for name, layer in _instances(spec, facts):
+                tensors[name] = ExpectedTensor(_shape(spec.shape, _symbols(facts, layer)), spec.role)
+    return tensors
 
 
-def _instances(row: TensorSpec, facts: Facts) -> Iterator[tuple[str, int]]:
-    match row.layers:
+def _instances(spec: TensorSpec, facts: Facts) -> Iterator[tuple[str, int]]:
+    match spec.layers:
         case "none":
-            yield row.name, 0
+            yield spec.name, 0
         case "aux":
             for index in range(facts.aux):
-                yield row.name.replace("{a}", str(index)), 0
+                yield spec.name.replace("{a}", str(index)), 0
         case _:
-            start, stop = {"first": (0, 1), "later": (1, facts.layers), "all": (0, facts.layers)}[row.layers]
+            start, stop = {"first": (0, 1), "later": (1, facts.layers), "all": (0, facts.layers)}[spec.layers]
             for layer in range(start, stop):
-                yield row.name.replace("{i}", str(layer)), layer
+                yield spec.name.replace("{i}", str(layer)), layer
 
 
 def _shape(symbols: tuple[str, ...], values: Mapping[str, int]) -> tuple[int, ...]:

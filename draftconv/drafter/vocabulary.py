@@ -72,20 +72,20 @@ def read_maps(d2t: TensorRef, t2d: TensorRef | None, vocab: int) -> MapReading:
         return MapReading(None, (("d2t-dtype", f"d2t is {d2t.dtype} and holds more than whole numbers"),))
     if d2t.dtype not in ("I64", "I32"):
         faults.append(("d2t-dtype", f"d2t is {d2t.dtype}; loaders expect int64"))
-    marked = _marked(t2d) if t2d is not None else None
+    marked = _marked_ids(t2d) if t2d is not None else None
     ids = tuple(i + offset for i, offset in enumerate(offsets))
     outside = [i for i, target in enumerate(ids) if not 0 <= target < vocab]
     repeated = len(ids) - len(set(ids))
     agrees = marked is not None and not repeated and marked == set(ids)
     if not agrees and _is_absolute(offsets, vocab, marked, broken=bool(outside or repeated)):
-        values = f"first values {_few(offsets)} are themselves {len(offsets)} distinct ids"
+        values = f"first values {_first_values(offsets)} are themselves {len(offsets)} distinct ids"
         return MapReading(None, (*faults, ("d2t-absolute", values)), offsets)
     if not agrees and (evidence := _rounded(offsets, marked)):
         faults.append(("d2t-rounded", evidence))
     if outside:
         i = outside[0]
-        told = f"{len(outside)} draft ids map outside 0…{vocab - 1}, first: draft {i} → {ids[i]}"
-        faults.append(("d2t-range", told))
+        detail = f"{len(outside)} draft ids map outside 0…{vocab - 1}, first: draft {i} → {ids[i]}"
+        faults.append(("d2t-range", detail))
     elif repeated:
         faults.append(("d2t-duplicate", f"{repeated} draft ids share a target id with an earlier one"))
     usable = None if outside or repeated else VocabMap(ids, vocab)
@@ -185,7 +185,7 @@ def _integers(ref: TensorRef) -> tuple[int, ...] | None:
     return tuple(int(v) for v in values) if all(float(v).is_integer() for v in values) else None
 
 
-def _marked(t2d: TensorRef) -> set[int]:
+def _marked_ids(t2d: TensorRef) -> set[int]:
     """The target ids that the mask marks, whatever number type holds it."""
     data = t2d.read()
     size = max(1, len(data) // max(1, math.prod(t2d.shape)))
@@ -201,5 +201,5 @@ def _disagreement(mapped: VocabMap, t2d: TensorRef, marked: set[int]) -> str:
     return f"t2d marks {len(marked)} tokens, d2t reaches {len(mapped.ids)}; {missing} of them unmarked"
 
 
-def _few(values: Sequence[int]) -> str:
+def _first_values(values: Sequence[int]) -> str:
     return ", ".join(map(str, values[:4])) + " …"

@@ -48,26 +48,26 @@ def read_yaml(model: type[P], text: str, where: str, *, noun: str, why: str, exa
         UsageError: it is no YAML, or of another shape; the message names every key that is wrong.
     """
     try:
-        _refuse_twice(yaml.compose(text, yaml.SafeLoader), where)
+        _refuse_repeated_keys(yaml.compose(text, yaml.SafeLoader), where)
         data = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # nested too deeply; a date that is none
         raise UsageError(f"{where} is not YAML: {_where(error)}", cure=f"{example} is an example") from error
     if not isinstance(data, dict):
         raise UsageError(f"{where} is no mapping of keys to values", cure=_keys(model))
-    data = _of_today(model, data, where)
+    data = _current_keys(model, data, where)
     try:
         return model.model_validate(data)
     except ValidationError as error:
         # A misspelled key is also a missing one: the spelling is told first.
         faults = sorted(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden")
-        told = [_told(model, noun, details) for details in faults]
-        cure = told[0][1] or f"{example} is an example"
-        raise UsageError(f"{where}: {'; '.join(what for what, _ in told)}", why=why, cure=cure) from error
+        messages = [_describe_fault(model, noun, details) for details in faults]
+        cure = messages[0][1] or f"{example} is an example"
+        raise UsageError(f"{where}: {'; '.join(what for what, _ in messages)}", why=why, cure=cure) from error
 
 
-def _of_today(part: type[YamlMapping], data: Mapping[str, object], where: str) -> dict[str, object]:
+def _current_keys(part: type[YamlMapping], data: Mapping[str, object], where: str) -> dict[str, object]:
     """The mapping under the keys of today; raises UsageError for a key that is there under both names."""
-    found: dict[str, object] = {}
+    renamed: dict[str, object] = {}
     for key, value in data.items():
         today = part.former.get(key, key)
         if today != key:
@@ -78,11 +78,11 @@ def _of_today(part: type[YamlMapping], data: Mapping[str, object], where: str) -
                     cure=f"keep {today}",
                 )
             warn_former(f"{where}: {key}", today)
-        found[today] = value
-    return found
+        renamed[today] = value
+    return renamed
 
 
-def _refuse_twice(root: yaml.Node | None, where: str) -> None:
+def _refuse_repeated_keys(root: yaml.Node | None, where: str) -> None:
     """Raises UsageError for a key that is in one mapping twice: PyYAML would take the later without a word."""
     nodes, seen = [root] if root else [], set()
     while nodes:
@@ -107,7 +107,7 @@ def _refuse_twice(root: yaml.Node | None, where: str) -> None:
                 nodes += node.value
 
 
-def _told(model: type[YamlMapping], noun: str, details: ErrorDetails) -> tuple[str, str]:
+def _describe_fault(model: type[YamlMapping], noun: str, details: ErrorDetails) -> tuple[str, str]:
     """What is wrong with one key, and what to write instead where that is a guess."""
     path = [str(step) for step in details["loc"] if step != "[key]"]
     key, fault = ".".join(path), f"{details['msg'][:1].lower()}{details['msg'][1:]}"
@@ -125,9 +125,9 @@ def _told(model: type[YamlMapping], noun: str, details: ErrorDetails) -> tuple[s
 
 def _short(value: object) -> str:
     """A value in few words: aliases can make one that has no end on paper."""
-    words = reprlib.Repr()
-    words.maxlevel, words.maxstring = 1, SHOWN
-    return words.repr(value)
+    shortener = reprlib.Repr()
+    shortener.maxlevel, shortener.maxstring = 1, SHOWN
+    return shortener.repr(value)
 
 
 def _part(model: type[YamlMapping], path: Sequence[str]) -> type[YamlMapping]:
