@@ -206,5 +206,5 @@ def _run_about(trace: Trace, entries: Sequence[TraceEntry], options: ParityOptio
             "replay": f"{options.dtype} on {options.device}",
             "tables": f"as {options.semantics} takes them",
         },
-        trace=digest(entries),
+        trace=digest(about, trace.tables, entries),
     )

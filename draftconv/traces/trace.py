@@ -17,6 +17,7 @@ While a trace is being made there is `trace.partial.json` in place of `trace.jso
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 import struct
@@ -128,9 +129,21 @@ class TraceInfo:
     drafters: tuple[str, ...] = ()
 
 
-def digest(entries: Iterable[TraceEntry]) -> str:
-    """SHA-256, in hex, of the tokens and states of some requests in their order."""
-    return hashlib.sha256("".join(entry.tokens + entry.states for entry in entries).encode()).hexdigest()
+HASHED = ("layers", "hidden", "vocab", "boundaries", "depth", "max_tokens", "dtype", "chat", "eos", "family")
+"""What trace.json says that decides what a replay computes: which column is which layer, what is counted."""
+
+
+def digest(about: TraceInfo, tables: Mapping[str, TargetTable], entries: Iterable[TraceEntry]) -> str:
+    """SHA-256, in hex, of all that a replay of some requests reads, in their order.
+
+    What the target and the prompts are called, where the trace lies and what made it are no part of it.
+    """
+    whole = {
+        "about": {name: getattr(about, name) for name in HASHED},
+        "tables": {name: table.sha256 for name, table in tables.items()},
+        "requests": [(e.id, e.cluster, e.category, e.prompt, e.counted, e.tokens, e.states) for e in entries],
+    }
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -151,7 +164,7 @@ class Trace(Displayed):
     @property
     def digest(self) -> str:
         """What it holds, wherever it lies; see `digest`."""
-        return digest(self.entries)
+        return digest(self.about, self.tables, self.entries)
 
     def brief(self) -> Iterator[str]:
         """Its name, the target, how much was captured, and at which boundaries."""

@@ -144,7 +144,14 @@ class TraceWriter:
         tokens = file.tokens()
         counted = len(tokens) - file.prompt - self.about.depth
         if index not in self._entries:
-            self._entries[index] = self._entry(index, file.prompt, counted, tokens, tensor_hash(file.states))
+            entry = self._entry(index, file.prompt, counted, tokens, tensor_hash(file.states))
+            if (entry.tokens, entry.states) != (file.metadata.get("tokens"), file.metadata.get("states")):
+                raise BadCheckpoint(
+                    f"{REQUESTS}/{name} does not hold what was written to it",
+                    why="a replay would measure something else than the target did",
+                    cure="remove the file and give the same command again",
+                )
+            self._entries[index] = entry
         nothing = torch.empty((0, *file.states.shape[1:]), dtype=getattr(torch, self.about.dtype))
         return CapturedText(file.prompt, counted, torch.tensor(tokens), nothing)
 
@@ -169,10 +176,11 @@ class TraceWriter:
         for name, (dtype, shape, data) in pieces.items():
             start = entries[-1].stop if entries else 0
             entries.append(HeaderEntry(name, dtype, shape, start, start + len(data)))
-        header = encode_header(entries, {"format": "pt", "id": slot.id})
+        digest = hashlib.sha256(states).hexdigest()
+        metadata = {"format": "pt", "id": slot.id, "tokens": token_hash(tokens), "states": digest}
+        header = encode_header(entries, metadata)
         path = self.out / REQUESTS / _file(index)
         self._publish(path, (header, *(data for _, _, data in pieces.values())))
-        digest = hashlib.sha256(states).hexdigest()
         self._entries[index] = self._entry(index, captured.prompt, captured.counted, tokens, digest)
 
     def finish(self) -> Trace:

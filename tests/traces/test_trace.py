@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,6 +54,41 @@ def test_what_is_written_comes_back(trace: Trace) -> None:
         assert torch.equal(request.states_TAW, given.states_TAW)
         assert request.states_TAW.dtype == torch.bfloat16
         assert len(request.tokens_N) == entry.prompt + entry.counted + trace.about.depth
+
+
+def relabelled(document: dict[str, object]) -> None:
+    """The states of one layer under the number of another: every file is as it was, and every replay another."""
+    boundaries = document["boundaries"]
+    assert isinstance(boundaries, list)
+    document["boundaries"] = [boundaries[0] - 1, *boundaries[1:]]
+
+
+READ: Mapping[str, Callable[[Any], object]] = {
+    "boundaries": relabelled,
+    "family": lambda document: document.update(family="deepseek"),
+    "eos": lambda document: document.update(eos=[1]),
+    "chat": lambda document: document.update(chat=not document["chat"]),
+    "category": lambda document: requests(document)[0].update(category="other"),
+    "cluster": lambda document: requests(document)[0].update(cluster="other"),
+    "a table": lambda document: document["tables"]["embed_tokens"].update(sha256="0" * 64),
+}
+TOLD: Mapping[str, Callable[[Any], object]] = {
+    "target": lambda document: document.update(target="another name"),
+    "made_by": lambda document: document.update(made_by="somebody"),
+    "prompts": lambda document: document.update(prompts="a file"),
+}
+
+
+@pytest.mark.parametrize("change", READ.values(), ids=READ)
+def test_whatever_a_replay_reads_is_part_of_the_hash(change: Callable[[Any], object], trace: Trace) -> None:
+    edit(trace.directory, change)
+    assert open_trace(trace.directory).digest != trace.digest
+
+
+@pytest.mark.parametrize("change", TOLD.values(), ids=TOLD)
+def test_what_it_is_called_is_not(change: Callable[[Any], object], trace: Trace) -> None:
+    edit(trace.directory, change)
+    assert open_trace(trace.directory).digest == trace.digest
 
 
 def test_columns_are_chosen_by_boundary(trace: Trace) -> None:

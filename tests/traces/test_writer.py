@@ -83,6 +83,23 @@ def test_a_request_in_anothers_place_is_noticed(tmp_path: Path) -> None:
             writer.held(0)
 
 
+@pytest.mark.parametrize("at", [-1, -40])
+def test_a_request_that_changed_since_is_noticed(at: int, tmp_path: Path) -> None:
+    """A run that goes on believes what an earlier one wrote, and not what somebody made of it."""
+    with made.writer(tmp_path / "cut") as writer:
+        writer.write(1, made.captured(1))
+    path = tmp_path / "cut/requests/000001.safetensors"
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    with (
+        made.writer(tmp_path / "cut") as writer,
+        pytest.raises(BadCheckpoint, match="not hold what was written") as caught,
+    ):
+        writer.held(1)
+    assert caught.value.cure.startswith("remove the file")
+
+
 def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
     made.trace(tmp_path / "done")
     before = contents(tmp_path / "done")
