@@ -298,7 +298,7 @@ LAYOUTS = (
         "speculators gets a vocabulary out of order", ("test_writing.py",)),
     Mutation(
         "layouts/modelopt.py",
-        'has("next_layer_regular") or evidence', 'has("next_layer_regular") and evidence',
+        'has("next_layer_regular") or fingerprint', 'has("next_layer_regular") and fingerprint',
         "ModelOpt's double norm is told by two keys only", ("test_reader.py",)),
     Mutation(
         "layouts/reader.py",
@@ -338,7 +338,7 @@ LAYOUTS = (
         "the usual triple `after the layer` is looked for one layer off", ("test_reader.py",)),
     Mutation(
         "layouts/detect.py",
-        "    _refuse_strangers(evidence)\n    if mark", "    if mark",
+        "    _refuse_strangers(fingerprint)\n    if mark", "    if mark",
         "what is no drafter is read as one", ("test_detect.py",)),
     Mutation(
         "layouts/ambiguity.py",

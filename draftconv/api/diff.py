@@ -11,8 +11,8 @@ from draftconv.drafter.describe import describe_value
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import find_target
+from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.layouts.reader import read_drafter
-from draftconv.layouts.reading_options import ReadingOptions
 from draftconv.options import TARGET, TARGET_LAYERS, Place, option, takes
 
 
@@ -91,7 +91,7 @@ def diff(left: Place, right: Place, options: DiffOptions) -> Differences:
         BadCheckpoint, NotADrafter: one of the two cannot be read.
     """
     goal = find_target(options.target, options.target_layers)
-    a, b = (read_drafter(open_checkpoint(path), ReadingOptions().hints(goal)) for path in (left, right))
+    a, b = (read_drafter(open_checkpoint(path), DrafterReader().options(goal)) for path in (left, right))
     return Differences(
         tuple(_compare_facts(a.facts, b.facts)), tuple(_compare_tensors(a, b)), tuple(_compare_configs(a, b)), a, b
     )

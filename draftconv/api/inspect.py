@@ -17,8 +17,8 @@ from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import ENGINES, LoadVerdict, parse_engine
 from draftconv.engines.rules import Status
 from draftconv.errors import DraftconvError, UsageError
+from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.layouts.reader import read_drafter
-from draftconv.layouts.reading_options import ReadingOptions
 from draftconv.options import (
     AUX_CONVENTION,
     LAYOUT,
@@ -184,9 +184,8 @@ def inspect(source: Place, options: InspectOptions) -> Inspection:
     """
     specs = [parse_engine(text) for text in several(options.engines) or ENGINES]
     target = find_target(options.target, options.target_layers)
-    drafter = read_drafter(
-        open_checkpoint(source), ReadingOptions(options.layout, options.aux_convention).hints(target)
-    )
+    reader = DrafterReader(options.layout, options.aux_convention)
+    drafter = read_drafter(open_checkpoint(source), reader.options(target))
     progress = options.progress
     total = deep_bytes(drafter, target) if options.deep and progress else 0
     findings = check_drafter(

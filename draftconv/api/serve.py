@@ -14,7 +14,7 @@ from draftconv.checkpoint import show
 from draftconv.checkpoint.staging import write_error
 from draftconv.engines.serving import ServeCommand
 from draftconv.errors import EngineError, WriteError
-from draftconv.layouts.reading_options import ReadingOptions
+from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.live.server_command import serve_as
 from draftconv.options import (
     ACCEPT_DETECTED,
@@ -73,7 +73,7 @@ def serve(source: Place, options: ServeOptions) -> ServeCommand:
         source,
         options.engine,
         options.target,
-        ReadingOptions(options.layout, options.aux_convention, options.accept_detected),
+        DrafterReader(options.layout, options.aux_convention, options.accept_detected),
         drafts=options.num_speculative_tokens,
         tensor_parallel=options.tensor_parallel_size,
         alone=options.alone,

@@ -14,7 +14,7 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import AuxLayers
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.errors import Undecided, UsageError, WriteError
-from draftconv.layouts.reading_options import reading_line, reading_options, reading_warnings
+from draftconv.layouts.drafter_reader import drafter_readers, reading_line, reading_warnings
 from draftconv.options import Place, takes
 from draftconv.traces.options import TraceOptions, TraceSize
 from draftconv.traces.prompts import load_prompts
@@ -150,7 +150,7 @@ def _drafters(goal: Target, options: TraceOptions) -> list[Drafter]:
     if options.boundaries and options.drafters:
         raise UsageError("--boundaries and --drafter both say what to keep", cure="give one of the two")
     drafters = [options.drafters] if isinstance(options.drafters, str | Path) else options.drafters
-    readings = reading_options(
+    readings = drafter_readers(
         drafters, options.layout, options.aux_convention, accept_detected=options.accept_detected
     )
     return [reading.read(open_checkpoint(spec), goal) for reading, spec in zip(readings, drafters, strict=True)]

@@ -33,7 +33,7 @@ from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.rules import EngineSpec, Status
 from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
-from draftconv.layouts.reading_options import reading_options
+from draftconv.layouts.drafter_reader import drafter_readers
 from draftconv.options import (
     ACCEPT_DETECTED,
     TARGET,
@@ -156,7 +156,7 @@ def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
         BadCheckpoint, NotADrafter: one of the two cannot be read.
     """
     goal = find_target(options.target, options.target_layers)
-    source_reading, out_reading = reading_options(
+    source_reading, out_reading = drafter_readers(
         (against, out), options.layout, options.aux_convention, accept_detected=options.accept_detected
     )
     ours, theirs = (open_checkpoint(spec, download=True) for spec in (out, against))

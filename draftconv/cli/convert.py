@@ -65,7 +65,7 @@ def _reading_arguments(conversion: Conversion, out: Path) -> list[str]:
 
 def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:
     from draftconv.cli.describe import verdict_json
-    from draftconv.layouts.reading_options import reading_json
+    from draftconv.layouts.drafter_reader import reading_json
 
     plan = conversion.plan
     return {

@@ -6,7 +6,7 @@ from draftconv.api.inspect import Inspection
 from draftconv.drafter.describe import facts_json
 from draftconv.engines import LoadVerdict
 from draftconv.engines.problems import why
-from draftconv.layouts.reading_options import readings_json
+from draftconv.layouts.drafter_reader import readings_json
 
 
 def inspection_json(inspection: Inspection) -> dict[str, object]:

@@ -9,7 +9,7 @@ import click
 
 from draftconv.api.diff import Difference, Differences, DiffOptions, diff
 from draftconv.cli.options import format_option, options_of
-from draftconv.layouts.reading_options import reading_json
+from draftconv.layouts.drafter_reader import reading_json
 
 EPILOG = """\b
 Examples:

@@ -141,7 +141,7 @@ def print_readings(fmt: str, *drafters: Drafter) -> None:
     Args:
         fmt: of --format. JSON holds all of it.
     """
-    from draftconv.layouts.reading_options import reading_line, reading_warnings
+    from draftconv.layouts.drafter_reader import reading_line, reading_warnings
 
     for drafter in drafters:
         if fmt == "human":

@@ -53,7 +53,7 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
                 output.print_next(command_line(ctx, dry_run=None))
             else:
                 reading = [
-                    *options.convert.reading.words,
+                    *options.convert.reading.arguments,
                     *(["--accept-detected"] if quantization.conversion.drafter.readings else []),
                 ]
                 output.print_next(["draftconv", "parity", source, str(out), *reading, "--trace", "TRACE"])
@@ -77,7 +77,7 @@ def _json(quantization: Quantization, *, written: bool) -> dict[str, object]:
     from dataclasses import asdict
 
     from draftconv.cli.describe import verdict_json
-    from draftconv.layouts.reading_options import reading_json
+    from draftconv.layouts.drafter_reader import reading_json
     from draftconv.quantization.deviation import total
 
     decided = quantization.decided

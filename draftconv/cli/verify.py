@@ -10,7 +10,7 @@ import click
 from draftconv.api.verify import ComparedItem, Verification, VerifyOptions, verify
 from draftconv.cli.options import format_option, options_of
 from draftconv.layouts import layout as find_layout
-from draftconv.layouts.reading_options import reading_json
+from draftconv.layouts.drafter_reader import reading_json
 
 EPILOG = """\b
 Examples:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from draftconv.errors import UsageError
-from draftconv.layouts.reading_options import ReadingOptions
+from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.options import (
     ACCEPT_DETECTED,
     AUX_CONVENTION,
@@ -94,9 +94,9 @@ class ConvertOptions:
     progress: Progress | None = python_only(None, "called with the number of bytes written so far")
 
     @property
-    def reading(self) -> ReadingOptions:
+    def reading(self) -> DrafterReader:
         """How the source is to be read."""
-        return ReadingOptions(self.layout, self.aux_convention, self.accept_detected)
+        return DrafterReader(self.layout, self.aux_convention, self.accept_detected)
 
     @property
     def float_dtype(self) -> str | None:

@@ -16,7 +16,7 @@ from draftconv.conversion.working_drafter import WorkingDrafter, content_hash
 from draftconv.drafter.describe import facts_json
 from draftconv.drafter.targets import Target
 from draftconv.layouts import spelled
-from draftconv.layouts.reading_options import readings_json
+from draftconv.layouts.drafter_reader import readings_json
 
 if TYPE_CHECKING:
     from draftconv.conversion.options import ConvertOptions

@@ -20,25 +20,24 @@ from draftconv.layouts.aux_layers import DEFAULT_COUNT
 from draftconv.layouts.base import Layout, ReadOptions
 
 Read = Callable[[tuple[str, str], Layout, ReadOptions], Reading]
-"""Reads the file as this layout with these hints, which this option and value choose."""
+"""Reads the file as this layout with these options, which this option and value choose."""
 
 
 def readings(
-    evidence: Fingerprint, layout: Layout, detection: Detection, hints: ReadOptions, read: Read
+    fingerprint: Fingerprint, layout: Layout, detection: Detection, options: ReadOptions, read: Read
 ) -> tuple[Reading, ...]:
     """Every reading that fits and gives other facts, the detected one first; empty where there is only one."""
-    if detection.confidence == "given" or evidence.config.has(MARK):
+    if detection.confidence == "given" or fingerprint.config.has(MARK):
         return ()
-    first = read(_layout_option(layout), layout, hints)
+    first = read(_layout_option(layout), layout, options)
     if first.boundaries is AuxLayers.UNKNOWN:
         return ()  # a problem of its own, with the same cures
-    layers = hints.target.layers if hints.target else None
+    layers = options.target.layers if options.target else None
     unmarked = detection.confidence != "certain"
-    others = (
-        [read(_layout_option(other), other, hints) for other in _fitting_layouts(evidence, layout)] if unmarked else []
-    )
+    fitting = _fitting_layouts(fingerprint, layout) if unmarked else ()
+    others = [read(_layout_option(other), other, options) for other in fitting]
     turned = [
-        other for other in _flipped_readings(layout, hints, read) if usual(other, layers) or _is_shared(other, others)
+        other for other in _flipped_readings(layout, options, read) if usual(other, layers) or _is_shared(other, others)
     ]
     known = [reading for reading in (*turned, *others) if reading.boundaries is not AuxLayers.UNKNOWN]
     any_usual = any(usual(reading, layers) for reading in (first, *known))
@@ -64,18 +63,22 @@ def usual(reading: Reading, layers: int | None) -> bool:
     return any(len(triple) == DEFAULT_COUNT and triple <= {*boundaries} for triple in triples)
 
 
-def _fitting_layouts(evidence: Fingerprint, layout: Layout) -> Iterator[Layout]:
+def _fitting_layouts(fingerprint: Fingerprint, layout: Layout) -> Iterator[Layout]:
     """Layouts that an unmarked file may be in as well."""
     for other in layouts().values():
-        if other is not layout and other.unmarked is not None and all(clue.holds(evidence) for clue in other.unmarked):
+        if (
+            other is not layout
+            and other.unmarked is not None
+            and all(clue.holds(fingerprint) for clue in other.unmarked)
+        ):
             yield other
 
 
-def _flipped_readings(layout: Layout, hints: ReadOptions, read: Read) -> Iterator[Reading]:
+def _flipped_readings(layout: Layout, options: ReadOptions, read: Read) -> Iterator[Reading]:
     """The same layout with its ids counted the other way, as after an edit by hand."""
-    if hints.aux_convention is None:
+    if options.aux_convention is None:
         for convention in ("before", "after"):
-            yield read(("--aux-convention", convention), layout, replace(hints, aux_convention=convention))
+            yield read(("--aux-convention", convention), layout, replace(options, aux_convention=convention))
 
 
 def _is_shared(reading: Reading, others: list[Reading]) -> bool:

@@ -24,9 +24,9 @@ DEFAULT_COUNT = 3
 class AuxLayerReader:
     """Reads the ids of one checkpoint; `config` is flattened, problems and reasons go to `notes`."""
 
-    evidence: Fingerprint
+    fingerprint: Fingerprint
     layout: Layout
-    hints: ReadOptions
+    options: ReadOptions
     config: Config
     notes: ReadNotes
 
@@ -53,13 +53,13 @@ class AuxLayerReader:
         return boundaries
 
     def _target_layers(self) -> int | None:
-        target = self.hints.target
+        target = self.options.target
         return target.layers if target else self.config.size("target_num_hidden_layers")
 
     def _default_boundaries(self, aux: int) -> tuple[int, ...] | AuxLayers:
-        rule = self.layout.id_rule(self.evidence)
-        target = self.hints.target
-        if not rule.implied and not self.hints.aux_convention:
+        rule = self.layout.id_rule(self.fingerprint)
+        target = self.options.target
+        if not rule.implied and not self.options.aux_convention:
             self.notes.reasons["boundaries"] = f"no ids; {rule.source}"
             self.notes.problem("aux-unknown", f"config.json names no layers and {rule.source}")
             return AuxLayers.UNKNOWN
@@ -83,7 +83,7 @@ class AuxLayerReader:
             reader, _ = _family_reader()
             self.notes.reasons["boundaries"] = f"top-level ids are boundaries, eagle_config spells them for {reader}"
             return top
-        if self.hints.layout:
+        if self.options.layout:
             return self._translate(top if self.layout.ids_at == "top" else nested)
         self.notes.problem("aux-contradiction", f"top level {list(top)}, eagle_config {list(nested)}")
         return None
@@ -101,9 +101,9 @@ class AuxLayerReader:
 
     def _convention(self, ids: tuple[int, ...]) -> tuple[Convention | None, str]:
         """What the producer's ids mean, and why; None when only a person can tell."""
-        if self.hints.aux_convention:
-            return self.hints.aux_convention, f"--aux-convention {self.hints.aux_convention}"
-        rule = self.layout.id_rule(self.evidence)
+        if self.options.aux_convention:
+            return self.options.aux_convention, f"--aux-convention {self.options.aux_convention}"
+        rule = self.layout.id_rule(self.fingerprint)
         ours = self.config.has(MARK)  # then the ids were written by this layout's own rule
         if rule.convention == "by family" or (self.layout.captures != "itself" and not ours):
             by_family = family_convention(ids, self._family(), self._target_layers())
@@ -129,8 +129,8 @@ class AuxLayerReader:
         return None, rule.source
 
     def _family(self) -> Family | None:
-        if self.hints.target and self.hints.target.family:
-            return self.hints.target.family
+        if self.options.target and self.options.target.family:
+            return self.options.target.family
         if model_type := self.config.text("target_model_type"):  # SpecForge and AngelSlim
             return FAMILIES.get(model_type, "llama")
         return FAMILIES.get(self.config.text("model_type") or "")

@@ -153,7 +153,7 @@ class Layout:
         ids_at: where its ids stand, when config.json has others elsewhere and a person named the layout.
         captures: who collected the states: the trainer itself, an engine that counts layers by the target's family,
             whose ids the trainer inherits, or either of them.
-        double_norm: whether the trainer normalises the state twice, from the evidence.
+        double_norm: whether the trainer normalises the state twice, from the fingerprint.
         flatten: turns a nested config into the flat one that all others use.
         unmarked: what a file still shows that is this layout's and has lost its marks, or never had any: then
             its reading is weighed beside the detected one (`ambiguity`); None where that cannot happen.
@@ -181,6 +181,6 @@ class Layout:
         """Everything that its ids may mean."""
         return self.ids.rows if isinstance(self.ids, IdChoice) else (self.ids,)
 
-    def id_rule(self, evidence: Fingerprint) -> ProducerIds:
+    def id_rule(self, fingerprint: Fingerprint) -> ProducerIds:
         """What the ids of this file mean."""
-        return self.ids.choose(evidence) if isinstance(self.ids, IdChoice) else self.ids
+        return self.ids.choose(fingerprint) if isinstance(self.ids, IdChoice) else self.ids

@@ -13,18 +13,18 @@ from draftconv.layouts import MARK, layout, layouts
 from draftconv.layouts.base import Layout, ReadOptions
 
 
-def detect(evidence: Fingerprint, hints: ReadOptions) -> tuple[Layout, Detection]:
+def detect(fingerprint: Fingerprint, options: ReadOptions) -> tuple[Layout, Detection]:
     """Return the layout and the reasons for it.
 
     Raises:
         NotADrafter: the checkpoint is something else, named in the message.
         UsageError: `--from` names an unknown layout.
     """
-    if hints.layout:
-        named = layout(hints.layout)
-        return named, Detection(named.id, "given", (f"--from {hints.layout}",))
-    _refuse_strangers(evidence)
-    if mark := evidence.config.text(MARK):
+    if options.layout:
+        named = layout(options.layout)
+        return named, Detection(named.id, "given", (f"--from {options.layout}",))
+    _refuse_strangers(fingerprint)
+    if mark := fingerprint.config.text(MARK):
         try:
             named = layout(mark)
         except UsageError as error:
@@ -36,23 +36,23 @@ def detect(evidence: Fingerprint, hints: ReadOptions) -> tuple[Layout, Detection
         reason = f"config.json says draftconv wrote it for {named.id}"
         return named, Detection(named.id, "certain", (reason,))
     for candidate in layouts().values():
-        if candidate.clues is not None and all(clue.holds(evidence) for clue in candidate.clues):
+        if candidate.clues is not None and all(clue.holds(fingerprint) for clue in candidate.clues):
             reasons = tuple(clue.text for clue in candidate.clues) or ("no producer's fingerprint fits",)
             return candidate, Detection(candidate.id, candidate.confidence, reasons)
     raise NotADrafter("no layout accepts this checkpoint")  # pragma: no cover - generic has no clues
 
 
-def _refuse_strangers(evidence: Fingerprint) -> None:
+def _refuse_strangers(fingerprint: Fingerprint) -> None:
     """Name what a checkpoint is when it is not an EAGLE-3 drafter."""
     cure = f"draftconv converts {join_words([kind.title for kind in reversed(KINDS)], 'and')} drafters"
     for stranger in UNSUPPORTED:
-        if stranger.holds(evidence):
+        if stranger.holds(fingerprint):
             raise NotADrafter(f"this is {stranger.what}", why=stranger.why, cure=cure)
-    lacking = [[mark for mark in kind.marks if not mark.holds(evidence)] for kind in KINDS]
+    lacking = [[mark for mark in kind.marks if not mark.holds(fingerprint)] for kind in KINDS]
     if all(lacking):
         first = lacking[-1][0]
         raise NotADrafter(f"this is no {KINDS[-1].title} drafter: {first.lacking}", why=first.why, cure=cure)
-    method = evidence.config.text("speculators_model_type")
+    method = fingerprint.config.text("speculators_model_type")
     if method is not None and method != "eagle3":
         raise NotADrafter(
             f"this is a speculators `{show(method)}` drafter",

@@ -37,27 +37,27 @@ _MEGATRON = Clue(
 )
 
 
-def _is_single_megatron(evidence: Fingerprint) -> bool:
+def _is_single_megatron(fingerprint: Fingerprint) -> bool:
     """One Megatron layer: the other exporters write no metadata, and later ones next_layer_regular."""
-    keys = evidence.eagle.has("use_last_layernorm") and not evidence.eagle.has("next_layer_regular")
+    keys = fingerprint.eagle.has("use_last_layernorm") and not fingerprint.eagle.has("next_layer_regular")
     return (
         keys
-        and evidence.checkpoint.metadata.get("format") == "pt"
-        and evidence.prefix("midlayer.")
-        and evidence.architecture == "LlamaForCausalLMEagle3"
-        and not evidence.has("t2d")
-        and not any(evidence.config.has(key) for key in ("_torchspec_version", MARK))
+        and fingerprint.checkpoint.metadata.get("format") == "pt"
+        and fingerprint.prefix("midlayer.")
+        and fingerprint.architecture == "LlamaForCausalLMEagle3"
+        and not fingerprint.has("t2d")
+        and not any(fingerprint.config.has(key) for key in ("_torchspec_version", MARK))
     )
 
 
-def _double_norm(evidence: Fingerprint) -> bool:
+def _double_norm(fingerprint: Fingerprint) -> bool:
     """0.41 and later, by the keys that came with it or by layer 0 holding the norm of the state.
 
     0.41-0.42 rename that one on export; 0.40 and earlier keep it outside the layer.
     """
-    marked = evidence.eagle.has("next_layer_regular") or evidence.eagle.has("parallel_draft_step")
-    norm = evidence.names.canonical.get("layers.0.hidden_norm.weight", "")
-    return marked or (norm.endswith("layers.0.hidden_norm.weight") and not evidence.config.has(MARK))
+    marked = fingerprint.eagle.has("next_layer_regular") or fingerprint.eagle.has("parallel_draft_step")
+    norm = fingerprint.names.canonical.get("layers.0.hidden_norm.weight", "")
+    return marked or (norm.endswith("layers.0.hidden_norm.weight") and not fingerprint.config.has(MARK))
 
 
 def _config(writing: Writing) -> dict[str, object]:

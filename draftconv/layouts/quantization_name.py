@@ -11,14 +11,14 @@ from draftconv.drafter.fingerprint import Fingerprint
 
 
 def quantization_name(
-    evidence: Fingerprint, qparams: Mapping[str, TensorRef], tensors: Mapping[str, TensorRef]
+    fingerprint: Fingerprint, qparams: Mapping[str, TensorRef], tensors: Mapping[str, TensorRef]
 ) -> str | None:
     """What config.json declares and what the tensors show; None for a drafter that is not quantized."""
     packed = sorted({ref.dtype for name, ref in tensors.items() if name.endswith("weight")} - FLOATS)
-    section = evidence.config.section("quantization_config")
+    section = fingerprint.config.section("quantization_config")
     if not section.data:
-        section = evidence.config.section("compression_config")
-    sidecar = Config(evidence.checkpoint.sidecars.get(QUANT_FILE, {}), QUANT_FILE)
+        section = fingerprint.config.section("compression_config")
+    sidecar = Config(fingerprint.checkpoint.sidecars.get(QUANT_FILE, {}), QUANT_FILE)
     if not qparams and not section.data and not sidecar.data and not packed:
         return None
     legacy = sidecar.section("quantization")

@@ -51,43 +51,43 @@ _ONE_PER_ELEMENT = FLOATS | {"F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
 NORM_FLAGS: Mapping[str, Fusion] = {"fc_norm": "fc_norm", "norm_before_fc": "norm_before_fc"}
 
 
-def read_drafter(checkpoint: Checkpoint, hints: ReadOptions | None = None) -> Drafter:
+def read_drafter(checkpoint: Checkpoint, options: ReadOptions | None = None) -> Drafter:
     """Detect the layout of a checkpoint and read its facts.
 
     Raises:
         NotADrafter: it is something else.
         BadCheckpoint: facts that nothing can stand in for are missing or of the wrong type.
     """
-    hints = hints or ReadOptions()
+    options = options or ReadOptions()
     names = sort_names(checkpoint.tensors)
-    evidence = Fingerprint(checkpoint, names)
-    layout, detection = detect(evidence, hints)
+    fingerprint = Fingerprint(checkpoint, names)
+    layout, detection = detect(fingerprint, options)
     clues = "; ".join(detection.reasons)
     logger.info("%s: layout %s, %s: %s", show(checkpoint.name), layout.id, detection.confidence, clues)
-    drafter = _Reader(evidence, layout, hints).drafter(detection.confidence, detection.reasons)
+    drafter = _Reader(fingerprint, layout, options).drafter(detection.confidence, detection.reasons)
 
-    def read(option: tuple[str, str], layout: Layout, hints: ReadOptions) -> Reading:
-        return _Reader(evidence, layout, hints).reading(option)
+    def read(option: tuple[str, str], layout: Layout, options: ReadOptions) -> Reading:
+        return _Reader(fingerprint, layout, options).reading(option)
 
-    alternatives = readings(evidence, layout, detection, hints, read)
+    alternatives = readings(fingerprint, layout, detection, options, read)
     doubt = (Problem("reading-doubtful", "; ".join(map(str, alternatives))),) if alternatives else ()
     return replace(drafter, problems=(*drafter.problems, *doubt), readings=alternatives)
 
 
 @dataclass
 class _Reader:
-    evidence: Fingerprint
+    fingerprint: Fingerprint
     layout: Layout
-    hints: ReadOptions
+    options: ReadOptions
     notes: ReadNotes = field(default_factory=ReadNotes)
 
     def __post_init__(self) -> None:
-        self.config = Config(self.layout.flatten(self.evidence.checkpoint.config))
+        self.config = Config(self.layout.flatten(self.fingerprint.checkpoint.config))
         self.eagle = self.config.section("eagle_config")
-        self.names: SortedNames = self.evidence.names
+        self.names: SortedNames = self.fingerprint.names
         self.tensors, self.file_names = self._tensors()
-        self.qparams = {name: self.evidence.checkpoint.tensors[file] for name, file in self.names.qparams.items()}
-        self.quantization = quantization_name(self.evidence, self.qparams, self.tensors)
+        self.qparams = {name: self.fingerprint.checkpoint.tensors[file] for name, file in self.names.qparams.items()}
+        self.quantization = quantization_name(self.fingerprint, self.qparams, self.tensors)
 
     def drafter(self, confidence: str, reasons: tuple[str, ...]) -> Drafter:
         dropped = dict(self.names.stale)
@@ -107,7 +107,7 @@ class _Reader:
             dropped[self.file_names.pop("t2d")] = FULL_MASK
             del self.tensors["t2d"]
         return Drafter(
-            checkpoint=self.evidence.checkpoint,
+            checkpoint=self.fingerprint.checkpoint,
             detection=Detection(self.layout.id, confidence, reasons),
             facts=facts,
             tensors=self.tensors,
@@ -121,7 +121,7 @@ class _Reader:
         )
 
     def reading(self, option: tuple[str, str]) -> Reading:
-        """What this layout and these hints make of the facts that producers spell alike and mean otherwise."""
+        """What this layout and these options make of the facts that producers spell alike and mean otherwise."""
         facts = self._facts()
         final_norm = all(problem.code != "final-norm-off" for problem in self.notes.problems)
         return Reading(option, facts.boundaries, facts.feedback, final_norm)
@@ -133,7 +133,7 @@ class _Reader:
         tensors: dict[str, TensorRef] = {}
         files: dict[str, str] = {}
         for name, file in self.names.canonical.items():
-            for part, ref in self._split(name, self.evidence.checkpoint.tensors[file]).items():
+            for part, ref in self._split(name, self.fingerprint.checkpoint.tensors[file]).items():
                 if part in tensors:
                     raise BadCheckpoint(
                         f"tensors {show(files[part])} and {show(file)} both hold {show(part)}",
@@ -215,13 +215,13 @@ class _Reader:
             vocab=vocab,
             draft_vocab=self._draft_vocab(vocab),
             aux=aux,
-            boundaries=AuxLayerReader(self.evidence, self.layout, self.hints, self.config, self.notes).read(aux),
+            boundaries=AuxLayerReader(self.fingerprint, self.layout, self.options, self.config, self.notes).read(aux),
             rope=rope,
             eps=self._eps(),
             fusion=fusion,
             feedback=self._feedback(),
             norm_before_residual=self._norm_before_residual(),
-            double_norm=self.layout.double_norm(self.evidence) or self.eagle.has("parallel_draft_step"),
+            double_norm=self.layout.double_norm(self.fingerprint) or self.eagle.has("parallel_draft_step"),
             activation=self.config.text("hidden_act") or "silu",
             mlp_bias="layers.0.mlp.gate_proj.bias" in self.tensors,
             fc_bias="fc.bias" in self.tensors,
@@ -415,7 +415,7 @@ class _Reader:
 
     def _captured_states(self, hidden: int) -> tuple[int, int]:
         """Return (target hidden, number of captured states), from fc's width and what else speaks of it."""
-        target = self.hints.target
+        target = self.options.target
         stored = self._rows("fc_norm.0.weight")
         written = self.config.size("target_hidden_size")
         widths = [stored, written] if stored or written else [hidden, target.hidden if target else None]

@@ -29,8 +29,8 @@ _WRAPPED = Clue(
 )
 
 
-def _exported_ids(evidence: Fingerprint) -> ProducerIds:
-    return _SHIFTED if evidence.config.text("model_type") == "kimi_k2" else _UNSHIFTED
+def _exported_ids(fingerprint: Fingerprint) -> ProducerIds:
+    return _SHIFTED if fingerprint.config.text("model_type") == "kimi_k2" else _UNSHIFTED
 
 
 def _config(writing: Writing) -> dict[str, object]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from draftconv.checkpoint import ByteCounter, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
-from draftconv.layouts.reading_options import ReadingOptions
+from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.live.options import LiveOptions, Progress, in_full
 from draftconv.options import several
 from draftconv.report.arms import ArmNames, about_arm, bytes_of, comparison_kind, gate
@@ -30,7 +30,7 @@ class LiveArm:
     number: int
     about: ArmInfo
     source: str
-    reader: ReadingOptions
+    reader: DrafterReader
     gate: Gate | None = None
     url: tuple[str, str] | None = None
 
@@ -57,7 +57,7 @@ def arms_of(
     urls = _urls(options, len(candidates))
 
     def arm(
-        number: int, drafter: Drafter, source: str | Path, reader: ReadingOptions, url: tuple[str, str] | None
+        number: int, drafter: Drafter, source: str | Path, reader: DrafterReader, url: tuple[str, str] | None
     ) -> LiveArm:
         about = about_arm(names.new(drafter.checkpoint.name), drafter, tally)
         kind = comparison_kind(drafters[0], drafter)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from draftconv.engines import EngineSpec
 from draftconv.errors import UsageError, did_you_mean
-from draftconv.layouts.reading_options import ReadingOptions, reading_options
+from draftconv.layouts.drafter_reader import DrafterReader, drafter_readers
 from draftconv.live.accuracy import TASKS
 from draftconv.live.capabilities import generator_of, live_of, offline_of
 from draftconv.live.requests import RetryPolicy
@@ -124,9 +124,9 @@ class LiveOptions:
         """`engine_python` from wherever it is started."""
         return Path(self.engine_python).absolute() if self.engine_python is not None else None
 
-    def readers(self, drafters: Sequence[str | Path]) -> list[ReadingOptions]:
+    def readers(self, drafters: Sequence[str | Path]) -> list[DrafterReader]:
         """How each drafter is to be read, the reference first."""
-        return reading_options(drafters, self.layout, self.aux_convention, accept_detected=self.accept_detected)
+        return drafter_readers(drafters, self.layout, self.aux_convention, accept_detected=self.accept_detected)
 
 
 def way_of(options: LiveOptions, candidates: int) -> Way:

@@ -15,7 +15,7 @@ from draftconv.drafter.targets import find_target
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.serving import ServeCommand, ServeRequest
 from draftconv.errors import CheckFailed, UsageError
-from draftconv.layouts.reading_options import ReadingOptions, reading_line, reading_warnings
+from draftconv.layouts.drafter_reader import DrafterReader, reading_line, reading_warnings
 from draftconv.live.requirements import ServerRequirements, server_requirements
 
 
@@ -23,7 +23,7 @@ def serve_as(
     source: str | Path,
     engine: str,
     target: str,
-    reader: ReadingOptions,
+    reader: DrafterReader,
     *,
     drafts: int,
     tensor_parallel: int,
@@ -39,7 +39,7 @@ def serve_as(
         raise UsageError("serve needs --target", cure="give a directory, a Hub id or a known name")
     drafter = reader.read(open_checkpoint(source), goal)
     out = f"{Path(drafter.checkpoint.name).name}-{spec.name}"
-    flags = ["--target", target, *reader.words]
+    flags = ["--target", target, *reader.arguments]
     convert = shlex.join(["draftconv", "convert", str(source), out, "--to", ENGINES[spec.name].layout, *flags])
     look = shlex.join(["draftconv", "inspect", str(source), "--for", engine, *flags])
     engine_spec = f"{spec.name}:{spec.hardware}"

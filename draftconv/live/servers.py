@@ -15,7 +15,7 @@ from draftconv.engines import ENGINES
 from draftconv.engines.client import Client
 from draftconv.engines.live import Live
 from draftconv.errors import DraftconvError
-from draftconv.layouts.reading_options import ReadingOptions
+from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.live.arms import LiveArm
 from draftconv.live.capabilities import offline_of
 from draftconv.live.forced_acceptance import refuse_switches
@@ -57,7 +57,7 @@ def served_by(run: LiveRun, arm: LiveArm, directory: Path) -> Iterator[tuple[Cli
         yield client, address(port)
 
 
-def launch_of(source: str, reader: ReadingOptions, live: Live, options: LiveOptions, *, alone: bool = False) -> Launch:
+def launch_of(source: str, reader: DrafterReader, live: Live, options: LiveOptions, *, alone: bool = False) -> Launch:
     """The server of an arm, with the command of `draftconv serve`.
 
     Args:

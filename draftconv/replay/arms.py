@@ -15,7 +15,7 @@ from draftconv.checkpoint import ByteCounter, open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.errors import UsageError
-from draftconv.layouts.reading_options import reading_options
+from draftconv.layouts.drafter_reader import drafter_readers
 from draftconv.options import several
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import Recipe, find_recipe
@@ -123,7 +123,7 @@ def load_arms(
 def _read_drafters(trace: Trace, specs: Sequence[str | Path], options: ParityOptions) -> list[Drafter]:
     about = trace.about
     target = Target(about.target, about.layers, about.family, hidden=about.hidden, vocab=about.vocab)
-    readers = reading_options(specs, options.layout, options.aux_convention, accept_detected=options.accept_detected)
+    readers = drafter_readers(specs, options.layout, options.aux_convention, accept_detected=options.accept_detected)
     return [
         reader.read(open_checkpoint(spec, download=True), target) for reader, spec in zip(readers, specs, strict=True)
     ]

@@ -9,7 +9,7 @@ from draftconv.checkpoint import ByteCounter
 from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.drafter.describe import describe_value, facts_json
 from draftconv.drafter.drafter import Drafter
-from draftconv.layouts.reading_options import reading_line, reading_warnings
+from draftconv.layouts.drafter_reader import reading_line, reading_warnings
 from draftconv.quantization.scheme import DTYPES, WeightDtype
 from draftconv.report.model import ArmInfo
 from draftconv.report.verdict import EXACT, GATES, Gate, How, Kind

@@ -21,7 +21,7 @@ from draftconv.api.serve import serve
 from draftconv.api.trace import TraceOptions, trace
 from draftconv.api.verify import verify
 from draftconv.errors import Undecided, UsageError
-from draftconv.layouts.reading_options import ReadingOptions, reading_json, reading_line, reading_options
+from draftconv.layouts.drafter_reader import DrafterReader, drafter_readers, reading_json, reading_line
 from draftconv.traces.trace import open_trace
 from tests import tiny
 from tests.keywords import keywords
@@ -231,14 +231,14 @@ def test_a_reference_in_one_spelling_beside_a_candidate_in_an_engines(
 
 def test_what_is_said_of_each() -> None:
     drafters: list[str | Path] = ["a", Path("dir/b"), "owner/c"]
-    said = reading_options(drafters, "specforge", ("dir/b=before", "owner/c=after"), accept_detected=True)
+    said = drafter_readers(drafters, "specforge", ("dir/b=before", "owner/c=after"), accept_detected=True)
     assert said == [
-        ReadingOptions("specforge", None, True, "a"),
-        ReadingOptions(None, "before", True, "dir/b"),
-        ReadingOptions(None, "after", True, "owner/c"),
+        DrafterReader("specforge", None, True, "a"),
+        DrafterReader(None, "before", True, "dir/b"),
+        DrafterReader(None, "after", True, "owner/c"),
     ]  # fmt: skip
-    assert reading_options(["x=y/a", "b"], "x=y/a=vllm")[0].layout == "vllm"
-    assert [each.layout for each in reading_options(["a/", "b"], ("./a=vllm", "b=sglang"))] == ["vllm", "sglang"]
+    assert drafter_readers(["x=y/a", "b"], "x=y/a=vllm")[0].layout == "vllm"
+    assert [each.layout for each in drafter_readers(["a/", "b"], ("./a=vllm", "b=sglang"))] == ["vllm", "sglang"]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_what_is_said_of_each() -> None:
 )
 def test_what_is_said_of_nobody_or_twice_is_refused(given: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        reading_options(["a", "b"], given)
+        drafter_readers(["a", "b"], given)
 
 
 def test_a_layout_without_a_drafter_is_refused(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ SIZES = (LLAMA.intermediate, tiny.BASE.intermediate)
 GATED = DrafterKind(
     "gated",
     "a drafter with a gate",
-    (KindMark(lambda evidence: evidence.has("gate.weight"), "it has no gate", "the gate weighs what fc adds"),),
+    (KindMark(lambda fingerprint: fingerprint.has("gate.weight"), "it has no gate", "the gate weighs what fc adds"),),
     lambda facts: facts.intermediate in SIZES,
     (*eagle3.ROWS, TensorSpec("gate.weight", ("H", "H"), "fc", "none")),
     f"{__name__}:Wide",
@@ -116,8 +116,8 @@ def test_an_eagle_1_drafter_is_a_stranger(tmp_path: Path) -> None:
     for width, known_as in ((hidden, ["an EAGLE-1/2 drafter (fc is [H, 2H], no hidden_norm)"]), (2 * hidden, [])):
         spelled.tensors[query] = tiny.floats(query, (spelled.tensors[query].shape[0], width), "BF16")
         checkpoint = open_checkpoint(spelled.write(tmp_path / str(width)))
-        evidence = Fingerprint(checkpoint, sort_names(checkpoint.tensors))
-        assert [stranger.what for stranger in UNSUPPORTED if stranger.holds(evidence)] == known_as
+        fingerprint = Fingerprint(checkpoint, sort_names(checkpoint.tensors))
+        assert [stranger.what for stranger in UNSUPPORTED if stranger.holds(fingerprint)] == known_as
 
 
 @pytest.mark.parametrize("name", ENGINES)

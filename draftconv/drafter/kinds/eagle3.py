@@ -56,9 +56,9 @@ ROWS: tuple[TensorSpec, ...] = (
 )  # fmt: skip
 
 
-def has_fc(evidence: Fingerprint) -> bool:
+def has_fc(fingerprint: Fingerprint) -> bool:
     """True when fc is stored, plain or quantized."""
-    return evidence.named(r"^fc\.(?!bias$)")
+    return fingerprint.named(r"^fc\.(?!bias$)")
 
 
 MARKS = (KindMark(has_fc, "it has no fc", "fc fuses the target's hidden states; all EAGLE-3 have it"),)

@@ -19,13 +19,13 @@ class UnsupportedKind:
     why: str
 
 
-def _layer_count(evidence: Fingerprint) -> int:
-    return len({m[1] for name in evidence.names.canonical if (m := re.match(r"layers\.([0-9]+)\.", name))})
+def _layer_count(fingerprint: Fingerprint) -> int:
+    return len({m[1] for name in fingerprint.names.canonical if (m := re.match(r"layers\.([0-9]+)\.", name))})
 
 
-def _is_eagle_1(evidence: Fingerprint) -> bool:
+def _is_eagle_1(fingerprint: Fingerprint) -> bool:
     """fc is [H, 2H], there is no norm for the state, and attention reads H values instead of 2H."""
-    tensors, names = evidence.checkpoint.tensors, evidence.names.canonical
+    tensors, names = fingerprint.checkpoint.tensors, fingerprint.names.canonical
     fc = tensors[names["fc.weight"]].shape if "fc.weight" in names else ()
     if "layers.0.hidden_norm.weight" in names or len(fc) != 2 or fc[1] != 2 * fc[0]:
         return False

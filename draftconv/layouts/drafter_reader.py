@@ -18,8 +18,8 @@ from draftconv.layouts.reader import read_drafter
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingOptions:
-    """What a person says of how one drafter is to be read.
+class DrafterReader:
+    """Reads one drafter as a person says that it is to be read.
 
     Attributes:
         layout: `--from`. `aux_convention`: what its layer ids mean, `before` or `after`.
@@ -33,12 +33,12 @@ class ReadingOptions:
     drafter: str | None = None
 
     @property
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """The same as options of a command that takes one drafter."""
         options = (("--from", self.layout), ("--aux-convention", self.aux_convention))
         return [argument for option, value in options if value for argument in (option, value)]
 
-    def hints(self, target: Target | None) -> ReadOptions:
+    def options(self, target: Target | None) -> ReadOptions:
         """The same, checked.
 
         Raises:
@@ -57,7 +57,7 @@ class ReadingOptions:
             Undecided: its file can be read in several ways, and nobody said which.
             BadCheckpoint, NotADrafter, UsageError: see `read_drafter`.
         """
-        drafter = read_drafter(checkpoint, self.hints(target))
+        drafter = read_drafter(checkpoint, self.options(target))
         if not drafter.readings or self.accept_detected:
             return drafter
         detected, *others = (self._describe_option(*reading.option, reading.means) for reading in drafter.readings)
@@ -73,13 +73,13 @@ class ReadingOptions:
         return f"{option} {of}{value}: {means}"
 
 
-def reading_options(
+def drafter_readers(
     drafters: Sequence[str | Path],
     layouts: str | Sequence[str] = (),
     aux_conventions: str | Sequence[str] = (),
     *,
     accept_detected: bool = False,
-) -> list[ReadingOptions]:
+) -> list[DrafterReader]:
     """What is said of each of several drafters, in their order.
 
     Args:
@@ -93,7 +93,7 @@ def reading_options(
         for option, values in (("--from", layouts), ("--aux-convention", aux_conventions))
     )
     return [
-        ReadingOptions(by_layout.get(i), by_convention.get(i), accept_detected, str(drafter))
+        DrafterReader(by_layout.get(i), by_convention.get(i), accept_detected, str(drafter))
         for i, drafter in enumerate(drafters)
     ]
 
