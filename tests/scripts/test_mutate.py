@@ -189,8 +189,6 @@ def test_a_part_is_not_written(project: Path, capsys: pytest.CaptureFixture[str]
 def test_the_last_result_stands_in_the_page_and_none_survived() -> None:
     found = mutate.PART.search((ROOT / mutate.PAGE).read_text(encoding="utf-8"))
     assert found
-    if "Not run in full on this table yet." in found[0]:
-        pytest.skip("scripts/mutate --write was not run on this table yet")
     assert re.search(r"^(\d+) faults: \1 caught, 0 survived, 0 invalid; ", found[0], re.MULTILINE)
 
 
