@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 import draftconv
-from draftconv.cli.loudness import former_names_told, loudness_options
+from draftconv.cli.loudness import draw_no_bars, former_names_told, loudness_options
 from draftconv.cli.streams import guard, lost
 from draftconv.errors import DraftconvError, UsageError
 
@@ -150,9 +150,12 @@ def _unless_lost(code: int) -> int:
 @click.version_option(draftconv.__version__, prog_name="draftconv")
 @loudness_options
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def cli(debug: bool) -> None:
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
     """Convert, check and prove EAGLE-3 drafters for vLLM, SGLang and TensorRT-LLM."""
     del debug  # taken out by `Commands.main`, which outlives the parsing; here for --help
+    if not sys.stderr.isatty():  # a log would hold every step of them
+        draw_no_bars(context)
 
 
 def main() -> None:

@@ -50,6 +50,11 @@ def hush(context: click.Context) -> None:
     context.meta[QUIET] = True
     context.with_resource(warnings.catch_warnings())
     warnings.simplefilter("ignore")
+    draw_no_bars(context)
+
+
+def draw_no_bars(context: click.Context) -> None:
+    """Keep libraries that download from drawing bars until the command ends, unless somebody has said otherwise."""
     for name in NO_BARS:
         if name not in os.environ:
             os.environ[name] = "1"

@@ -60,7 +60,8 @@ def test_each_help_shows_examples(name: str, flag: str, run: Run) -> None:
         command = cli.get_command(click.Context(cli), name)
         assert command is not None
         if name != "push":  # whose argument must exist
-            command.make_context(name, words[2:])
+            # As the program asks: a command keeps the help option that it first got.
+            command.make_context(name, words[2:], parent=click.Context(cli, **cli.context_settings))
 
 
 def test_version(run: Run) -> None:

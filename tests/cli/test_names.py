@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from draftconv.cli import COMMANDS, cli
 from draftconv.cli.options import Former
+from draftconv.errors import UsageError
 from tests import tiny
 from tests.cli.conftest import Program, Run
 from tests.reference.test_fixtures import DATA
@@ -54,9 +56,10 @@ def test_a_former_option_is_the_option_of_today(name: str, flag: str, run: Run) 
     words = [told[str(p.name)] for p in command.params if isinstance(p, click.Argument) and p.required]
     needed = [(max(p.opts, key=len), "x") for p in command.params if isinstance(p, click.Option) and p.required]
     words += [word for pair in needed for word in pair]
+    parent = click.Context(cli, **cli.context_settings)  # as the program asks: a command keeps its help option
     with pytest.warns(DeprecationWarning, match=f"^{flag} is now {today}; the old name goes with the next release$"):
-        before = command.make_context(name, [*words, flag, "4"])
-    after = command.make_context(name, [*words, f"{today}=4"])
+        before = command.make_context(name, [*words, flag, "4"], parent=parent)
+    after = command.make_context(name, [*words, f"{today}=4"], parent=parent)
     assert before.params == after.params
     assert 4 in after.params.values()
     key = next(str(p.name) for p in command.params if isinstance(p, click.Option) and today in p.opts)
@@ -223,6 +226,23 @@ def test_python_hears_the_same_by_logging(drafter: Path, caplog: pytest.LogCaptu
 def test_warnings_of_libraries_are_not_for_the_quiet(program: Program, drafter: Path) -> None:
     done = program("inspect", drafter, "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("given", [None, "0"])
+def test_libraries_draw_no_bars_into_a_log(given: str | None, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_DISABLE_PROGRESS_BARS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", given)
+    seen: list[str | None] = []
+
+    def look(*_: object, **__: object) -> None:
+        seen.append(os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS"))
+        raise UsageError("enough")
+
+    monkeypatch.setattr("draftconv.cli.inspect.inspect", look)
+    run("inspect", "drafter")
+    assert seen == [given or "1"]
+    assert os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS") == given
 
 
 # ── texts ──────────────────────────────────────────────────────────────────────────

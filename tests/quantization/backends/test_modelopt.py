@@ -63,7 +63,7 @@ def test_multiplying_by_the_reciprocal_would_be_noticed(
 ) -> None:
     weight = hard(torch.float32, scheme)
     theirs = backend("modelopt", scheme)(weight, scheme)
-    monkeypatch.setitem(vars(scales)["RULES"], rule, replace(SCALE_RULES[rule], reciprocal=True))
+    monkeypatch.setitem(vars(scales)["SCALE_RULES"], rule, replace(SCALE_RULES[rule], reciprocal=True))
     ours = quantize(weight, scheme)
     assert same(ours.scale, theirs.scale)
     assert not same(ours.qvalues, theirs.qvalues)

@@ -40,7 +40,7 @@ def test_native_has_quark_s_bits(scheme: WeightScheme, dtype: torch.dtype) -> No
 def test_dividing_by_the_scale_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = hard(torch.float32, CHANNEL)
     theirs = backend("quark", CHANNEL)(weight, CHANNEL)
-    monkeypatch.setitem(vars(scales)["RULES"], "max/7.5", replace(SCALE_RULES["max/7.5"], reciprocal=False))
+    monkeypatch.setitem(vars(scales)["SCALE_RULES"], "max/7.5", replace(SCALE_RULES["max/7.5"], reciprocal=False))
     ours = quantize(weight, CHANNEL)
     assert same(ours.scale, theirs.scale)
     assert not same(ours.qvalues, theirs.qvalues)
@@ -49,7 +49,7 @@ def test_dividing_by_the_scale_would_be_noticed(monkeypatch: pytest.MonkeyPatch)
 def test_no_floor_under_scales_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = hard(torch.float32, CHANNEL)
     theirs = backend("quark", CHANNEL)(weight, CHANNEL)
-    monkeypatch.setitem(vars(scales)["RULES"], "max/7.5", replace(SCALE_RULES["max/7.5"], floor=None))
+    monkeypatch.setitem(vars(scales)["SCALE_RULES"], "max/7.5", replace(SCALE_RULES["max/7.5"], floor=None))
     assert not same(quantize(weight, CHANNEL).scale, theirs.scale)
 
 
