@@ -174,7 +174,7 @@ KINDS: Mapping[str, ProblemKind] = {
         "quantized files need their quantization_config; otherwise export again in BF16"),
     "weights-misdeclared": ProblemKind(
         "warning", "config", "the quantized weights are not stored as config.json says",
-        "engines go by config.json: they stop, or multiply by codes and scales that are not there",
+        "engines go by config.json: they stop, or multiply by values and scales that are not there",
         "convert --pack writes the same integers with a config that fits, where the tensors tell what they are"),
     "joined-weight-scales": ProblemKind(
         "warning", "sample", "weights that engines join have different weight_scale_2",
@@ -182,7 +182,7 @@ KINDS: Mapping[str, ProblemKind] = {
         "quantize the 16-bit drafter again (`draftconv quantize` gives joined weights one), or convert --dequantize"),
     "joined-fp8-scales": ProblemKind(
         "warning", "sample", "FP8 weights that engines join have different scales",
-        "engines round the codes once more, under the largest",
+        "engines round the quantized values once more, under the largest",
         "quantize the 16-bit drafter again (`draftconv quantize` gives joined weights one scale)"),
     "joined-input-scales": ProblemKind(
         "warning", "sample", "weights that engines join have different input_scale",
