@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,6 +12,7 @@ from typing import Literal
 from draftconv.checkpoint import QUANT_FILE, open_checkpoint, show, show_some
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.hashing import sha256
+from draftconv.checkpoint.staging import FileDigest
 from draftconv.checkpoint.text import is_plain_name, size
 from draftconv.checkpoint.upload import BranchHead, Upload, find_head
 from draftconv.checkpoint.weights import is_weights
@@ -41,7 +42,7 @@ class PushedFile:
     """A file that goes; only the card may have been edited since it was written."""
 
     name: str
-    size: int
+    digest: FileDigest
     state: State
 
 
@@ -73,19 +74,23 @@ class Push(Displayed):
 
     def brief(self) -> Iterator[str]:
         yield f"{named(self.directory.name)} to {named(self.upload.repo)}"
-        yield f"{len(self.files)} files, {size(sum(file.size for file in self.files))}"
+        yield f"{len(self.files)} files, {self._size()}"
         yield self.url or "not made"
 
     def blocks(self) -> Iterator[Block]:
-        rows: list[tuple[str, str, str]] = [(file.name, size(file.size), file.state) for file in self.files]
+        rows: list[tuple[str, str, str]] = [(file.name, size(file.digest.size or 0), file.state) for file in self.files]
         rows += [(name, "", "deleted there") for name in self.deleted]
         rows += [(name, "", "stays here") for name in self.left]
         yield table(f"{self.directory.name} to {self._where()}", "", ("file", "size", ""), rows)
-        yield self.url or f"Nothing uploaded: {size(sum(file.size for file in self.files))} would go."
+        yield self.url or f"Nothing uploaded: {self._size()} would go."
+
+    def _size(self) -> str:
+        return size(sum(file.digest.size or 0 for file in self.files))
 
     def _where(self) -> str:
         head, branch = self.upload.head, self.upload.revision
-        kind = f"new, {'public' if self.public else 'private'}" if head is None else _visible(head)
+        visible = "public" if (self.public if head is None else not head.private) else "private"
+        kind = visible if head else f"new, {visible}"
         place = f"{self.upload.repo} ({kind})" + (f", branch {branch}" if branch else "")
         return f"{place}, as a pull request" if self.upload.pull_request else place
 
@@ -113,7 +118,7 @@ def prepare(directory: Place, repo: str, options: PushOptions | None = None) -> 
     """
     options = options or PushOptions()
     path = Path(directory)
-    files, hashes = _as_recorded(path)
+    files = _as_recorded(path)
     head = find_head(repo, options.revision, options.token)
     names = {file.name for file in files}
     deleted: tuple[str, ...] = ()
@@ -124,7 +129,7 @@ def prepare(directory: Place, repo: str, options: PushOptions | None = None) -> 
         deleted = tuple(sorted(name for name in head.files if name not in names and _misleads(name)))
     upload = Upload(
         repo,
-        {file.name: (path / file.name, hashes[file.name]) for file in files},
+        {file.name: (path / file.name, file.digest) for file in files},
         deleted,
         head,
         options.revision,
@@ -135,8 +140,8 @@ def prepare(directory: Place, repo: str, options: PushOptions | None = None) -> 
     return Push(path, upload, files, left, deleted, options.public)
 
 
-def _as_recorded(path: Path) -> tuple[tuple[PushedFile, ...], Mapping[str, str]]:
-    """The files that the record names, and the SHA-256 of each as it is now."""
+def _as_recorded(path: Path) -> tuple[PushedFile, ...]:
+    """The files that the record names, as they are now, and the record."""
     provenance = read_provenance(open_checkpoint(path))
     if provenance is None:
         raise CheckFailed(
@@ -153,24 +158,23 @@ def _as_recorded(path: Path) -> tuple[tuple[PushedFile, ...], Mapping[str, str]]
             why="an early version wrote it, and nobody can tell whether the files are as they were written",
             cure="convert or quantize the drafter again",
         )
-    files, hashes = [], {}
+    files = []
     for name, digest in sorted(recorded.items()):
         if name == CARD and not os.path.lexists(path / name):
             continue  # somebody does not want it
-        hashes[name], length = _hashed(path, name)
-        if hashes[name] != digest.sha256 and name != CARD:
+        now = _digest(path, name)
+        if now != digest and name != CARD:
             raise CheckFailed(
                 f"{show(name)} was changed since it was written",
                 why="draftconv.json tells what was made, and this is something else",
                 cure="convert or quantize the drafter again, or take the change back",
             )
-        files.append(PushedFile(name, length, "as written" if hashes[name] == digest.sha256 else "edited"))
-    hashes[FILE], length = _hashed(path, FILE)
-    return (*files, PushedFile(FILE, length, "as written")), hashes
+        files.append(PushedFile(name, now, "as written" if now == digest else "edited"))
+    return (*files, PushedFile(FILE, _digest(path, FILE), "as written"))
 
 
-def _hashed(directory: Path, name: str) -> tuple[str, int]:
-    """SHA-256 and size of a file of the directory."""
+def _digest(directory: Path, name: str) -> FileDigest:
+    """A file of the directory as it is now."""
     if not is_plain_name(name) or (directory / name).is_symlink():
         raise CheckFailed(
             f"{show(name)} is not a file of {show(directory.name)} itself",
@@ -178,7 +182,7 @@ def _hashed(directory: Path, name: str) -> tuple[str, int]:
             cure="push the output of `draftconv convert` as it was written",
         )
     with LocalFile(directory / name) as file:
-        return sha256(file), file.size
+        return FileDigest(file.size, sha256(file))
 
 
 def _refuse_public(head: BranchHead, repo: str, options: PushOptions) -> None:
@@ -194,11 +198,10 @@ def _refuse_strange(head: BranchHead, repo: str, path: Path, options: PushOption
     """Refuse a head that another directory wrote: its record has another blob id, or there is none."""
     record = (path / FILE).read_bytes()
     ours = hashlib.sha1(b"blob %d\0%b" % (len(record), record), usedforsecurity=False).hexdigest()
-    if options.overwrite or head.is_fresh or head.files.get(FILE) == ours:
+    if options.overwrite or not head.strange or head.files.get(FILE) == ours:
         return
-    others = sorted(name for name in head.files if name != ".gitattributes")
     raise UsageError(
-        f"{show(repo)} holds {show_some(others)}, which this directory did not write",
+        f"{show(repo)} holds {show_some(sorted(head.strange))}, which this directory did not write",
         why="files of the same name would be replaced, and weights of other names deleted",
         cure="push to a new repository, add --create-pr, or --overwrite if it may all go",
     )
@@ -207,7 +210,3 @@ def _refuse_strange(head: BranchHead, repo: str, path: Path, options: PushOption
 def _misleads(name: str) -> bool:
     """Whether a reader of the repository would load a file beside these weights."""
     return is_weights(name) or name.endswith(".index.json") or name == QUANT_FILE
-
-
-def _visible(head: BranchHead) -> str:
-    return "private" if head.private else "public"

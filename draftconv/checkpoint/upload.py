@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from draftconv.checkpoint.hub import api, repository_info
 from draftconv.checkpoint.hub_file import network_errors
+from draftconv.checkpoint.staging import FileDigest
 from draftconv.checkpoint.text import show, size
 from draftconv.errors import CheckFailed
 
@@ -33,9 +34,9 @@ class BranchHead:
     files: Mapping[str, str]
 
     @property
-    def is_fresh(self) -> bool:
-        """Whether nobody has put anything there."""
-        return not self.files.keys() - FRESH
+    def strange(self) -> set[str]:
+        """What somebody has put there; nothing in a fresh repository."""
+        return self.files.keys() - FRESH
 
 
 def find_head(repo: str, revision: str | None, token: str | None) -> BranchHead | None:
@@ -62,13 +63,13 @@ class Upload:
     """One commit to be made.
 
     Attributes:
-        files: name in the repository → the file that is uploaded under it, and the SHA-256 that it must have.
+        files: name in the repository → the file that is uploaded under it, and what it must be.
         deleted: names that go in the same commit. `head`: what the commit follows; None makes the repository.
         revision: the branch; None is the main one. `pull_request`: propose it instead of making it.
     """
 
     repo: str
-    files: Mapping[str, tuple[Path, str]]
+    files: Mapping[str, tuple[Path, FileDigest]]
     deleted: Sequence[str]
     head: BranchHead | None
     revision: str | None
@@ -88,7 +89,7 @@ class Upload:
         from huggingface_hub import CommitOperationDelete
 
         hub = api(self.token)
-        added = [_addition(name, path, sha256) for name, (path, sha256) in self.files.items()]
+        added = [_addition(name, path, digest) for name, (path, digest) in self.files.items()]
         with network_errors(self.repo):
             repo, commit = self.repo, self.head.commit if self.head else None
             if self.head is None:
@@ -106,12 +107,12 @@ class Upload:
         return str(made.pr_url or made.commit_url)
 
 
-def _addition(name: str, path: Path, sha256: str) -> CommitOperationAdd:
+def _addition(name: str, path: Path, digest: FileDigest) -> CommitOperationAdd:
     """A file to be added; the client hashes it as it reads it, and the Hub holds what is sent against that."""
     from huggingface_hub import CommitOperationAdd
 
     added = CommitOperationAdd(name, path)
-    if added.upload_info.sha256.hex() != sha256:
+    if added.upload_info.sha256.hex() != digest.sha256:
         raise CheckFailed(
             f"{show(name)} was changed while it was read ({size(added.upload_info.size)} now)",
             why="what is uploaded would not be what was checked",
