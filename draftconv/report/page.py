@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from draftconv.checkpoint.text import safe
 from draftconv.display import Table
 from draftconv.report import plots, tables
+from draftconv.report.cells import cell_class, compact, short
 from draftconv.report.formatting import (
     MEANINGS,
     SYMBOLS,
@@ -26,7 +27,7 @@ from draftconv.report.formatting import (
 )
 from draftconv.report.interval_strips import Axis, Strip, category_axis, gate_axis
 from draftconv.report.model import Comparison, Place, Report
-from draftconv.report.verdict import percent
+from draftconv.report.verdict import category_floor, percent
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -69,7 +70,8 @@ class Section:
     """A comparison with everything that the page draws of it.
 
     Attributes:
-        categories: the table's rows, each with its strip.
+        category_strips: one for each row of the table.
+        floor: what every category must keep of its accept length; None where nothing is asked of them.
         depth, requests: drawings; empty where no step was counted.
     """
 
@@ -79,6 +81,7 @@ class Section:
     category_table: Table
     category_axis: Axis
     category_strips: tuple[Strip, ...]
+    floor: float | None
     depth_table: Table
     depth: str
     requests: str
@@ -106,6 +109,7 @@ class Section:
             category_strips=tuple(
                 axis.strip(part) for part in (*verdict.categories.values(), *filter(None, [estimate]))
             ),
+            floor=None if verdict.gate.margin is None else category_floor(verdict.gate.margin),
             depth_table=tables.depths(comparison),
             depth=plots.acceptance_by_depth(f"depth-{number}", comparison.depths) if estimate else "",
             requests=plots.per_request(f"requests-{number}", report.pairs(comparison)) if estimate else "",
@@ -154,6 +158,9 @@ def _template() -> Template:
     environment.globals |= {"style": Markup(source("report.css")), "symbols": SYMBOLS, "meanings": MEANINGS}
     filters: dict[str, Callable[..., str]] = {
         "safe_text": safe,
+        "compact": compact,
+        "short": short,
+        "cell_class": cell_class,
         "drawing": Markup,
         "sentence": sentence,
         "asked": gate_label,

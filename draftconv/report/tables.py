@@ -19,7 +19,7 @@ from draftconv.report.formatting import (
 )
 from draftconv.report.model import Comparison, Report, Texts
 from draftconv.report.statistics import Estimate, called
-from draftconv.report.verdict import CONTROL_MARGIN, percent
+from draftconv.report.verdict import CATEGORY_FLOOR, CONTROL_MARGIN, category_floor, percent
 
 NONE = "—"
 """A cell with nothing to say."""
@@ -82,9 +82,12 @@ def categories(comparison: Comparison) -> Table:
         if verdict.estimate:
             yield row(ALL, verdict.estimate, "")
 
+    margin = comparison.verdict.gate.margin
+    floor = CATEGORY_FLOOR if margin is None else category_floor(margin)
     return table(
         "By category",
-        "A thin category has too few prompts to say that it keeps 95 % of its accept length; it decides nothing.",
+        f"A thin category has too few prompts to say that it keeps {percent(floor)} of its accept length; it decides "
+        "nothing.",
         (
             "benchmark",
             _figure("prompts"),

@@ -1,0 +1,47 @@
+"""Names and figures as the page shows them: shortened where nobody reads all of it, whole where somebody points."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+HASH = re.compile(r"(?<![0-9a-fA-F])([0-9a-f]{12})[0-9a-f]{20,}(?![0-9a-fA-F])")
+"""A hash or revision, and the part of it that people compare."""
+WORD = re.compile(r"\S+")
+HEAD, TAIL = 32, 12
+"""Characters that are left of a longer word: names that differ at their ends must not look alike."""
+UNBROKEN = 16
+"""Characters of a word that a narrow column may break."""
+WORDY = 24
+"""Characters of what stands in a column of figures and is none."""
+
+
+def compact(text: str) -> Markup:
+    """Text with its hashes and endless words cut short, each whole in its `title`; markup in it is escaped."""
+    from markupsafe import Markup, escape
+
+    def shown(word: re.Match[str]) -> str:
+        whole, cut = word[0], _cut(word)
+        return str(escape(whole) if cut == whole else Markup('<abbr title="{}">{}</abbr>').format(whole, cut))
+
+    return Markup(WORD.sub(shown, text))
+
+
+def short(text: str) -> str:
+    """The same without what is cut off, where there can be no `title`."""
+    return WORD.sub(_cut, text)
+
+
+def _cut(word: re.Match[str]) -> str:
+    text = HASH.sub(r"\1…", word[0])
+    return text if len(text) <= HEAD + 1 + TAIL else f"{text[:HEAD]}…{text[-TAIL:]}"
+
+
+def cell_class(text: str, figures: bool) -> str:
+    """The classes of a cell: `figure` stays on one line at the right, `long` may be broken anywhere."""
+    wordy = len(text) > WORDY
+    longest = max(map(len, text.split()), default=0)
+    return " ".join(["figure"] * figures + ["wordy"] * (figures and wordy) + ["long"] * (longest > UNBROKEN))
