@@ -17,6 +17,8 @@ UNBROKEN = 16
 """Characters of a word that a narrow column may break."""
 WORDY = 24
 """Characters of what stands in a column of figures and is none."""
+HALF_CARD = 20
+"""Characters that fit half of a phone's width, with the title of their column."""
 
 
 def compact(text: str) -> Markup:
@@ -40,8 +42,16 @@ def _cut(word: re.Match[str]) -> str:
     return text if len(text) <= HEAD + 1 + TAIL else f"{text[:HEAD]}…{text[-TAIL:]}"
 
 
-def cell_class(text: str, figures: bool) -> str:
-    """The classes of a cell: `figure` stays on one line at the right, `long` may be broken anywhere."""
-    wordy = len(text) > WORDY
-    longest = max(map(len, text.split()), default=0)
-    return " ".join(["figure"] * figures + ["wordy"] * (figures and wordy) + ["long"] * (longest > UNBROKEN))
+def cell_class(text: str, figures: bool, title: str = "") -> str:
+    """The classes of a cell, by name what styles them.
+
+    `figure` stands at the right, on one line unless `wordy`; `long` may be broken anywhere; `whole` takes a line of
+    its own on a card, where it stands after its column's title.
+    """
+    classes = {
+        "figure": figures,
+        "wordy": figures and len(text) > WORDY,
+        "long": max(map(len, text.split()), default=0) > UNBROKEN,
+        "whole": len(title) + len(text) > HALF_CARD,
+    }
+    return " ".join(name for name, applies in classes.items() if applies)

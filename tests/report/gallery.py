@@ -13,7 +13,7 @@ from draftconv.report.page import page
 from draftconv.report.verdict import EXACT, Gate
 from tests.report.simulated import MARGIN, decode, make
 
-LONG = "kimi-k2.6-eagle3.1-" + "0123456789" * 18
+LONG = "kimi-k2.6-eagle3.1-" + "quantized_" * 18
 """200 characters without a place to break."""
 RIGHT_TO_LEFT = "مسودة-النموذج-الصغير \N{HEBREW LETTER SHIN}\N{HEBREW LETTER LAMED}"
 EMOJI = "🚀" * 40 + "👩‍🔬"
