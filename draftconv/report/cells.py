@@ -17,7 +17,7 @@ UNBROKEN = 16
 """Characters of a word that a narrow column may break."""
 WORDY = 24
 """Characters of what stands in a column of figures and is none."""
-HALF_CARD = 20
+HALF_CARD = 18
 """Characters that fit half of a phone's width, with the title of their column."""
 
 

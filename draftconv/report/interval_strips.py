@@ -99,7 +99,9 @@ class Axis:
         step = next((step for step in STEPS if span / step <= MOST_TICKS), STEPS[-1])
         first, last = math.ceil((self.left - 1) / step), math.floor((self.right - 1) / step)
         digits = max(0, -math.floor(math.log10(100 * step)))
-        ticks = (Tick(self.at(1 + n * step), signed(100 * n * step, digits), n % 2 == 1) for n in range(first, last + 1))
+        ticks = (
+            Tick(self.at(1 + n * step), signed(100 * n * step, digits), n % 2 == 1) for n in range(first, last + 1)
+        )
         return tuple(tick for tick in ticks if EDGE <= tick.at <= 100 - EDGE)
 
 
