@@ -1,4 +1,4 @@
-"""Every kind of page as a browser draws it: nothing sticks out, everything can be read, nothing is asked of a network."""
+"""Every kind of page as a browser draws it: nothing sticks out, all can be read, no network is asked."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_a_page_is_drawn_well(kind: str, tab: Tab, tmp_path: Path) -> None:
 
 
 SHELL = """<!DOCTYPE html><html><head><style>
-body {{ margin: 0; color: #222; background: #fff }} .wide {{ overflow-x: auto }} .in {{ position: relative; width: 200px }}
-.in span {{ position: absolute; white-space: nowrap }} .strip {{ width: 200px; overflow: visible }}
+body {{ margin: 0; color: #222; background: #fff }} .wide {{ overflow-x: auto }} .in {{ width: 200px }}
+.in {{ position: relative }} .in span {{ position: absolute; white-space: nowrap }} .strip {{ width: 200px; overflow: visible }}
 </style></head><body>{}</body></html>"""
 
 
