@@ -56,7 +56,8 @@ def test_a_page_is_drawn_well(kind: str, tab: Tab, tmp_path: Path) -> None:
 
 SHELL = """<!DOCTYPE html><html><head><style>
 body {{ margin: 0; color: #222; background: #fff }} .wide {{ overflow-x: auto }} .in {{ width: 200px }}
-.in {{ position: relative }} .in span {{ position: absolute; white-space: nowrap }} .strip {{ width: 200px; overflow: visible }}
+.in {{ position: relative }} .in span {{ position: absolute; white-space: nowrap }}
+.strip {{ width: 200px; overflow: visible }}
 </style></head><body>{}</body></html>"""
 
 
