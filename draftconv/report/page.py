@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from draftconv.checkpoint.text import safe
 from draftconv.display import Table
-from draftconv.report import plots, tables
+from draftconv.report import formatting, plots, tables
 from draftconv.report.cells import cell_class, compact, short
 from draftconv.report.formatting import (
     MEANINGS,
@@ -133,6 +133,7 @@ def page(report: Report, decode: Decode | None = None) -> str:
         ],
         headline=tables.headline(report),
         controls=tables.controls(report),
+        noticed=formatting.controls(report),
         beside=[table for table in (tables.speed(report), tables.accuracy(report)) if table.rows],
         arms=tables.arms(report),
         settings=tables.settings(report),

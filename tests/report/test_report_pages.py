@@ -439,6 +439,20 @@ def test_ticks_have_room_and_every_second_one_can_go() -> None:
     assert [tick.minor for tick in axis.ticks] == [True, False, True]
 
 
+def test_a_page_of_controls_begins_with_what_they_say() -> None:
+    assert "✓ pass Every broken drafter was noticed. Negative controls The reference, broken" in parsed("controls").text
+    missed = replace(report("controls"), controls=(Control("c", "x", 2.5, False),))
+    assert "✗ fail Not noticed: c." in Parsed(page(missed)).text
+
+
+def test_nothing_is_said_of_losses_where_nothing_was_counted() -> None:
+    losses = report("uncounted").comparisons[0].losses
+    assert losses is not None
+    assert losses.places == 0
+    assert "Where the drafter lost" not in parsed("uncounted").text
+    assert "Where the drafter lost" in parsed("void").text
+
+
 def test_without_categories_there_is_no_table_of_them() -> None:
     assert "By category" not in Parsed(page(report("bare"))).text
     assert "By category" in parsed("pass").text
