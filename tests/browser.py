@@ -135,10 +135,6 @@ class Tab:
         answer = self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         return base64.b64decode(answer["data"])
 
-    def pdf(self) -> bytes:
-        """The page as it is printed, on A4."""
-        return base64.b64decode(self.ask("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
-
 
 @contextmanager
 def browser(program: str, profile: Path) -> Iterator[Tab]:

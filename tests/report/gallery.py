@@ -10,7 +10,7 @@ from draftconv.report import Report
 from draftconv.report.formatting import Decode
 from draftconv.report.model import Accuracy, Comparison, Control, Speed, Texts
 from draftconv.report.page import page
-from draftconv.report.verdict import EXACT, Gate
+from draftconv.report.verdict import EXACT
 from tests.report.simulated import MARGIN, decode, make
 
 LONG = "kimi-k2.6-eagle3.1-" + "quantized_" * 18
@@ -59,7 +59,7 @@ def sized(report: Report) -> Report:
     return replace(report, about=about, arms=arms)
 
 
-def live(made: Report, *, gate: Gate = MARGIN) -> Report:
+def live(made: Report) -> Report:
     """As measured of running servers: the reference twice, speed and accuracy beside it."""
     names = [arm.name for arm in made.arms]
     again = tuple(replace(record, arm="again") for record in made.records if record.arm == names[0])
@@ -67,7 +67,7 @@ def live(made: Report, *, gate: Gate = MARGIN) -> Report:
     texts = Texts(len(again), len(again) - 3, (4, 31, 60))
     comparisons = tuple(
         replace(
-            Comparison.of(records, names[0], name, gate, how="live", again="again"),
+            Comparison.of(records, names[0], name, MARGIN, how="live", again="again"),
             diagnostics=replace(old.diagnostics, attribution=(), every_position=(), texts=texts, again=texts),
         )
         for name, old in zip(names[1:], made.comparisons, strict=True)
