@@ -1081,7 +1081,7 @@ API = (
         "a public repository is pushed to without a word", ("test_push.py",)),
     Mutation(
         "api/push.py",
-        "or head.files.get(FILE) == ours:", "or FILE in head.files:",
+        "or head.files.get(FILE) == _blob_id(path):", "or FILE in head.files:",
         "what another directory wrote is replaced", ("test_push.py",)),
     Mutation(
         "api/verify.py",

@@ -34,7 +34,6 @@ from draftconv.checkpoint.plan import (
     Copy,
     Hashes,
     Literal,
-    Operation,
     Placed,
     Plan,
     Rows,

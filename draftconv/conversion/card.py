@@ -36,7 +36,8 @@ class Carded:
 
     Attributes:
         drafter: as it will be written. `target`: the one that was named.
-        terms: of everything that it is made from. `changes`: since then. `quantization`: of this output, where it was quantized now.
+        terms: of everything that it is made from. `changes`: since then.
+        quantization: of this output, where it was quantized now.
     """
 
     drafter: Drafter

@@ -25,8 +25,8 @@ from draftconv.checkpoint import (
 )
 from draftconv.checkpoint.staging import refuse_occupied, refuse_same
 from draftconv.checkpoint.text import size
-from draftconv.conversion.options import ConvertOptions, Progress
 from draftconv.conversion.licenses import SourceTerms, find_terms, license_files
+from draftconv.conversion.options import ConvertOptions, Progress
 from draftconv.conversion.passes import run_passes
 from draftconv.conversion.passes.base import Context
 from draftconv.conversion.planned_output import judge, named_quantization, planned_checkpoint, spell_config
@@ -190,7 +190,7 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
         return {FILE: sealed(whole, planned, card, hashes), **card}
 
     sidecars = work.packed.sidecars if work.packed else {}
-    files = {"config.json": config, **sidecars, **license_files(terms)}
+    files: dict[str, Document] = {"config.json": config, **sidecars, **license_files(terms)}
     plan = replace(plan, files=files, last_files=last_files)
     planned = replace(conversion, plan=plan)
     return planned

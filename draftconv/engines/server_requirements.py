@@ -1,4 +1,4 @@
-"""How a server is started with a drafter, and what its weights need of it: kernels, sizes that ranks can share, a dtype."""
+"""How a server is started with a drafter, and what the weights need of it: kernels, sizes that ranks share, a dtype."""
 
 from __future__ import annotations
 
