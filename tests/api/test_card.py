@@ -94,11 +94,11 @@ def portable(source: Path, out: Path) -> None:
     draftconv.convert(source, out, target="tiny")
 
 
-def for_training(source: Path, out: Path) -> None:
+def for_training(_: Path, out: Path) -> None:
     draftconv.convert(LLAMA, out, to="torchspec")
 
 
-def quantized(source: Path, out: Path) -> None:
+def quantized(_: Path, out: Path) -> None:
     draftconv.quantize(f"hf://{REPO}", out, recipe="w4a16", engines="vllm:b200", target="tiny")
 
 
@@ -124,20 +124,26 @@ def test_the_whole_card(made: Callable[[Path, Path], None], source: Path, tmp_pa
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_command_is_that_of_serve(engine: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_is_that_of_serve(
+    engine: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     draftconv.convert(source, out, to=ENGINES[engine].layout, target="tiny")
     script = section(out, "Serve it").partition("```sh\n")[2].partition("```")[0]
     monkeypatch.chdir(out)
     served = draftconv.serve(".", engine=engine, target="tiny")
-    *files, command = script.replace("\\\n", " ").partition("EOF\n")[2].rpartition("EOF\n") if "<<" in script else (script.replace("\\\n", " "),)
+    *files, command = (
+        script.replace("\\\n", " ").partition("EOF\n")[2].rpartition("EOF\n")
+        if "<<" in script
+        else (script.replace("\\\n", " "),)
+    )
     assert shlex.split(command) == list(served.argv)
     assert all(text in script for text in served.files.values())
     assert len(files) == 2 * len(served.files)
 
 
 @pytest.mark.parametrize("recipe", ["w4a16", "fp8", "nvfp4", "w4a8", "fp8-tensor", "mxfp4"])
-def test_quantized_weights_have_a_start_too(recipe: str, source: Path, tmp_path: Path) -> None:
+def test_quantized_weights_have_a_start_too(recipe: str, tmp_path: Path) -> None:
     assert recipe in recipe_names()
     draftconv.quantize(LLAMA, tmp_path / "out", recipe=recipe, target="tiny", **_calibrated(recipe, tmp_path))
     found = front(tmp_path / "out")
@@ -174,7 +180,8 @@ def test_without_a_target_serve_is_named(source: Path, tmp_path: Path) -> None:
 # ── what it was made from ──────────────────────────────────────────────────────────
 
 
-def test_the_source_on_the_hub_is_the_base_model(hub: Hub, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("hub")
+def test_the_source_on_the_hub_is_the_base_model(tmp_path: Path) -> None:
     draftconv.convert(f"hf://{REPO}", tmp_path / "out", to="vllm", target="tiny")
     found = front(tmp_path / "out")
     assert found["base_model"] == REPO

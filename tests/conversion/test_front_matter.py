@@ -30,21 +30,33 @@ def test_what_is_taken() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["", "# no front matter\n", "---\n---\n", "--- \nlicense:\n---\n", "text\n---\nlicense: mit\n---\n",
-                                  "---\nlicense: ~\n---\n", "---\nlicense: []\n---\n", "---\nlicense: mit\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# no front matter\n",
+        "---\n---\n",
+        "--- \nlicense:\n---\n",
+        "text\n---\nlicense: mit\n---\n",
+        "---\nlicense: ~\n---\n",
+        "---\nlicense: []\n---\n",
+        "---\nlicense: mit\n",
+    ],
+)
 def test_no_license_is_no_license(text: str) -> None:
     found = read_front_matter(text)
     assert (found.values, found.faults) == ({}, ())
 
 
-@pytest.mark.parametrize("text", ["---\nlicense: mit\n---\n", "\ufeff---\r\nlicense: mit\r\n---\r\nx", "\n---\nlicense: mit\n---"])
+@pytest.mark.parametrize(
+    "text", ["---\nlicense: mit\n---\n", "\ufeff---\r\nlicense: mit\r\n---\r\nx", "\n---\nlicense: mit\n---"]
+)
 def test_how_cards_begin(text: str) -> None:
     assert read_front_matter(text).values == {"license": ("mit",)}
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
-    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 MERGES = "a: &a {k: v}\n" + "".join(
     f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 9)}]}}\n"
