@@ -30,8 +30,9 @@ def command(directory: Path, repo: str, *, dry_run: bool, **keywords: Any) -> No
     """Upload DIRECTORY, an output of draftconv, to the Hub repository REPO (owner/name).
 
     The files that its draftconv.json names go, as they were written (the card may have been edited), in one commit;
-    whatever else lies there stays. With --report the card that is uploaded tells accept length. A repository that does not exist is made, private unless --public is given. The
-    token is huggingface_hub's own (`hf auth login` or HF_TOKEN); it goes to the Hub only.
+    whatever else lies there stays. With --report the card that is uploaded tells accept length. A repository that
+    does not exist is made, private unless --public is given. The token is huggingface_hub's own (`hf auth login` or
+    HF_TOKEN); it goes to the Hub only.
     """
     from draftconv.cli import output
 

@@ -1,7 +1,8 @@
 """The YAML at the top of a model card, as the Hub reads it: taken from a stranger's card, and written for ours.
 
 Only scalars and lists of scalars under a few keys are taken, as the text that stands there: no tag, anchor or type of
-YAML is acted on, so that `no` stays a language and nothing grows. Keys and their meaning: huggingface/hub-docs, docs/hub/model-cards.md.
+YAML is acted on, so that `no` stays a language and nothing grows. What keys mean: huggingface/hub-docs,
+docs/hub/model-cards.md.
 """
 
 from __future__ import annotations

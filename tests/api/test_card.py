@@ -20,6 +20,7 @@ from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.quantization.recipes import recipe_names
 from tests.checkpoint.stub_hub import REPO, Hub, serving
+from tests.traces.recorded import make_trace
 
 DATA = Path(__file__).parents[1] / "data"
 CARDS = Path(__file__).parent / "cards"
@@ -132,33 +133,28 @@ def test_the_command_is_that_of_serve(
     script = section(out, "Serve it").partition("```sh\n")[2].partition("```")[0]
     monkeypatch.chdir(out)
     served = draftconv.serve(".", engine=engine, target="tiny")
-    *files, command = (
-        script.replace("\\\n", " ").partition("EOF\n")[2].rpartition("EOF\n")
-        if "<<" in script
-        else (script.replace("\\\n", " "),)
-    )
+    command = script.rpartition("EOF\n")[2].replace("\\\n", " ")
     assert shlex.split(command) == list(served.argv)
-    assert all(text in script for text in served.files.values())
-    assert len(files) == 2 * len(served.files)
+    for name, text in served.files.items():
+        assert script.startswith(f"cat > {name} <<'EOF'\n{text}EOF\n")
 
 
 @pytest.mark.parametrize("recipe", ["w4a16", "fp8", "nvfp4", "w4a8", "fp8-tensor", "mxfp4"])
 def test_quantized_weights_have_a_start_too(recipe: str, tmp_path: Path) -> None:
     assert recipe in recipe_names()
-    draftconv.quantize(LLAMA, tmp_path / "out", recipe=recipe, target="tiny", **_calibrated(recipe, tmp_path))
+    draftconv.quantize(LLAMA, tmp_path / "out", recipe=recipe, target="tiny", calibrate=_trace(recipe, tmp_path))
     found = front(tmp_path / "out")
     dtype = {"w4a16": "int4", "w4a8": "int4", "fp8-tensor": "fp8"}.get(recipe, recipe)
     assert dtype in found["tags"]  # type: ignore[operator]
     assert (found["base_model"], found["base_model_relation"]) == ("owner/target", "finetune")
 
 
-def _calibrated(recipe: str, tmp_path: Path) -> dict[str, str]:
-    from tests.traces.recorded import make_trace
-
+def _trace(recipe: str, tmp_path: Path) -> Path | None:
+    """What static scales are measured on."""
     if recipe not in ("fp8-tensor", "nvfp4", "mxfp4"):
-        return {}
+        return None
     make_trace(tmp_path / "trace", "llama", count=2, length=8)
-    return {"calibrate": str(tmp_path / "trace")}
+    return tmp_path / "trace"
 
 
 def test_a_start_that_is_not_known_says_why(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
