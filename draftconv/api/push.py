@@ -21,6 +21,8 @@ from draftconv.conversion.card_sections import with_accept_length
 from draftconv.conversion.front_matter import write_front_matter
 from draftconv.conversion.provenance import FILE, read_provenance, recorded_files
 from draftconv.display import Block, Displayed, named, table
+from draftconv.drafter.facts import AuxLayers
+from draftconv.drafter.targets import find_target
 from draftconv.errors import CheckFailed, UsageError
 from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.options import Place, option, python_only, takes
@@ -46,6 +48,9 @@ class PushOptions:
         "A parity report about this very drafter: its figures go into the card, its files into parity/.",
         metavar="DIR",
         file=True,
+    )
+    target: str | None = option(
+        None, "With --report: the target, where neither the record nor the files tell its layers.", metavar="TARGET"
     )
     create_pr: bool = option(False, "Open a pull request instead of committing to the branch.")
     token: str | None = python_only(None, "of the Hub; huggingface_hub's own when None")
@@ -138,7 +143,7 @@ def prepare(directory: Place, repo: str, options: PushOptions | None = None) -> 
     files = recorded
     if options.report is not None:
         folder = Path(options.report)
-        card = _card_with(folder, path, repo)
+        card = _card_with(folder, path, repo, options.target)
         reported = tuple(
             PushedFile(f"{FOLDER}/{name}", _digest(folder, name), "of the report") for name in report_files(folder)
         )
@@ -239,7 +244,7 @@ def _blob_id(path: Path) -> str:
     return hashlib.sha1(b"blob %d\0%b" % (len(record), record), usedforsecurity=False).hexdigest()
 
 
-def _card_with(folder: Path, path: Path, repo: str) -> bytes:
+def _card_with(folder: Path, path: Path, repo: str, named: str | None = None) -> bytes:
     """The card with what a report says of this very drafter.
 
     Raises:
@@ -249,7 +254,8 @@ def _card_with(folder: Path, path: Path, repo: str) -> bytes:
     report = read_report(folder)
     provenance = read_provenance(open_checkpoint(path))
     reader = DrafterReader(accept_detected=True)  # another reading than the report's has another fingerprint
-    drafter = reader.read(open_checkpoint(path), provenance.target if provenance else None)
+    target = find_target(named, None) or (provenance.target if provenance else None)
+    drafter = reader.read(open_checkpoint(path), target)
     ours = content(drafter)
     comparisons = [found for found in report.comparisons if report.arm(found.candidate).content == ours]
     if not comparisons:
@@ -258,7 +264,9 @@ def _card_with(folder: Path, path: Path, repo: str) -> bytes:
             f"the report in {show(folder.name)} is not about {show(path.name)}: that is {ours[:SHORT]}, and the report "
             f"judges {show_some(f'{arm.source} ({arm.content[:SHORT]})' for arm in others) or 'no candidate'}",
             why="figures of another drafter would stand on its card",
-            cure=f"measure this one: draftconv parity REFERENCE {show(path)} --trace TRACE --report DIR",
+            cure="add --target, which decides what the default triple of captured layers is"
+            if drafter.facts.boundaries is AuxLayers.DEFAULT
+            else f"measure this one: draftconv parity REFERENCE {show(path)} --trace TRACE --report DIR",
         )
     if not os.path.lexists(path / CARD):
         raise CheckFailed(

@@ -263,7 +263,7 @@ def test_the_card_has_the_figures(hub: Hub, out: Path, report: Path) -> None:
         "| target | llama |",
         f"| trace | {found.about.trace} |",
         f"| drafted tokens per step | {found.about.depth} |",
-        *(f"| {name} | {value} |" for name, value in found.about.settings.items() if name == "dtype"),
+        "| replay | float32 on cpu |",
         "[The whole report](parity/report.md)",
     ):
         assert words in section
@@ -303,6 +303,17 @@ def _as_reference(tmp_path: Path, out: Path) -> Path:
     arms = tuple(replace(arm, content=print_of) if arm is made.arms[0] else arm for arm in made.arms)
     replace(made, arms=arms).save(tmp_path / "reference")
     return tmp_path / "reference"
+
+
+def test_the_default_triple_is_that_of_a_target(hub: Hub, tmp_path: Path, recorded: Recorded) -> None:
+    """Converted without --target, a drafter has no layers of its own until somebody says of how many they are."""
+    out, report = tmp_path / "bare", tmp_path / "report"
+    draftconv.convert(DATA / "drafters/llama-eagle3", out, to="vllm")
+    draftconv.parity(DATA / "drafters/llama-eagle3", out, trace=recorded(count=4)).save(report)
+    caught = refused(CheckFailed, "is not about bare", hub, out, report=report)
+    assert caught.cure == "add --target, which decides what the default triple of captured layers is"
+    push(out, report=report, target=str(DATA / "targets/llama"))
+    assert set(REPORT) <= hub.pushed.keys()
 
 
 def test_an_edited_report_is_refused(hub: Hub, out: Path, report: Path) -> None:
