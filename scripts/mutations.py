@@ -1081,7 +1081,15 @@ API = (
         "a public repository is pushed to without a word", ("test_push.py",)),
     Mutation(
         "api/push.py",
-        "or head.files.get(FILE) == ours:", "or FILE in head.files:",
+        "if report.arm(found.candidate).content == ours]", "]",
+        "a card tells the accept length of another drafter", ("test_push.py",)),
+    Mutation(
+        "api/push.py",
+        "if head.files.get(FILE) != _blob_id(path) else", "if False else",
+        "the report of what stood there stays beside other weights", ("test_push.py",)),
+    Mutation(
+        "api/push.py",
+        "or head.files.get(FILE) == _blob_id(path):", "or FILE in head.files:",
         "what another directory wrote is replaced", ("test_push.py",)),
     Mutation(
         "api/verify.py",

@@ -23,11 +23,11 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 """Command → the functions that it calls."""
 
 TYPED_ONLY = {
-    "--help", "--format", "--quiet", "--verbose", "--dry-run", "--strict", "--exec", "--report", "--profile",
+    "--help", "--format", "--quiet", "--verbose", "--dry-run", "--strict", "--exec", "--profile",
     "--against", "--out",
 }  # fmt: skip
 """What a command line has for itself, and what is a function's positional argument."""
-NOT_OPTIONS = {("trace", "--target"), ("trace", "--prompts"), ("parity", "--overwrite")}
+NOT_OPTIONS = {("trace", "--target"), ("trace", "--prompts"), ("parity", "--overwrite"), ("parity", "--report")}
 """The same of some commands only."""
 PYTHON_ONLY = {"progress", "announce", "command", "token", "alone", "arguments", "patience", "environment",
                "margins", "profile"}  # fmt: skip

@@ -14,16 +14,26 @@ from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.hashing import sha256
 from draftconv.checkpoint.staging import FileDigest
 from draftconv.checkpoint.text import is_plain_name, size
+from draftconv.checkpoint.texts import CARD
 from draftconv.checkpoint.upload import BranchHead, Upload, find_head
 from draftconv.checkpoint.weights import is_weights
+from draftconv.conversion.card_sections import with_accept_length
+from draftconv.conversion.front_matter import write_front_matter
 from draftconv.conversion.provenance import FILE, read_provenance, recorded_files
 from draftconv.display import Block, Displayed, named, table
+from draftconv.drafter.facts import AuxLayers
+from draftconv.drafter.targets import find_target
 from draftconv.errors import CheckFailed, UsageError
+from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.options import Place, option, python_only, takes
+from draftconv.report.arms import content
+from draftconv.report.model_card import FOLDER, REPORTED, card_section, model_index
+from draftconv.report.write import read_report, report_files
 
-CARD = "README.md"
+SHORT = 12
+"""Characters of a fingerprint that a message repeats."""
 
-State = Literal["as written", "edited"]
+State = Literal["as written", "edited", "with accept length", "edited, with accept length", "of the report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +43,22 @@ class PushOptions:
     public: bool = option(False, "Make the repository public; a repository that is public already needs it too.")
     overwrite: bool = option(False, "Replace what stands in the repository although this directory did not write it.")
     revision: str | None = option(None, "The branch to commit to, made if there is none.", metavar="BRANCH")
+    report: Place | None = option(
+        None,
+        "A parity report about this very drafter: its figures go into the card, its files into parity/.",
+        metavar="DIR",
+        file=True,
+    )
+    target: str | None = option(
+        None, "With --report: the target, where neither the record nor the files tell its layers.", metavar="TARGET"
+    )
     create_pr: bool = option(False, "Open a pull request instead of committing to the branch.")
     token: str | None = python_only(None, "of the Hub; huggingface_hub's own when None")
 
 
 @dataclass(frozen=True, slots=True)
 class PushedFile:
-    """A file that goes; only the card may have been edited since it was written."""
+    """A file that goes, by its name in the repository; only the card may have been edited since it was written."""
 
     name: str
     digest: FileDigest
@@ -114,29 +133,43 @@ def prepare(directory: Place, repo: str, options: PushOptions | None = None) -> 
     Raises:
         CheckFailed: the directory holds no draftconv.json of its own, or a file is missing or not as it was written.
         UsageError: the repository is public, or holds what this directory did not write, and nobody said so.
+        CheckFailed, BadReport: the report is about another drafter, was edited, or the card has no place for it.
         BadCheckpoint: the directory cannot be read, the Hub refuses or cannot be reached.
     """
     options = options or PushOptions()
     path = Path(directory)
-    files = _as_recorded(path)
+    recorded = _as_recorded(path)
+    contents: dict[str, Path | bytes] = {file.name: path / file.name for file in recorded}
+    files = recorded
+    if options.report is not None:
+        folder = Path(options.report)
+        card = _card_with(folder, path, repo, options.target)
+        reported = tuple(
+            PushedFile(f"{FOLDER}/{name}", _digest(folder, name), "of the report") for name in report_files(folder)
+        )
+        contents |= {CARD: card} | {file.name: folder / Path(file.name).name for file in reported}
+        files = (*(_filled(file, card) for file in recorded), *reported)
     head = find_head(repo, options.revision, options.token)
-    names = {file.name for file in files}
+    names = contents.keys()
     deleted: tuple[str, ...] = ()
     if head is not None:
         _refuse_public(head, repo, options)
         if not options.create_pr:
             _refuse_strange(head, repo, path, options)
-        deleted = tuple(sorted(name for name in head.files if name not in names and _misleads(name)))
+        stale = REPORTED if head.files.get(FILE) != _blob_id(path) else frozenset[str]()
+        gone = (name for name in head.files if name not in names and (_misleads(name) or name in stale))
+        deleted = tuple(sorted(gone))
     upload = Upload(
         repo,
-        {file.name: (path / file.name, file.digest) for file in files},
+        {file.name: (contents[file.name], file.digest) for file in files},
         deleted,
         head,
         options.revision,
         options.create_pr,
         options.token,
     )
-    left = tuple(sorted(item.name for item in path.iterdir() if item.name not in names))
+    reports = {Path(options.report).resolve()} if options.report is not None else set()
+    left = tuple(sorted(x.name for x in path.iterdir() if x.name not in names and x.resolve() not in reports))
     return Push(path, upload, files, left, deleted, options.public)
 
 
@@ -196,15 +229,65 @@ def _refuse_public(head: BranchHead, repo: str, options: PushOptions) -> None:
 
 def _refuse_strange(head: BranchHead, repo: str, path: Path, options: PushOptions) -> None:
     """Refuse a head that another directory wrote: its record has another blob id, or there is none."""
-    record = (path / FILE).read_bytes()
-    ours = hashlib.sha1(b"blob %d\0%b" % (len(record), record), usedforsecurity=False).hexdigest()
-    if options.overwrite or not head.strange or head.files.get(FILE) == ours:
+    if options.overwrite or not head.strange or head.files.get(FILE) == _blob_id(path):
         return
     raise UsageError(
         f"{show(repo)} holds {show_some(sorted(head.strange))}, which this directory did not write",
         why="files of the same name would be replaced, and weights of other names deleted",
         cure="push to a new repository, add --create-pr, or --overwrite if it may all go",
     )
+
+
+def _blob_id(path: Path) -> str:
+    """Git's id of the record."""
+    record = (path / FILE).read_bytes()
+    return hashlib.sha1(b"blob %d\0%b" % (len(record), record), usedforsecurity=False).hexdigest()
+
+
+def _card_with(folder: Path, path: Path, repo: str, named: str | None = None) -> bytes:
+    """The card with what a report says of this very drafter.
+
+    Raises:
+        CheckFailed: the report is about others, there is no card, or it has no place for it.
+        BadReport: see `read_report`.
+    """
+    report = read_report(folder)
+    provenance = read_provenance(open_checkpoint(path))
+    reader = DrafterReader(accept_detected=True)  # another reading than the report's has another fingerprint
+    target = find_target(named, None) or (provenance.target if provenance else None)
+    drafter = reader.read(open_checkpoint(path), target)
+    ours = content(drafter)
+    comparisons = [found for found in report.comparisons if report.arm(found.candidate).content == ours]
+    if not comparisons:
+        others = (report.arm(found.candidate) for found in report.comparisons)
+        raise CheckFailed(
+            f"the report in {show(folder.name)} is not about {show(path.name)}: that is {ours[:SHORT]}, and the report "
+            f"judges {show_some(f'{arm.source} ({arm.content[:SHORT]})' for arm in others) or 'no candidate'}",
+            why="figures of another drafter would stand on its card",
+            cure="add --target, which decides what the default triple of captured layers is"
+            if drafter.facts.boundaries is AuxLayers.DEFAULT
+            else f"measure this one: draftconv parity REFERENCE {show(path)} --trace TRACE --report DIR",
+        )
+    if not os.path.lexists(path / CARD):
+        raise CheckFailed(
+            f"{show(path.name)} has no {CARD}",
+            why="there is nothing to put the figures into",
+            cure="convert or quantize the drafter again, or push without --report",
+        )
+    _digest(path, CARD)
+    index = model_index(report, comparisons, repo.rpartition("/")[2])
+    section = card_section(report, comparisons)
+    text = (path / CARD).read_bytes().decode("utf-8", errors="surrogateescape")
+    filled = with_accept_length(text, section, write_front_matter({"model-index": index}) if index else "")
+    return filled.encode("utf-8", errors="surrogateescape")
+
+
+def _filled(file: PushedFile, card: bytes) -> PushedFile:
+    """A recorded file as it goes with a report: the card with its figures, all else as it is."""
+    if file.name != CARD:
+        return file
+    state: State = "edited, with accept length" if file.state == "edited" else "with accept length"
+    return PushedFile(CARD, FileDigest.of(card), state)
 
 
 def _misleads(name: str) -> bool:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from draftconv.checkpoint.local import LocalDirectory, refuse_unexported
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import parse_object, show, show_some
+from draftconv.checkpoint.texts import Texts, texts_of
 from draftconv.checkpoint.weights import Directory, is_weights, read_weights
 from draftconv.errors import BadCheckpoint, UsageError
 
@@ -60,6 +61,7 @@ class Checkpoint:
         sidecars: file name → object, for those of `SIDECARS` that exist.
         files: every regular file in the directory, sorted by name.
         revision: the commit on the Hub, None for a local directory.
+        texts: its card, licenses and notices.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Checkpoint:
     sidecars: Mapping[str, Mapping[str, object]]
     files: tuple[FileInfo, ...]
     revision: str | None = None
+    texts: Texts = field(default_factory=dict, repr=False)
 
 
 def open_checkpoint(
@@ -212,6 +215,7 @@ def assemble(
         sidecars=MappingProxyType(sidecars),
         files=files,
         revision=revision,
+        texts=texts_of(directory),
     )
 
 

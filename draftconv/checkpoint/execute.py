@@ -34,7 +34,6 @@ from draftconv.checkpoint.plan import (
     Copy,
     Hashes,
     Literal,
-    Operation,
     Placed,
     Plan,
     Rows,
@@ -124,7 +123,7 @@ def execute(
         BadCheckpoint: a source ended early.
         Refused: a cast would overflow; with `deep`, a NaN, an infinity or a tensor of nothing but zeros.
     """
-    for source in sorted(_source_directories(plan)):
+    for source in sorted(plan.source_directories()):
         refuse_same(source, out)
     shards = plan.shards()
     tensors: dict[str, str] = {}
@@ -144,21 +143,6 @@ def execute(
             _write_small(directory / name, data)
         _check_written(directory, shards, small)
         logger.info("reopened and checked %d files; %s appears now", len(shards) + len(small), show(out))
-
-
-def _source_directories(plan: Plan) -> set[Path]:
-    refs = [ref for tensor in plan.tensors for ref in _sources(tensor.operation)]
-    return {ref.file.path.parent for ref in refs if isinstance(ref.file, LocalFile)}
-
-
-def _sources(operation: Operation) -> tuple[TensorRef, ...]:
-    match operation:
-        case Literal():
-            return ()
-        case Computed(computation):
-            return computation.sources
-        case _:
-            return (operation.ref,)
 
 
 def _reserve(path: Path, size: int) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from draftconv.checkpoint.checkpoint import CONFIG, SIDECARS, Checkpoint, assemble, open_local
 from draftconv.checkpoint.hub_file import HubFile, network_errors
 from draftconv.checkpoint.text import is_plain_name, show
+from draftconv.checkpoint.texts import MAX_TEXT
 from draftconv.checkpoint.weights import is_weights
 from draftconv.errors import BadCheckpoint
 
@@ -57,7 +58,7 @@ def open_hub(repo: str, revision: str | None = None, token: str | None = None) -
 
 
 def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) -> Checkpoint:
-    """Download config, sidecars and weights into the Hub cache and open them there.
+    """Download config, sidecars, weights, card and licenses into the Hub cache and open them there.
 
     The result has the repository's name, commit and hashes, and the path of the cached files.
     """
@@ -67,7 +68,10 @@ def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) 
     names = [
         info.name
         for info in remote.files
-        if info.name == CONFIG or info.name in SIDECARS or _is_needed(info.name, info.unused)
+        if info.name == CONFIG
+        or info.name in SIDECARS
+        or (info.name in remote.texts and info.size <= MAX_TEXT)
+        or _is_needed(info.name, info.unused)
     ]
     logger.info("downloading %d files of %s at %s", len(names), show(repo), remote.revision)
     with network_errors(repo):
@@ -78,7 +82,9 @@ def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) 
             token=token,
             endpoint=endpoint(),
         )
-    return replace(open_local(Path(path)), name=remote.name, revision=remote.revision, files=remote.files)
+    local = open_local(Path(path))
+    texts = {**remote.texts, **local.texts}  # what is too long stays there
+    return replace(local, name=remote.name, revision=remote.revision, files=remote.files, texts=texts)
 
 
 def fetch_model(

@@ -7,10 +7,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeAlias
 
 from draftconv.checkpoint.dtypes import FLOATS, SIZES, nbytes
+from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.headers import METADATA, HeaderEntry, encode_header
 from draftconv.checkpoint.tensors import TensorRef, element_count
 from draftconv.checkpoint.text import is_plain_name, show
@@ -96,8 +98,8 @@ class Hashes(NamedTuple):
     files: Mapping[str, str]
 
 
-Document: TypeAlias = Mapping[str, object] | str
-"""A small file: JSON, or text."""
+Document: TypeAlias = Mapping[str, object] | str | bytes
+"""A small file: JSON, text, or the bytes of one that is taken along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ class Plan:
 
     Attributes:
         tensors: in the order in which they fill the shards.
-        files: plain file name → object, written with two spaces of indent, keys in order, or text.
+        files: plain file name → object, written with two spaces of indent, keys in order, or text, or bytes.
         last_files: more of them, made once the hashes of what was written are known.
         metadata: of every weights file; `format: pt` is always added.
         shard_size: most bytes of tensors in one file (a larger tensor gets its own); None: one file.
@@ -215,6 +217,11 @@ class Plan:
         # computations run one after another: each has threads of its own
         largest = max((op.of.memory for op in map(_operation, self.tensors) if isinstance(op, Computed)), default=0)
         return INTERPRETER + literals + MAX_THREADS * worker + largest
+
+    def source_directories(self) -> set[Path]:
+        """The local directories that tensors come from."""
+        refs = [ref for tensor in self.tensors for ref in _sources(tensor.operation)]
+        return {ref.file.path.parent for ref in refs if isinstance(ref.file, LocalFile)}
 
     def shards(self) -> tuple[Shard, ...]:
         """The weights files, in order."""
@@ -266,8 +273,20 @@ class Plan:
 
 def encode(document: Document) -> bytes:
     """A text as it is, or a JSON file as people and transformers write it."""
+    if isinstance(document, bytes):
+        return document
     text = document if isinstance(document, str) else json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     return text.encode("utf-8")
+
+
+def _sources(operation: Operation) -> tuple[TensorRef, ...]:
+    match operation:
+        case Literal():
+            return ()
+        case Computed(computation):
+            return computation.sources
+        case _:
+            return (operation.ref,)
 
 
 def _operation(tensor: PlannedTensor) -> Operation:

@@ -63,13 +63,13 @@ class Upload:
     """One commit to be made.
 
     Attributes:
-        files: name in the repository → the file that is uploaded under it, and what it must be.
+        files: name in the repository → the file (or the bytes) that is uploaded under it, and what it must be.
         deleted: names that go in the same commit. `head`: what the commit follows; None makes the repository.
         revision: the branch; None is the main one. `pull_request`: propose it instead of making it.
     """
 
     repo: str
-    files: Mapping[str, tuple[Path, FileDigest]]
+    files: Mapping[str, tuple[Path | bytes, FileDigest]]
     deleted: Sequence[str]
     head: BranchHead | None
     revision: str | None
@@ -89,7 +89,7 @@ class Upload:
         from huggingface_hub import CommitOperationDelete
 
         hub = api(self.token)
-        added = [_addition(name, path, digest) for name, (path, digest) in self.files.items()]
+        added = [_addition(name, content, digest) for name, (content, digest) in self.files.items()]
         with network_errors(self.repo):
             repo, commit = self.repo, self.head.commit if self.head else None
             if self.head is None:
@@ -107,11 +107,11 @@ class Upload:
         return str(made.pr_url or made.commit_url)
 
 
-def _addition(name: str, path: Path, digest: FileDigest) -> CommitOperationAdd:
+def _addition(name: str, content: Path | bytes, digest: FileDigest) -> CommitOperationAdd:
     """A file to be added; the client hashes it as it reads it, and the Hub holds what is sent against that."""
     from huggingface_hub import CommitOperationAdd
 
-    added = CommitOperationAdd(name, path)
+    added = CommitOperationAdd(name, content)
     if added.upload_info.sha256.hex() != digest.sha256:
         raise CheckFailed(
             f"{show(name)} was changed while it was read ({size(added.upload_info.size)} now)",

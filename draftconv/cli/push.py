@@ -16,6 +16,7 @@ Examples:
   draftconv push out me/kimi-k2.6-eagle3.1-mla
   draftconv push out me/drafter --public
   draftconv push out team/drafter --create-pr --dry-run
+  draftconv push out me/drafter --report report
 """
 
 
@@ -29,8 +30,9 @@ def command(directory: Path, repo: str, *, dry_run: bool, **keywords: Any) -> No
     """Upload DIRECTORY, an output of draftconv, to the Hub repository REPO (owner/name).
 
     The files that its draftconv.json names go, as they were written (the card may have been edited), in one commit;
-    whatever else lies there stays. A repository that does not exist is made, private unless --public is given. The
-    token is huggingface_hub's own (`hf auth login` or HF_TOKEN); it goes to the Hub only.
+    whatever else lies there stays. With --report the card that is uploaded tells accept length. A repository that
+    does not exist is made, private unless --public is given. The token is huggingface_hub's own (`hf auth login` or
+    HF_TOKEN); it goes to the Hub only.
     """
     from draftconv.cli import output
 

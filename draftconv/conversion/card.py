@@ -1,18 +1,26 @@
-"""README.md of an output: the record in prose, with what to type next."""
+"""README.md of an output: what the Hub indexes, the record in prose, and what to type next."""
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, cast
 
 from draftconv.checkpoint.text import code, plain
+from draftconv.conversion.card_sections import EMPTY_RESULTS, EMPTY_SECTION
+from draftconv.conversion.front_matter import write_front_matter
+from draftconv.conversion.licenses import SourceTerms, license_keys
+from draftconv.conversion.start_commands import HUB_ID, PLACEHOLDER, hub_target, start_commands
+from draftconv.conversion.working_drafter import Change, grouped
+from draftconv.drafter.config import Config
+from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts, Gqa, describe_boundaries
 from draftconv.drafter.kinds import kind_of
 from draftconv.drafter.targets import Target
+from draftconv.engines import ENGINES, parse_engine
+from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
 
 if TYPE_CHECKING:
@@ -22,38 +30,131 @@ if TYPE_CHECKING:
     from draftconv.quantization.deviation import Total
 
 
-def model_card(
-    record: Mapping[str, object], facts: Facts, target: Target | None, quantization: QuantizationRecord | None
-) -> str:
-    """Render the card. Nothing that came from a checkpoint can act as markup in it."""
+@dataclass(frozen=True, slots=True)
+class Carded:
+    """What a card is made of beside the record.
+
+    Attributes:
+        drafter: as it will be written. `target`: the one that was named.
+        terms: of everything that it is made from. `changes`: since then.
+        quantization: of this output, where it was quantized now.
+    """
+
+    drafter: Drafter
+    target: Target | None
+    terms: tuple[SourceTerms, ...]
+    changes: tuple[Change, ...]
+    quantization: QuantizationRecord | None
+
+
+def model_card(record: Mapping[str, object], about: Carded) -> str:
+    """Render the card. Nothing that came from a checkpoint can act as markup or YAML in it."""
     layout = layouts()[str(record["layout"])]
-    hub = target.repo if target and target.path is None else ""
+    facts, quantization = about.drafter.facts, about.quantization
+    engines = cast(Sequence[str], record["engines"])
+    # Quantized weights are for the engines that were asked about them, not for all that read the layout.
+    serves = engines if facts.quantization else layout.writer.serves if layout.writer else ()
+    specs = [parse_engine(name) for name in serves]
+    target = about.target
     return _template().render(
+        front_matter=write_front_matter(_front_matter(record, about, [spec.name for spec in specs])),
+        results=EMPTY_RESULTS,
+        section=EMPTY_SECTION,
         record=record,
         source=cast(Mapping[str, object], record["source"]),
         title=layout.title,
-        # Quantized weights are for the engines that were asked about them, not for all that read the layout.
-        serves=_engines(record) if facts.quantization else layout.writer.serves if layout.writer else (),
+        starts=start_commands(about.drafter, specs, target),
         quantized=quantization,
         total=_total(quantization) if quantization and quantization.deviations else None,
         facts=facts,
         kind=kind_of(facts),
         attention=describe_attention(facts),
         boundaries=describe_boundaries(facts.boundaries),
-        base_model=hub if re.fullmatch(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", hub) else None,
-        # A local path may not be told, and its base name alone would not work when pasted.
-        target=shlex.quote(code(hub)) if hub else "TARGET",
+        target=target,
+        hub_target=hub_target(target),
+        placeholder=PLACEHOLDER,
+        source_id=_source_id(record),
+        licenses=[line for source in about.terms for line in _license_lines(source)],
+        changes=grouped(about.changes),
     )
+
+
+def _front_matter(record: Mapping[str, object], about: Carded, engines: Sequence[str]) -> dict[str, object]:
+    """What the Hub reads, in the order in which its own pages list it."""
+    card = about.terms[0].card
+    base, relation = _base_model(record, about)
+    return {
+        **license_keys(about.terms),
+        "language": card.values.get("language"),
+        "datasets": card.values.get("datasets"),
+        "library_name": "draftconv",
+        "pipeline_tag": "text-generation",
+        "tags": tuple(dict.fromkeys(("eagle3", "speculative-decoding", *map(_tag, engines), *_methods(about.drafter)))),
+        "base_model": base,
+        "base_model_relation": relation,
+    }
+
+
+def _tag(engine: str) -> str:
+    """What models on the Hub are tagged with that are for this engine."""
+    return ENGINES[engine].title.lower().replace(" ", "-")
+
+
+def _methods(drafter: Drafter) -> tuple[str, ...]:
+    """How its weights are quantized: the method of its config.json, and the dtype."""
+    if drafter.facts.quantization is None:
+        return ()
+    from draftconv.quantization.quantized_weights import find_quantized
+
+    method = Config(drafter.config).section("quantization_config").text("quant_method")
+    try:
+        dtype = str(find_quantized(drafter).declared.dtype)
+    except DraftconvError:  # the tags of the Hub are for finding it; what is in the file was checked before
+        dtype = ""
+    return tuple(filter(None, (method, dtype)))
+
+
+def _base_model(record: Mapping[str, object], about: Carded) -> tuple[str | None, str | None]:
+    """The drafter on the Hub that this was made from, and how; else the target that it drafts for.
+
+    The Hub knows `adapter`, `merge`, `quantized` and `finetune`. A conversion is none of them and claims none; what it
+    was made for is no quantization of the target, which the Hub would take it for, so that is said.
+    """
+    steps = (record, *cast(Sequence[Mapping[str, object]], record["earlier"]))
+    for number, step in enumerate(steps):
+        source = cast(Mapping[str, object], step["source"])
+        if source.get("revision") and HUB_ID.fullmatch(str(source.get("name"))):
+            rounded = any(earlier.get("quantization") for earlier in steps[: number + 1])
+            return str(source["name"]), "quantized" if rounded and about.drafter.facts.quantization else None
+    repo = hub_target(about.target)
+    return (repo.partition("@")[0], "finetune") if repo else (None, None)
+
+
+def _source_id(record: Mapping[str, object]) -> str | None:
+    """The source as a command takes it, where it is on the Hub."""
+    source = cast(Mapping[str, object], record["source"])
+    name, revision = str(source["name"]), source["revision"]
+    return f"{name}@{revision}" if revision and HUB_ID.fullmatch(name) else None
+
+
+def _license_lines(source: SourceTerms) -> Iterator[str]:
+    """What a source says of its license, in Markdown, and what of that is not taken over."""
+    name = f"`{code(source.source)}`"
+    if source.found:
+        ids = ", ".join(f"`{code(license_id)}`" for license_id in source.licenses)
+        called = f" ({plain(source.name)})" if source.name else ""
+        at = f", see `{code(source.link)}`" if source.link else ""
+        along = ", ".join(f"`{code(file)}`" for file in source.files)
+        yield f"{name}: {ids or 'its card names none'}{called}{at}{f'; taken along: {along}' if along else ''}"
+    else:
+        yield f"No license was found beside {name}: ask who published it before you pass this on."
+    yield from (f"Not taken over from {name}: {plain(fault)}" for fault in source.faults)
 
 
 def _total(quantization: QuantizationRecord) -> Total:
     from draftconv.quantization.deviation import total
 
     return total(quantization.deviations)
-
-
-def _engines(record: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(cast(Sequence[str], record["engines"]))
 
 
 @cache

@@ -25,16 +25,17 @@ from draftconv.checkpoint import (
 )
 from draftconv.checkpoint.staging import refuse_occupied, refuse_same
 from draftconv.checkpoint.text import size
+from draftconv.conversion.licenses import SourceTerms, find_terms, license_files
 from draftconv.conversion.options import ConvertOptions, Progress
 from draftconv.conversion.passes import run_passes
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.planned_output import judge, named_quantization, spell_config
+from draftconv.conversion.planned_output import judge, named_quantization, planned_checkpoint, spell_config
 from draftconv.conversion.provenance import FILE, OURS, read_provenance
 from draftconv.conversion.quantization_record import QuantizationRecord, quantization_record
 from draftconv.conversion.record import completed, make_record, sealed
 from draftconv.conversion.request import ConversionRequest
 from draftconv.conversion.weight_plan import plan_weights
-from draftconv.conversion.working_drafter import Change, WorkingDrafter, start
+from draftconv.conversion.working_drafter import CONFIG_KEY, Change, WorkingDrafter, grouped, start
 from draftconv.display import Block, Displayed, named, table
 from draftconv.drafter.checks import VALUES, Findings
 from draftconv.drafter.drafter import Drafter
@@ -44,12 +45,10 @@ from draftconv.drafter.targets import Target
 from draftconv.engines import LoadVerdict, parse_engine
 from draftconv.errors import UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
-from draftconv.layouts.base import Layout, Writer
+from draftconv.layouts.base import Layout, ReadOptions, Writer
+from draftconv.layouts.reader import read_drafter
 from draftconv.layouts.tensor_names import spell
 from draftconv.options import several
-
-CONFIG_KEY = "config.json: "
-"""How a change begins that is of a key, not of a tensor."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,6 +73,8 @@ class Conversion(Displayed):
     """What of the source's quantized weights is not as its config.json says."""
     quantization: QuantizationRecord | None = None
     """What the record and the card tell of a quantization."""
+    terms: tuple[SourceTerms, ...] = ()
+    """What each of its sources says of its license."""
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -89,11 +90,14 @@ class Conversion(Displayed):
     def blocks(self) -> Iterator[Block]:
         """Changes, config keys left out, notes and warnings; the last sentence is what is written, and who reads it."""
         keys = [c.what.removeprefix(CONFIG_KEY) for c in self.changes if c.what.startswith(CONFIG_KEY)]
-        if rows := [(c.kind, c.what, c.why) for c in self.changes if not c.what.startswith(CONFIG_KEY)]:
+        others = [change for change in self.changes if not change.what.startswith(CONFIG_KEY)]
+        if rows := [(group.kind, group.what, group.why) for group in grouped(others)]:
             yield table("Changes", "", ("", "what", "why"), rows)
         if keys:
             yield f"Config keys left out, kept in draftconv.json: {', '.join(keys)}."
         yield from (f"Note: {finding}." for finding in self.findings)
+        for source in self.terms:
+            yield from (f"Note: not taken over from {source.source}: {fault}." for fault in source.faults)
         for problem in (warning for warning in self.warnings if not warning.kind.reading):
             yield f"{problem.severity.capitalize()} {problem.code}: {problem.detail}"
         if self.not_made:
@@ -160,11 +164,13 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
     tensors = tuple(
         PlannedTensor(names[name], t.dtype, t.shape, t.operation) for name, t in sorted(work.tensors.items())
     )
+    plan = Plan(tensors, metadata=metadata, shard_size=options.shard_size)
+    terms = find_terms(checkpoint, plan.source_directories())
     conversion = Conversion(
         drafter=drafter,
         work=work,
         layout=out_layout,
-        plan=Plan(tensors, metadata=metadata, shard_size=options.shard_size),
+        plan=plan,
         config=config,
         names=names,
         verdicts=verdicts,
@@ -174,6 +180,7 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
         ambiguous="reading-doubtful" in spelled.codes,
         findings=weights.stored.findings if weights.stored else (),
         quantization=quantization_record(request.quantizing) if request.quantizing else None,
+        terms=terms,
     )
     record = make_record(conversion, options, target, provenance)
 
@@ -183,15 +190,19 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
         return {FILE: sealed(whole, planned, card, hashes), **card}
 
     sidecars = work.packed.sidecars if work.packed else {}
-    plan = replace(conversion.plan, files={"config.json": config, **sidecars}, last_files=last_files)
+    files: dict[str, Document] = {"config.json": config, **sidecars, **license_files(terms)}
+    plan = replace(plan, files=files, last_files=last_files)
     planned = replace(conversion, plan=plan)
     return planned
 
 
 def _render_card(record: Mapping[str, object], conversion: Conversion, target: Target | None) -> str:
-    from draftconv.conversion.card import model_card
+    from draftconv.conversion.card import Carded, model_card
 
-    return model_card(record, conversion.work.facts, target, conversion.quantization)
+    work = conversion.work
+    planned = planned_checkpoint(work, conversion.names, conversion.config, conversion.plan.metadata)
+    drafter = replace(read_drafter(planned, ReadOptions(target=target)), facts=work.facts)
+    return model_card(record, Carded(drafter, target, conversion.terms, work.changes, conversion.quantization))
 
 
 def writer_of(out_layout: Layout, name: str) -> Writer:

@@ -84,6 +84,7 @@ def make_record(
         "target": {"name": target.name, "layers": target.layers, "family": target.family, "hidden": target.hidden}
         if target
         else None,
+        "licenses": [source.record() for source in conversion.terms],
         "engines": [str(verdict.spec) for verdict in conversion.verdicts],
         "options": {key: _base_names(value) for key, value in chosen.items()},
         **quantization,

@@ -8,9 +8,10 @@ the facts as they will be and every change declared so far. A pass is a function
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal as OneOf
+from typing import NamedTuple
 
 from draftconv.checkpoint import (
     FLOATS,
@@ -24,6 +25,7 @@ from draftconv.checkpoint import (
     nbytes,
     row_blocks,
 )
+from draftconv.checkpoint.text import show_some
 from draftconv.drafter.describe import describe_value
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
@@ -33,6 +35,13 @@ BLOCK = 8 * 1024 * 1024
 """Source bytes held at a time."""
 
 MAPS = ("d2t", "t2d")
+CONFIG_KEY = "config.json: "
+"""How a change begins that is of a key, not of a tensor."""
+
+WEIGHT = ".weight"
+NAMED = 16
+"""Names that a line repeats; the record has them all."""
+
 ACTIVATIONS = "activations"
 """What a record calls the rounding of inputs, which no fact of the drafter holds."""
 
@@ -52,6 +61,38 @@ class Change:
     kind: ChangeKind
     what: str
     why: str
+
+
+class ChangeGroup(NamedTuple):
+    """Changes of one kind for one reason: a line for a person. `noun` is what they are of; empty for a single one."""
+
+    kind: ChangeKind
+    noun: str
+    names: tuple[str, ...]
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What was changed: a name, or how many and the first of them."""
+        listed = show_some(self.names, NAMED)
+        return f"{len(self.names)} {self.noun}: {listed}" if self.noun else listed
+
+
+def grouped(changes: Sequence[Change]) -> tuple[ChangeGroup, ...]:
+    """Changes of one kind for one reason together, in the order of their first."""
+    groups: dict[tuple[ChangeKind, bool, str], list[str]] = {}
+    for change in changes:
+        groups.setdefault((change.kind, change.what.startswith(CONFIG_KEY), change.why), []).append(change.what)
+    return tuple(_group(kind, keys, why, names) for (kind, keys, why), names in groups.items())
+
+
+def _group(kind: ChangeKind, keys: bool, why: str, names: Sequence[str]) -> ChangeGroup:
+    if len(names) == 1:
+        return ChangeGroup(kind, "", tuple(names), why)
+    if keys:
+        return ChangeGroup(kind, "keys of config.json", tuple(name.removeprefix(CONFIG_KEY) for name in names), why)
+    noun = "facts" if kind == "fact" else "weights" if all(name.endswith(WEIGHT) for name in names) else "tensors"
+    return ChangeGroup(kind, noun, tuple(name.removesuffix(WEIGHT) for name in names), why)
 
 
 @dataclass(frozen=True, slots=True)

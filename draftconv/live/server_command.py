@@ -13,10 +13,10 @@ from draftconv.checkpoint.checkpoint import hub_name, local_path
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
 from draftconv.engines import ENGINES, parse_engine
+from draftconv.engines.server_requirements import start_command
 from draftconv.engines.serving import ServeCommand, ServeRequest
 from draftconv.errors import CheckFailed, UsageError
 from draftconv.layouts.drafter_reader import DrafterReader, reading_line, reading_warnings
-from draftconv.live.requirements import ServerRequirements, server_requirements
 
 
 def serve_as(
@@ -59,13 +59,12 @@ def serve_as(
             why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
             cure=cure,
         )
-    needs = ServerRequirements() if alone else server_requirements(drafter, spec, tensor_parallel, arguments, again)
     directory, revision = _served_source(source)
     request = ServeRequest(directory, drafter.facts, goal, drafts, tensor_parallel, alone, revision)
-    command = ENGINES[spec.name].command(request, spec)
-    argv = (*command.located(python), *needs.arguments, *(("--port", str(port)) if port else ()))
+    command = start_command(drafter, spec, request, arguments=arguments, remedy=again)
+    argv = (*command.located(python), *(("--port", str(port)) if port else ()))
     read_notes = (reading_line(drafter), *reading_warnings(drafter))
-    return replace(command, argv=argv, notes=(*read_notes, *command.notes, *needs.notes))
+    return replace(command, argv=argv, notes=(*read_notes, *command.notes))
 
 
 def _served_source(source: str | Path) -> tuple[str, str | None]:

@@ -32,7 +32,7 @@ def _blocks(report: Report, decode: Decode | None) -> Iterator[str]:
     for comparison in report.comparisons:
         yield f"{SYMBOLS[comparison.verdict.outcome]} **{comparison.verdict.outcome}**: {plain(sentence(comparison))}"
     if report.comparisons:
-        yield _table(tables.headline(report))
+        yield markdown_table(tables.headline(report))
     for comparison in report.comparisons:
         yield from _comparison(report, comparison, decode)
     if report.controls:
@@ -89,12 +89,13 @@ def _places(comparison: Comparison, decode: Decode | None) -> Table:
 
 def _section(table: Table, level: int = 2) -> Iterator[str]:
     yield f"{'#' * level} {table.title}"
-    yield _table(table)
+    yield markdown_table(table)
     if table.note:
         yield table.note
 
 
-def _table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """A table in GitHub's Markdown, its cells made harmless."""
     heads = [plain(column.title) for column in table.columns]
     rules = ["---:" if column.figures else "---" for column in table.columns]
     rows = [heads, rules, *([plain(cell) for cell in row] for row in table.rows)]

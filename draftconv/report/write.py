@@ -20,6 +20,7 @@ from draftconv.report.page import page
 
 FILE = "report.json"
 PAGES = ("report.md", "junit.xml", "report.html")
+FILES = (FILE, records.FILE, *PAGES)
 
 
 def refuse_place(out: Path, *, overwrite: bool = False) -> None:
@@ -102,6 +103,11 @@ def read_report(directory: Path) -> Report:
             )
         _check(report, comparison)
     return report
+
+
+def report_files(directory: Path) -> tuple[str, ...]:
+    """Which of a report's files there are."""
+    return tuple(name for name in FILES if os.path.lexists(directory / name))
 
 
 def _check(report: Report, comparison: Comparison) -> None:

@@ -138,8 +138,9 @@ def test_the_record_names_its_parts(source: Source, tmp_path: Path) -> None:
     convert(path, tmp_path / "out", to="torchspec", hash=True)
     record = document(tmp_path / "out", "draftconv.json")
     assert list(record) == [
-        "draftconv", "format", "layout", "source", "target", "engines", "options", "facts", "reasons", "renamed",
-        "changes", "made", "lm_head_order", "earlier", "findings", "warnings", "not_checked", "files", "output",
+        "draftconv", "format", "layout", "source", "target", "licenses", "engines", "options", "facts", "reasons",
+        "renamed", "changes", "made", "lm_head_order", "earlier", "findings", "warnings", "not_checked", "files",
+        "output",
     ]  # fmt: skip
     assert record["layout"] == "torchspec-native"
     assert record["source"]["layout"] == "modelopt-layers"

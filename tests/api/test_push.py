@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from huggingface_hub import close_session, constants
+from huggingface_hub import ModelCard, ModelCardData, close_session, constants
 
 import draftconv
-from draftconv.api.push import Push
-from draftconv.errors import BadCheckpoint, CheckFailed, DraftconvError, UsageError
+from draftconv.api.push import Push, PushOptions, prepare
+from draftconv.checkpoint import open_checkpoint
+from draftconv.checkpoint.staging import FileDigest
+from draftconv.errors import BadCheckpoint, BadReport, CheckFailed, DraftconvError, UsageError
+from draftconv.layouts.drafter_reader import DrafterReader
+from draftconv.report import read_report
+from draftconv.report.arms import content
 from tests.checkpoint.stub_hub import REPO, SHA, Hub, serving
+from tests.report import simulated
+from tests.traces.recorded import Recorded
 
 DATA = Path(__file__).parents[1] / "data"
 TOKEN = "hf_verysecret"
@@ -173,10 +182,204 @@ def test_a_hub_that_refuses(hub: Hub, out: Path) -> None:
 
 
 def test_a_file_that_changes_meanwhile(hub: Hub, out: Path) -> None:
-    from draftconv.api.push import PushOptions, prepare
-
     decided = prepare(out, REPO, PushOptions(token=TOKEN))
     flipped(out)
     with pytest.raises(CheckFailed, match=r"model\.safetensors was changed while it was read"):
         decided.run()
     assert hub.pushed == {}
+
+
+# ── with a report ──────────────────────────────────────────────────────────────────
+
+REPORT = ["parity/junit.xml", "parity/records.jsonl", "parity/report.html", "parity/report.json", "parity/report.md"]
+MARKS = ("<!-- draftconv: accept length -->", "<!-- end: accept length -->")
+
+
+@pytest.fixture
+def report(out: Path, tmp_path: Path, recorded: Recorded) -> Path:
+    """Of a real replay: the output against what it was made from."""
+    found = draftconv.parity(DATA / "drafters/llama-eagle3.1", out, trace=recorded(count=4))
+    found.save(tmp_path / "report")
+    return tmp_path / "report"
+
+
+def about(path: Path, of: Path, **how: Any) -> Path:
+    """A simulated report whose candidate is the drafter `of`; `how` as `simulated.make`."""
+    made = simulated.make(names=("bf16 | <b>", "cand"), prompts=40, details=False, losses=False, **how)
+    print_of = content(DrafterReader().read(open_checkpoint(of), None))
+    arms = tuple(replace(arm, content=print_of) if arm.name == "cand" else arm for arm in made.arms)
+    replace(made, arms=arms).save(path)
+    return path
+
+
+def hub_card(hub: Hub) -> ModelCard:
+    """The card that arrived, as the Hub's own client reads it."""
+    return ModelCard(hub.pushed["README.md"].decode())
+
+
+def test_a_report_goes_with_the_drafter(hub: Hub, out: Path, report: Path) -> None:
+    card = (out / "README.md").read_text()
+    listed = prepare(out, REPO, PushOptions(token=TOKEN, report=report))
+    assert hub.pushed == {}
+    assert [(file.name, file.state) for file in listed.files] == [
+        ("README.md", "with accept length"),
+        *((name, "as written") for name in WRITTEN[1:2]),
+        ("model.safetensors", "as written"),
+        ("draftconv.json", "as written"),
+        *((name, "of the report") for name in ("parity/report.json", "parity/records.jsonl", "parity/report.md",
+                                               "parity/junit.xml", "parity/report.html")),
+    ]  # fmt: skip
+    done = listed.run()
+    assert sorted(hub.pushed) == sorted([*WRITTEN, *REPORT])
+    assert {name: hub.pushed[name] for name in REPORT} == {
+        name: (report / Path(name).name).read_bytes() for name in REPORT
+    }
+    for file in done.files:
+        assert file.digest == FileDigest.of(hub.pushed[file.name])
+    assert (out / "README.md").read_text() == card  # what was written stays as it is
+
+
+def test_the_card_has_the_figures(hub: Hub, out: Path, report: Path) -> None:
+    push(out, report=report)
+    found = read_report(report)
+    estimate = found.comparisons[0].verdict.estimate
+    assert estimate is not None
+    figure = f"{estimate.candidate.value:.3f}"
+    card = hub_card(hub)
+    data = card.data
+    assert isinstance(data, ModelCardData)
+    assert data.eval_results is not None
+    assert [(result.metric_type, result.metric_value) for result in data.eval_results] == [
+        ("accept_length", round(estimate.candidate.value, 4)),
+        ("accept_length_ratio", 1.0),
+    ]
+    assert data.model_name == "drafter"
+    section = card.text.partition(MARKS[0])[2].partition(MARKS[1])[0]
+    for words in (
+        "✓ **pass**: out drafts exactly as llama-eagle3.1 does",
+        f"| reference | llama-eagle3.1 | none | {figure} |",
+        f"| this drafter | out | none | {figure} |",
+        "| method | replay: every drafter reads the same stored text and states of the target |",
+        "| target | llama |",
+        f"| trace | {found.about.trace} |",
+        f"| drafted tokens per step | {found.about.depth} |",
+        "| replay | float32 on cpu |",
+        "[The whole report](parity/report.md)",
+    ):
+        assert words in section
+    low, high = (f"{bound:.3f}" for bound in (estimate.candidate.interval.low, estimate.candidate.interval.high))
+    assert f"| {figure} | {low} to {high} |" in section
+
+
+def test_names_in_a_report_are_no_markup(hub: Hub, out: Path, tmp_path: Path) -> None:
+    push(out, report=about(tmp_path / "report", out, loss=0.3))
+    card = hub.pushed["README.md"].decode()
+    assert "✗ **fail**: cand keeps" in card
+    assert "<b>" not in card
+    assert hub_card(hub).data.to_dict()["model-index"]
+
+
+def test_a_void_measurement_is_not_indexed(hub: Hub, out: Path, tmp_path: Path) -> None:
+    push(out, report=about(tmp_path / "report", out, how="live"))
+    card = hub_card(hub)
+    assert "∅ **void**" in card.text
+    assert "model-index" not in card.data.to_dict()
+
+
+def test_a_report_of_another_drafter_is_refused(hub: Hub, out: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    draftconv.convert(DATA / "drafters/llama-eagle3", other, to="vllm", target=str(DATA / "targets/llama"))
+    named = refused(CheckFailed, "report is not about out: that is", hub, out, report=about(tmp_path / "report", other))
+    theirs, ours = (content(DrafterReader().read(open_checkpoint(path), None))[:12] for path in (other, out))
+    assert f"that is {ours}, and the report judges" in named.what
+    assert f"({theirs})" in named.what
+    # as the reference of a run it is not what was judged
+    refused(CheckFailed, "is not about", hub, out, report=_as_reference(tmp_path, out))
+
+
+def _as_reference(tmp_path: Path, out: Path) -> Path:
+    made = simulated.make(prompts=40, details=False, losses=False)
+    print_of = content(DrafterReader().read(open_checkpoint(out), None))
+    arms = tuple(replace(arm, content=print_of) if arm is made.arms[0] else arm for arm in made.arms)
+    replace(made, arms=arms).save(tmp_path / "reference")
+    return tmp_path / "reference"
+
+
+def test_the_default_triple_is_that_of_a_target(hub: Hub, tmp_path: Path, recorded: Recorded) -> None:
+    """Converted without --target, a drafter has no layers of its own until somebody says of how many they are."""
+    out, report = tmp_path / "bare", tmp_path / "report"
+    draftconv.convert(DATA / "drafters/llama-eagle3", out, to="vllm")
+    draftconv.parity(DATA / "drafters/llama-eagle3", out, trace=recorded(count=4)).save(report)
+    caught = refused(CheckFailed, "is not about bare", hub, out, report=report)
+    assert caught.cure == "add --target, which decides what the default triple of captured layers is"
+    push(out, report=report, target=str(DATA / "targets/llama"))
+    assert set(REPORT) <= hub.pushed.keys()
+
+
+def test_an_edited_report_is_refused(hub: Hub, out: Path, report: Path) -> None:
+    (report / "records.jsonl").write_bytes((report / "records.jsonl").read_bytes().replace(b"kind 1", b"kind 2"))
+    refused(BadReport, r"records\.jsonl is not the one", hub, out, report=report)
+
+
+def test_a_page_that_leads_elsewhere_is_not_followed(hub: Hub, out: Path, report: Path) -> None:
+    (report / "report.md").unlink()
+    (report / "report.md").symlink_to("/etc/passwd")
+    refused(CheckFailed, r"report\.md is not a file of report itself", hub, out, report=report)
+
+
+def test_an_edited_card_keeps_what_was_edited(hub: Hub, out: Path, report: Path) -> None:
+    text = (out / "README.md").read_text().replace("\ntags:", "\nlicense: mit\ntags:") + "\n## Mine\n\nmy words\n"
+    (out / "README.md").write_text(text)
+    assert push(out, report=report).files[0].state == "edited, with accept length"
+    card = hub.pushed["README.md"].decode()
+    assert card.endswith("\n## Mine\n\nmy words\n")
+    assert hub_card(hub).data.to_dict()["license"] == "mit"
+    before, after = text.partition(MARKS[0])[0], text.partition(MARKS[1])[2]
+    assert card.partition(MARKS[1])[2] == after
+    assert card.partition(MARKS[0])[0].partition("model-index")[0] == before.partition("# end:")[0]
+    # a card that was filled once is filled again
+    (out / "README.md").write_text(card)
+    push(out, report=report, overwrite=True)
+    assert hub.pushed["README.md"].decode() == card
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        (MARKS[0], "", "its text has no longer one place for accept length"),
+        (MARKS[1], "", "its text has no longer one place"),
+        (MARKS[1], f"{MARKS[1]}\n{MARKS[0]}\n{MARKS[1]}", "its text has no longer one place"),
+        ("# end: accept length\n", "", "its front matter has no longer one place"),
+        ("---\nlibrary_name", "library_name", "its front matter has no longer one place"),
+        ("\ntags:", "\nmodel-index: []\ntags:", "its front matter has a model-index of its own"),
+    ],
+)
+def test_a_card_without_a_place_is_not_overwritten(
+    old: str, new: str, what: str, hub: Hub, out: Path, report: Path
+) -> None:
+    path = out / "README.md"
+    path.write_text(path.read_text().replace(old, new, 1))
+    refused(CheckFailed, what, hub, out, report=report)
+    push(out)
+
+
+def test_a_report_needs_a_card(hub: Hub, out: Path, report: Path) -> None:
+    (out / "README.md").unlink()
+    refused(CheckFailed, r"out has no README\.md", hub, out, report=report)
+
+
+def test_a_report_of_what_stood_there_goes(hub: Hub, out: Path, report: Path, tmp_path: Path) -> None:
+    push(out, report=report)
+    hub.files |= hub.pushed
+    hub.deleted.clear()
+    assert push(out).deleted == ()  # the same drafter: what was measured holds
+    other = tmp_path / "other"
+    draftconv.convert(DATA / "drafters/llama-eagle3", other, to="vllm", target=str(DATA / "targets/llama"))
+    assert push(other, overwrite=True).deleted == tuple(REPORT)
+
+
+def test_a_report_may_lie_in_the_directory(hub: Hub, out: Path, report: Path) -> None:
+    report.rename(out / "parity")
+    done = push(out, report=out / "parity")
+    assert done.left == ()
+    assert set(REPORT) <= hub.pushed.keys()

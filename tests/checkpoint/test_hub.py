@@ -13,6 +13,7 @@ from draftconv.checkpoint import hub as hub_module
 from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.hub import fetch_model
 from draftconv.checkpoint.hub_file import BLOCK, MAX_SKIP, HubFile, origin
+from draftconv.checkpoint.texts import MAX_TEXT
 from draftconv.errors import BadCheckpoint, WriteError
 from tests.checkpoint.made import directory, tensor_bytes, tensors
 from tests.checkpoint.stub_hub import REPO, SHA, Hub, serving
@@ -254,6 +255,8 @@ def test_download_keeps_the_name(hub: Hub, tmp_path: Path) -> None:
     hub.files |= {
         "pytorch_model.bin": b"unused",
         "README.md": b"x",
+        "LICENSE": b"terms",
+        "NOTICE": b"n" * (MAX_TEXT + 1),
         "draftconv.json": b"{}",
         "eval[1].json": b"1",
     }
@@ -262,6 +265,8 @@ def test_download_keeps_the_name(hub: Hub, tmp_path: Path) -> None:
     assert opened.path is not None
     assert opened.path.is_relative_to(tmp_path / "cache")
     assert sorted(item.name for item in opened.path.iterdir()) == [
+        "LICENSE",
+        "README.md",
         "config.json",
         "draftconv.json",
         "model.safetensors",
@@ -270,6 +275,11 @@ def test_download_keeps_the_name(hub: Hub, tmp_path: Path) -> None:
         name: tensor_bytes(tensor) for name, tensor in tensors().items()
     }
     assert opened.files == open_checkpoint(SPEC).files
+    assert {name: text().size for name, text in opened.texts.items()} == {
+        "LICENSE": 5,
+        "NOTICE": MAX_TEXT + 1,  # stayed there: it can be asked for
+        "README.md": 1,
+    }
 
 
 def test_a_model_comes_with_all_it_takes_to_run_it(hub: Hub, tmp_path: Path) -> None:

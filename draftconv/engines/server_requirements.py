@@ -1,17 +1,19 @@
-"""What a drafter's weights need of a server: kernels, sizes that its ranks can share, a dtype."""
+"""How a server is started with a drafter, and what the weights need of it: kernels, sizes that ranks share, a dtype."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Mla
-from draftconv.engines import ENGINES, EngineSpec
 from draftconv.engines.deployment import deployment, stored_kernel
 from draftconv.engines.dtypes import asks_float32, float32_stop
 from draftconv.engines.kernels import Kernel
+from draftconv.engines.registry import ENGINES
+from draftconv.engines.rules import EngineSpec
+from draftconv.engines.serving import ServeCommand, ServeRequest
 from draftconv.engines.shapes import ShapeFault, shape_faults, uneven
 from draftconv.errors import CheckFailed, Refused, UsageError
 from draftconv.quantization.scheme import DTYPES, Scheme, WeightScheme
@@ -34,6 +36,24 @@ class ServerRequirements:
 
     notes: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+
+
+def start_command(
+    drafter: Drafter, spec: EngineSpec, request: ServeRequest, *, arguments: Sequence[str] = (), remedy: str
+) -> ServeCommand:
+    """The engine's own command, with what this drafter's weights need of the server.
+
+    Raises:
+        Refused, Undecided: the captured layers must be named and have no name there.
+        CheckFailed, UsageError: see `server_requirements`.
+    """
+    needs = (
+        ServerRequirements()
+        if request.alone
+        else server_requirements(drafter, spec, request.tensor_parallel, arguments, remedy)
+    )
+    command = ENGINES[spec.name].command(request, spec)
+    return replace(command, argv=(*command.argv, *needs.arguments), notes=(*command.notes, *needs.notes))
 
 
 def server_requirements(
