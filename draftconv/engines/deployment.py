@@ -81,10 +81,11 @@ def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts:
         chosen = _resolve_on(recipe, spec.name, spec.hardware, allow_a16=allow_a16, mla=mla)
     else:
         chosen = _resolve_everywhere(recipe, spec.name, allow_a16=allow_a16, mla=mla)
-    return replace(chosen, notes=(*chosen.notes, *_release_note(spec)))
+    return replace(chosen, notes=(*chosen.notes, *release_note(spec)))
 
 
-def _release_note(spec: EngineSpec) -> Iterator[str]:
+def release_note(spec: EngineSpec) -> Iterator[str]:
+    """That the kernels are those of another release than the one asked about."""
     known = ENGINES[spec.name].version
     if not all(a == b for a, b in zip(spec.numbers, EngineSpec(spec.name, known).numbers, strict=False)):
         yield f"kernels are those of {ENGINES[spec.name].title} {known}; {spec.version} was not looked at"
@@ -95,8 +96,10 @@ def usual_style(engine: str, format_name: FormatName) -> str | None:
     return next((kernel.style for kernel in ENGINES[engine].kernels if kernel.format == format_name), None)
 
 
-def stored_kernel(spec: EngineSpec, format_name: FormatName, style: str | None, scheme: Scheme, *, mla: bool) -> Kernel:
-    """What runs weights that are stored so, on the hardware that `spec` names.
+def stored_kernel(
+    spec: EngineSpec, format_name: FormatName | None, style: str | None, scheme: Scheme, *, mla: bool
+) -> Kernel:
+    """What runs weights that are stored so, on the hardware that `spec` names; without a format, in whichever it takes.
 
     Raises:
         Refused: nothing does.
@@ -108,7 +111,8 @@ def stored_kernel(spec: EngineSpec, format_name: FormatName, style: str | None, 
     why, source = _gap(Recipe("", "", scheme, (), format_name), spec.name, CHIPS[hardware], mla=mla)
     raise Refused(
         f"{ENGINES[spec.name].title} on {hardware} has no kernel for these weights",
-        why=f"they are {format_name}, {scheme.weights.title}, activations {scheme.inputs or '16 bit'}: "
+        why=f"they are {', '.join(filter(None, (format_name, scheme.weights.title)))}, "
+        f"activations {scheme.inputs or '16 bit'}: "
         f"{why} ({source})",
     )
 
@@ -135,7 +139,7 @@ def widest(recipe: Recipe) -> Deployment:
         recipe.scheme,
         "not decided: no engine was named",
         "; ".join(dict.fromkeys(kernel.source for _, kernel in chosen)) or "no engine has a kernel for it",
-        _weakest(kernel.evidence for _, kernel in chosen),
+        weakest(kernel.evidence for _, kernel in chosen),
         tuple(f"{engine.title} on {_chip_names(kernel)}: {kernel.executed}" for engine, kernel in chosen),
     )
 
@@ -183,7 +187,7 @@ def _resolve_everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bo
     deployments = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Deployment)}
     if len(deployments) == len(names) and len({(o.format, o.style, o.scheme) for o in deployments.values()}) == 1:
         first = next(iter(deployments.values()))
-        return replace(first, executed=_per_hardware({name: outcome.executed for name, outcome in deployments.items()}))
+        return replace(first, executed=per_hardware({name: outcome.executed for name, outcome in deployments.items()}))
     if deployments:
         raise Undecided(
             f"{ENGINES[engine].title} runs recipe {recipe.name} differently, or not at all, "
@@ -197,8 +201,8 @@ def _resolve_everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bo
     refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
     raise Refused(
         f"recipe {recipe.name} has no form on {ENGINES[engine].title}",
-        why=_per_hardware({name: refusal.why for name, refusal in refused.items()}),
-        cure=_per_hardware({name: refusal.cure for name, refusal in refused.items()}),
+        why=per_hardware({name: refusal.why for name, refusal in refused.items()}),
+        cure=per_hardware({name: refusal.cure for name, refusal in refused.items()}),
     )
 
 
@@ -224,14 +228,14 @@ def _merged(rows: Mapping[str, Kernel], scheme: Scheme) -> Deployment:
         first.format,
         first.style,
         scheme,
-        _per_hardware({name: kernel.executed for name, kernel in rows.items()}),
+        per_hardware({name: kernel.executed for name, kernel in rows.items()}),
         "; ".join(dict.fromkeys(kernel.source for kernel in rows.values())),
-        _weakest(kernel.evidence for kernel in rows.values()),
+        weakest(kernel.evidence for kernel in rows.values()),
         tuple(dict.fromkeys(f"{_chip_names(kernel)}: {note}" for kernel in rows.values() for note in kernel.notes)),
     )
 
 
-def _per_hardware(executed: Mapping[str, str]) -> str:
+def per_hardware(executed: Mapping[str, str]) -> str:
     """One text when it is the same everywhere, else one per hardware."""
     names: dict[str, list[str]] = {}
     for name, text in executed.items():
@@ -243,7 +247,8 @@ def _chip_names(kernel: Kernel) -> str:
     return ", ".join(named(*kernel.chips))
 
 
-def _weakest(evidence: Iterable[Evidence]) -> Evidence:
+def weakest(evidence: Iterable[Evidence]) -> Evidence:
+    """What a claim is worth that rests on all of these."""
     order: tuple[Evidence, ...] = ("inferred", "read", "run")
     return min(evidence, key=order.index, default="inferred")
 
