@@ -14,6 +14,7 @@ from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.serving import ServeCommand, ServeRequest
+from draftconv.engines.target_stops import refuse_target
 from draftconv.errors import CheckFailed, UsageError
 from draftconv.layouts.drafter_reader import DrafterReader, reading_line, reading_warnings
 from draftconv.live.requirements import ServerRequirements, server_requirements
@@ -37,6 +38,7 @@ def serve_as(
     goal = find_target(target, None)
     if goal is None:
         raise UsageError("serve needs --target", cure="give a directory, a Hub id or a known name")
+    refuse_target(spec, goal)
     drafter = reader.read(open_checkpoint(source), goal)
     out = f"{Path(drafter.checkpoint.name).name}-{spec.name}"
     flags = ["--target", target, *reader.arguments]
