@@ -52,6 +52,7 @@ class Deployment:
         scheme: what the file declares: the recipe's, without activations where `--allow-a16` dropped them.
         executed: the arithmetic in words.
         notes: conditions, and what was changed.
+        weight_only: activations that the file declares are ignored there.
     """
 
     format: FormatName
@@ -61,6 +62,12 @@ class Deployment:
     source: str
     evidence: Evidence
     notes: tuple[str, ...] = ()
+    weight_only: bool = False
+
+    @property
+    def multiplied(self) -> InputScheme | None:
+        """What activations are rounded to before they meet the weights; None is 16 bit."""
+        return None if self.weight_only else self.scheme.inputs
 
 
 def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts: Facts | None = None) -> Deployment:
@@ -76,7 +83,11 @@ def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts:
         Refused: there is none; names the nearest shipped recipe that has one.
         Undecided: it depends on the hardware, which `spec` does not name.
     """
-    mla = facts is not None and isinstance(facts.attention, Mla)
+    return resolve_kind(recipe, spec, allow_a16=allow_a16, mla=facts is not None and isinstance(facts.attention, Mla))
+
+
+def resolve_kind(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, mla: bool) -> Deployment:
+    """As `resolve`, for all drafters with latent attention, or all Llama-style ones."""
     if spec.hardware is not None:
         chosen = _resolve_on(recipe, spec.name, spec.hardware, allow_a16=allow_a16, mla=mla)
     else:
@@ -187,7 +198,11 @@ def _resolve_everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bo
     deployments = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Deployment)}
     if len(deployments) == len(names) and len({(o.format, o.style, o.scheme) for o in deployments.values()}) == 1:
         first = next(iter(deployments.values()))
-        return replace(first, executed=per_hardware({name: outcome.executed for name, outcome in deployments.items()}))
+        return replace(
+            first,
+            executed=per_hardware({name: outcome.executed for name, outcome in deployments.items()}),
+            weight_only=all(outcome.weight_only for outcome in deployments.values()),
+        )
     if deployments:
         raise Undecided(
             f"{ENGINES[engine].title} runs recipe {recipe.name} differently, or not at all, "
@@ -218,7 +233,14 @@ def _kernels(
 def deployment(kernel: Kernel, scheme: Scheme) -> Deployment:
     """What a kernel makes of weights and activations that a file declares so."""
     return Deployment(
-        kernel.format, kernel.style, scheme, kernel.executed, kernel.source, kernel.evidence, kernel.notes
+        kernel.format,
+        kernel.style,
+        scheme,
+        kernel.executed,
+        kernel.source,
+        kernel.evidence,
+        kernel.notes,
+        kernel.weight_only,
     )
 
 
@@ -232,6 +254,7 @@ def _merged(rows: Mapping[str, Kernel], scheme: Scheme) -> Deployment:
         "; ".join(dict.fromkeys(kernel.source for kernel in rows.values())),
         weakest(kernel.evidence for kernel in rows.values()),
         tuple(dict.fromkeys(f"{_chip_names(kernel)}: {note}" for kernel in rows.values() for note in kernel.notes)),
+        all(kernel.weight_only for kernel in rows.values()),
     )
 
 
@@ -259,6 +282,12 @@ def _gap(recipe: Recipe, engine: str, chip: Chip, *, mla: bool) -> tuple[str, st
             return gap.why, gap.source
     suffix = f" as {recipe.format}" if recipe.format else ""
     return f"no kernel takes {recipe.scheme}{suffix}", "the table of its kernels"
+
+
+def has_form(recipe: Recipe, spec: EngineSpec, *, mla: bool) -> bool:
+    """Whether an engine runs a recipe; without hardware in `spec`, on all of its hardware."""
+    machines = (spec.hardware,) if spec.hardware else ENGINES[spec.name].hardware
+    return all(any(_kernels(recipe.scheme, recipe.format, spec.name, name, mla=mla)) for name in machines)
 
 
 def nearest(recipe: Recipe, engine: str, hardware: str, *, mla: bool = False) -> str | None:

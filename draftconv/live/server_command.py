@@ -30,7 +30,6 @@ def serve_as(
     tensor_parallel: int,
     alone: bool = False,
     python: Path | None = None,
-    port: int | None = None,
     arguments: Sequence[str] = (),
 ) -> ServeCommand:
     """`serve`, where a command with several drafters has been told how to read this one."""
@@ -65,7 +64,7 @@ def serve_as(
     directory, revision = _served_source(source)
     request = ServeRequest(directory, drafter.facts, goal, drafts, tensor_parallel, alone, revision)
     command = ENGINES[spec.name].command(request, spec)
-    argv = (*command.located(python), *needs.arguments, *(("--port", str(port)) if port else ()))
+    argv = (*command.located(python), *needs.arguments)
     read_notes = (reading_line(drafter), *reading_warnings(drafter))
     return replace(command, argv=argv, notes=(*read_notes, *command.notes, *needs.notes))
 
