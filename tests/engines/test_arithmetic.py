@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-
 import pytest
 
+from draftconv.drafter.facts import Gqa
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.arithmetic import Arithmetic, arithmetic
 from draftconv.engines.deployment import resolve
@@ -22,7 +21,7 @@ KERNELS = [
     for name, engine in ENGINES.items()
     for kernel in engine.kernels
 ]
-WIDE = vary(LLAMA, hidden=256, target_hidden=256, intermediate=256, attention=replace(LLAMA.attention, head_dim=64))
+WIDE = vary(LLAMA, hidden=256, target_hidden=256, intermediate=256, attention=Gqa(heads=4, kv_heads=4, head_dim=64))
 
 
 def found(recipe: str, spec: str) -> Arithmetic:

@@ -111,7 +111,7 @@ def test_a_directory_tells_how_it_is_stored(inside: bool, tmp_path: Path) -> Non
     weights = {"num_bits": 4, "type": "int", "group_size": 32}
     section = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
     said = {"quantization_config": section}
-    inner = tiny.target_config(**(said if inside else {}))
+    inner = {**tiny.target_config(), **(said if inside else {})}
     outer = {"model_type": "kimi_k25", "text_config": inner, **({} if inside else said)}
     (tmp_path / "config.json").write_text(json.dumps(outer))
     found = find_target(str(tmp_path), None)
