@@ -104,6 +104,7 @@ def measured(drafter: Path, work: Path, held_out: Path, calibration: Path) -> tu
         [work / drafter.name / recipe for recipe in written],
         trace=held_out,
         margin=MARGIN,
+        as_engine="file",
         fake_quant=tuple(without_activations(name, work) for name in WEIGHTS_ONLY),
     )
     return report, [f"`{name}`" for name in written] + [f"`{name}`, weights only" for name in WEIGHTS_ONLY]

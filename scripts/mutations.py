@@ -437,6 +437,15 @@ ENGINES = (
         "and scheme.inputs == self.inputs\n", "\n",
         "a kernel is said to fit whatever activations become", ("test_kernels.py",)),
     Mutation(
+        "engines/kernels.py",
+        "return None if self.weight_only else self.inputs", "return self.inputs",
+        "activations that a kernel ignores are said to be rounded", ("test_arithmetic.py",)),
+    Mutation(
+        "engines/target_stops.py",
+        "if target.model and other.model == target.model and target_stop(spec, other) is None:",
+        "if target_stop(spec, other) is None:",
+        "another model is named in place of a target that stops an engine", ("test_target_stops.py",)),
+    Mutation(
         "engines/shapes.py",
         "return max(rows // tp, facts.attention.head_dim), columns", "return rows // tp, columns",
         "key heads that are copied to several ranks are cut", ("test_shapes.py",)),
@@ -1133,6 +1142,10 @@ API = (
         "api/parity.py",
         "    if depth > trace_depth + 1:", "    if depth > trace_depth + 2:",
         "a trace that keeps too few tokens is replayed", ("test_parity.py",)),
+    Mutation(
+        "api/parity.py",
+        "return provenance.engines if provenance else None", "return None",
+        "what an output was written for decides no replay", ("test_parity_as.py",)),
     Mutation(
         "api/parity.py",
         "caught=not all(pair.equal for pair in pairs),", "caught=any(pair.equal for pair in pairs),",

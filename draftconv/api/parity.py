@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import draftconv
-from draftconv.checkpoint import show
+from draftconv.checkpoint import Checkpoint, show
+from draftconv.conversion.provenance import read_provenance
 from draftconv.errors import UsageError
 from draftconv.options import Place, each_of, several, takes
 from draftconv.reference.accept_length import Counts
@@ -60,7 +61,7 @@ def parity(reference: Place, candidates: Place | Sequence[Place], options: Parit
     _refuse_depth(options.num_speculative_tokens, trace.about.depth)
     entries = trace.entries[: options.limit]
     loading = None if progress is None else partial(progress, "reading")
-    arms = load_arms(trace, reference, candidates, options, loading)
+    arms = load_arms(trace, reference, candidates, options, _written_for, loading)
     report = _report(trace, entries, arms, options, progress)
     return extended(earlier, report) if earlier else report
 
@@ -90,6 +91,12 @@ def _refuse_depth(depth: int, trace_depth: int) -> None:
             cure=f"make a trace with --num-speculative-tokens {depth}, "
             f"or replay with --num-speculative-tokens {trace_depth + 1}",
         )
+
+
+def _written_for(checkpoint: Checkpoint) -> tuple[str, ...] | None:
+    """The engines that the record of a drafter names; None where it has none that is its own."""
+    provenance = read_provenance(checkpoint)
+    return provenance.engines if provenance else None
 
 
 # ── the report ─────────────────────────────────────────────────────────────────────

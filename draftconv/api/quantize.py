@@ -17,7 +17,9 @@ from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place
 from draftconv.conversion.quantization_plan import QuantizationPlan, QuantizationRequest, plan_quantization
 from draftconv.display import Block, Displayed, Table, card, named, table
 from draftconv.drafter.checks import check_drafter
+from draftconv.drafter.facts import Mla
 from draftconv.drafter.targets import find_target
+from draftconv.engines.offers import instead
 from draftconv.options import Place, takes
 
 if TYPE_CHECKING:
@@ -74,6 +76,14 @@ class Quantization(Displayed):
         every = {**drafter.tensors, **drafter.qparams}
         return sum(ref.nbytes for ref in every.values()), self.conversion.plan.total_bytes
 
+    @property
+    def instead(self) -> str:
+        """The recipe that quantizes what every engine named multiplies and no more; empty where it is this one."""
+        decided, mla = self.decided, isinstance(self.conversion.drafter.facts.attention, Mla)
+        pairs = zip(decided.specs, decided.deployments.values(), strict=True)
+        names = {instead(decided.recipe, deployment, spec, mla=mla) for spec, deployment in pairs}
+        return names.pop() if len(names) == 1 else ""
+
     def brief(self) -> Iterator[str]:
         """What was quantized, the recipe and its format, how large it is, and what runs where."""
         decided, (before, after) = self.decided, self.all_bytes
@@ -88,6 +98,8 @@ class Quantization(Displayed):
         if self.decided.deviations:
             yield self._weights()
         yield from (f"Warning: {line}" for line in self.warnings)
+        if self.instead:
+            yield f"Only the weights are quantized in what is multiplied there: recipe {self.instead} says no more."
         yield self._amount()
 
     def _amount(self) -> str:

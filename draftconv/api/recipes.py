@@ -9,11 +9,40 @@ from typing import Literal
 from draftconv.drafter.shipped_files import SUFFIXES
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.deployment import resolve
+from draftconv.engines.offers import NoOffer, Offer, offers
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.live.profiles import Profile, find_profile, profile_names
+from draftconv.options import Several, option, several, takes
 from draftconv.quantization.recipes import Recipe, find_recipe, recipe_names
 
+__all__ = ["NoOffer", "Offer", "RecipesOptions", "recipes_for"]
+
 Kind = Literal["recipe", "profile", "suite"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipesOptions:
+    """Whom recipes are listed for."""
+
+    engines: Several = option(
+        (),
+        "List what runs on this engine and what is multiplied there. May be repeated.",
+        flag="--for",
+        metavar="ENGINE[@VERSION][:HARDWARE]",
+    )
+
+
+@takes(RecipesOptions)
+def recipes_for(name: str | None, options: RecipesOptions) -> tuple[tuple[Offer, ...], tuple[NoOffer, ...]]:
+    """What of the shipped recipes, or of the one named, runs on engines; then what does not, and why.
+
+    Raises:
+        UsageError: unknown engine, hardware or recipe.
+    """
+    specs = [parse_engine(engine) for engine in several(options.engines)]
+    recipes = listed() if name is None else (find_recipe(name),)
+    found = [offers(spec, recipes) for spec in specs]
+    return tuple(offer for runs, _ in found for offer in runs), tuple(none for _, refused in found for none in refused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,16 @@ import logging
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 from draftconv.checkpoint import show
 from draftconv.checkpoint.staging import write_error
 from draftconv.engines.serving import ServeCommand
-from draftconv.errors import EngineError, WriteError
+from draftconv.errors import EngineError, UsageError, WriteError
 from draftconv.layouts.drafter_reader import DrafterReader
+from draftconv.live.profiles import Profile, find_profile
 from draftconv.live.server_command import serve_as
 from draftconv.options import (
     ACCEPT_DETECTED,
@@ -22,9 +23,12 @@ from draftconv.options import (
     LAYOUT,
     NUM_SPECULATIVE_TOKENS,
     TENSOR_PARALLEL_SIZE,
+    Option,
     Place,
+    Several,
     option,
     python_only,
+    several,
     takes,
 )
 
@@ -34,14 +38,38 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores for itself, and that a program in its place would ignore too."""
 
 
+DRAFTS, DEVICES = 3, 1
+"""K, and devices for the target, where neither a person nor a profile says."""
+
+
+def _or_profile(spec: Option, default: int) -> Option:
+    return replace(spec, help=f"{spec.help}  [default: the profile's, else {default}]")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """What a server is started with."""
 
-    engine: str = option(..., "The engine to start.", flag="--for", metavar="ENGINE[@VERSION][:HARDWARE]")
-    target: str = option(..., "The target: a directory, a Hub id or a known name.", metavar="TARGET")
-    num_speculative_tokens: int = option(3, NUM_SPECULATIVE_TOKENS)
-    tensor_parallel_size: int = option(1, TENSOR_PARALLEL_SIZE)
+    engine: str | None = option(
+        None, "The engine to start; needed without --profile.", flag="--for", metavar="ENGINE[@VERSION][:HARDWARE]"
+    )
+    target: str | None = option(
+        None, "The target: a directory, a Hub id or a known name.  [default: the profile's]", metavar="TARGET"
+    )
+    profile: str | None = option(
+        None,
+        "Take engine, hardware, target, devices, K, arguments and variables from a hardware profile; what is typed as "
+        "well wins. `draftconv recipes` lists them.",
+        metavar="NAME|FILE",
+    )
+    num_speculative_tokens: int | None = option(None, _or_profile(NUM_SPECULATIVE_TOKENS, DRAFTS))
+    tensor_parallel_size: int | None = option(None, _or_profile(TENSOR_PARALLEL_SIZE, DEVICES))
+    server_args: Several = option(
+        (),
+        "One more argument for the server, after the profile's; may be repeated.",
+        flag="--server-arg",
+        metavar="ARG",
+    )
     engine_python: Place | None = option(
         None,
         "The Python of the engine's environment; without it programs come from the PATH.",
@@ -66,20 +94,55 @@ def serve(source: Place, options: ServeOptions) -> ServeCommand:
     Raises:
         Undecided: the drafter can be read in several ways.
         CheckFailed: the engine would refuse or mis-read it, or the hardware has no kernel for its weights.
-        UsageError: unknown engine or target, a target known by its layer count only, a drafter that is a file, or
-            `arguments` ask for float32 where quantized weights have no kernel for it.
+        Refused: the engine is known not to start with this target, or this drafter beside it.
+        UsageError: no engine or target, unknown ones or an unknown profile, a target known by its layer count only,
+            a drafter that is a file, or `server_args` ask for float32 where quantized weights have no kernel for it.
     """
+    profile = find_profile(options.profile) if options.profile is not None else None
+    engine, target = _chosen(options, profile)
+    arguments = (*(profile.server_args if profile else ()), *several(options.server_args))
+    command = _command(source, engine, target, options, profile, arguments)
+    environment = {**command.environment, **(profile.environment if profile else {})}
+    port = ("--port", str(options.port)) if options.port else ()
+    notes = (*command.notes, *((f"profile {profile.name}: {profile.proven}",) if profile else ()))
+    return replace(command, argv=(*command.argv, *arguments, *port), environment=environment, notes=notes)
+
+
+def _chosen(options: ServeOptions, profile: Profile | None) -> tuple[str, str]:
+    """Engine and target: what is typed, else the profile's.
+
+    Raises:
+        UsageError: neither says, or the profile is for another engine or hardware.
+    """
+    engine = profile.engine_for(options.engine) if profile else options.engine
+    target = options.target or (profile.target if profile else None)
+    if engine is None:
+        raise UsageError("serve needs an engine", cure="give --for ENGINE, or --profile NAME")
+    if target is None:
+        beside = f"profile {profile.name} leaves it open" if profile else ""
+        raise UsageError("serve needs a target", why=beside, cure="give --target a directory, a Hub id or a known name")
+    return engine, target
+
+
+def _command(
+    source: Place,
+    engine: str,
+    target: str,
+    options: ServeOptions,
+    profile: Profile | None,
+    arguments: Sequence[str],
+) -> ServeCommand:
+    drafts, devices = options.num_speculative_tokens, options.tensor_parallel_size
     return serve_as(
         source,
-        options.engine,
-        options.target,
+        engine,
+        target,
         DrafterReader(options.layout, options.aux_convention, options.accept_detected),
-        drafts=options.num_speculative_tokens,
-        tensor_parallel=options.tensor_parallel_size,
+        drafts=drafts if drafts is not None else profile.depth if profile else DRAFTS,
+        tensor_parallel=devices if devices is not None else profile.tensor_parallel if profile else DEVICES,
         alone=options.alone,
         python=None if options.engine_python is None else Path(options.engine_python),
-        port=options.port,
-        arguments=options.arguments,
+        arguments=(*arguments, *options.arguments),
     )
 
 

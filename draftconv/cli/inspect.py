@@ -14,6 +14,7 @@ from draftconv.api.inspect import Inspection, InspectOptions, inspect, remedy
 from draftconv.checkpoint import Checkpoint
 from draftconv.cli.examples import ENGINE
 from draftconv.cli.options import format_option, options_of
+from draftconv.engines.target_stops import instead_of, target_stop
 from draftconv.options import several
 
 EPILOG = f"""\b
@@ -71,8 +72,13 @@ def _next_command(inspection: Inspection, checkpoint: str, ctx: click.Context) -
     target = inspection.target
     served = not inspection.misdeclared and all(verdict.status == "loads" for verdict in inspection.verdicts)
     if target and (target.path or target.repo) and served:
+        spec = inspection.verdicts[0].spec
+        if target_stop(spec, target) is not None:
+            if (other := next(instead_of(spec, target), None)) is None:
+                return []
+            chosen["target"] = other.name
         options = _arguments({**chosen, "target_layers": None})
-        return ["draftconv", "serve", checkpoint, "--for", str(inspection.verdicts[0].spec), *options]
+        return ["draftconv", "serve", checkpoint, "--for", str(spec), *options]
     if target is None:
         engines = [argument for engine in ctx.params["engines"] for argument in ("--for", engine)]
         return ["draftconv", "inspect", checkpoint, *engines, *options, "--target", "TARGET"]

@@ -24,6 +24,7 @@ EPILOG = f"""\b
 Examples:
   draftconv parity drafter out --trace trace
   draftconv parity drafter --fake-quant w4a16 --trace trace --margin 0.02 --report report
+  draftconv parity drafter --fake-quant w4a8 --as {ENGINE}:b200 --trace trace
   draftconv parity drafter --self-test --trace trace
   draftconv parity drafter out --for {ENGINE} --target Qwen/Qwen3-8B --launch --run run
   draftconv parity drafter out --profile b200-trtllm --launch --run run --dry-run
@@ -34,7 +35,7 @@ STAGES = {"reading": "bytes", "replaying": "tokens"}
 
 BOTH = ("reference", "candidates", "margin", "num_speculative_tokens", "limit", "extend", "out", "overwrite",
         "layout", "aux_convention", "accept_detected", "fmt")  # fmt: skip
-REPLAY = ("trace", "semantics", "fake_quant", "attribute", "self_test", "dtype", "device")
+REPLAY = ("trace", "semantics", "fake_quant", "as_engine", "attribute", "self_test", "dtype", "device")
 """Parameters of a replay; all that are in neither list are of a live run."""
 
 

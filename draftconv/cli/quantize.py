@@ -14,7 +14,7 @@ from draftconv.cli.options import command_line, format_option, options_of
 
 EPILOG = f"""\b
 Examples:
-  draftconv quantize drafter out --recipe w4a8 --for {ENGINE}:b200 --target kimi-k2.5
+  draftconv quantize drafter out --recipe w4a16 --for {ENGINE}:b200 --target kimi-k2.5
   draftconv quantize drafter out --recipe fp8 --for {OTHER}:mi325x --target kimi-k2.5 --dry-run
   draftconv quantize drafter out --recipe w4a8-awq --for {THIRD}:b200 --calibrate trace
 """
@@ -50,13 +50,16 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
         case "human":
             _show(quantization, out, written=not dry_run)
             if dry_run:
-                output.print_next(command_line(ctx, dry_run=None))
+                better = {"recipe": quantization.instead} if quantization.instead else {}
+                output.print_next(command_line(ctx, dry_run=None, **better))
             else:
                 reading = [
                     *options.convert.reading.arguments,
                     *(["--accept-detected"] if quantization.conversion.drafter.readings else []),
                 ]
-                output.print_next(["draftconv", "parity", source, str(out), *reading, "--trace", "TRACE"])
+                engines = list(quantization.decided.deployments)
+                multiplied = ["--as", engines[0]] if len(engines) > 1 else []  # of one, the record tells
+                output.print_next(["draftconv", "parity", source, str(out), *reading, "--trace", "TRACE", *multiplied])
 
 
 # ── for a person ───────────────────────────────────────────────────────────────────
@@ -88,6 +91,7 @@ def _json(quantization: Quantization, *, written: bool) -> dict[str, object]:
     return {
         "written": written,
         "recipe": decided.recipe.name,
+        "instead": quantization.instead or None,
         "scheme": str(decided.deployment.scheme),
         "format": decided.deployment.format,
         "style": decided.deployment.style,
@@ -104,6 +108,7 @@ def _json(quantization: Quantization, *, written: bool) -> dict[str, object]:
             {
                 "engine": name,
                 "executed": deployment.executed,
+                "activations": str(deployment.multiplied or "16 bit"),
                 "evidence": deployment.evidence,
                 "source": deployment.source,
                 "notes": list(deployment.notes),

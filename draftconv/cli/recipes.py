@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from draftconv.cli.options import format_option
+from draftconv.api.recipes import RecipesOptions
+from draftconv.cli.examples import ENGINE
+from draftconv.cli.options import format_option, options_of
+from draftconv.errors import UsageError
 
 if TYPE_CHECKING:
+    from draftconv.api.recipes import Offer
     from draftconv.live.profiles import Profile
 
-EPILOG = """\b
+EPILOG = f"""\b
 Examples:
   draftconv recipes
   draftconv recipes w4a8
+  draftconv recipes --for {ENGINE}:b200
   draftconv recipes b200-vllm
   draftconv recipes mt-bench
 """
@@ -23,15 +28,22 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("name", required=False)
+@options_of(RecipesOptions)
 @format_option
-def command(name: str | None, fmt: str) -> None:
+def command(name: str | None, fmt: str, engines: tuple[str, ...]) -> None:
     """List what ships: quantization recipes, hardware profiles and prompt suites; or show one of them.
 
     A recipe is shown with what runs of it on every engine and hardware; a profile with what a parity run on
     its machine takes from it. NAME may be the path of a recipe or profile of your own, ending in .yaml.
+    With --for the recipes, or the one named, are shown with what that engine multiplies.
     """
     from draftconv.api.recipes import kind_of
 
+    if engines:
+        if name is not None and (kind := kind_of(name)) != "recipe":
+            raise UsageError(f"--for is about recipes, {name} is a {kind}", cure=f"draftconv recipes {name}")
+        _show_offers(name, engines, fmt)
+        return
     if name is None:
         _show_all(fmt)
         return
@@ -77,6 +89,54 @@ def _show_all(fmt: str) -> None:
             ]
             screen.print(output.table("Prompt suites", ("suite", "", "prompts"), rows))
             output.print_next(["draftconv", "recipes", recipes[0].name])
+
+
+def _show_offers(name: str | None, engines: tuple[str, ...], fmt: str) -> None:
+    from dataclasses import asdict
+
+    from draftconv.api.recipes import recipes_for
+    from draftconv.cli import output
+
+    runs, refused = recipes_for(name, engines=engines)
+    match fmt:
+        case "json":
+            output.print_json({"runs": [asdict(row) for row in runs], "refused": [asdict(row) for row in refused]})
+        case "human":
+            screen = output.console()
+            for engine in dict.fromkeys([row.engine for row in runs] + [row.engine for row in refused]):
+                run_rows = [
+                    (
+                        output.text(row.recipe),
+                        output.text(f"{row.weights} x {row.activations}"),
+                        output.text(row.executed),
+                        output.lines(_conditions(row)),
+                    )
+                    for row in runs
+                    if row.engine == engine
+                ]
+                if run_rows:
+                    heads = ("recipe", "multiplied: weights x activations", "kernel", "")
+                    screen.print(output.table(f"What runs on {engine}", heads, run_rows))
+                refused_rows = [
+                    (output.text(row.recipe), output.text(row.why), output.text(row.cure))
+                    for row in refused
+                    if row.engine == engine
+                ]
+                if refused_rows:
+                    columns = ("recipe", "why", "instead")
+                    screen.print(output.table(f"What does not run on {engine}", columns, refused_rows))
+
+
+def _conditions(offer: Offer) -> list[str]:
+    """How the row is known, and what else there is to know."""
+    lines = [EVIDENCE_OF_KERNELS[offer.evidence]]
+    if offer.declared != offer.activations:
+        lines.append(f"declares {offer.declared}, which is ignored" + (f": take {offer.instead}" * bool(offer.instead)))
+    lines += [f"not for {offer.not_for} drafters"] if offer.not_for else []
+    return [*lines, *offer.notes]
+
+
+EVIDENCE_OF_KERNELS = {"run": "run", "read": "not run on hardware", "inferred": "not run on hardware, inferred"}
 
 
 def _by_format(formats: Mapping[str, str]) -> list[str]:
@@ -161,14 +221,8 @@ def _card(profile: Profile) -> list[tuple[str, object]]:
         ("environment", " ".join(f"{name}={value}" for name, value in profile.environment.items()) or "as it is"),
         ("recipe", f"{profile.recipe}: {profile.executed}"),
         ("allowed loss", ", ".join(f"{kind} {margin:.1%}" for kind, margin in profile.margins.items())),
-        ("proven", EVIDENCE[profile.evidence]),
+        ("proven", profile.proven),
     ]
-
-
-EVIDENCE = {
-    "run": "run on this hardware",
-    "read": "not run on hardware: put together from published cards and the engines' own files",
-}
 
 
 def _show_suite(name: str, fmt: str) -> None:

@@ -14,6 +14,7 @@ EPILOG = f"""\b
 Examples:
   draftconv serve out --for {ENGINE} --target moonshotai/Kimi-K2.6 --tensor-parallel-size 8
   draftconv serve out --for {THIRD}:b200 --target kimi-k2.6-nvfp4 -k 4
+  draftconv serve out --profile mi325x-vllm
   draftconv serve out --for {ENGINE}:cpu --target target --port 8000 --exec
 """
 
@@ -27,7 +28,8 @@ def command(checkpoint: str, run: bool, fmt: str, **keywords: Any) -> None:
     """Print the exact command that serves the drafter CHECKPOINT, and the files it reads.
 
     Without --exec nothing is started. With it the files are written into this directory first; one that is
-    there with another content is an error. A drafter that the engine would refuse or mis-read is an error (exit 1).
+    there with another content is an error. A drafter that the engine would refuse or mis-read is an error (exit 1);
+    so is a target that it is known not to start with (exit 2).
     """
     from draftconv.api.serve import start
     from draftconv.cli import output

@@ -11,6 +11,7 @@ from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, EngineSpec, ServeRequest
 from draftconv.engines.server_requirements import start_command
 from draftconv.engines.serving import ServeCommand, wrapped
+from draftconv.engines.target_stops import refuse_target
 from draftconv.errors import DraftconvError
 
 HERE = "."
@@ -62,6 +63,7 @@ def _start(drafter: Drafter, spec: EngineSpec, target: Target | None) -> Start:
         return Start(title, again, ("it prints the command, which depends on the target, and nobody named one",))
     named = target if hub_target(target) else replace(target, path=None, repo=PLACEHOLDER)
     try:
+        refuse_target(spec, named)
         request = ServeRequest(HERE, drafter.facts, named)
         command = start_command(drafter, spec, request, remedy="quantize the 16-bit drafter for this hardware")
     except DraftconvError as error:

@@ -54,6 +54,9 @@ class Target:
         layers: decoder layers L. `family`: which numbering rule engines use; None when
             only the layer count was given.
         path: where its files are, when they are on this machine.
+        stored: how its weights are quantized, `compressed-tensors INT4` or `modelopt NVFP4`: quant_method and
+            algorithm of its config; empty is not at all, or not known.
+        model: the known name of the model that it is, which several checkpoints store in their own ways.
     """
 
     name: str
@@ -66,6 +69,8 @@ class Target:
     repo: str = ""
     remote_code: bool = False
     path: Path | None = None
+    stored: str = ""
+    model: str = ""
 
     @property
     def has_weights(self) -> bool:
@@ -145,6 +150,8 @@ def _read_target(name: str, entry: Config) -> Target:
         entry.integer("max_positions"),
         entry.text("repo") or "",
         bool(entry.flag("remote_code")),
+        stored=entry.text("stored") or "",
+        model=entry.text("model") or name,
     )
 
 
@@ -173,4 +180,25 @@ def _from_config(spec: str, data: Mapping[str, object], path: Path | None) -> Ta
         spec.removeprefix("hf://"),
         outer.has("auto_map"),
         path,
+        _stored_as(outer) or _stored_as(text),
+        "" if path else _known_model(spec.removeprefix("hf://").partition("@")[0]),
     )
+
+
+def _known_model(repo: str) -> str:
+    """The model that a repository of the shipped table holds."""
+    return next((known.model for known in known_targets().values() if known.repo == repo), "")
+
+
+def _stored_as(config: Config) -> str:
+    """How weights are quantized, by quant_method and algorithm; empty where they are not."""
+    section = config.section("quantization_config")
+    groups = section.section("config_groups")
+    weights = [groups.section(name).section("weights") for name in groups.data]
+    kinds = {
+        f"{(group.text('type') or '').upper()}{group.integer('num_bits')}"
+        for group in weights
+        if group.text("type") and group.integer("num_bits")
+    }
+    algorithm = section.text("quant_algo") or ", ".join(sorted(kinds))
+    return " ".join(filter(None, (section.text("quant_method"), algorithm)))

@@ -52,6 +52,7 @@ class Deployment:
         scheme: what the file declares: the recipe's, without activations where `--allow-a16` dropped them.
         executed: the arithmetic in words.
         notes: conditions, and what was changed.
+        weight_only: activations that the file declares are ignored there.
     """
 
     format: FormatName
@@ -61,6 +62,12 @@ class Deployment:
     source: str
     evidence: Evidence
     notes: tuple[str, ...] = ()
+    weight_only: bool = False
+
+    @property
+    def multiplied(self) -> InputScheme | None:
+        """What activations are rounded to before they meet the weights; None is 16 bit."""
+        return None if self.weight_only else self.scheme.inputs
 
 
 def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts: Facts | None = None) -> Deployment:
@@ -76,15 +83,20 @@ def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts:
         Refused: there is none; names the nearest shipped recipe that has one.
         Undecided: it depends on the hardware, which `spec` does not name.
     """
-    mla = facts is not None and isinstance(facts.attention, Mla)
+    return resolve_kind(recipe, spec, allow_a16=allow_a16, mla=facts is not None and isinstance(facts.attention, Mla))
+
+
+def resolve_kind(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, mla: bool) -> Deployment:
+    """As `resolve`, for all drafters with latent attention, or all Llama-style ones."""
     if spec.hardware is not None:
         chosen = _resolve_on(recipe, spec.name, spec.hardware, allow_a16=allow_a16, mla=mla)
     else:
         chosen = _resolve_everywhere(recipe, spec.name, allow_a16=allow_a16, mla=mla)
-    return replace(chosen, notes=(*chosen.notes, *_release_note(spec)))
+    return replace(chosen, notes=(*chosen.notes, *release_note(spec)))
 
 
-def _release_note(spec: EngineSpec) -> Iterator[str]:
+def release_note(spec: EngineSpec) -> Iterator[str]:
+    """That the kernels are those of another release than the one asked about."""
     known = ENGINES[spec.name].version
     if not all(a == b for a, b in zip(spec.numbers, EngineSpec(spec.name, known).numbers, strict=False)):
         yield f"kernels are those of {ENGINES[spec.name].title} {known}; {spec.version} was not looked at"
@@ -95,8 +107,10 @@ def usual_style(engine: str, format_name: FormatName) -> str | None:
     return next((kernel.style for kernel in ENGINES[engine].kernels if kernel.format == format_name), None)
 
 
-def stored_kernel(spec: EngineSpec, format_name: FormatName, style: str | None, scheme: Scheme, *, mla: bool) -> Kernel:
-    """What runs weights that are stored so, on the hardware that `spec` names.
+def stored_kernel(
+    spec: EngineSpec, format_name: FormatName | None, style: str | None, scheme: Scheme, *, mla: bool
+) -> Kernel:
+    """What runs weights that are stored so, on the hardware that `spec` names; without a format, in whichever it takes.
 
     Raises:
         Refused: nothing does.
@@ -108,7 +122,8 @@ def stored_kernel(spec: EngineSpec, format_name: FormatName, style: str | None, 
     why, source = _gap(Recipe("", "", scheme, (), format_name), spec.name, CHIPS[hardware], mla=mla)
     raise Refused(
         f"{ENGINES[spec.name].title} on {hardware} has no kernel for these weights",
-        why=f"they are {format_name}, {scheme.weights.title}, activations {scheme.inputs or '16 bit'}: "
+        why=f"they are {', '.join(filter(None, (format_name, scheme.weights.title)))}, "
+        f"activations {scheme.inputs or '16 bit'}: "
         f"{why} ({source})",
     )
 
@@ -135,7 +150,7 @@ def widest(recipe: Recipe) -> Deployment:
         recipe.scheme,
         "not decided: no engine was named",
         "; ".join(dict.fromkeys(kernel.source for _, kernel in chosen)) or "no engine has a kernel for it",
-        _weakest(kernel.evidence for _, kernel in chosen),
+        weakest(kernel.evidence for _, kernel in chosen),
         tuple(f"{engine.title} on {_chip_names(kernel)}: {kernel.executed}" for engine, kernel in chosen),
     )
 
@@ -183,7 +198,11 @@ def _resolve_everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bo
     deployments = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Deployment)}
     if len(deployments) == len(names) and len({(o.format, o.style, o.scheme) for o in deployments.values()}) == 1:
         first = next(iter(deployments.values()))
-        return replace(first, executed=_per_hardware({name: outcome.executed for name, outcome in deployments.items()}))
+        return replace(
+            first,
+            executed=per_hardware({name: outcome.executed for name, outcome in deployments.items()}),
+            weight_only=all(outcome.weight_only for outcome in deployments.values()),
+        )
     if deployments:
         raise Undecided(
             f"{ENGINES[engine].title} runs recipe {recipe.name} differently, or not at all, "
@@ -197,8 +216,8 @@ def _resolve_everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bo
     refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
     raise Refused(
         f"recipe {recipe.name} has no form on {ENGINES[engine].title}",
-        why=_per_hardware({name: refusal.why for name, refusal in refused.items()}),
-        cure=_per_hardware({name: refusal.cure for name, refusal in refused.items()}),
+        why=per_hardware({name: refusal.why for name, refusal in refused.items()}),
+        cure=per_hardware({name: refusal.cure for name, refusal in refused.items()}),
     )
 
 
@@ -214,7 +233,14 @@ def _kernels(
 def deployment(kernel: Kernel, scheme: Scheme) -> Deployment:
     """What a kernel makes of weights and activations that a file declares so."""
     return Deployment(
-        kernel.format, kernel.style, scheme, kernel.executed, kernel.source, kernel.evidence, kernel.notes
+        kernel.format,
+        kernel.style,
+        scheme,
+        kernel.executed,
+        kernel.source,
+        kernel.evidence,
+        kernel.notes,
+        kernel.weight_only,
     )
 
 
@@ -224,14 +250,15 @@ def _merged(rows: Mapping[str, Kernel], scheme: Scheme) -> Deployment:
         first.format,
         first.style,
         scheme,
-        _per_hardware({name: kernel.executed for name, kernel in rows.items()}),
+        per_hardware({name: kernel.executed for name, kernel in rows.items()}),
         "; ".join(dict.fromkeys(kernel.source for kernel in rows.values())),
-        _weakest(kernel.evidence for kernel in rows.values()),
+        weakest(kernel.evidence for kernel in rows.values()),
         tuple(dict.fromkeys(f"{_chip_names(kernel)}: {note}" for kernel in rows.values() for note in kernel.notes)),
+        all(kernel.weight_only for kernel in rows.values()),
     )
 
 
-def _per_hardware(executed: Mapping[str, str]) -> str:
+def per_hardware(executed: Mapping[str, str]) -> str:
     """One text when it is the same everywhere, else one per hardware."""
     names: dict[str, list[str]] = {}
     for name, text in executed.items():
@@ -243,7 +270,8 @@ def _chip_names(kernel: Kernel) -> str:
     return ", ".join(named(*kernel.chips))
 
 
-def _weakest(evidence: Iterable[Evidence]) -> Evidence:
+def weakest(evidence: Iterable[Evidence]) -> Evidence:
+    """What a claim is worth that rests on all of these."""
     order: tuple[Evidence, ...] = ("inferred", "read", "run")
     return min(evidence, key=order.index, default="inferred")
 
@@ -254,6 +282,12 @@ def _gap(recipe: Recipe, engine: str, chip: Chip, *, mla: bool) -> tuple[str, st
             return gap.why, gap.source
     suffix = f" as {recipe.format}" if recipe.format else ""
     return f"no kernel takes {recipe.scheme}{suffix}", "the table of its kernels"
+
+
+def has_form(recipe: Recipe, spec: EngineSpec, *, mla: bool) -> bool:
+    """Whether an engine runs a recipe; without hardware in `spec`, on all of its hardware."""
+    machines = (spec.hardware,) if spec.hardware else ENGINES[spec.name].hardware
+    return all(any(_kernels(recipe.scheme, recipe.format, spec.name, name, mla=mla)) for name in machines)
 
 
 def nearest(recipe: Recipe, engine: str, hardware: str, *, mla: bool = False) -> str | None:

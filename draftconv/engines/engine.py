@@ -32,6 +32,7 @@ from draftconv.engines.rules import (
 )
 from draftconv.engines.serving import ServeCommand, ServeRequest
 from draftconv.engines.shapes import Shapes
+from draftconv.engines.target_stops import TargetStop
 from draftconv.engines.tracing import Tracing
 from draftconv.layouts.base import Layout
 from draftconv.quantization.recipes import FormatName
@@ -67,6 +68,7 @@ class Engine:
             suit it too.
         live: how what it accepts is counted; None: it is not asked. `tracing`: how it hands out what a target does;
             None: it runs none for a trace.
+        targets: weights of targets that it does not start with.
         problems: what it makes of a drafter that has one, by code (`drafter.problems`).
     """
 
@@ -95,6 +97,7 @@ class Engine:
     problems: Mapping[str, str] = field(default_factory=dict)
     live: Live | None = None
     tracing: Tracing | None = None
+    targets: tuple[TargetStop, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what would be a wrong verdict or a fault later on, by whoever wrote it.
@@ -173,6 +176,7 @@ _TUPLES: Mapping[str, type] = {
     "gaps": Gap,
     "float32": Float32Stop,
     "layouts": Layout,
+    "targets": TargetStop,
 }
 _ONE: Mapping[str, type | tuple[type, ...]] = {
     "names": ModuleNames,

@@ -34,6 +34,7 @@ class Kernel:
         holds: dtypes and granularities of the weights. `groups`: sizes with a kernel; none means any.
         inputs: the activation scheme that the file declares; None is 16 bit.
         executed: the arithmetic in words, which need not be what the file declares.
+        weight_only: what the file declares of activations is ignored: they are multiplied in 16 bits.
         scales: dtypes a scale may be stored in without being rounded when it is loaded.
         notes: conditions: switches, environment variables, what differs on some machines.
         mla, gqa: whether it serves drafters with latent attention, and Llama-style ones.
@@ -56,6 +57,12 @@ class Kernel:
     gqa: bool = True
     on_request: bool = False
     arguments: tuple[str, ...] = ()
+    weight_only: bool = False
+
+    @property
+    def multiplied(self) -> InputScheme | None:
+        """What activations are rounded to before they meet the weights; None is 16 bit."""
+        return None if self.weight_only else self.inputs
 
     def serves(self, scheme: Scheme, format_name: FormatName | None, *, mla: bool) -> bool:
         """True when it stores and runs this scheme, in this format if one is named."""

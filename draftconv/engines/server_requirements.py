@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Mla
+from draftconv.engines.arithmetic import declared_scheme
 from draftconv.engines.deployment import deployment, stored_kernel
 from draftconv.engines.dtypes import asks_float32, float32_stop
 from draftconv.engines.kernels import Kernel
@@ -16,14 +17,10 @@ from draftconv.engines.rules import EngineSpec
 from draftconv.engines.serving import ServeCommand, ServeRequest
 from draftconv.engines.shapes import ShapeFault, shape_faults, uneven
 from draftconv.errors import CheckFailed, Refused, UsageError
-from draftconv.quantization.scheme import DTYPES, Scheme, WeightScheme
+from draftconv.quantization.scheme import Scheme
 
 if TYPE_CHECKING:
-    from draftconv.quantization.formats.base import Declared
     from draftconv.quantization.quantized_weights import QuantizedWeights
-
-GROUP = 128
-"""Inputs under one scale, where the file does not say and its kernels take this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +94,12 @@ def server_requirements(
 
 def _kernel(drafter: Drafter, stored: QuantizedWeights, spec: EngineSpec, remedy: str) -> tuple[Kernel, Scheme]:
     """What multiplies the weights, and how they are declared."""
-    scheme = _scheme(stored.declared)
+    scheme = declared_scheme(stored.declared)
     mla = isinstance(drafter.facts.attention, Mla)
     try:
         return stored_kernel(spec, stored.format.id, stored.declared.style, scheme, mla=mla), scheme
     except Refused as error:
         raise CheckFailed(error.what, why=error.why, cure=remedy) from error
-
-
-def _scheme(declared: Declared) -> Scheme:
-    """The rule that found the scales is not told, and nothing here depends on it."""
-    dtype = DTYPES[declared.dtype]
-    granularity = declared.granularity or ("group" if "group" in dtype.granularity else "channel")
-    group = declared.group or dtype.group or GROUP if granularity == "group" else None
-    scales = "weight" if "weight" in dtype.scales else dtype.scales[0]
-    return Scheme(WeightScheme(declared.dtype, granularity, dtype.rules[0], scales, group), declared.inputs)
 
 
 def _shape_notes(faults: Iterable[ShapeFault]) -> tuple[str, ...]:

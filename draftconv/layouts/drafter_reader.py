@@ -89,7 +89,7 @@ def drafter_readers(
         UsageError: a value for a drafter that is not there, or two for one.
     """
     by_layout, by_convention = (
-        _by_drafter(drafters, option, values)
+        by_drafter(drafters, option, values)
         for option, values in (("--from", layouts), ("--aux-convention", aux_conventions))
     )
     return [
@@ -98,7 +98,12 @@ def drafter_readers(
     ]
 
 
-def _by_drafter(drafters: Sequence[str | Path], option: str, values: str | Sequence[str]) -> dict[int, str]:
+def by_drafter(drafters: Sequence[str | Path], option: str, values: str | Sequence[str]) -> dict[int, str]:
+    """What an option says of each of several drafters, by place: VALUE of the first, DRAFTER=VALUE of any.
+
+    Raises:
+        UsageError: a value for a drafter that is not there, or two for one.
+    """
     chosen: dict[int, str] = {}
     for typed in (values,) if isinstance(values, str) else values:
         name, _, value = typed.rpartition("=")

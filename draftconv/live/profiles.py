@@ -30,6 +30,12 @@ class ProfilePrompts:
     max_tokens: int
 
 
+PROVEN: Mapping[Literal["run", "read"], str] = {
+    "run": "run on this hardware",
+    "read": "not run on hardware: put together from published cards and the engines' own files",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """How parity is run on one kind of machine.
@@ -67,13 +73,13 @@ class Profile:
         Raises:
             UsageError: another engine than the profile's was typed.
         """
-        self._refuse_other(typed.get("engine"))
+        engine = typed.get("engine")
+        engine = self.engine_for(engine if isinstance(engine, str) else None)
         named = str(typed.get("prompts")).lower()
         suite = next((suite for suite in self.suites if suite.prompts.lower() == named), None)
         if suite is None and "prompts" not in typed:
             suite = self.suites[0]
         settings: dict[str, object] = {
-            "engine": self.engine,
             "target": self.target,
             "tensor_parallel_size": self.tensor_parallel,
             "num_speculative_tokens": self.depth,
@@ -85,17 +91,28 @@ class Profile:
             settings |= {"prompts": suite.prompts, "limit": suite.limit, "max_tokens": suite.max_tokens}
         more = typed.get("server_args")
         server_args = (*self.server_args, *(more if isinstance(more, tuple) else ()))
-        return {**settings, **typed, "server_args": server_args}
+        return {**settings, **typed, "engine": engine, "server_args": server_args}
 
-    def _refuse_other(self, engine: object) -> None:
-        if not isinstance(engine, str):
-            return
+    @property
+    def proven(self) -> str:
+        """Whether it was run, in words."""
+        return PROVEN[self.evidence]
+
+    def engine_for(self, engine: str | None) -> str:
+        """The engine with its hardware: what was typed, which may add a version, else the profile's.
+
+        Raises:
+            UsageError: another engine or hardware was typed, or no engine.
+        """
+        if engine is None:
+            return self.engine
         typed, ours = parse_engine(engine), parse_engine(self.engine)
         if typed.name != ours.name or typed.hardware not in (None, ours.hardware):
             raise UsageError(
                 f"profile {self.name} is for {self.engine}, not {engine}",
                 cure="leave out --for, or name another profile",
             )
+        return engine if typed.hardware else f"{engine}:{ours.hardware}"
 
 
 def profile_names() -> tuple[str, ...]:

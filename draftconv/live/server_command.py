@@ -15,6 +15,7 @@ from draftconv.drafter.targets import find_target
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.server_requirements import start_command
 from draftconv.engines.serving import ServeCommand, ServeRequest
+from draftconv.engines.target_stops import refuse_target
 from draftconv.errors import CheckFailed, UsageError
 from draftconv.layouts.drafter_reader import DrafterReader, reading_line, reading_warnings
 
@@ -29,7 +30,6 @@ def serve_as(
     tensor_parallel: int,
     alone: bool = False,
     python: Path | None = None,
-    port: int | None = None,
     arguments: Sequence[str] = (),
 ) -> ServeCommand:
     """`serve`, where a command with several drafters has been told how to read this one."""
@@ -37,6 +37,7 @@ def serve_as(
     goal = find_target(target, None)
     if goal is None:
         raise UsageError("serve needs --target", cure="give a directory, a Hub id or a known name")
+    refuse_target(spec, goal)
     drafter = reader.read(open_checkpoint(source), goal)
     out = f"{Path(drafter.checkpoint.name).name}-{spec.name}"
     flags = ["--target", target, *reader.arguments]
@@ -62,7 +63,7 @@ def serve_as(
     directory, revision = _served_source(source)
     request = ServeRequest(directory, drafter.facts, goal, drafts, tensor_parallel, alone, revision)
     command = start_command(drafter, spec, request, arguments=arguments, remedy=again)
-    argv = (*command.located(python), *(("--port", str(port)) if port else ()))
+    argv = command.located(python)
     read_notes = (reading_line(drafter), *reading_warnings(drafter))
     return replace(command, argv=argv, notes=(*read_notes, *command.notes))
 

@@ -20,22 +20,24 @@ from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter
 
 
-def load_quantized(drafter: Drafter, tables: Mapping[str, TensorRef], dtype: torch.dtype) -> DrafterModel:
+def load_quantized(
+    drafter: Drafter, tables: Mapping[str, TensorRef], dtype: torch.dtype, *, weight_only: bool = False
+) -> DrafterModel:
     """Load a drafter of any format that draftconv reads.
 
     Args:
         tables: as `load_drafter` takes them. `dtype`: of every floating parameter.
+        weight_only: leave activations as they are, whatever the file declares, as some kernels do.
 
     Returns:
-        What an engine computes that runs the scheme as the file declares it; an engine that
-        ignores its activations computes with 16-bit ones.
+        What an engine computes that runs the scheme as the file declares it, or its weights alone.
 
     Raises:
         Refused: no format that is known, or activations that are not simulated (NVFP4).
         BadCheckpoint: tensors do not fit each other or what is declared.
     """
     stored = find_quantized(drafter)
-    inputs = stored.declared.inputs
+    inputs = None if weight_only else stored.declared.inputs
     if inputs is not None:
         refuse_unsimulated(inputs)
     loaded = {f"{module}{WEIGHT}": stored.load(module) for module in stored.modules}

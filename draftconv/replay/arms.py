@@ -20,6 +20,7 @@ from draftconv.options import several
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import Recipe, find_recipe
 from draftconv.quantization.scheme import recorded
+from draftconv.replay.arithmetic import ArmArithmetic, AskedEngines, WrittenFor
 from draftconv.report.arms import ArmNames, about_arm, bits, bytes_of, comparison_kind, gate
 from draftconv.report.model import ArmInfo
 from draftconv.report.verdict import EXACT, Gate
@@ -74,11 +75,13 @@ def load_arms(
     reference: str | Path,
     candidates: Sequence[str | Path],
     options: ParityOptions,
+    written_for: WrittenFor,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayArms:
     """Read, check and load everybody.
 
     Args:
+        written_for: the engines in the record of a drafter.
         progress: told the bytes of drafters that were read so far, and all that will be.
 
     Raises:
@@ -89,30 +92,34 @@ def load_arms(
 
     names = ArmNames()
     recipes = [find_recipe(spec) for spec in several(options.fake_quant)]
+    typed, target = (reference, *candidates, *several(options.fake_quant)), _target_of(trace)
+    asked = AskedEngines.of(typed, options.as_engine, target, written_for)
     drafters = {
         names.new(drafter.checkpoint.name): drafter
-        for drafter in _read_drafters(trace, (reference, *candidates), options)
+        for drafter in _read_drafters(target, (reference, *candidates), options)
     }
     for name, drafter in drafters.items():
         _refuse_other_target(name, drafter, trace)
         trace.columns(fed_by(name, drafter))
+    first_arithmetic, *arithmetics = asked.arithmetics(drafters, recipes)
     logger.info("replaying %s, %s on %s", ", ".join(drafters), options.dtype, options.device)
     total = 2 * sum(bytes_of(drafter) for drafter in drafters.values())  # once to hash it, once to load it
     tally = ByteCounter(None if progress is None else lambda done: progress(done, total))
     how = LoadSettings(cache(trace.table), options.semantics, options.dtype, options.device)
 
     (first_name, first_drafter), *rest = drafters.items()
-    first = load_arm(first_name, first_drafter, how)
+    first = load_arm(first_name, first_drafter, how, weight_only=_weight_only(first_arithmetic))
     tally.add(bytes_of(first_drafter))
-    leader = ReplayArm(about_arm(first_name, first_drafter, tally), first)
+    leader = ReplayArm(_told(about_arm(first_name, first_drafter, tally), first_arithmetic), first)
     sides = []
-    for name, drafter in rest:
-        arm = load_arm(name, drafter, how, like=first.model)
+    for (name, drafter), chosen in zip(rest, arithmetics, strict=False):
+        arm = load_arm(name, drafter, how, like=first.model, weight_only=_weight_only(chosen))
         tally.add(bytes_of(drafter))
         parts = _name_parts(replaced_one_by_one(first, arm), name, names) if options.attribute else {}
         arm_gate = gate(comparison_kind(first_drafter, drafter), options.margin)
-        sides.append(ReplayArm(about_arm(name, drafter, tally), arm, arm_gate, parts))
-    sides += (_quantized_arm(leader, first_drafter, recipe, options, names) for recipe in recipes)
+        sides.append(ReplayArm(_told(about_arm(name, drafter, tally), chosen), arm, arm_gate, parts))
+    for recipe, chosen in zip(recipes, arithmetics[len(rest) :], strict=True):
+        sides.append(_quantized_arm(leader, first_drafter, recipe, chosen, options, names))
     line = ReplayArms(leader, tuple(sides), replace(first, name=names.new(f"{first_name} again")))
     return _with_controls(line, first_drafter, trace, names) if options.self_test else line
 
@@ -120,9 +127,12 @@ def load_arms(
 # ── drafters ───────────────────────────────────────────────────────────────────────
 
 
-def _read_drafters(trace: Trace, specs: Sequence[str | Path], options: ParityOptions) -> list[Drafter]:
+def _target_of(trace: Trace) -> Target:
     about = trace.about
-    target = Target(about.target, about.layers, about.family, hidden=about.hidden, vocab=about.vocab)
+    return Target(about.target, about.layers, about.family, hidden=about.hidden, vocab=about.vocab)
+
+
+def _read_drafters(target: Target, specs: Sequence[str | Path], options: ParityOptions) -> list[Drafter]:
     readers = drafter_readers(specs, options.layout, options.aux_convention, accept_detected=options.accept_detected)
     return [
         reader.read(open_checkpoint(spec, download=True), target) for reader, spec in zip(readers, specs, strict=True)
@@ -150,12 +160,27 @@ def _name_parts(parts: Mapping[str, replay.Arm], whose: str, names: ArmNames) ->
     return {tensor: replace(arm, name=names.new(f"{whose}: {tensor}")) for tensor, arm in parts.items()}
 
 
+def _weight_only(chosen: ArmArithmetic | None) -> bool:
+    return chosen is not None and chosen.weight_only
+
+
+def _told(about: ArmInfo, chosen: ArmArithmetic | None) -> ArmInfo:
+    return about if chosen is None else replace(about, arithmetic=chosen.told)
+
+
 def _quantized_arm(
-    reference: ReplayArm, drafter: Drafter, recipe: Recipe, options: ParityOptions, names: ArmNames
+    reference: ReplayArm,
+    drafter: Drafter,
+    recipe: Recipe,
+    chosen: ArmArithmetic | None,
+    options: ParityOptions,
+    names: ArmNames,
 ) -> ReplayArm:
     """The reference as a recipe would leave it."""
     from draftconv.quantization.simulate import simulate, stored_dtypes
 
+    if _weight_only(chosen):
+        recipe = replace(recipe, scheme=replace(recipe.scheme, inputs=None))
     first, stored = reference.arm, stored_dtypes(drafter)
     name = names.new(f"{first.name} as {recipe.name}")
     parts = {
@@ -168,6 +193,7 @@ def _quantized_arm(
     about = replace(
         reference.about,
         name=name,
+        arithmetic=chosen.told if chosen else None,
         quantization=f"simulated {recipe.name}: {recipe.scheme}",
         content=hashlib.sha256(f"{reference.about.content} {json.dumps(done, sort_keys=True)}".encode()).hexdigest(),
     )

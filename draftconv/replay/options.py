@@ -60,6 +60,13 @@ class ParityOptions:
     fake_quant: Several = option(
         (), "Add a candidate: REFERENCE as this recipe would leave it. May be repeated.", metavar="RECIPE"
     )
+    as_engine: Several = option(
+        (),
+        "Round activations as this engine's kernel does: of every candidate, or of the DRAFTER named; `file`: as it "
+        "says itself. May be repeated.  [default: the one engine in its draftconv.json, else as it says itself]",
+        flag="--as",
+        metavar="[DRAFTER=]ENGINE[:HARDWARE]|file",
+    )
     attribute: bool = option(False, "Measure what each changed tensor costs on its own.")
     self_test: bool = option(False, "Replay drafters broken on purpose; exit 1 if one is not noticed.")
     limit: int | None = option(None, LIMIT)

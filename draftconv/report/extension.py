@@ -17,7 +17,8 @@ from draftconv.report.verdict import Gate, How, Outcome
 
 @dataclass(frozen=True, slots=True)
 class ExtensionTerms:
-    """What has to stay the same: the two arms and the target (name with revision or hash), K, the gate, how."""
+    """What has to stay the same: the two arms, what activations become before they meet their weights, the target (name
+    with revision or hash), K, the gate, how."""
 
     reference: str
     candidate: str
@@ -25,6 +26,7 @@ class ExtensionTerms:
     depth: int
     gate: Gate
     how: How
+    activations: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from draftconv.checkpoint.text import safe
-from draftconv.report.model import Comparison, Report
+from draftconv.report.model import Comparison, Report, SimulatedArithmetic
 from draftconv.report.statistics import FEWEST_CLUSTERS, Interval
 from draftconv.report.verdict import Outcome, percent
 
@@ -98,6 +98,37 @@ def sentence(comparison: Comparison) -> str:
             return f"{keeps}, but {estimate.clusters} prompts are too few to judge by."
         case _:
             return f"{keeps}: a loss of {lost} is neither shown nor ruled out."
+
+
+EVIDENCE = {"run": "run", "read": "read, not run on hardware", "inferred": "inferred, not run on hardware"}
+
+CHOSEN_BY = {"draftconv.json": "named in its draftconv.json", "the candidates": "like the candidates"}
+
+
+def arithmetics(report: Report) -> Iterator[str]:
+    """What was multiplied in place of each quantized drafter's file, a sentence each; the reference once more is not
+    told."""
+    again = {comparison.again for comparison in report.comparisons}
+    for arm in report.arms:
+        if arm.arithmetic is not None and arm.name not in again:
+            yield arithmetic(arm.name, arm.arithmetic)
+
+
+def arithmetic(name: str, told: SimulatedArithmetic) -> str:
+    """How a quantized drafter was multiplied, as which engine, and who named that; the name is as given."""
+    by = f" ({CHOSEN_BY.get(told.chosen_by, told.chosen_by)})" if told.chosen_by else ""
+    if told.executed:
+        known = f" [{EVIDENCE.get(told.evidence, told.evidence)}]"
+        notes = "".join(f"; {note}" for note in told.notes)
+        return (
+            f"{name} was multiplied as {told.engine} does{by}: {told.executed}; activations {told.activations}"
+            f"{known}{notes}."
+        )
+    says = f"{name} was multiplied as it says itself{'' if told.undecided else by}: activations {told.activations}"
+    if not told.undecided:
+        return f"{says}."
+    asked = f" on {told.engine}{by}" if told.engine else ""
+    return f"{says}. What an engine multiplies is undecided{asked}: {told.undecided}."
 
 
 def verdict_details(comparison: Comparison) -> Iterator[str]:

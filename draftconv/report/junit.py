@@ -18,7 +18,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from draftconv.checkpoint.text import safe
-from draftconv.report.formatting import change, change_interval, gate_label, length, sentence
+from draftconv.report.formatting import arithmetic, change, change_interval, gate_label, length, sentence
 from draftconv.report.model import Comparison, Report
 from draftconv.report.statistics import Estimate, called
 from draftconv.report.verdict import Outcome, category_floor, percent
@@ -54,6 +54,10 @@ def junit(report: Report) -> str:
         totals[plural] = str(sum(case.result == result for case in cases))
     root = ElementTree.Element("testsuites", {"name": "draftconv parity", **totals})
     suite = ElementTree.SubElement(root, "testsuite", {"name": "draftconv parity", **totals})
+    if told := {arm.name: arithmetic(arm.name, arm.arithmetic) for arm in report.arms if arm.arithmetic}:
+        properties = ElementTree.SubElement(suite, "properties")
+        for name, text in told.items():
+            ElementTree.SubElement(properties, "property", {"name": safe(f"arithmetic of {name}"), "value": safe(text)})
     for case in cases:
         element = ElementTree.SubElement(suite, "testcase", {"classname": safe(case.group), "name": safe(case.name)})
         if case.result == "passed":

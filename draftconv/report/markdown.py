@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from draftconv.checkpoint.text import code, plain
 from draftconv.display import Column, Table
 from draftconv.report import tables
-from draftconv.report.formatting import SYMBOLS, Decode, passage, sentence, token
+from draftconv.report.formatting import SYMBOLS, Decode, arithmetics, passage, sentence, token
 from draftconv.report.model import Comparison, Report
 
 PLACES = 5
@@ -33,6 +33,8 @@ def _blocks(report: Report, decode: Decode | None) -> Iterator[str]:
         yield f"{SYMBOLS[comparison.verdict.outcome]} **{comparison.verdict.outcome}**: {plain(sentence(comparison))}"
     if report.comparisons:
         yield markdown_table(tables.headline(report))
+    if lines := [f"- {plain(line)}" for line in arithmetics(report)]:
+        yield "\n".join(lines)
     for comparison in report.comparisons:
         yield from _comparison(report, comparison, decode)
     if report.controls:

@@ -50,6 +50,30 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class SimulatedArithmetic:
+    """How the quantized weights of a drafter were multiplied in a replay.
+
+    Attributes:
+        engine: whose kernel, `vllm@0.33.0:b200`; empty is as the file says.
+        chosen_by: who named the engine: `--as`, `draftconv.json`, `the candidates`; empty where nobody did.
+        activations: what they were rounded to before they met the weights (`16 bit` is not at all).
+        executed: the kernel in words; empty where the file's own word was replayed.
+        source: the engine's file that says so. `evidence`: whether that was `run`, `read` or `inferred`.
+        undecided: why it is not known what is multiplied where the drafter is served; empty where it is.
+        notes: conditions under which the engine does otherwise.
+    """
+
+    engine: str
+    chosen_by: str
+    activations: str
+    executed: str = ""
+    source: str = ""
+    evidence: str = ""
+    undecided: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ArmInfo:
     """One drafter in the run.
 
@@ -60,6 +84,7 @@ class ArmInfo:
         quantization: in words (`none`, `INT4 weights per 128 channels, simulated`).
         content: hash of its weights and config.
         facts: what else it is, by name, in words.
+        arithmetic: how a replay multiplied its quantized weights; null where it has none, and in a live run.
     """
 
     name: str
@@ -68,6 +93,14 @@ class ArmInfo:
     quantization: str
     content: str
     facts: Mapping[str, str] = field(default_factory=dict)
+    arithmetic: SimulatedArithmetic | None = None
+
+    @property
+    def activations(self) -> str:
+        """What activations were rounded to before they met its weights."""
+        if self.arithmetic is not None:
+            return self.arithmetic.activations
+        return "16 bit" if self.quantization == "none" else "not told"
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +428,8 @@ class Report(Displayed):
             yield f"{noticed} of {decided} broken drafters noticed"
 
     def blocks(self) -> Iterator[Block]:
-        """Headline, costs of tensors, controls, speed and accuracy; then every verdict in a sentence."""
+        """Headline, costs of tensors, controls, speed and accuracy; then every verdict in a sentence, and what was
+        multiplied."""
         from draftconv.report import formatting, tables
 
         if self.comparisons:
@@ -412,6 +446,7 @@ class Report(Displayed):
             yield from (f"  {line}" for line in formatting.verdict_details(comparison))
         if self.controls:
             yield formatting.controls(self)
+        yield from formatting.arithmetics(self)
 
     def arm(self, name: str) -> ArmInfo:
         """The arm of that name."""
@@ -443,6 +478,7 @@ class Report(Displayed):
             ExtensionTerms(
                 reference=self.arm(reference).content,
                 candidate=self.arm(candidate).content,
+                activations=f"{self.arm(reference).activations} against {self.arm(candidate).activations}",
                 target=about.target,
                 depth=about.depth,
                 gate=verdict.gate,

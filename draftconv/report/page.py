@@ -17,6 +17,7 @@ from draftconv.report.formatting import (
     MEANINGS,
     SYMBOLS,
     Decode,
+    arithmetics,
     change,
     change_interval,
     gate_label,
@@ -132,6 +133,7 @@ def page(report: Report, decode: Decode | None = None) -> str:
             Section.of(report, comparison, number, decode) for number, comparison in enumerate(report.comparisons, 1)
         ],
         headline=tables.headline(report),
+        arithmetics=list(arithmetics(report)),
         controls=tables.controls(report),
         noticed=formatting.controls(report),
         beside=[table for table in (tables.speed(report), tables.accuracy(report)) if table.rows],

@@ -18,6 +18,7 @@ from draftconv.checkpoint.texts import MAX_TEXT
 from draftconv.drafter import targets
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, parse_engine
+from draftconv.engines.target_stops import INT4
 from draftconv.quantization.recipes import recipe_names
 from tests.checkpoint.stub_hub import REPO, Hub, serving
 from tests.traces.recorded import make_trace
@@ -165,6 +166,19 @@ def test_a_start_that_is_not_known_says_why(source: Path, tmp_path: Path, monkey
     assert "--revision v1" in told
     assert "No start is known: TensorRT-LLM cannot be told revision v1 of owner/target; it would take what" in told
     assert front(tmp_path / "out")["base_model"] == "owner/target"
+
+
+def test_a_target_that_stops_an_engine_has_no_start_there(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT-LLM does not read INT4 weights as the published Kimi-K2.5 has them."""
+    packed = Target("tiny", 8, "llama", "llama", 256, 2048, 32768, "owner/target", stored=INT4)
+    monkeypatch.setattr(targets, "known_targets", lambda: {"tiny": packed})
+    draftconv.convert(source, tmp_path / "out", target="tiny")
+    told = section(tmp_path / "out", "Serve it")
+    assert "No start is known: TensorRT-LLM does not start with tiny" in told
+    assert "vllm serve owner/target" in told
+    assert "trtllm-serve" not in told
 
 
 def test_without_a_target_serve_is_named(source: Path, tmp_path: Path) -> None:

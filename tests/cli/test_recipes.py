@@ -114,3 +114,42 @@ def test_a_file_that_yaml_cannot_hold_is_told_in_a_line(text: str, run: Run, tmp
     assert result.exit_code == 2
     assert result.stderr.startswith("Error: ./mine.yaml")
     assert "fault of draftconv" not in result.stderr
+
+
+# ── for an engine ─────────────────────────────────────────────────────────────────
+
+
+def test_what_runs_on_an_engine_and_what_is_multiplied(run: Run) -> None:
+    told = json.loads(run("recipes", "--for", "vllm:b200", "--format", "json").stdout)
+    runs, refused = ({row["recipe"]: row for row in told[part]} for part in ("runs", "refused"))
+    assert sorted([*runs, *refused]) == sorted(recipe_names())
+    w4a8 = runs["w4a8"]
+    assert (w4a8["weights"], w4a8["activations"]) == ("INT4 per channel", "16 bit")
+    assert (w4a8["declared"], w4a8["instead"]) == ("INT8 per token, dynamic", "w4a16")
+    assert (w4a8["engine"], w4a8["format"], w4a8["evidence"]) == ("vllm@0.33.0:b200", "compressed-pack", "read")
+    assert "Hopper only" in refused["w4a8-fp8"]["why"]
+    said = flat(run("recipes", "--for", "vllm:b200").stdout)
+    assert said.index("What runs on vllm@0.33.0:b200") < said.index("What does not run on vllm@0.33.0:b200")
+    assert "INT4 per channel x 16 bit" in said
+    assert "not run on hardware" in said
+    assert "which is ignored: take w4a16" in said
+
+
+def test_several_engines_and_one_recipe(run: Run) -> None:
+    words = ("recipes", "w4a8", "--for", "vllm:mi325x", "--for", "vllm:cpu", "--for", "sglang:b200")
+    told = json.loads(run(*words, "--format", "json").stdout)
+    assert [(row["engine"].partition(":")[2], row["activations"]) for row in told["runs"]] == [
+        ("mi325x", "16 bit"), ("cpu", "INT8 per token, dynamic")
+    ]  # fmt: skip
+    assert [row["recipe"] for row in told["refused"]] == ["w4a8"]
+    assert "not run on hardware" not in flat(run("recipes", "w4a8", "--for", "vllm:cpu").stdout)
+    every = json.loads(run("recipes", "w4a8", "--for", "vllm", "--format", "json").stdout)
+    machines = [row["engine"].partition(":")[2] for row in every["runs"]]
+    assert machines == list(ENGINES["vllm"].hardware)
+
+
+def test_a_profile_is_for_one_engine_already(run: Run) -> None:
+    done = run("recipes", "b200-vllm", "--for", "vllm")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--for is about recipes, b200-vllm is a profile" in flat(done.stderr)
+    assert run("recipes", "--for", "vlm").exit_code == 2

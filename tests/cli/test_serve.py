@@ -18,6 +18,7 @@ import pytest
 
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.live.launch import address, free_port
+from draftconv.live.profiles import find_profile, profile_names
 from tests.cli.conftest import Run, environment
 from tests.keywords import keywords
 from tests.live.test_real import ENGINE
@@ -215,6 +216,71 @@ def test_a_weights_file_cannot_be_served(run: Run) -> None:
     found = run("serve", f"{DRAFTER}/model.safetensors", "--for", "vllm", "--target", TARGET)
     assert found.exit_code == 2
     assert "is no directory" in found.stderr
+
+
+# ── a profile ──────────────────────────────────────────────────────────────────────
+
+
+def argv_of(run: Run, *words: str) -> tuple[list[str], dict[str, str], list[str]]:
+    done = run("serve", DRAFTER, *words, "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout)
+    return told["argv"], told["environment"], told["notes"]
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_a_profile_says_how_a_server_is_started(name: str, run: Run, tmp_path: Path) -> None:
+    profile, out = find_profile(name), str(tmp_path / "portable")
+    assert run("convert", DRAFTER, out, "--to", "portable", "--target", TARGET, "--quiet").exit_code == 0
+    words = ("serve", out, "--target", TARGET, "--format", "json")
+    told = json.loads(run(*words, "--profile", name).stdout)
+    same = json.loads(
+        run(
+            *words, "--for", profile.engine, "-tp", profile.tensor_parallel, "-k", profile.depth,
+            *(f"--server-arg={argument}" for argument in profile.server_args),
+        ).stdout
+    )  # fmt: skip
+    assert told["argv"] == same["argv"]
+    assert told["files"] == same["files"]
+    assert told["argv"][len(told["argv"]) - len(profile.server_args) :] == list(profile.server_args)
+    assert told["environment"] == {**same["environment"], **profile.environment}
+    assert any(note.startswith(f"profile {name}: ") for note in told["notes"])
+    assert any("not run on hardware" in note for note in told["notes"]) == (profile.evidence == "read")
+
+
+def test_what_is_typed_wins_over_a_profile(run: Run) -> None:
+    words = ("--profile", "mi325x-vllm", "--target", TARGET, "-tp", "2", "-k", "5", "--port", "8123")
+    argv, _, _ = argv_of(run, *words, "--server-arg=--block-size", "--server-arg=32")
+    assert argv[2] == TARGET
+    assert argv[argv.index("--tensor-parallel-size") + 1] == "2"
+    assert json.loads(argv[argv.index("--speculative-config") + 1])["num_speculative_tokens"] == 5
+    assert argv[-4:] == ["--block-size", "32", "--port", "8123"]  # after the profile's own, so it wins
+    assert argv.index("--block-size") < len(argv) - 4
+    version, _, _ = argv_of(run, "--profile", "cpu-vllm", "--for", "vllm@0.32", "--target", TARGET)
+    assert version[0] == "python"  # on its hardware all the same
+
+
+def test_a_profile_brings_its_target(run: Run) -> None:
+    found = run("serve", DRAFTER, "--profile", "mi325x-vllm")
+    assert found.exit_code == 1
+    assert "kimi-k2.5" in found.stderr  # for which this drafter is too narrow
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--target", TARGET], "serve needs an engine"),
+        (["--for", "vllm"], "serve needs a target"),
+        (["--profile", "cpu-vllm"], "Profile cpu-vllm leaves it open"),
+        (["--profile", "cpu-vllm", "--for", "sglang", "--target", TARGET], "profile cpu-vllm is for vllm:cpu"),
+        (["--profile", "no-vllm", "--target", TARGET], "no profile is called no-vllm"),
+        (["--for", "trtllm", "--target", "kimi-k2.5"], "--target kimi-k2.5-nvfp4 is the same model"),
+    ],
+)
+def test_what_cannot_be_served(words: list[str], said: str, run: Run) -> None:
+    found = run("serve", DRAFTER, *words)
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert said in " ".join(found.stderr.split())
 
 
 # ── a real server ──────────────────────────────────────────────────────────────────

@@ -57,7 +57,14 @@ class TestVllm:
         (untold,) = command("vllm", vary(FACTS["llama, yarn"], max_positions=None)).notes
         assert "None" not in untold
         assert any("VLLM_CPU_KVCACHE_SPACE" in note for note in command("vllm:cpu").notes)
-        assert any("block size" in note for note in command("vllm:cpu", MLA, LLAMA_TARGET).notes)
+
+    def test_two_kinds_of_attention_share_no_cache_on_a_cpu(self) -> None:
+        with pytest.raises(Refused, match="does not start an MLA drafter beside llama-test") as caught:
+            command("vllm:cpu", MLA, LLAMA_TARGET)
+        assert caught.value.cure
+        assert command("vllm:cpu", MLA, LLAMA_TARGET, alone=True).argv
+        assert command("vllm:cpu", MLA, KIMI_TARGET).argv
+        assert command("vllm", MLA, LLAMA_TARGET).argv
 
     def test_no_files(self) -> None:
         assert command("vllm").files == {}
@@ -126,9 +133,6 @@ class TestTrtllm:
     def test_notes(self) -> None:
         assert any("2026-06" in note for note in command("trtllm", FACTS["llama 3.1"]).notes)
         assert any("not proven" in note for note in command("trtllm", LLAMA, KIMI_TARGET).notes)
-        kimi = vary_target(KIMI_TARGET, repo="moonshotai/Kimi-K2.6")
-        assert any("kimi-k2.6-nvfp4" in note for note in command("trtllm", MLA, kimi).notes)
-        assert not any("nvfp4" in note for note in command("trtllm", MLA, KIMI_TARGET).notes)
         found = command("trtllm", MLA, KIMI_TARGET)
         assert not any("not proven" in note for note in found.notes)
         assert "--trust_remote_code" in found.argv

@@ -71,7 +71,11 @@ def test_what_was_typed_wins() -> None:
         "num_speculative_tokens": 5,
     }
     told = find_profile("mi325x-sglang").options(typed)
-    assert (told["engine"], told["tensor_parallel_size"], told["num_speculative_tokens"]) == ("sglang@0.5.20", 4, 5)
+    assert (told["engine"], told["tensor_parallel_size"], told["num_speculative_tokens"]) == (
+        "sglang@0.5.20:mi325x",
+        4,
+        5,
+    )
     assert told["server_args"] == ("--mem-fraction-static", "0.80", "--dtype", "float16")
 
 

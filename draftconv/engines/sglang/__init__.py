@@ -19,7 +19,7 @@ from draftconv.engines.sglang.loading import read
 from draftconv.engines.sglang.module_names import NAMES
 from draftconv.engines.sglang.problems import PROBLEMS
 from draftconv.engines.sglang.quantized_modules import LISTS, METHODS
-from draftconv.engines.sglang.serving import command
+from draftconv.engines.sglang.serving import TARGETS, command
 from draftconv.engines.sglang.shapes import SHAPES
 
 RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
@@ -48,5 +48,6 @@ ENGINE = Engine(
     layouts=LAYOUTS,
     portable=True,
     live=LIVE,
+    targets=TARGETS,
     problems=PROBLEMS,
 )

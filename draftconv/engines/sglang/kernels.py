@@ -25,7 +25,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel(("sm90",), "modelopt-nvfp4", (("nvfp4", "group"),), NVFP4_BLOCK,
            f"{A16} (FP4 Marlin ignores the activation scales)", f"{_SQ}/modelopt_quant.py, 0.5.23",
            notes=("starts with --fp4-gemm-backend marlin only",), mla=False,
-           arguments=("--fp4-gemm-backend", "marlin")),
+           arguments=("--fp4-gemm-backend", "marlin"), weight_only=True),
     Kernel(NVIDIA, "gptq", (CHANNEL, GROUP), None, f"{A16} (Marlin)",
            f"{_SQ}/gptq/gptq.py, 0.5.23", groups=_MARLIN_GROUPS, scales=("weight",)),
     Kernel(NVIDIA, "autoawq", (GROUP,), None, f"{A16} (Marlin)",

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from draftconv.engines.hardware import AMD
 from draftconv.engines.rules import EngineSpec
 from draftconv.engines.serving import LOOPBACK, ServeCommand, ServeRequest, remote_code_note
+from draftconv.engines.sglang.sources import QUANT
+from draftconv.engines.target_stops import NVFP4, TargetStop
+
+TARGETS = (
+    TargetStop(NVFP4, "ModelOpt's methods are not in its list for ROCm", f"{QUANT}/__init__.py, 0.5.23", "run", AMD),
+)
+"""Weights of targets that it does not start with."""
 
 
 def command(start: ServeRequest, _: EngineSpec) -> ServeCommand:

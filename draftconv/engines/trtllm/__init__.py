@@ -21,7 +21,7 @@ from draftconv.engines.trtllm.loading import read
 from draftconv.engines.trtllm.module_names import NAMES
 from draftconv.engines.trtllm.problems import PROBLEMS
 from draftconv.engines.trtllm.quantized_modules import LISTS, METHODS
-from draftconv.engines.trtllm.serving import command
+from draftconv.engines.trtllm.serving import TARGETS, command
 from draftconv.engines.trtllm.shapes import SHAPES
 
 RULES = (*refusals.RULES, *misreadings.RULES, *notes.RULES)
@@ -51,5 +51,6 @@ ENGINE = Engine(
     layouts=LAYOUTS,
     portable=True,
     live=LIVE,
+    targets=TARGETS,
     problems=PROBLEMS,
 )

@@ -14,12 +14,17 @@ from draftconv.engines.serving import (
     remote_code_note,
     yaml_text,
 )
+from draftconv.engines.target_stops import INT4, NVFP4, TargetStop
 from draftconv.engines.trtllm.aux_layers import spelled
+from draftconv.engines.trtllm.sources import LINEAR, MODEL_CONFIG
 from draftconv.errors import Undecided, UsageError
 
 SERVE_FILE = "serve.yaml"
-INT4_TARGETS = frozenset({"moonshotai/Kimi-K2.5", "moonshotai/Kimi-K2.6"})
-"""Targets whose weights are INT4 of compressed-tensors, which _torch/model_config.py (008e0af8) raises for."""
+TARGETS = (
+    TargetStop(INT4, "its reader raises for INT4 of compressed-tensors", MODEL_CONFIG, "read"),
+    TargetStop(NVFP4, "NVFP4 needs Blackwell", LINEAR, "read", ("sm90",)),
+)
+"""Weights of targets that it does not start with."""
 
 
 def command(start: ServeRequest, spec: EngineSpec) -> ServeCommand:
@@ -86,9 +91,6 @@ def _layers_to_capture(start: ServeRequest) -> tuple[int, ...] | None:
 def _notes(start: ServeRequest, spec: EngineSpec) -> list[str]:
     facts, target = start.facts, start.target
     notes = list(remote_code_note(target, "--trust_remote_code"))
-    if start.model in INT4_TARGETS:
-        notes.append(f"TensorRT-LLM does not read the INT4 weights of {start.model}: give --target a model in NVFP4 or "
-                     "FP8, such as kimi-k2.6-nvfp4")  # fmt: skip
     if kind_of(facts) is eagle31.KIND:
         notes.append("EAGLE-3.1 needs a TensorRT-LLM of 2026-06 or later, the 1.3 line (PR 14988)")
     if isinstance(facts.attention, Gqa) and target.family == "deepseek":

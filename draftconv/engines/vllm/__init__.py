@@ -19,7 +19,7 @@ from draftconv.engines.vllm.loading import read
 from draftconv.engines.vllm.module_names import NAMES
 from draftconv.engines.vllm.problems import PROBLEMS
 from draftconv.engines.vllm.quantized_modules import LISTS, METHODS
-from draftconv.engines.vllm.serving import command
+from draftconv.engines.vllm.serving import TARGETS, command
 from draftconv.engines.vllm.shapes import SHAPES
 from draftconv.engines.vllm.tracing import TRACING
 
@@ -50,6 +50,7 @@ ENGINE = Engine(
     layouts=LAYOUTS,
     portable=True,
     live=LIVE,
+    targets=TARGETS,
     tracing=TRACING,
     problems=PROBLEMS,
 )

@@ -1,0 +1,110 @@
+"""What of the shipped recipes runs on an engine and its hardware, and which of them says what is really multiplied.
+
+One answer for `draftconv recipes --for`, for what `quantize` suggests, and for the tables of the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from draftconv.engines.deployment import NEAREST, Deployment, has_form, resolve_kind
+from draftconv.engines.registry import ENGINES
+from draftconv.engines.rules import EngineSpec, Evidence
+from draftconv.errors import Refused
+from draftconv.quantization.recipes import Recipe, find_recipe, recipe_names
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A recipe that runs on an engine and its hardware.
+
+    Attributes:
+        engine: with its hardware. `format`, `style`: what is written.
+        weights, activations: what is multiplied, in words; `declared`: the activations that the file declares.
+        executed: the kernel in words. `source`, `evidence`: where that is from.
+        not_for: the kind of attention that it does not run for; empty where it runs for both.
+        instead: the shipped recipe that quantizes what is multiplied there and no more; empty where it is this one,
+            or there is none.
+    """
+
+    engine: str
+    recipe: str
+    format: str
+    style: str | None
+    weights: str
+    activations: str
+    declared: str
+    executed: str
+    source: str
+    evidence: Evidence
+    notes: tuple[str, ...]
+    not_for: str
+    instead: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoOffer:
+    """A recipe that does not run there: why, and what to type next."""
+
+    engine: str
+    recipe: str
+    why: str
+    cure: str
+
+
+def offers(spec: EngineSpec, recipes: Sequence[Recipe]) -> tuple[tuple[Offer, ...], tuple[NoOffer, ...]]:
+    """What of some recipes runs on an engine, on each of its hardware where `spec` names none; then what does not."""
+    machines = (spec.hardware,) if spec.hardware else ENGINES[spec.name].hardware
+    specs = [replace(spec, hardware=hardware) for hardware in machines]
+    rows = [_offer(recipe, machine) for machine in specs for recipe in recipes]
+    return (
+        tuple(row for row in rows if isinstance(row, Offer)),
+        tuple(row for row in rows if isinstance(row, NoOffer)),
+    )
+
+
+def instead(recipe: Recipe, deployment: Deployment, spec: EngineSpec, *, mla: bool) -> str:
+    """The shipped recipe that quantizes what is multiplied there and no more; empty where that is this one, or none.
+
+    Args:
+        deployment: what `resolve` said of the recipe. `mla`: for drafters with latent attention, or Llama-style ones.
+    """
+    if not deployment.weight_only:
+        return ""
+    weights = recipe.scheme.weights
+    same = [name for name in recipe_names() if find_recipe(name).scheme == replace(recipe.scheme, inputs=None)]
+    near = NEAREST.get((weights.dtype, weights.granularity, None), ())
+    return next((name for name in (*same, *near) if has_form(find_recipe(name), spec, mla=mla)), "")
+
+
+def _offer(recipe: Recipe, spec: EngineSpec) -> Offer | NoOffer:
+    llama, mla = (_resolved(recipe, spec, mla=mla) for mla in (False, True))
+    if isinstance(llama, Refused):
+        if isinstance(mla, Refused):
+            return NoOffer(str(spec), recipe.name, llama.why, llama.cure)
+        found, not_for = mla, "Llama-style"
+    else:
+        found, not_for = llama, "MLA" if isinstance(mla, Refused) else ""
+    return Offer(
+        str(spec),
+        recipe.name,
+        found.format,
+        found.style,
+        found.scheme.weights.title,
+        str(found.multiplied or "16 bit"),
+        str(found.scheme.inputs or "16 bit"),
+        found.executed,
+        found.source,
+        found.evidence,
+        found.notes,
+        not_for,
+        instead(recipe, found, spec, mla=found is mla),
+    )
+
+
+def _resolved(recipe: Recipe, spec: EngineSpec, *, mla: bool) -> Deployment | Refused:
+    try:
+        return resolve_kind(recipe, spec, mla=mla)
+    except Refused as refusal:
+        return refusal
