@@ -113,7 +113,7 @@ class Inspection(Displayed):
         yield from self.problems_told()
 
     def problems_told(self) -> Iterator[str]:
-        """Errors and warnings, with their cure."""
+        """Errors and warnings, with their cure, and what is unusual about how quantized weights are stored."""
         from draftconv.engines.problems import why
 
         for problem in self.problems:
@@ -123,6 +123,8 @@ class Inspection(Displayed):
             told = f"{kind.severity.capitalize()} {problem.code}: {kind.title}: {problem.detail}."
             because = f" Why: {why(problem.code)}." if kind.severity == "error" or kind.reading else ""
             yield f"{told}{because} Cure: {kind.cure}."
+        if self.weights and self.weights.findings:
+            yield f"Weights: {'; '.join(self.weights.findings)}."
 
     def details(self) -> Iterator[Block]:
         """Identity card, all problems, what was not checked, and the rules of each engine that speak of it."""
@@ -241,7 +243,7 @@ def _summarize_weights(drafter: Drafter, from_format: str | None) -> Quantizatio
     findings = list(stored.findings)
     if stored.unlisted:
         names = show_some(stored.unlisted)
-        findings.append(f"{names} plain and not excluded by config.json: some engines take it for quantized, see below")
+        findings.append(f"{names} plain and not excluded by config.json: some engines take it for quantized")
     return QuantizationSummary(stored.format.id, stored.title, tuple(findings), stored.lies)
 
 

@@ -29,8 +29,8 @@ NO_PUSH = [name for name in COMMANDS if name != "push"]
 
 
 def next_command(result: Result) -> list[str]:
-    """What the last line of the output says to type, as a shell would split it."""
-    line = result.stdout.rstrip("\n").splitlines()[-1]
+    """What the output says to type, as a shell would split it."""
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("Next: ")]
     assert line.startswith("Next: draftconv "), line
     return shlex.split(line.removeprefix("Next: draftconv "))
 
@@ -133,29 +133,49 @@ def test_bytes_in_words(count: int, words: str) -> None:
 # ── inspect ────────────────────────────────────────────────────────────────────────
 
 
-def test_inspect_for_a_person(run: Run, drafter: Path) -> None:
-    result = run("inspect", drafter)
+def test_inspect_says_what_it_is_the_verdict_and_what_to_do(run: Run, drafter: Path) -> None:
+    result = run("inspect", drafter, "--for", "sglang")
     assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "drafter: EAGLE-3, Llama-style GQA 4/2 x 16, 1 layer, 143.87 kB in BF16; layout torchspec-native (certain)",
+        "Verdict: loads on sglang@0.5.23.",
+        f"Next: draftconv inspect {drafter} --for sglang --target TARGET",
+    ]
+
+
+def test_inspect_gives_the_main_reason_of_each_engine(run: Run, drafter: Path) -> None:
+    found = json.loads(run("inspect", drafter, "--format", "json").stdout)
+    reason = next(line for line in found["engines"][0]["lines"] if line["effect"] == "mis-read")
+    assert run("inspect", drafter).stdout.splitlines()[1:] == [
+        "Verdict: loads on sglang@0.5.23, trtllm@1.3; mis-read by vllm@0.33.0.",
+        f"  vllm@0.33.0: {reason['says']}: {reason['detail']}.",
+        f"Next: draftconv convert {drafter} drafter-portable --to portable",
+    ]
+
+
+def test_inspect_says_all_it_knows_when_asked(run: Run, drafter: Path) -> None:
+    result = run("inspect", drafter, "-v")
+    assert result.exit_code == 0
+    assert all(line.startswith("Info: ") for line in result.stderr.splitlines())
     text = result.stdout
+    assert text.startswith(run("inspect", drafter).stdout)
     for line in (
-        "layout         torchspec-native (certain: TorchSpec's version mark in config.json",
-        "drafter        EAGLE-3, Llama-style GQA 4/2 x 16, 1 layer",
-        "sizes          hidden 64, MLP 96, 143.87 kB in BF16",
-        "boundaries     2, 4, 5 (after the layer: TorchSpec",
-        "vocabulary     full, 160",
-        "rope           default, base 50000, halves pairs (read from rope_theta)",
-        "norms          before fc: none; eps 1e-06",
-        "feedback       pre-norm (norm_output absent: false everywhere)",
-        "tables         embed_tokens stored, lm_head stored",
-        "quantization   none",
+        "layout        torchspec-native (certain: TorchSpec's version mark in config.json",
+        "drafter       EAGLE-3, Llama-style GQA 4/2 x 16, 1 layer",
+        "sizes         hidden 64, MLP 96, 143.87 kB in BF16",
+        "boundaries    2, 4, 5 (after the layer: TorchSpec",
+        "vocabulary    full, 160",
+        "rope          default, base 50000, halves pairs (read from rope_theta)",
+        "norms         before fc: none; eps 1e-06",
+        "feedback      pre-norm (norm_output absent: false everywhere)",
+        "tables        embed_tokens stored, lm_head stored",
+        "quantization  none",
         "No problems found.",
         "Not checked: sizes against the target (needs --target);",
         "vllm-taps-v1; v1/worker/gpu_model_runner.py, 0.32.0 and 0.33.0; run",
-        "Verdict: loads on sglang@0.5.23, trtllm@1.3; mis-read by vllm@0.33.0.",
     ):
         assert line in text, line
     assert text.count("Verdict:") == text.count("Next:") == 1
-    assert next_command(result) == ["convert", str(drafter), "drafter-portable", "--to", "portable"]
 
 
 @pytest.mark.parametrize(
@@ -318,7 +338,7 @@ def test_verify_json_and_exit_codes(run: Run, drafter: Path) -> None:
     (Path("out") / "draftconv.json").unlink()
     result = run("verify", "out", "--against", drafter)
     assert result.exit_code == 1
-    assert "different   embed_tokens.weight   missing from the output" in result.stdout
+    assert "different  embed_tokens.weight  missing from the output" in result.stdout
     assert "There is no draftconv.json, so nothing is declared." in result.stdout
     assert "Verified: fail" in result.stdout
     assert "Next:" not in result.stdout
@@ -335,15 +355,15 @@ def test_verify_proposes_serving_when_the_target_is_told(run: Run, drafter: Path
 
 def test_diff(run: Run, drafter: Path, tmp_path: Path) -> None:
     same = run("diff", drafter, drafter)
-    *read, said = same.stdout.splitlines()
+    said, *read = same.stdout.splitlines()
     assert (same.exit_code, said) == (0, "No difference.")
     assert [line.split(" (")[0] for line in read] == ["drafter is read as torchspec-native"] * 2
     other = tiny.spell("3.1", "torchspec-native").write(tmp_path / "other")
     result = run("diff", drafter, other)
     assert result.exit_code == 1
-    assert "feedback   pre-norm   post-norm" in result.stdout
-    assert "fc_norm.0.weight   absent   BF16 [64]" in result.stdout
-    assert result.stdout.endswith("Different: 2 facts, 3 tensors, 2 config keys.\n")
+    assert "feedback  pre-norm  post-norm" in result.stdout
+    assert "fc_norm.0.weight  absent  BF16 [64]" in result.stdout
+    assert result.stdout.startswith("Different: 2 facts, 3 tensors, 2 config keys.\n")
     found = json.loads(run("diff", drafter, other, "--format", "json").stdout)
     assert list(found) == ["facts", "tensors", "config", "readings"]
     assert found["facts"][0] == {"what": "fusion", "left": "plain", "right": "fc_norm"}
@@ -646,10 +666,9 @@ def test_what_was_said_is_what_is_written(
     assert result.exit_code == 0
     config = json.loads((Path("out") / "config.json").read_text())
     assert (config[tiny.IDS], config["norm_output"]) == (ids, norm_output)
-    assert result.stdout.startswith("alike is read as ")
+    assert [line.split(" ")[0] for line in result.stdout.splitlines()[:2]] == ["Wrote", "alike"]
     assert ("Warning: alike: reading-doubtful: " in result.stderr) is (words == ("--accept-detected",))
-    again = shlex.split(result.stdout.splitlines()[-1].removeprefix("Next: draftconv "))
-    assert run(*again).exit_code == 0
+    assert run(*next_command(result)).exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["convert", "verify", "diff"])
