@@ -197,8 +197,7 @@ def _print(ctx: click.Context, report: Report, out: Path | None, fmt: str) -> No
     from draftconv.cli import output
 
     if fmt == "human":
-        for line in dict.fromkeys(arm.facts["read"] for arm in report.arms if "read" in arm.facts):
-            output.write(output.safe(line))
+        output.show(dict.fromkeys(arm.facts["read"] for arm in report.arms if "read" in arm.facts))
     output.print_warnings(dict.fromkeys(arm.facts["doubtful"] for arm in report.arms if "doubtful" in arm.facts))
     match fmt:
         case "json":

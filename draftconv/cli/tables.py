@@ -96,8 +96,9 @@ def fit(columns: Sequence[Iterable[str]], room: int) -> tuple[int, ...] | None:
         return None
     widths = least
     while spare and (growing := [i for i, wanted in enumerate(natural) if widths[i] < wanted]):
+        each = max(spare // len(growing), 1)
         for i in growing:
-            more = min(max(spare // len(growing), 1), natural[i] - widths[i], spare)
+            more = min(each, natural[i] - widths[i], spare)
             widths[i] += more
             spare -= more
     return tuple(widths)
