@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from draftconv.checkpoint.text import safe as safe
 from draftconv.checkpoint.text import size as size
+from draftconv.cli.answer import document_given
 from draftconv.cli.loudness import is_quiet
 from draftconv.errors import DraftconvError
 
@@ -51,6 +52,7 @@ def console() -> Console:
 def print_json(document: object) -> None:
     """One stable JSON document; ASCII, so nothing in it can drive a terminal."""
     write(json.dumps(document, indent=2, ensure_ascii=True))
+    document_given()
 
 
 def write(line: str) -> None:

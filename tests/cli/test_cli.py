@@ -20,6 +20,7 @@ from draftconv.cli import convert as cli_convert
 from draftconv.cli import quantize as cli_quantize
 from draftconv.cli.output import safe, size
 from draftconv.conversion.options import read_size
+from draftconv.engines import ENGINES
 from draftconv.errors import CheckFailed
 from tests import tiny
 from tests.checkpoint.stub_hub import REPO, SHA, Hub, serving
@@ -107,6 +108,55 @@ def test_usage_and_bad_input_exit_2(words: tuple[str, ...], run: Run, drafter: P
     assert result.stdout == ""
     assert "Error:" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+REFUSED: dict[tuple[str, ...], dict[str, object]] = {
+    ("inspect", "nowhere-at-all"): {
+        "kind": "BadCheckpoint", "what": "nowhere-at-all does not exist", "why": None,
+        "cure": "pass a directory with config.json and weights, or a Hub id OWNER/NAME[@REVISION]", "exit_code": 2},
+    ("inspect", "drafter", "--no-such-option"): {
+        "kind": "UsageError", "what": "No such option '--no-such-option'.", "why": None,
+        "cure": "draftconv inspect --help", "exit_code": 2},
+    ("verify", "out"): {
+        "kind": "UsageError", "what": "Missing option '--against'.", "why": None,
+        "cure": "draftconv verify --help", "exit_code": 2},
+    ("nothing-like-it",): {
+        "kind": "UsageError", "why": None, "cure": None, "exit_code": 2,
+        "what": f"No command 'nothing-like-it'. Commands: {', '.join(COMMANDS)}."},
+    ("--nope", "inspect"): {
+        "kind": "UsageError", "what": "No such option '--nope'.", "why": None, "cure": "draftconv --help",
+        "exit_code": 2},
+    ("inspect", "drafter", "--for", "vlm"): {
+        "kind": "UsageError", "what": "unknown engine vlm", "cure": "did you mean vllm?", "exit_code": 2,
+        "why": f"known: {', '.join(ENGINES)}, written ENGINE[@VERSION][:HARDWARE]"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+@pytest.mark.parametrize("form", [("--format", "json"), ("--format=JSON",)])
+def test_a_program_reads_why_there_is_no_document(
+    words: tuple[str, ...], form: tuple[str, ...], run: Run, drafter: Path
+) -> None:
+    told, asked = run(*words), run(*words, *form)
+    assert json.loads(asked.stdout) == {"error": REFUSED[words]}
+    assert (asked.exit_code, asked.stderr) == (told.exit_code, told.stderr)
+
+
+@pytest.mark.parametrize("words", [("-q", "--format", "json"), ("--format", "human"), ("--", "--format", "json")])
+def test_an_error_is_json_only_for_those_who_read_it(words: tuple[str, ...], run: Run) -> None:
+    result = run("inspect", "nowhere-at-all", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("name", NO_PUSH)
+def test_every_command_with_json_has_json_errors(name: str, run: Run) -> None:
+    result = run(name, "--format", "json", "--no-such-option")
+    assert (result.exit_code, json.loads(result.stdout)["error"]["kind"]) == (2, "UsageError")
+
+
+def test_a_check_that_fails_is_a_document_and_no_error(run: Run, drafter: Path) -> None:
+    result = run("inspect", drafter, "--for", "vllm", "--format", "json")
+    assert (result.exit_code, "error" in json.loads(result.stdout)) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -444,6 +494,12 @@ def test_every_failure_is_one_message(
 ) -> None:
     run("inspect", drafter)
     fails(monkeypatch, error)
+    if code != 130:
+        known = isinstance(error, CheckFailed)
+        told = json.loads(run("inspect", drafter, "--format", "json").stdout)["error"]
+        kind = "ConnectionError" if isinstance(error, BrokenPipeError) else type(error).__name__
+        assert (told["kind"], told["exit_code"]) == (kind, code)
+        assert known or told["cure"] == "the same command with --debug shows where"
     result = run("inspect", drafter)
     assert result.exit_code == code
     assert result.stdout == ""
