@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import click
 
@@ -25,7 +26,7 @@ class Answer:
     def to(cls, argv: Sequence[str]) -> Answer:
         """What a command line asks for, before anybody knows whether it can be read."""
         words = list(argv[: argv.index("--")] if "--" in argv else argv)
-        named = [after for word, after in zip(words, words[1:], strict=False) if word == "--format"]
+        named = [after for word, after in pairwise(words) if word == "--format"]
         joined = [word.removeprefix("--format=") for word in words if word.startswith("--format=")]
         json = any(value.lower() == "json" for value in (*named, *joined))
         return cls(wanted=json and not {"-q", "--quiet"} & {*words})
@@ -40,14 +41,14 @@ class Answer:
 
 def error_json(error: Exception, exit_code: int) -> dict[str, str | int | None]:
     """An error as `--format json` has it; docs/cli.md lists its keys."""
-    why: str | None = None
+    why = cure = ""
     match error:
         case DraftconvError():
             what, why, cure = error.what, error.why, error.cure
         case click.UsageError(ctx=click.Context() as context):
             what, cure = error.format_message(), f"{context.command_path} --help"
         case click.ClickException():
-            what, cure = error.format_message(), None
+            what = error.format_message()
         case _:
             what, cure = str(error), "the same command with --debug shows where"
     kind = "UsageError" if isinstance(error, click.ClickException) else type(error).__name__

@@ -145,7 +145,7 @@ def _run_replay(reference: str, candidates: tuple[str, ...], trace: str, options
 
     chosen: dict[str, Any] = {name: value for name, value in options.items() if name in (*BOTH, *REPLAY, "command")}
     with output.stages(STAGES) as progress:
-        return parity(reference, candidates, **chosen, trace=trace, progress=progress)
+        return parity(reference, candidates, **chosen, trace=trace, progress=progress, announce=_announce)
 
 
 def _run_live(reference: str, candidates: tuple[str, ...], options: Mapping[str, object]) -> Report:
@@ -155,12 +155,18 @@ def _run_live(reference: str, candidates: tuple[str, ...], options: Mapping[str,
     chosen: dict[str, Any] = {name: value for name, value in options.items() if name not in REPLAY}
     try:
         with output.stages(defaultdict(lambda: "requests", STAGES)) as progress:
-            return live_parity(reference, candidates, **chosen, progress=progress)
+            return live_parity(reference, candidates, **chosen, progress=progress, announce=_announce)
     except KeyboardInterrupt:
         if not Path(chosen["run"]).exists():
             raise
         print(f"Interrupted: {safe(chosen['run'])} keeps what was answered; the same command goes on.", file=sys.stderr)
         sys.exit(130)
+
+
+def _announce(line: str) -> None:
+    from draftconv.cli import output
+
+    output.print_notes([line])
 
 
 def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str, object], fmt: str) -> None:

@@ -134,9 +134,8 @@ REFUSED: dict[tuple[str, ...], dict[str, object]] = {
 
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
 @pytest.mark.parametrize("form", [("--format", "json"), ("--format=JSON",)])
-def test_a_program_reads_why_there_is_no_document(
-    words: tuple[str, ...], form: tuple[str, ...], run: Run, drafter: Path
-) -> None:
+@pytest.mark.usefixtures("drafter")
+def test_a_program_reads_why_there_is_no_document(words: tuple[str, ...], form: tuple[str, ...], run: Run) -> None:
     told, asked = run(*words), run(*words, *form)
     assert json.loads(asked.stdout) == {"error": REFUSED[words]}
     assert (asked.exit_code, asked.stderr) == (told.exit_code, told.stderr)
