@@ -19,8 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 QUIET, VERBOSE = "draftconv.quiet", "draftconv.verbose"
 """Keys of Click's `meta`, which a command shares with the group before it."""
 
-NO_BARS = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
-"""Variables by which libraries that download are told to draw nothing."""
+NO_BARS = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
+"""Variables by which libraries are told to draw nothing: those that download, and whatever draws with tqdm."""
 
 
 class Lines(logging.Handler):
@@ -60,7 +60,7 @@ def hush(context: click.Context) -> None:
 
 
 def draw_no_bars(context: click.Context) -> None:
-    """Keep libraries that download from drawing bars until the command ends, unless somebody has said otherwise."""
+    """Keep libraries from drawing bars until the command ends, unless somebody has said otherwise."""
     for name in NO_BARS:
         if name not in os.environ:
             os.environ[name] = "1"
