@@ -839,6 +839,11 @@ REPORT = (
         "        if record.id in arm:\n", "        if record.id in arms:\n",
         "a request that stands twice counts twice", ("test_records.py",)),
     Mutation(
+        "report/merge_extension.py",
+        "if (was := earlier.arm(name)).content != now.content:",
+        "if (was := earlier.arm(name)).name != now.name:",
+        "another drafter under the name of the first extends its report", ("test_extension.py",)),
+    Mutation(
         "report/junit.py",
         '    "inconclusive": "error",', '    "inconclusive": "passed",',
         "inconclusive looks green in CI", ("test_report_pages.py",)),
