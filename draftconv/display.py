@@ -1,7 +1,8 @@
 """Results as a person sees them: one line at a Python prompt, tables on a terminal and in a notebook.
 
-A result says what stands in its line (`brief`) and which tables and sentences its command prints (`blocks`). The
-command line gives them colours; here they become HTML.
+A result says what stands in its line (`brief`), which tables and sentences its command prints (`blocks`), and what
+lies behind them (`details`), which a command prints with `-v` and a notebook always shows. The command line gives them
+colours; here they become HTML.
 """
 
 from __future__ import annotations
@@ -87,7 +88,11 @@ class Displayed(ABC):
 
     @abstractmethod
     def blocks(self) -> Iterator[Block]:
-        """What its command prints of it, in order; sentences are as found, not made harmless."""
+        """What its command prints of it, what it comes to first; sentences are as found, not made harmless."""
+
+    def details(self) -> Iterator[Block]:
+        """What lies behind that, for whoever wants to know why."""
+        yield from ()
 
     def __repr__(self) -> str:
         line = safe(f"{type(self).__name__}({', '.join(self.brief())})")
@@ -95,7 +100,7 @@ class Displayed(ABC):
 
     def _repr_html_(self) -> str:
         return _template().render(
-            blocks=[safe(block) if isinstance(block, str) else block for block in self.blocks()],
+            blocks=[safe(b) if isinstance(b, str) else b for b in (*self.blocks(), *self.details())],
         )
 
 

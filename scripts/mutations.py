@@ -848,6 +848,11 @@ REPORT = (
         "        if record.id in arm:\n", "        if record.id in arms:\n",
         "a request that stands twice counts twice", ("test_records.py",)),
     Mutation(
+        "report/merge_extension.py",
+        "if (was := earlier.arm(name)).content != now.content:",
+        "if (was := earlier.arm(name)).name != now.name:",
+        "another drafter under the name of the first extends its report", ("test_extension.py",)),
+    Mutation(
         "report/junit.py",
         '    "inconclusive": "error",', '    "inconclusive": "passed",',
         "inconclusive looks green in CI", ("test_report_pages.py",)),
@@ -1206,6 +1211,22 @@ CLI = (
         "cli/output.py",
         "json.dumps(document, indent=2, ensure_ascii=True)", "json.dumps(document, indent=2, ensure_ascii=False)",
         "a name in JSON may drive a terminal", ("test_cli.py", "test_program.py")),
+    Mutation(
+        "cli/answer.py",
+        "if self.wanted and not self.given:", "if self.wanted:",
+        "a program gets two documents", ("test_parity.py",)),
+    Mutation(
+        "cli/answer.py",
+        'json and not {"-q", "--quiet"} & {*words}', "json",
+        "an error is printed on stdout although nothing was to be said", ("test_cli.py",)),
+    Mutation(
+        "cli/tables.py",
+        "    if spare < 0:\n        return None\n", "    spare = max(spare, 0)\n",
+        "a table is wider than the terminal", ("test_tables.py",)),
+    Mutation(
+        "cli/tables.py",
+        "min(natural[-1], NARROW)", "0",
+        "a column of prose is one word wide", ("test_tables.py",)),
     Mutation(
         "cli/streams.py",
         "self.fault, self._over = error, True", "self._over = True",

@@ -43,13 +43,13 @@ def described(kind: type, names: list[str]) -> tuple[str, dict[str, str]]:
     """The first paragraph of a docstring, and what it says of each field."""
     text = inspect.getdoc(kind) or ""
     about, _, rest = text.partition("Attributes:")
-    alternatives = "|".join(names)
-    label = re.compile(rf"(?:^|(?<=\s))`?((?:{alternatives})(?:, (?:{alternatives}))*)`?: ")
+    name = f"`?(?:{'|'.join(names)})`?"
+    label = re.compile(rf"(?:^|(?<=\s))({name}(?:, {name})*): ")
     pieces = label.split(" ".join(rest.split()))
     meanings = {
-        name: meaning.strip(" .;,")
+        field: meaning.strip(" .;,")
         for group, meaning in zip(pieces[1::2], pieces[2::2], strict=True)
-        for name in group.split(", ")
+        for field in group.replace("`", "").split(", ")
     }
     return " ".join(about.split("\n\n")[0].split()), meanings
 

@@ -53,7 +53,8 @@ class Differences(Displayed):
         yield f"{named(self.left.checkpoint.name)} and {named(self.right.checkpoint.name)}: {self._counted()}"
 
     def blocks(self) -> Iterator[Block]:
-        """A table of each kind; the last sentence counts them."""
+        """How many there are, and a table of each kind."""
+        yield "No difference." if self.none else f"Different: {self._counted()}."
         for kind, differences in self.kinds.items():
             if differences:
                 rows = (
@@ -61,7 +62,6 @@ class Differences(Displayed):
                     for difference in differences
                 )
                 yield table(kind.capitalize(), "", ("", "left", "right"), rows)
-        yield "No difference." if self.none else f"Different: {self._counted()}."
 
     def _counted(self) -> str:
         counts = (f"{len(rows)} {kind if len(rows) > 1 else KINDS[kind]}" for kind, rows in self.kinds.items() if rows)

@@ -11,7 +11,7 @@ from draftconv.checkpoint.text import size
 from draftconv.display import Block, Displayed, card, named, table
 from draftconv.drafter.checks import Findings, check_drafter, deep_bytes
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.identity import attention, identity, nbytes
+from draftconv.drafter.identity import attention, identity, in_a_line, nbytes
 from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target, find_target
 from draftconv.engines import ENGINES, LoadVerdict, parse_engine
@@ -62,7 +62,7 @@ VERDICTS: Mapping[Status, str] = {
     "refused": "refused by",
     "undecided": "undecided for",
 }
-"""How the last line tells what engines would do."""
+"""How the verdict tells what engines would do."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -99,23 +99,47 @@ class Inspection(Displayed):
         yield from self._counted()
         yield from (f"{verdict.spec.name}: {verdict.status}" for verdict in self.verdicts)
 
+    def outcome(self) -> Iterator[str]:
+        """What it is, and what each engine would do, with the main reason where that is not to load it rightly."""
+        yield f"{self.drafter.checkpoint.name}: {self._described()}"
+        yield self._verdict()
+        for verdict in self.verdicts:
+            if reason := verdict.reason:
+                yield f"  {verdict.spec}: {reason.rule.says}: {reason.detail}."
+
     def blocks(self) -> Iterator[Block]:
-        """Identity card, problems, engines; the last sentence is what it comes to."""
+        """The outcome, and the problems that ask for something to be done."""
+        yield from self.outcome()
+        yield from self.problems_told()
+
+    def problems_told(self) -> Iterator[str]:
+        """Errors and warnings, with their cure, and what is unusual about how quantized weights are stored."""
         from draftconv.engines.problems import why
 
+        for problem in self.problems:
+            kind = problem.kind
+            if kind.severity == "note":
+                continue
+            told = f"{kind.severity.capitalize()} {problem.code}: {kind.title}: {problem.detail}."
+            because = f" Why: {why(problem.code)}." if kind.severity == "error" or kind.reading else ""
+            yield f"{told}{because} Cure: {kind.cure}."
+        if self.weights and self.weights.findings:
+            yield f"Weights: {'; '.join(self.weights.findings)}."
+
+    def details(self) -> Iterator[Block]:
+        """Identity card, all problems, what was not checked, and the rules of each engine that speak of it."""
         yield card(self.drafter.checkpoint.name, self._identity())
         if self.problems:
             rows = ((p.severity, p.code, f"{p.kind.title}: {p.detail}") for p in self.problems)
             yield table("Problems", "", ("", "code", "what"), rows)
         else:
             yield "No problems found."
-        for problem in self.problems:
-            if problem.severity == "error" or problem.kind.reading:
-                yield f"{problem.code}: {why(problem.code)}. Cure: {problem.kind.cure}."
         if self.not_made:
             yield f"Not checked: {'; '.join(self.not_made)}."
         yield table("Engines", "", ("engine", "verdict", "rule broken"), self._engines())
-        yield self._verdict()
+
+    def _described(self) -> str:
+        return in_a_line(self.drafter) + (f"; weights {self.weights.says}" if self.weights else "")
 
     def _identity(self) -> Iterator[tuple[str, str]]:
         yield from identity(self.drafter)
@@ -219,7 +243,7 @@ def _summarize_weights(drafter: Drafter, from_format: str | None) -> Quantizatio
     findings = list(stored.findings)
     if stored.unlisted:
         names = show_some(stored.unlisted)
-        findings.append(f"{names} plain and not excluded by config.json: some engines take it for quantized, see below")
+        findings.append(f"{names} plain and not excluded by config.json: some engines take it for quantized")
     return QuantizationSummary(stored.format.id, stored.title, tuple(findings), stored.lies)
 
 

@@ -23,7 +23,7 @@ from draftconv.live.serve_arms import serve_arms
 from draftconv.live.servers import launch_of
 from draftconv.options import Place, each_of, several, takes
 from draftconv.report import read_report
-from draftconv.report.merge_extension import extended, refuse_unextendable
+from draftconv.report.merge_extension import announce_extension, extended, refuse_unextendable
 from draftconv.report.model import Report
 from draftconv.traces.prompts import load_prompts
 from draftconv.traces.target_prompts import ends_of, goal_of, refuse_too_long, target_files, tokenize_prompts
@@ -67,6 +67,8 @@ def live_parity(reference: Place, candidates: Place | Sequence[Place], options: 
     )
     refuse_too_long(tokenized, goal)
     arms = arms_of(reference, candidates, goal, options, progress)
+    if earlier:
+        announce_extension(earlier, arms[0].about, arms[-1].about, options.announce)
     benchmarks = Benchmarks.of(options, spec, goal) if options.also_speed or options.accuracy else None
     started = way in ("launch", "offline")
     settings = RunSettings(

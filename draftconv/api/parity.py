@@ -22,7 +22,7 @@ from draftconv.replay.arms import ReplayArm, ReplayArms, load_arms
 from draftconv.replay.options import ParityOptions, Progress
 from draftconv.replay.target_tables import semantics
 from draftconv.report import read_report
-from draftconv.report.merge_extension import extended, refuse_unextendable
+from draftconv.report.merge_extension import announce_extension, extended, refuse_unextendable
 from draftconv.report.model import Attribution, Comparison, Control, Report, RunInfo
 from draftconv.report.records import Record, paired
 from draftconv.report.verdict import CONTROL_MARGIN, EXIT_CODES, Gate, judge
@@ -62,6 +62,8 @@ def parity(reference: Place, candidates: Place | Sequence[Place], options: Parit
     entries = trace.entries[: options.limit]
     loading = None if progress is None else partial(progress, "reading")
     arms = load_arms(trace, reference, candidates, options, _written_for, loading)
+    if earlier:
+        announce_extension(earlier, arms.reference.about, arms.candidates[0].about, options.announce)
     report = _report(trace, entries, arms, options, progress)
     return extended(earlier, report) if earlier else report
 

@@ -93,14 +93,14 @@ class Quantization(Displayed):
         yield from (f"{name}: {deployment.executed}" for name, deployment in decided.deployments.items())
 
     def blocks(self) -> Iterator[Block]:
-        """What was decided, the error of every weight once it is written, warnings; then how large it is."""
-        yield card(f"Recipe {self.decided.recipe.name}", _decisions(self.decided))
-        if self.decided.deviations:
-            yield self._weights()
+        """How large it is; then warnings, what was decided, and the error of every weight once it is written."""
+        yield self._amount()
         yield from (f"Warning: {line}" for line in self.warnings)
         if self.instead:
             yield f"Only the weights are quantized in what is multiplied there: recipe {self.instead} says no more."
-        yield self._amount()
+        yield card(f"Recipe {self.decided.recipe.name}", _decisions(self.decided))
+        if self.decided.deviations:
+            yield self._weights()
 
     def _amount(self) -> str:
         before, after = self.all_bytes

@@ -115,16 +115,16 @@ class Verification(Displayed):
                 yield f"{count} {outcome}"
 
     def blocks(self) -> Iterator[Block]:
-        """Every difference, how much is equal, who reads it rightly; the last sentence is the verdict."""
-        if rows := [(row.outcome, row.what, row.how) for row in self.rows if row.outcome != "equal"]:
-            yield table("Differences", "", ("", "what", "how"), rows)
+        """The verdict, how much is equal, who reads it rightly, and every difference, undeclared ones first."""
+        yield f"Verified: {self.result}"
         tensors = f"{_count_equal(self.tensors)} of {len(self.tensors)} tensors equal in every bit"
         yield f"{tensors}, {_count_equal(self.facts)} of {len(self.facts)} facts equal."
         if readers := [row.what for row in self.directory if row.outcome == "equal"]:
             yield f"Read rightly by {', '.join(readers)}."
         if self.record in RECORDS:
             yield RECORDS[self.record]
-        yield f"Verified: {self.result}"
+        if rows := [(row.outcome, row.what, row.how) for row in self.rows if row.outcome != "equal"]:
+            yield table("Differences", "", ("", "what", "how"), sorted(rows, key=lambda row: row[0] != "different"))
 
 
 def _count_equal(rows: Sequence[ComparedItem]) -> int:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 import draftconv
+from draftconv.cli.answer import Answer
 from draftconv.cli.loudness import draw_no_bars, former_names_told, loudness_options
 from draftconv.cli.streams import guard, lost
 from draftconv.errors import DraftconvError, UsageError
@@ -71,9 +72,10 @@ class Commands(click.Group):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
         """Run a command and exit: every failure becomes its message and exit code."""
         argv, debug = _take_debug(list(sys.argv[1:] if args is None else args))
-        extra |= {"standalone_mode": False}
+        answer = Answer.to(argv)
+        extra |= {"standalone_mode": False, "obj": answer}
         with former_names_told():
-            code = _exit_code(lambda: super(Commands, self).main(argv, *rest, **extra), debug=debug)
+            code = _exit_code(lambda: super(Commands, self).main(argv, *rest, **extra), answer, debug=debug)
         sys.exit(_unless_lost(code))
 
 
@@ -84,8 +86,8 @@ def _take_debug(argv: list[str]) -> tuple[list[str], bool]:
     return [*kept, *argv[end:]], len(kept) < end
 
 
-def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
-    """Run, print what went wrong, and return the exit code."""
+def _exit_code(run: Callable[[], object], answer: Answer, *, debug: bool) -> int:
+    """Run, tell what went wrong, and return the exit code."""
     try:
         code = run()
     except SystemExit as error:
@@ -93,6 +95,7 @@ def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
             raise  # the last words of a library, which Python prints
         code = error.code
     except click.ClickException as error:
+        answer.refuse(error, 2)
         error.show()
         return 2
     except (click.Abort, KeyboardInterrupt):
@@ -103,6 +106,7 @@ def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
             raise
         from draftconv.cli.output import print_error
 
+        answer.refuse(error, error.exit_code)
         print_error(error)
         return error.exit_code
     except Exception as error:
@@ -110,7 +114,9 @@ def _exit_code(run: Callable[[], object], *, debug: bool) -> int:
             raise
         from draftconv.cli.output import print_error, print_fault
 
-        if (missing := _missing_extra(error)) is not None:
+        missing = _missing_extra(error)
+        answer.refuse(missing or error, 2)
+        if missing is not None:
             print_error(missing)
         else:
             print_fault(error)

@@ -43,7 +43,7 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
         total = conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
             conversion.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
-    output.print_readings(fmt, conversion.drafter)
+    output.print_doubts(conversion.drafter)
     match fmt:
         case "json":
             output.print_json(_json(conversion, dry_run=dry_run))
@@ -100,17 +100,22 @@ def _show_plan(conversion: Conversion) -> None:
     from draftconv.cli import output
 
     plan = conversion.plan
+    amount, *blocks = conversion.blocks()
     tensors = (placed.tensor for shard in plan.shards() for placed in shard.tensors)
     rows = ((t.name, t.dtype, list(t.shape), type(t.operation).__name__.lower()) for t in tensors)
-    *blocks, amount = conversion.blocks()
-    output.show([table("Plan", "", ("tensor", "dtype", "shape", "operation"), rows), *blocks])
-    output.write(output.safe(f"Nothing written: would write {amount}."))
-    output.write(f"Peak memory about {output.size(plan.peak_memory)}.")
+    output.show(
+        [
+            f"Nothing written: would write {amount}.",
+            f"Peak memory about {output.size(plan.peak_memory)}.",
+            *output.readings(conversion.drafter),
+            *blocks,
+            table("Plan", "", ("tensor", "dtype", "shape", "operation"), rows),
+        ]
+    )
 
 
 def _show(conversion: Conversion, out: Path) -> None:
     from draftconv.cli import output
 
-    *blocks, amount = conversion.blocks()
-    output.show(blocks)
-    output.write(output.safe(f"Wrote {out}: {amount}"))
+    amount, *blocks = conversion.blocks()
+    output.show([f"Wrote {out}: {amount}", *output.readings(conversion.drafter), *blocks])

@@ -36,7 +36,7 @@ def command(left: str, right: str, fmt: str, **keywords: Any) -> None:
 def _render(differences: Differences, fmt: str) -> None:
     from draftconv.cli import output
 
-    output.print_readings(fmt, differences.left, differences.right)
+    output.print_doubts(differences.left, differences.right)
     match fmt:
         case "json":
             sides = {"readings": {"left": reading_json(differences.left), "right": reading_json(differences.right)}}
@@ -45,7 +45,8 @@ def _render(differences: Differences, fmt: str) -> None:
             }
             output.print_json(rows | sides)
         case "human":
-            output.show(differences.blocks())
+            outcome, *blocks = differences.blocks()
+            output.show([outcome, *output.readings(differences.left, differences.right), *blocks])
 
 
 def _difference_json(difference: Difference) -> dict[str, str]:

@@ -13,6 +13,7 @@ import click
 from draftconv.api.inspect import Inspection, InspectOptions, inspect, remedy
 from draftconv.checkpoint import Checkpoint
 from draftconv.cli.examples import ENGINE
+from draftconv.cli.loudness import is_verbose
 from draftconv.cli.options import format_option, options_of
 from draftconv.engines.target_stops import instead_of, target_stop
 from draftconv.options import several
@@ -46,11 +47,12 @@ def command(ctx: click.Context, /, checkpoint: str, strict: bool, fmt: str, **ke
         case "json":
             output.print_json(inspection_json(inspection))
         case "human":
-            *blocks, verdict = inspection.blocks()
-            output.show(blocks)
-            output.write(output.safe(verdict))
+            output.show(inspection.outcome())
             if argv := _next_command(inspection, checkpoint, ctx):
                 output.print_next(argv)
+            output.show(inspection.problems_told())
+            if is_verbose():
+                output.show(inspection.details())
     bad = bool(keywords["engines"]) and not inspection.passed
     faulty = strict and any(problem.severity != "note" for problem in inspection.problems)
     sys.exit(1 if bad or faulty else 0)

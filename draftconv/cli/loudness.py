@@ -1,4 +1,4 @@
-"""How much a command says: `-q` nothing but errors, `-v` also what it does on the way."""
+"""How much a command says: `-q` nothing but errors, `-v` also why, and what it does on the way."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 QUIET, VERBOSE = "draftconv.quiet", "draftconv.verbose"
 """Keys of Click's `meta`, which a command shares with the group before it."""
 
-NO_BARS = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
-"""Variables by which libraries that download are told to draw nothing."""
+NO_BARS = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
+"""Variables by which libraries are told to draw nothing: those that download, and whatever draws with tqdm."""
 
 
 class Lines(logging.Handler):
@@ -36,6 +36,12 @@ def is_quiet() -> bool:
     """Whether the command that runs was told to say nothing but errors."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(QUIET))
+
+
+def is_verbose() -> bool:
+    """Whether the command that runs was told to say what lies behind its result."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(VERBOSE))
 
 
 def hush(context: click.Context) -> None:
@@ -54,7 +60,7 @@ def hush(context: click.Context) -> None:
 
 
 def draw_no_bars(context: click.Context) -> None:
-    """Keep libraries that download from drawing bars until the command ends, unless somebody has said otherwise."""
+    """Keep libraries from drawing bars until the command ends, unless somebody has said otherwise."""
     for name in NO_BARS:
         if name not in os.environ:
             os.environ[name] = "1"
@@ -117,7 +123,7 @@ def loudness_options(function: F) -> F:
         return lambda context, _, typed: action(context) if typed else None
 
     for names, action, text in (
-        (("-v", "--verbose"), _be_verbose, "Also say on stderr what is done on the way."),
+        (("-v", "--verbose"), _be_verbose, "Also say what lies behind the result, and on stderr what is done."),
         (("-q", "--quiet"), hush, "Say nothing but errors; the exit code tells the rest."),
     ):
         function = click.option(

@@ -15,37 +15,16 @@ from typing import TYPE_CHECKING
 
 from draftconv.checkpoint.text import safe as safe
 from draftconv.checkpoint.text import size as size
+from draftconv.cli.answer import document_given
 from draftconv.cli.loudness import is_quiet
 from draftconv.errors import DraftconvError
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.text import Text
 
-    from draftconv.display import Block, Table
+    from draftconv.display import Block
     from draftconv.drafter.drafter import Drafter
-
-STYLES: Mapping[str, str] = {
-    "loads": "green",
-    "mis-read": "yellow",
-    "refused": "red",
-    "undecided": "magenta",
-    "note": "dim",
-    "error": "red",
-    "warning": "yellow",
-    "equal": "green",
-    "declared": "cyan",
-    "different": "red",
-    "pass": "green",
-    "equivalent": "green",
-    "fail": "red",
-    "inconclusive": "yellow",
-    "void": "magenta",
-    "caught": "green",
-    "MISSED": "red",
-    "not applicable": "dim",
-    "absent": "dim",
-}
 
 LEADS: Mapping[str, str] = {
     "Error ": "red",
@@ -62,34 +41,18 @@ NOTICEABLE = 64 << 20
 """Bytes below which no bar is shown."""
 
 
-def text(value: object, style: str = "") -> Text:
-    from rich.text import Text
-
-    return Text(safe(value), style=style)
-
-
-def lines(values: Iterable[object]) -> Text:
-    """One cell of several lines."""
-    from rich.text import Text
-
-    return Text("\n").join(text(value) for value in values)
-
-
-def styled(word: str) -> Text:
-    """A verdict word in its colour."""
-    return text(word, STYLES.get(word, ""))
-
-
 def console() -> Console:
+    """stdout; as wide as the terminal, or 120 characters where it is none."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else 120
-    return Console(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
+    return Console(markup=False, highlight=False, emoji=False, width=width)
 
 
 def print_json(document: object) -> None:
     """One stable JSON document; ASCII, so nothing in it can drive a terminal."""
     write(json.dumps(document, indent=2, ensure_ascii=True))
+    document_given()
 
 
 def write(line: str) -> None:
@@ -135,17 +98,18 @@ def print_notes(notes: Iterable[str]) -> None:
         print(f"Note: {safe(note)}", file=sys.stderr)
 
 
-def print_readings(fmt: str, *drafters: Drafter) -> None:
-    """How drafters were read, with every inference, on stdout for a person; every doubt on stderr, JSON or not.
+def readings(*drafters: Drafter) -> list[str]:
+    """How drafters were read, with every inference, a sentence each; for a person, as JSON holds all of it."""
+    from draftconv.layouts.drafter_reader import reading_line
 
-    Args:
-        fmt: of --format. JSON holds all of it.
-    """
-    from draftconv.layouts.drafter_reader import reading_line, reading_warnings
+    return [reading_line(drafter) for drafter in drafters]
+
+
+def print_doubts(*drafters: Drafter) -> None:
+    """Every doubt about how drafters were read, on stderr, JSON or not."""
+    from draftconv.layouts.drafter_reader import reading_warnings
 
     for drafter in drafters:
-        if fmt == "human":
-            write(safe(reading_line(drafter)))
         print_warnings(f"{drafter.checkpoint.name}: {doubt}" for doubt in reading_warnings(drafter))
 
 
@@ -155,59 +119,27 @@ def print_warnings(warnings: Iterable[str]) -> None:
         print(f"Warning: {safe(warning)}", file=sys.stderr)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> RenderableType:
-    """A plain table; every cell must come from `text` or `styled`."""
-    from rich import box
-    from rich.table import Table
-
-    rich_table = Table(title=safe(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        rich_table.add_column(column, overflow="fold")
-    for row in rows:
-        rich_table.add_row(*row)
-    return rich_table
-
-
-def card(title: str, rows: Iterable[tuple[str, object]]) -> RenderableType:
-    """Names and values, two columns without a header."""
-    from rich import box
-    from rich.table import Table
-
-    rich_table = Table(
-        title=safe(title), title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False, pad_edge=False
-    )
-    rich_table.add_column(style="dim", no_wrap=True)
-    rich_table.add_column(overflow="fold")
-    for name, value in rows:
-        rich_table.add_row(text(name), text(value))
-    return rich_table
-
-
 def show(blocks: Iterable[Block]) -> None:
-    """Tables and sentences of a result."""
+    """Tables and sentences of a result, as wide as the terminal; off a terminal a sentence is one line."""
+    if is_quiet():
+        return
+    from draftconv.cli.tables import render
+    from draftconv.display import Table
+
     screen = console()
     for block in blocks:
-        screen.print(text(block, _style(block)) if isinstance(block, str) else _render_table(block))
+        for line in render(block, screen.width) if isinstance(block, Table) else _sentence(block, screen):
+            screen.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
-def _style(sentence: str) -> str:
-    return next((style for lead, style in LEADS.items() if sentence.startswith(lead)), "")
+def _sentence(sentence: str, screen: Console) -> Iterator[Text]:
+    from rich.text import Text
 
+    from draftconv.cli.tables import wrap
 
-def _render_table(block: Table) -> RenderableType:
-    if not any(column.title for column in block.columns):
-        return card(block.title, ((name, value) for name, value in block.rows))
-    rows = ([_render_cell(cell) for cell in row] for row in block.rows)
-    return table(block.title, [column.title for column in block.columns], rows)
-
-
-def _render_cell(value: str) -> Text:
-    """The first line matters most."""
-    first, *rest = value.split("\n")
-    cell = styled(first)
-    for line in rest:
-        cell.append("\n").append(text(line, "dim"))
-    return cell
+    line = Text(safe(sentence), next((style for lead, style in LEADS.items() if sentence.startswith(lead)), ""))
+    indent = len(sentence) - len(sentence.lstrip(" "))
+    yield from wrap(line, screen.width, rest=indent + 2) if screen.is_terminal else (line,)
 
 
 def draws() -> bool:
@@ -238,11 +170,12 @@ def stages(units: Mapping[str, str]) -> Iterator[Callable[[str, int, int], None]
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
 
     class Pace(ProgressColumn):
         def render(self, task: Task) -> Text:
             pace, unit = int(task.speed or 0), units[task.description]
-            return text(f"{size(pace) if unit == 'bytes' else f'{pace} {unit}'}/s")
+            return Text(f"{size(pace) if unit == 'bytes' else f'{pace} {unit}'}/s")
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Pace(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -146,7 +146,7 @@ def _run_replay(reference: str, candidates: tuple[str, ...], trace: str, options
 
     chosen: dict[str, Any] = {name: value for name, value in options.items() if name in (*BOTH, *REPLAY, "command")}
     with output.stages(STAGES) as progress:
-        return parity(reference, candidates, **chosen, trace=trace, progress=progress)
+        return parity(reference, candidates, **chosen, trace=trace, progress=progress, announce=_announce)
 
 
 def _run_live(reference: str, candidates: tuple[str, ...], options: Mapping[str, object]) -> Report:
@@ -156,12 +156,18 @@ def _run_live(reference: str, candidates: tuple[str, ...], options: Mapping[str,
     chosen: dict[str, Any] = {name: value for name, value in options.items() if name not in REPLAY}
     try:
         with output.stages(defaultdict(lambda: "requests", STAGES)) as progress:
-            return live_parity(reference, candidates, **chosen, progress=progress)
+            return live_parity(reference, candidates, **chosen, progress=progress, announce=_announce)
     except KeyboardInterrupt:
         if not Path(chosen["run"]).exists():
             raise
         print(f"Interrupted: {safe(chosen['run'])} keeps what was answered; the same command goes on.", file=sys.stderr)
         sys.exit(130)
+
+
+def _announce(line: str) -> None:
+    from draftconv.cli import output
+
+    output.print_notes([line])
 
 
 def _show_plan(reference: str, candidates: tuple[str, ...], options: Mapping[str, object], fmt: str) -> None:
@@ -198,8 +204,7 @@ def _print(ctx: click.Context, report: Report, out: Path | None, fmt: str) -> No
     from draftconv.cli import output
 
     if fmt == "human":
-        for line in dict.fromkeys(arm.facts["read"] for arm in report.arms if "read" in arm.facts):
-            output.write(output.safe(line))
+        output.show(dict.fromkeys(arm.facts["read"] for arm in report.arms if "read" in arm.facts))
     output.print_warnings(dict.fromkeys(arm.facts["doubtful"] for arm in report.arms if "doubtful" in arm.facts))
     match fmt:
         case "json":

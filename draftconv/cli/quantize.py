@@ -43,7 +43,7 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
         total = quantization.conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
             quantization.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
-    output.print_readings(fmt, quantization.conversion.drafter)
+    output.print_doubts(quantization.conversion.drafter)
     match fmt:
         case "json":
             output.print_json(_json(quantization, written=not dry_run))
@@ -68,9 +68,9 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
 def _show(quantization: Quantization, out: Path, *, written: bool) -> None:
     from draftconv.cli import output
 
-    *blocks, amount = quantization.blocks()
-    output.show(blocks)
-    output.write(output.safe(f"{f'Wrote {out}' if written else 'Nothing written: would write'}: {amount}"))
+    amount, *blocks = quantization.blocks()
+    outcome = f"{f'Wrote {out}' if written else 'Nothing written: would write'}: {amount}"
+    output.show([outcome, *output.readings(quantization.conversion.drafter), *blocks])
 
 
 # ── for a program ──────────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -10,10 +10,11 @@ import click
 from draftconv.api.recipes import RecipesOptions
 from draftconv.cli.examples import ENGINE
 from draftconv.cli.options import format_option, options_of
+from draftconv.display import Block, Column, card, table
 from draftconv.errors import UsageError
 
 if TYPE_CHECKING:
-    from draftconv.api.recipes import Offer
+    from draftconv.api.recipes import NoOffer, Offer
     from draftconv.live.profiles import Profile
 
 EPILOG = f"""\b
@@ -72,22 +73,30 @@ def _show_all(fmt: str) -> None:
                 }
             )
         case "human":
-            screen = output.console()
-            rows = [(output.text(r.name), output.text(r.about), output.text(r.scheme)) for r in recipes]
-            screen.print(output.table("Recipes", ("recipe", "", "numbers"), rows))
             titles = tuple(engine.title for engine in ENGINES.values())
-            cells = (
-                (output.text(r.name), *(output.lines(_by_format(formats)) for formats in forms(r).values()))
-                for r in recipes
+            output.show(
+                [
+                    table("Recipes", "", ("recipe", "", "numbers"), ((r.name, r.about, r.scheme) for r in recipes)),
+                    table(
+                        "What is written for whom",
+                        "",
+                        ("recipe", *titles),
+                        ((r.name, *map(_by_format, forms(r).values())) for r in recipes),
+                    ),
+                    table(
+                        "Hardware profiles",
+                        "",
+                        ("profile", "", "recipe"),
+                        ((p.name, p.about, p.recipe) for p in profiles),
+                    ),
+                    table(
+                        "Prompt suites",
+                        "",
+                        ("suite", "", Column("prompts", figures=True)),
+                        ((name, suite.about, suite.count) for name, suite in prompt_suites.items()),
+                    ),
+                ]
             )
-            screen.print(output.table("What is written for whom", ("recipe", *titles), cells))
-            rows = [(output.text(p.name), output.text(p.about), output.text(p.recipe)) for p in profiles]
-            screen.print(output.table("Hardware profiles", ("profile", "", "recipe"), rows))
-            rows = [
-                (output.text(name), output.text(suite.about), output.text(suite.count))
-                for name, suite in prompt_suites.items()
-            ]
-            screen.print(output.table("Prompt suites", ("suite", "", "prompts"), rows))
             output.print_next(["draftconv", "recipes", recipes[0].name])
 
 
@@ -102,49 +111,47 @@ def _show_offers(name: str | None, engines: tuple[str, ...], fmt: str) -> None:
         case "json":
             output.print_json({"runs": [asdict(row) for row in runs], "refused": [asdict(row) for row in refused]})
         case "human":
-            screen = output.console()
-            for engine in dict.fromkeys([row.engine for row in runs] + [row.engine for row in refused]):
-                run_rows = [
-                    (
-                        output.text(row.recipe),
-                        output.text(f"{row.weights} x {row.activations}"),
-                        output.text(row.executed),
-                        output.lines(_conditions(row)),
-                    )
-                    for row in runs
-                    if row.engine == engine
-                ]
-                if run_rows:
-                    heads = ("recipe", "multiplied: weights x activations", "kernel", "")
-                    screen.print(output.table(f"What runs on {engine}", heads, run_rows))
-                refused_rows = [
-                    (output.text(row.recipe), output.text(row.why), output.text(row.cure))
-                    for row in refused
-                    if row.engine == engine
-                ]
-                if refused_rows:
-                    columns = ("recipe", "why", "instead")
-                    screen.print(output.table(f"What does not run on {engine}", columns, refused_rows))
+            output.show(_offer_tables(runs, refused))
 
 
-def _conditions(offer: Offer) -> list[str]:
+def _offer_tables(runs: Sequence[Offer], refused: Sequence[NoOffer]) -> Iterator[Block]:
+    for engine in dict.fromkeys([row.engine for row in runs] + [row.engine for row in refused]):
+        offers = [row for row in runs if row.engine == engine]
+        if offers:
+            yield table(
+                f"What runs on {engine}",
+                "",
+                ("recipe", "multiplied: weights x activations", "kernel", ""),
+                ((row.recipe, f"{row.weights} x {row.activations}", row.executed, _conditions(row)) for row in offers),
+            )
+        none = [row for row in refused if row.engine == engine]
+        if none:
+            yield table(
+                f"What does not run on {engine}",
+                "",
+                ("recipe", "why", "instead"),
+                ((row.recipe, row.why, row.cure) for row in none),
+            )
+
+
+def _conditions(offer: Offer) -> tuple[str, ...]:
     """How the row is known, and what else there is to know."""
     lines = [EVIDENCE_OF_KERNELS[offer.evidence]]
     if offer.declared != offer.activations:
         lines.append(f"declares {offer.declared}, which is ignored" + (f": take {offer.instead}" * bool(offer.instead)))
     lines += [f"not for {offer.not_for} drafters"] if offer.not_for else []
-    return [*lines, *offer.notes]
+    return (*lines, *offer.notes)
 
 
 EVIDENCE_OF_KERNELS = {"run": "run", "read": "not run on hardware", "inferred": "not run on hardware, inferred"}
 
 
-def _by_format(formats: Mapping[str, str]) -> list[str]:
+def _by_format(formats: Mapping[str, str]) -> tuple[str, ...]:
     """Each format, and the hardware that it is written for."""
     hardware: dict[str, list[str]] = {}
     for name, format_id in formats.items():
         hardware.setdefault(format_id or "no form", []).append(name)
-    return [f"{format_id}: {', '.join(names)}" for format_id, names in hardware.items()]
+    return tuple(f"{format_id}: {', '.join(names)}" for format_id, names in hardware.items())
 
 
 def _show_recipe(name: str, fmt: str) -> None:
@@ -153,7 +160,7 @@ def _show_recipe(name: str, fmt: str) -> None:
     from draftconv.api.recipes import served
     from draftconv.cli import output
 
-    recipe, table = served(name)
+    recipe, rows = served(name)
     match fmt:
         case "json":
             output.print_json(
@@ -162,15 +169,18 @@ def _show_recipe(name: str, fmt: str) -> None:
                     "about": recipe.about,
                     "scheme": str(recipe.scheme),
                     "exclude": list(recipe.exclude),
-                    "engines": [asdict(row) for row in table],
+                    "engines": [asdict(row) for row in rows],
                 }
             )
         case "human":
-            screen = output.console()
-            card = [("numbers", recipe.scheme), ("left alone", ", ".join(recipe.exclude))]
-            screen.print(output.card(f"Recipe {recipe.name}: {recipe.about}", card))
-            rows = [(output.text(row.engine), output.text(row.format), output.text(row.told)) for row in table]
-            screen.print(output.table("Where it runs", ("engine", "format", "what runs there"), rows))
+            facts = [("numbers", recipe.scheme), ("left alone", ", ".join(recipe.exclude))]
+            cells = ((row.engine, row.format, row.told) for row in rows)
+            output.show(
+                [
+                    card(f"Recipe {recipe.name}: {recipe.about}", facts),
+                    table("Where it runs", "", ("engine", "format", "what runs there"), cells),
+                ]
+            )
 
 
 def _show_profile(name: str, fmt: str) -> None:
@@ -184,13 +194,14 @@ def _show_profile(name: str, fmt: str) -> None:
         case "json":
             output.print_json(asdict(profile))
         case "human":
-            screen = output.console()
-            screen.print(output.card(f"Profile {profile.name}: {profile.about}", _card(profile)))
-            rows = [
-                (output.text(a.prompts), output.text(a.limit or "all"), output.text(a.max_tokens))
-                for a in profile.suites
-            ]
-            screen.print(output.table("What is asked", ("suite", "prompts", "tokens"), rows))
+            rows = ((asked.prompts, asked.limit or "all", asked.max_tokens) for asked in profile.suites)
+            columns = ("suite", Column("prompts", figures=True), Column("tokens", figures=True))
+            output.show(
+                [
+                    card(f"Profile {profile.name}: {profile.about}", _facts(profile)),
+                    table("What is asked", "", columns, rows),
+                ]
+            )
             target = [] if profile.target else ["--target", "TARGET"]
             output.print_next(
                 [
@@ -209,7 +220,7 @@ def _show_profile(name: str, fmt: str) -> None:
             )
 
 
-def _card(profile: Profile) -> list[tuple[str, object]]:
+def _facts(profile: Profile) -> list[tuple[str, object]]:
     import shlex
 
     return [
@@ -235,11 +246,11 @@ def _show_suite(name: str, fmt: str) -> None:
         case "json":
             output.print_json({"name": name, **suite.model_dump(mode="json")})
         case "human":
-            card = [
+            facts = [
                 ("data set", suite.dataset),
                 ("prompts", f"{suite.count}: {suite.choice}"),
                 ("tokens of each text", suite.max_tokens),
                 ("licence", f"{suite.license}, redistribution {suite.redistribution}"),
                 ("columns known", f"{suite.evidence}: {suite.source}"),
             ]
-            output.console().print(output.card(f"Suite {name}: {suite.about}", card))
+            output.show([card(f"Suite {name}: {suite.about}", facts)])

@@ -33,12 +33,12 @@ def command(out: str, against: str, fmt: str, **keywords: Any) -> None:
 
     with output.progress("comparing") as report:
         verification = verify(out, against, **keywords, progress=report)
-    output.print_readings(fmt, verification.output, verification.source)
+    output.print_doubts(verification.output, verification.source)
     match fmt:
         case "json":
             output.print_json(_json(verification))
         case "human":
-            output.show(verification.blocks())
+            output.show([*verification.blocks(), *output.readings(verification.output, verification.source)])
             writer = find_layout(verification.output.detection.layout).writer
             if verification.passed and keywords["target"] and writer and writer.serves:
                 output.print_next(

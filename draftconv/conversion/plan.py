@@ -88,7 +88,11 @@ class Conversion(Displayed):
         yield from (f"{verdict.spec.name}: {verdict.status}" for verdict in self.verdicts)
 
     def blocks(self) -> Iterator[Block]:
-        """Changes, config keys left out, notes and warnings; the last sentence is what is written, and who reads it."""
+        """What is written, and who reads it; then changes, config keys left out, notes and warnings."""
+        files = f" in {count} files" if (count := len(self.plan.shards())) > 1 else ""
+        readers = ", ".join(f"{verdict.spec} {verdict.status}" for verdict in self.verdicts)
+        checked = f" ({readers})" if readers else ""
+        yield f"{self._size()} for {self.layout.title}{files}{checked}"
         keys = [c.what.removeprefix(CONFIG_KEY) for c in self.changes if c.what.startswith(CONFIG_KEY)]
         others = [change for change in self.changes if not change.what.startswith(CONFIG_KEY)]
         if rows := [(group.kind, group.what, group.why) for group in grouped(others)]:
@@ -102,10 +106,6 @@ class Conversion(Displayed):
             yield f"{problem.severity.capitalize()} {problem.code}: {problem.detail}"
         if self.not_made:
             yield f"Not checked: {'; '.join(self.not_made)}."
-        files = f" in {count} files" if (count := len(self.plan.shards())) > 1 else ""
-        readers = ", ".join(f"{verdict.spec} {verdict.status}" for verdict in self.verdicts)
-        checked = f" ({readers})" if readers else ""
-        yield f"{self._size()} for {self.layout.title}{files}{checked}"
 
     def _size(self) -> str:
         return f"{len(self.plan.tensors)} tensors, {size(self.plan.total_bytes)}"

@@ -1,4 +1,4 @@
-"""A drafter in words: its identity card."""
+"""A drafter in words: in one line, and its identity card."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ FUSIONS: Mapping[Fusion, str] = {
 }
 
 
+def in_a_line(drafter: Drafter) -> str:
+    """What it is: kind, attention, layers, size and layout."""
+    detection = drafter.detection
+    stored = f"{size(nbytes(drafter))} in {_dtypes(drafter)}"
+    return f"{_describe_kind(drafter)}, {stored}; layout {detection.layout} ({detection.confidence})"
+
+
 def identity(drafter: Drafter) -> Iterator[tuple[str, str]]:
     """The identity card, line by line."""
     facts, reasons, detection = drafter.facts, drafter.reasons, drafter.detection
     yield "layout", f"{detection.layout} ({detection.confidence}: {'; '.join(detection.reasons)})"
-    yield (
-        "drafter",
-        f"{drafter.kind.title}, {_describe_attention(facts)}, {facts.layers} layer{'s' * (facts.layers > 1)}",
-    )
+    yield "drafter", _describe_kind(drafter)
     yield "sizes", f"hidden {facts.hidden}, MLP {facts.intermediate}, {size(nbytes(drafter))} in {_dtypes(drafter)}"
     yield "captured", f"{facts.aux} states of {facts.target_hidden}"
     yield "boundaries", f"{describe_boundaries(facts.boundaries)} ({reasons.get('boundaries', 'given')})"
@@ -36,6 +40,11 @@ def identity(drafter: Drafter) -> Iterator[tuple[str, str]]:
     yield "residual", f"{residual} ({reasons.get('norm_before_residual', '')})"
     yield "tables", f"embed_tokens {_describe_owner(facts.own_embedding)}, lm_head {_describe_owner(facts.own_head)}"
     yield "quantization", facts.quantization or "none"
+
+
+def _describe_kind(drafter: Drafter) -> str:
+    facts = drafter.facts
+    return f"{drafter.kind.title}, {_describe_attention(facts)}, {facts.layers} layer{'s' * (facts.layers > 1)}"
 
 
 def nbytes(drafter: Drafter) -> int:

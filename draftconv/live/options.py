@@ -23,7 +23,15 @@ from draftconv.options import (
     python_only,
     several,
 )
-from draftconv.replay.options import EXTEND, LIMIT, MARGIN, REFERENCE_AUX_CONVENTION, REFERENCE_LAYOUT
+from draftconv.replay.options import (
+    ANNOUNCE,
+    EXTEND,
+    LIMIT,
+    MARGIN,
+    REFERENCE_AUX_CONVENTION,
+    REFERENCE_LAYOUT,
+    Announce,
+)
 from draftconv.report.verdict import Kind
 from draftconv.traces.prompts import DEFAULT_SUITE
 
@@ -113,6 +121,7 @@ class LiveOptions:
     progress: Progress | None = python_only(
         None, "told the stage (`reading`, then each arm's name), and how much of it is done and in all"
     )
+    announce: Announce | None = python_only(None, ANNOUNCE)
 
     @property
     def directory(self) -> Path:

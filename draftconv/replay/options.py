@@ -29,6 +29,10 @@ Stage = Literal["reading", "replaying"]
 Progress = Callable[[Stage, int, int], None]
 """Told the stage, and how much of it is done and in all: bytes of drafters, then tokens of the trace."""
 
+Announce = Callable[[str], None]
+"""Told, in words, what will be done."""
+ANNOUNCE = "told which sample `extend` adds to, before anything is measured"
+
 MARGIN = Option(
     "Loss of accept length that is allowed, 0.02 for 2 %; 0 asks for equal counts.  "
     "[default: 0, live 0.005; 0.01 for 8-bit weights, 0.02 for 4-bit ones]",
@@ -78,3 +82,4 @@ class ParityOptions:
     accept_detected: bool = option(False, ACCEPT_DETECTED)
     command: tuple[str, ...] = python_only((), "the command, for the report")
     progress: Progress | None = python_only(None, "told the stage, and how much of it is done and in all")
+    announce: Announce | None = python_only(None, ANNOUNCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from draftconv.checkpoint.text import safe
-from draftconv.report.model import Comparison, Report, SimulatedArithmetic
+from draftconv.report.model import Comparison, JoinedSample, Report, RunInfo, SimulatedArithmetic
 from draftconv.report.statistics import FEWEST_CLUSTERS, Interval
 from draftconv.report.verdict import Outcome, percent
 
@@ -144,6 +144,32 @@ def verdict_details(comparison: Comparison) -> Iterator[str]:
         case "inconclusive":
             yield verdict.reasons[-1]  # the outlook
     yield from verdict.notes
+
+
+SAMPLES = ("extended report", "added to it")
+"""The two samples of an extended report."""
+SHOWN = 12
+"""Digits of a hash that a sentence shows."""
+
+
+def named_samples(about: RunInfo) -> Iterator[tuple[str, JoinedSample]]:
+    """The samples of an extended report under their names; nothing of any other."""
+    return zip(SAMPLES, about.joined, strict=False)
+
+
+def joined(sample: JoinedSample) -> str:
+    """Who took part in a sample, and where its requests are from."""
+    trace = f", trace {sample.trace[:SHOWN]}" if sample.trace else ""
+    return (
+        f"reference {drafter(sample.reference, sample.reference_content)}, "
+        f"candidate {drafter(sample.candidate, sample.candidate_content)}, "
+        f"{sample.requests} requests of {sample.prompts} (sha256 {sample.prompts_sha256[:SHOWN]}){trace}"
+    )
+
+
+def drafter(name: str, content: str) -> str:
+    """An arm by name and by what it holds."""
+    return f"{name} (content {content[:SHOWN]})"
 
 
 def controls(report: Report) -> str:

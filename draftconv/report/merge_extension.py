@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 
 from draftconv.errors import UsageError
 from draftconv.report.extension import extend, refuse_settled
-from draftconv.report.model import Comparison, Report, RunInfo
+from draftconv.report.formatting import drafter, joined
+from draftconv.report.model import ArmInfo, Comparison, JoinedSample, Report, RunInfo
 
 
 def refuse_unextendable(earlier: Report, candidates: int) -> None:
@@ -23,6 +25,48 @@ def refuse_unextendable(earlier: Report, candidates: int) -> None:
             cure="name the one candidate of the report",
         )
     refuse_settled(earlier.earlier(earlier.comparisons[0]))
+
+
+def announce_extension(
+    earlier: Report, reference: ArmInfo, candidate: ArmInfo, announce: Callable[[str], None] | None
+) -> None:
+    """Tell what is extended by which drafters, before anything is measured.
+
+    Raises:
+        UsageError: one of the two is another drafter than in the report, whatever its name.
+    """
+    (comparison,) = earlier.comparisons
+    for role, name, now in (
+        ("reference", comparison.reference, reference),
+        ("candidate", comparison.candidate, candidate),
+    ):
+        if (was := earlier.arm(name)).content != now.content:
+            alike = ", under the same name" if was.name == now.name else ""
+            raise UsageError(
+                f"the {role} of the report is {drafter(was.name, was.content)}, "
+                f"this run's is {drafter(now.name, now.content)}{alike}",
+                why="counts of two drafters would be judged as those of one",
+                cure="name the drafters of the report, or run parity without --extend",
+            )
+    if announce:
+        announce(f"the report that is extended: {joined(_sample(earlier))}")
+        arms = f"reference {drafter(reference.name, reference.content)}"
+        announce(f"added to it: {arms}, candidate {drafter(candidate.name, candidate.content)}")
+
+
+def _sample(report: Report) -> JoinedSample:
+    (comparison,), about = report.comparisons, report.about
+    reference, candidate = report.arm(comparison.reference), report.arm(comparison.candidate)
+    return JoinedSample(
+        reference=reference.name,
+        reference_content=reference.content,
+        candidate=candidate.name,
+        candidate_content=candidate.content,
+        requests=len(report.pairs(comparison)),
+        prompts=about.prompts,
+        prompts_sha256=about.prompts_sha256,
+        trace=about.trace,
+    )
 
 
 def extended(earlier: Report, new: Report) -> Report:
@@ -54,7 +98,7 @@ def extended(earlier: Report, new: Report) -> Report:
         losses=now.losses,
         diagnostics=now.diagnostics,
     )
-    return replace(new, about=_join_infos(earlier.about, new.about), records=records, comparisons=(comparison,))
+    return replace(new, about=_join_infos(earlier, new), records=records, comparisons=(comparison,))
 
 
 def _same_settings(old: RunInfo, new: RunInfo) -> None:
@@ -68,7 +112,9 @@ def _same_settings(old: RunInfo, new: RunInfo) -> None:
             )
 
 
-def _join_infos(old: RunInfo, new: RunInfo) -> RunInfo:
+def _join_infos(earlier: Report, added: Report) -> RunInfo:
+    old, new = earlier.about, added.about
+
     def both(first: str | None, second: str | None) -> str:
         return hashlib.sha256(f"{first} {second}".encode()).hexdigest()
 
@@ -77,5 +123,6 @@ def _join_infos(old: RunInfo, new: RunInfo) -> RunInfo:
         prompts=f"{old.prompts} + {new.prompts}",
         prompts_sha256=both(old.prompts_sha256, new.prompts_sha256),
         settings={**new.settings, "requests": f"{old.settings['requests']} + {new.settings['requests']}"},
-        trace=both(old.trace, new.trace),
+        trace=both(old.trace, new.trace) if old.trace or new.trace else None,
+        joined=(_sample(earlier), _sample(added)),
     )

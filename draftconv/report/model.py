@@ -24,6 +24,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinedSample:
+    """One of the two samples that an extended report joins, with its arms as they were called then.
+
+    Attributes:
+        reference, candidate: names of its arms. `reference_content`, `candidate_content`: hashes of their weights and
+            config, the same in both samples.
+        requests: how many of each arm. `prompts`, `prompts_sha256`, `trace`: as in the report of this sample alone.
+    """
+
+    reference: str
+    reference_content: str
+    candidate: str
+    candidate_content: str
+    requests: int
+    prompts: str
+    prompts_sha256: str
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """What was run, the same for all arms.
 
@@ -35,6 +55,7 @@ class RunInfo:
         settings: everything else that the figures depend on, by name: dtype, device, lengths, sampling;
             in a live run also the engine with version and flags, GPU, driver.
         how: every drafter on one stored text, or by an engine that runs each of them.
+        joined: of an extended report the sample that was inconclusive, and the one that was added; else empty.
         version: of draftconv. `command`: argv that makes this report again.
     """
 
@@ -47,6 +68,7 @@ class RunInfo:
     command: tuple[str, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
     trace: str | None = None
+    joined: tuple[JoinedSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +77,7 @@ class SimulatedArithmetic:
 
     Attributes:
         engine: whose kernel, `vllm@0.33.0:b200`; empty is as the file says.
-        chosen_by: who named the engine: `--as`, `draftconv.json`, `the candidates`; empty where nobody did.
+        chosen_by: `--as`, `draftconv.json` or `the candidates`, whichever named the engine; empty where none did.
         activations: what they were rounded to before they met the weights (`16 bit` is not at all).
         executed: the kernel in words; empty where the file's own word was replayed.
         source: the engine's file that says so. `evidence`: whether that was `run`, `read` or `inferred`.
@@ -444,6 +466,7 @@ class Report(Displayed):
         for comparison in self.comparisons:
             yield formatting.sentence(comparison)
             yield from (f"  {line}" for line in formatting.verdict_details(comparison))
+        yield from (f"{name}: {formatting.joined(sample)}" for name, sample in formatting.named_samples(self.about))
         if self.controls:
             yield formatting.controls(self)
         yield from formatting.arithmetics(self)

@@ -11,7 +11,9 @@ from draftconv.report.formatting import (
     change,
     change_interval,
     gate_label,
+    joined,
     length,
+    named_samples,
     points,
     points_interval,
     share,
@@ -318,6 +320,7 @@ def settings(report: Report) -> Table:
         yield "prompts, sha256", about.prompts_sha256
         if about.trace is not None:
             yield "trace", about.trace
+        yield from ((name, joined(sample)) for name, sample in named_samples(about))
         yield "drafted tokens per step", about.depth
         yield from about.settings.items()
         yield "draftconv", about.version

@@ -28,8 +28,9 @@ from draftconv.replay import controls
 from draftconv.replay.load_arm import LoadSettings, load_arm
 from draftconv.replay.run import run
 from draftconv.replay.target_tables import semantics
-from draftconv.report import Comparison, Report, write_report
+from draftconv.report import Comparison, Report, read_report, write_report
 from draftconv.report.arms import ArmNames, content
+from draftconv.report.model import JoinedSample
 from draftconv.report.verdict import EXACT, Gate, Outcome
 from draftconv.traces.trace import open_trace
 from tests import tiny
@@ -472,7 +473,11 @@ def test_an_extension_judges_both_samples_as_one(earlier: Path, recorded: Record
     ("change", "said"),
     [
         ({"margin": 0.05}, "has gate a loss below 2 %, this run has a loss below 5 %"),
-        ({"fake_quant": ("quark-w4a8",)}, "has candidate"),
+        (
+            {"fake_quant": ("quark-w4a8",)},
+            "the candidate of the report is llama-eagle3 as w4a16 .content [0-9a-f]{12}., "
+            "this run's is llama-eagle3 as quark-w4a8 .content",
+        ),
         ({"num_speculative_tokens": 2}, "has depth 3, this run has 2"),
         ({"dtype": "bfloat16"}, "has replay: float32 on cpu; this run has bfloat16 on cpu"),
         ({"semantics": "sglang"}, "has tables: as vllm takes them; this run has as sglang takes them"),
@@ -483,6 +488,65 @@ def test_an_extension_changes_nothing_but_the_prompts(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         parity(LLAMA, (), **keywords(W4A16, extend=earlier, **change, trace=recorded(first=8, count=8)))
+
+
+def test_an_extension_names_both_samples(earlier: Path, recorded: Recorded, tmp_path: Path) -> None:
+    old = read_report(earlier)
+    told: list[str] = []
+    added = recorded(first=8, count=8)
+    both = parity(LLAMA, (), **keywords(W4A16, extend=earlier, trace=added), announce=told.append)
+    reference, candidate = (old.arm(name) for name in (only(old).reference, only(old).candidate))
+    first, second = both.about.joined
+    assert first == JoinedSample(
+        reference="llama-eagle3",
+        reference_content=reference.content,
+        candidate="llama-eagle3 as w4a16",
+        candidate_content=candidate.content,
+        requests=8,
+        prompts="held-out",
+        prompts_sha256=old.about.prompts_sha256,
+        trace=open_trace(recorded()).digest,
+    )
+    assert second == replace(first, prompts_sha256=second.prompts_sha256, trace=open_trace(added).digest)
+    arms = f"reference llama-eagle3 (content {reference.content[:12]}), candidate llama-eagle3 as w4a16"
+    assert [line.partition(" (content")[0] for line in told] == [
+        "the report that is extended: reference llama-eagle3", "added to it: reference llama-eagle3"
+    ]  # fmt: skip
+    assert all(arms in line and candidate.content[:12] in line for line in told)
+    assert f"trace {str(first.trace)[:12]}" in told[0]
+    write_report(both, tmp_path / "both")
+    assert read_report(tmp_path / "both").about.joined == both.about.joined
+    said = [block for block in both.blocks() if isinstance(block, str)]
+    for name, sample in zip(("extended report", "added to it"), both.about.joined, strict=True):
+        line = next(line for line in said if line.startswith(f"{name}: {arms}"))
+        assert f"8 requests of held-out (sha256 {sample.prompts_sha256[:12]}), trace {str(sample.trace)[:12]}" in line
+        assert line.partition(": ")[2] in (tmp_path / "both/report.md").read_text()
+
+
+def test_another_drafter_under_the_same_name_is_no_extension(recorded: Recorded, tmp_path: Path) -> None:
+    """Refused before anything is replayed: `small` was w4a16 in the report and is something else now."""
+    first, second = (tmp_path / name / "small" for name in ("first", "second"))
+    for out, scale in ((first, 1.02), (second, 1.03)):
+        copy_scaled(LLAMA, out, scale)
+    report = parity(LLAMA, first, trace=recorded(), margin=0.02)
+    assert only(report).verdict.outcome == "inconclusive"
+    write_report(report, tmp_path / "earlier")
+    options: dict[str, Any] = {"margin": 0.02, "extend": tmp_path / "earlier", "trace": recorded(first=8, count=8)}
+    stages: list[str] = []
+    with pytest.raises(UsageError, match=r"candidate of the report is small .*, this run's is small .*same name"):
+        parity(LLAMA, second, **options, progress=lambda stage, *_: stages.append(stage))
+    assert "replaying" not in stages
+    moved = first.rename(tmp_path / "renamed")
+    joined = parity(LLAMA, moved, **options).about.joined
+    assert [sample.candidate for sample in joined] == ["small", "renamed"]
+    assert len({sample.candidate_content for sample in joined}) == 1
+
+
+def copy_scaled(source: Path, out: Path, scale: float) -> None:
+    shutil.copytree(source, out)
+    tensors = load_file(out / "model.safetensors")
+    tensors["midlayer.mlp.down_proj.weight"] *= scale
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
 
 
 def test_the_same_prompts_are_no_extension(earlier: Path, recorded: Recorded) -> None:

@@ -46,10 +46,11 @@ def test_an_inspection() -> None:
     found = draftconv.inspect(STAR, target=str(TARGET), engines=("vllm", "sglang"))
     assert repr(found) == "Inspection('llama-eagle3.1', EAGLE-3.1, GQA, 3.74 MB, vllm: loads, sglang: loads)"
     told = texts(found)
-    assert told[:2] == [("caption", "llama-eagle3.1"), ("td", "layout")]
+    loads = ", ".join(str(verdict.spec) for verdict in found.verdicts)
+    assert [text.split(":")[0] for _, text in told[:2]] == ["llama-eagle3.1", "Verdict"]
+    assert told[1:4] == [("p", f"Verdict: loads on {loads}."), ("caption", "llama-eagle3.1"), ("td", "layout")]
     assert ("p", "No problems found.") in told
     assert [text for tag, text in told if tag == "th"] == ["engine", "verdict", "rule broken"]
-    assert told[-1] == ("p", f"Verdict: loads on {', '.join(str(verdict.spec) for verdict in found.verdicts)}.")
 
 
 def test_an_inspection_with_problems(tmp_path: Path) -> None:
@@ -69,8 +70,8 @@ def test_a_conversion(tmp_path: Path) -> None:
     assert repr(found) == "Conversion('llama-eagle3.1' for vLLM, 17 tensors, 3.74 MB, 2 changes, vllm: loads)"
     told = texts(found)
     keys = ", ".join(change.what.removeprefix("config.json: ") for change in found.changes)
-    assert told[0] == ("p", f"Config keys left out, kept in draftconv.json: {keys}.")
-    assert told[-1] == ("p", f"17 tensors, 3.74 MB for vLLM ({found.verdicts[0].spec} loads)")
+    assert told[1] == ("p", f"Config keys left out, kept in draftconv.json: {keys}.")
+    assert told[0] == ("p", f"17 tensors, 3.74 MB for vLLM ({found.verdicts[0].spec} loads)")
 
 
 def test_a_quantization(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_a_quantization(tmp_path: Path) -> None:
     told = texts(found)
     assert [text for tag, text in told if tag == "caption"] == ["Recipe w4a16", "Quantized weights"]
     assert ("td", "layers.0.mlp.up_proj") in told
-    assert told[-1] == ("p", "2.81 MB, 75 % of 3.74 MB")
+    assert told[0] == ("p", "2.81 MB, 75 % of 3.74 MB")
 
 
 def test_a_quantization_that_is_not_written_has_no_errors_yet() -> None:
@@ -91,7 +92,7 @@ def test_a_quantization_that_is_not_written_has_no_errors_yet() -> None:
 def test_a_verification(out: Path) -> None:
     found = draftconv.verify(out, STAR)
     assert repr(found) == "Verification(pass: 'out' of 'llama-eagle3.1', 17 of 17 tensors equal)"
-    assert texts(found)[-1] == ("p", "Verified: pass")
+    assert texts(found)[0] == ("p", "Verified: pass")
 
 
 def test_a_verification_that_fails(out: Path) -> None:
@@ -102,7 +103,7 @@ def test_a_verification_that_fails(out: Path) -> None:
     count = sum(row.outcome == "different" for row in found.rows)
     assert repr(found) == f"Verification(fail: 'out' of 'llama-eagle3.1', 16 of 17 tensors equal, {count} different)"
     assert ("td", "different") in texts(found)
-    assert texts(found)[-1] == ("p", "Verified: fail")
+    assert texts(found)[0] == ("p", "Verified: fail")
 
 
 def test_differences(out: Path) -> None:

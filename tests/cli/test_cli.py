@@ -20,6 +20,7 @@ from draftconv.cli import convert as cli_convert
 from draftconv.cli import quantize as cli_quantize
 from draftconv.cli.output import safe, size
 from draftconv.conversion.options import read_size
+from draftconv.engines import ENGINES
 from draftconv.errors import CheckFailed
 from tests import tiny
 from tests.checkpoint.stub_hub import REPO, SHA, Hub, serving
@@ -29,8 +30,8 @@ NO_PUSH = [name for name in COMMANDS if name != "push"]
 
 
 def next_command(result: Result) -> list[str]:
-    """What the last line of the output says to type, as a shell would split it."""
-    line = result.stdout.rstrip("\n").splitlines()[-1]
+    """What the output says to type, as a shell would split it."""
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("Next: ")]
     assert line.startswith("Next: draftconv "), line
     return shlex.split(line.removeprefix("Next: draftconv "))
 
@@ -109,6 +110,54 @@ def test_usage_and_bad_input_exit_2(words: tuple[str, ...], run: Run, drafter: P
     assert "Traceback" not in result.stderr
 
 
+REFUSED: dict[tuple[str, ...], dict[str, object]] = {
+    ("inspect", "nowhere-at-all"): {
+        "kind": "BadCheckpoint", "what": "nowhere-at-all does not exist", "why": None,
+        "cure": "pass a directory with config.json and weights, or a Hub id OWNER/NAME[@REVISION]", "exit_code": 2},
+    ("inspect", "drafter", "--no-such-option"): {
+        "kind": "UsageError", "what": "No such option '--no-such-option'.", "why": None,
+        "cure": "draftconv inspect --help", "exit_code": 2},
+    ("verify", "out"): {
+        "kind": "UsageError", "what": "Missing option '--against'.", "why": None,
+        "cure": "draftconv verify --help", "exit_code": 2},
+    ("nothing-like-it",): {
+        "kind": "UsageError", "why": None, "cure": None, "exit_code": 2,
+        "what": f"No command 'nothing-like-it'. Commands: {', '.join(COMMANDS)}."},
+    ("--nope", "inspect"): {
+        "kind": "UsageError", "what": "No such option '--nope'.", "why": None, "cure": "draftconv --help",
+        "exit_code": 2},
+    ("inspect", "drafter", "--for", "vlm"): {
+        "kind": "UsageError", "what": "unknown engine vlm", "cure": "did you mean vllm?", "exit_code": 2,
+        "why": f"known: {', '.join(ENGINES)}, written ENGINE[@VERSION][:HARDWARE]"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+@pytest.mark.parametrize("form", [("--format", "json"), ("--format=JSON",)])
+@pytest.mark.usefixtures("drafter")
+def test_a_program_reads_why_there_is_no_document(words: tuple[str, ...], form: tuple[str, ...], run: Run) -> None:
+    told, asked = run(*words), run(*words, *form)
+    assert json.loads(asked.stdout) == {"error": REFUSED[words]}
+    assert (asked.exit_code, asked.stderr) == (told.exit_code, told.stderr)
+
+
+@pytest.mark.parametrize("words", [("-q", "--format", "json"), ("--format", "human"), ("--", "--format", "json")])
+def test_an_error_is_json_only_for_those_who_read_it(words: tuple[str, ...], run: Run) -> None:
+    result = run("inspect", "nowhere-at-all", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("name", NO_PUSH)
+def test_every_command_with_json_has_json_errors(name: str, run: Run) -> None:
+    result = run(name, "--format", "json", "--no-such-option")
+    assert (result.exit_code, json.loads(result.stdout)["error"]["kind"]) == (2, "UsageError")
+
+
+def test_a_check_that_fails_is_a_document_and_no_error(run: Run, drafter: Path) -> None:
+    result = run("inspect", drafter, "--for", "vllm", "--format", "json")
+    assert (result.exit_code, "error" in json.loads(result.stdout)) == (1, False)
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [("1", 1), ("5GB", 5 * 10**9), ("5 gb", 5 * 10**9), ("1.5kB", 1500), ("512MiB", 512 << 20), ("2Gi", 2 << 30),
@@ -133,29 +182,49 @@ def test_bytes_in_words(count: int, words: str) -> None:
 # ── inspect ────────────────────────────────────────────────────────────────────────
 
 
-def test_inspect_for_a_person(run: Run, drafter: Path) -> None:
-    result = run("inspect", drafter)
+def test_inspect_says_what_it_is_the_verdict_and_what_to_do(run: Run, drafter: Path) -> None:
+    result = run("inspect", drafter, "--for", "sglang")
     assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "drafter: EAGLE-3, Llama-style GQA 4/2 x 16, 1 layer, 143.87 kB in BF16; layout torchspec-native (certain)",
+        "Verdict: loads on sglang@0.5.23.",
+        f"Next: draftconv inspect {drafter} --for sglang --target TARGET",
+    ]
+
+
+def test_inspect_gives_the_main_reason_of_each_engine(run: Run, drafter: Path) -> None:
+    found = json.loads(run("inspect", drafter, "--format", "json").stdout)
+    reason = next(line for line in found["engines"][0]["lines"] if line["effect"] == "mis-read")
+    assert run("inspect", drafter).stdout.splitlines()[1:] == [
+        "Verdict: loads on sglang@0.5.23, trtllm@1.3; mis-read by vllm@0.33.0.",
+        f"  vllm@0.33.0: {reason['says']}: {reason['detail']}.",
+        f"Next: draftconv convert {drafter} drafter-portable --to portable",
+    ]
+
+
+def test_inspect_says_all_it_knows_when_asked(run: Run, drafter: Path) -> None:
+    result = run("inspect", drafter, "-v")
+    assert result.exit_code == 0
+    assert all(line.startswith("Info: ") for line in result.stderr.splitlines())
     text = result.stdout
+    assert text.startswith(run("inspect", drafter).stdout)
     for line in (
-        "layout         torchspec-native (certain: TorchSpec's version mark in config.json",
-        "drafter        EAGLE-3, Llama-style GQA 4/2 x 16, 1 layer",
-        "sizes          hidden 64, MLP 96, 143.87 kB in BF16",
-        "boundaries     2, 4, 5 (after the layer: TorchSpec",
-        "vocabulary     full, 160",
-        "rope           default, base 50000, halves pairs (read from rope_theta)",
-        "norms          before fc: none; eps 1e-06",
-        "feedback       pre-norm (norm_output absent: false everywhere)",
-        "tables         embed_tokens stored, lm_head stored",
-        "quantization   none",
+        "layout        torchspec-native (certain: TorchSpec's version mark in config.json",
+        "drafter       EAGLE-3, Llama-style GQA 4/2 x 16, 1 layer",
+        "sizes         hidden 64, MLP 96, 143.87 kB in BF16",
+        "boundaries    2, 4, 5 (after the layer: TorchSpec",
+        "vocabulary    full, 160",
+        "rope          default, base 50000, halves pairs (read from rope_theta)",
+        "norms         before fc: none; eps 1e-06",
+        "feedback      pre-norm (norm_output absent: false everywhere)",
+        "tables        embed_tokens stored, lm_head stored",
+        "quantization  none",
         "No problems found.",
         "Not checked: sizes against the target (needs --target);",
         "vllm-taps-v1; v1/worker/gpu_model_runner.py, 0.32.0 and 0.33.0; run",
-        "Verdict: loads on sglang@0.5.23, trtllm@1.3; mis-read by vllm@0.33.0.",
     ):
         assert line in text, line
     assert text.count("Verdict:") == text.count("Next:") == 1
-    assert next_command(result) == ["convert", str(drafter), "drafter-portable", "--to", "portable"]
 
 
 @pytest.mark.parametrize(
@@ -318,7 +387,7 @@ def test_verify_json_and_exit_codes(run: Run, drafter: Path) -> None:
     (Path("out") / "draftconv.json").unlink()
     result = run("verify", "out", "--against", drafter)
     assert result.exit_code == 1
-    assert "different   embed_tokens.weight   missing from the output" in result.stdout
+    assert "different  embed_tokens.weight  missing from the output" in result.stdout
     assert "There is no draftconv.json, so nothing is declared." in result.stdout
     assert "Verified: fail" in result.stdout
     assert "Next:" not in result.stdout
@@ -335,15 +404,15 @@ def test_verify_proposes_serving_when_the_target_is_told(run: Run, drafter: Path
 
 def test_diff(run: Run, drafter: Path, tmp_path: Path) -> None:
     same = run("diff", drafter, drafter)
-    *read, said = same.stdout.splitlines()
+    said, *read = same.stdout.splitlines()
     assert (same.exit_code, said) == (0, "No difference.")
     assert [line.split(" (")[0] for line in read] == ["drafter is read as torchspec-native"] * 2
     other = tiny.spell("3.1", "torchspec-native").write(tmp_path / "other")
     result = run("diff", drafter, other)
     assert result.exit_code == 1
-    assert "feedback   pre-norm   post-norm" in result.stdout
-    assert "fc_norm.0.weight   absent   BF16 [64]" in result.stdout
-    assert result.stdout.endswith("Different: 2 facts, 3 tensors, 2 config keys.\n")
+    assert "feedback  pre-norm  post-norm" in result.stdout
+    assert "fc_norm.0.weight  absent  BF16 [64]" in result.stdout
+    assert result.stdout.startswith("Different: 2 facts, 3 tensors, 2 config keys.\n")
     found = json.loads(run("diff", drafter, other, "--format", "json").stdout)
     assert list(found) == ["facts", "tensors", "config", "readings"]
     assert found["facts"][0] == {"what": "fusion", "left": "plain", "right": "fc_norm"}
@@ -424,6 +493,12 @@ def test_every_failure_is_one_message(
 ) -> None:
     run("inspect", drafter)
     fails(monkeypatch, error)
+    if code != 130:
+        known = isinstance(error, CheckFailed)
+        told = json.loads(run("inspect", drafter, "--format", "json").stdout)["error"]
+        kind = "ConnectionError" if isinstance(error, BrokenPipeError) else type(error).__name__
+        assert (told["kind"], told["exit_code"]) == (kind, code)
+        assert known or told["cure"] == "the same command with --debug shows where"
     result = run("inspect", drafter)
     assert result.exit_code == code
     assert result.stdout == ""
@@ -646,10 +721,9 @@ def test_what_was_said_is_what_is_written(
     assert result.exit_code == 0
     config = json.loads((Path("out") / "config.json").read_text())
     assert (config[tiny.IDS], config["norm_output"]) == (ids, norm_output)
-    assert result.stdout.startswith("alike is read as ")
+    assert [line.split(" ")[0] for line in result.stdout.splitlines()[:2]] == ["Wrote", "alike"]
     assert ("Warning: alike: reading-doubtful: " in result.stderr) is (words == ("--accept-detected",))
-    again = shlex.split(result.stdout.splitlines()[-1].removeprefix("Next: draftconv "))
-    assert run(*again).exit_code == 0
+    assert run(*next_command(result)).exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["convert", "verify", "diff"])

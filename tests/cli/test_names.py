@@ -228,21 +228,24 @@ def test_warnings_of_libraries_are_not_for_the_quiet(program: Program, drafter: 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("name", ["HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"])
 @pytest.mark.parametrize("given", [None, "0"])
-def test_libraries_draw_no_bars_into_a_log(given: str | None, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_HUB_DISABLE_PROGRESS_BARS", raising=False)
+def test_libraries_draw_no_bars_into_a_log(
+    given: str | None, name: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(name, raising=False)
     if given is not None:
-        monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", given)
+        monkeypatch.setenv(name, given)
     seen: list[str | None] = []
 
     def look(*_: object, **__: object) -> None:
-        seen.append(os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS"))
+        seen.append(os.environ.get(name))
         raise UsageError("enough")
 
     monkeypatch.setattr("draftconv.cli.inspect.inspect", look)
     run("inspect", "drafter")
     assert seen == [given or "1"]
-    assert os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS") == given
+    assert os.environ.get(name) == given
 
 
 # ── texts ──────────────────────────────────────────────────────────────────────────

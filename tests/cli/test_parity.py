@@ -141,7 +141,10 @@ def test_a_report_that_cannot_be_written_does_not_cost_the_verdict(
     done = run("parity", LLAMA, copy, "--trace", trace, "--report", "out", "--format", form)
     assert done.exit_code == 2
     assert "out could not be written: there is no room left" in done.stderr
-    assert ("drafts exactly as" if form == "human" else '"outcome": "pass"') in flat(done)
+    if form == "json":
+        assert json.loads(done.stdout)["comparisons"][0]["verdict"]["outcome"] == "pass"  # one document, not two
+    else:
+        assert "drafts exactly as" in flat(done)
     assert "Report:" not in done.stdout
     assert not Path("out").exists()
 
@@ -225,6 +228,9 @@ def test_the_next_command_extends_the_report(run: Run, trace: Path, recorded: Re
     (tmp_path / "MORE").symlink_to(recorded(first=8, count=8))
     second = run(*argv)
     assert second.exit_code == 3
+    told = [line.partition(" (content ")[0] for line in second.stderr.splitlines()]
+    assert told == [f"Note: {name}: reference llama-eagle3" for name in ("the report that is extended", "added to it")]
+    assert "extended report: reference llama-eagle3 (content " in flat(second)
     assert "Next:" not in second.stdout
     assert "extended once" in flat(second)
     assert read_report(tmp_path / "out-extended").comparisons[0].extended

@@ -132,7 +132,7 @@ def test_what_runs_on_an_engine_and_what_is_multiplied(run: Run) -> None:
     assert said.index("What runs on vllm@0.33.0:b200") < said.index("What does not run on vllm@0.33.0:b200")
     assert "INT4 per channel x 16 bit" in said
     assert "not run on hardware" in said
-    assert "which is ignored: take w4a16" in said
+    assert "is ignored: take w4a16" in said
 
 
 def test_several_engines_and_one_recipe(run: Run) -> None:

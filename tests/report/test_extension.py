@@ -8,8 +8,10 @@ import pytest
 
 from draftconv.errors import UsageError
 from draftconv.report.extension import Earlier, ExtensionTerms, Sample, extend
+from draftconv.report.merge_extension import announce_extension
 from draftconv.report.verdict import EXACT, Gate, Outcome, judge
 from tests.report.counted import pairs
+from tests.report.simulated import make
 
 TERMS = ExtensionTerms("ref@1", "cand@1", "target@1", depth=1, gate=Gate(0.02), how="replay")
 
@@ -84,3 +86,21 @@ def test_the_same_text_under_another_name_is_refused() -> None:
     tokens = {**NEW.tokens, "all-50": OLD.sample.tokens["all-3"]}
     with pytest.raises(UsageError, match="the text of request all-50 is in the report already"):
         extend(OLD, replace(NEW, tokens=tokens))
+
+
+# ── told before anything is measured ───────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("role", ["reference", "candidate"])
+def test_another_drafter_is_refused_whatever_its_name(role: str) -> None:
+    report = make(prompts=32, tokens=64, loss=0.025)
+    (comparison,) = report.comparisons
+    arms = {"reference": report.arm(comparison.reference), "candidate": report.arm(comparison.candidate)}
+    told: list[str] = []
+    renamed = {name: replace(arm, name=f"other {arm.name}") for name, arm in arms.items()}
+    announce_extension(report, **renamed, announce=told.append)
+    assert [line.partition(": reference ")[0] for line in told] == ["the report that is extended", "added to it"]
+    arms[role] = replace(arms[role], content="0" * 64)
+    with pytest.raises(UsageError, match=rf"the {role} of the report is .*, this run's is .*, under the same name"):
+        announce_extension(report, **arms, announce=told.append)
+    assert len(told) == 2

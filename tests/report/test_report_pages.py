@@ -273,6 +273,13 @@ def test_what_a_verdict_is_in_junit(case: str, result: str | None) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_junit_holds_no_time(case: str) -> None:
+    """The same run gives the same bytes, and no case took a time of its own."""
+    for element in ElementTree.fromstring(junit(report(case))).iter():
+        assert not {"time", "timestamp", "hostname"} & element.attrib.keys()
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_junit_totals_are_those_of_its_cases(case: str) -> None:
     root = ElementTree.fromstring(junit(report(case)))
     assert root.tag == "testsuites"
