@@ -2,8 +2,8 @@
 
     python -I scripts/try_wheel.py tests/data
 
-Runs in the environment that the wheel was installed into, with nothing but what the wheel brought, and stops at the first
-command that does not do what it should.
+Runs in the environment that the wheel was installed into, with nothing but what the wheel brought, and stops at the
+first command that does not do what it should.
 """
 
 from __future__ import annotations
