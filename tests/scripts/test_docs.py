@@ -38,7 +38,7 @@ def test_options_that_do_not_exist(docs: ModuleType, text: str, found: list[str]
     assert list(docs.unknown_options(text)) == found
 
 
-@pytest.mark.parametrize("name", ["scripts/demo", ".github/workflows/parity.yml", "docs/ci.md", "docs/parity.md"])
+@pytest.mark.parametrize("name", ["scripts/demo", "action.yml", "docs/ci.md", "docs/parity.md"])
 def test_what_is_run_and_copied_has_options_that_exist(docs: ModuleType, name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert "draftconv parity" in text
@@ -61,12 +61,16 @@ def test_controls_and_semantics_are_those_of_the_code(docs: ModuleType) -> None:
     assert "| `sglang` | the target's | the drafter's own, else the target's |" in docs.semantics_table()
 
 
-def test_workflows_are_yaml() -> None:
+def test_workflows_give_the_action_what_it_takes() -> None:
     page = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
-    shown = page.partition("```yaml\n")[2].partition("```")[0]
-    for text in (shown, (ROOT / ".github/workflows/parity.yml").read_text(encoding="utf-8")):
-        steps = yaml.safe_load(text)["jobs"]["parity"]["steps"]
+    inputs = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))["inputs"]
+    shown = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])["jobs"]["parity"]["steps"]
+    ours = yaml.safe_load((ROOT / ".github/workflows/parity.yml").read_text(encoding="utf-8"))["jobs"]["parity"][
+        "steps"
+    ]
+    others = [yaml.safe_load(block.partition("```")[0]) for block in page.split("```yaml\n")[2:]]
+    for steps in (shown, ours, *(block for block in others if isinstance(block, list))):
         (gate,) = (step for step in steps if step.get("name") == "Parity")
-        assert "draftconv parity" in gate["run"]
-        assert "${{" not in gate["run"]  # what comes from outside must not be read as shell
-        assert all(step["if"] == "always()" for step in steps[steps.index(gate) + 1 :])
+        assert gate["uses"] in ("./", "draftconv/draftconv@COMMIT")
+        assert {*gate["with"]} <= {*inputs}
+        assert {name for name, given in inputs.items() if given.get("required")} <= {*gate["with"]}
