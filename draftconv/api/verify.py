@@ -91,6 +91,8 @@ class Verification(Displayed):
     """Whether a draftconv.json belongs to the output and names this source; only then it declares anything."""
     output: Drafter
     source: Drafter
+    engines: tuple[EngineSpec, ...] = ()
+    """The engines that the output was written for."""
 
     @property
     def passed(self) -> bool:
@@ -174,17 +176,15 @@ def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
     result, source = out_reading.read(ours, goal), source_reading.read(theirs, goal)
     declared = _Declared(provenance, lineage)
     record: Record = "absent" if FILE not in ours.sidecars else "of another source" if provenance else "not believed"
+    engines = _engines_of(result, provenance)
     return Verification(
         tuple(_compare_tensors(result, source, declared, options.progress or (lambda _, __: None))),
         (*_compare_facts(result.facts, source.facts, declared), *_new_problems(result, source)),
-        tuple(
-            _check_directory(
-                result, goal, _engines_of(result, provenance), edited=not lineage and record == "not believed"
-            )
-        ),
+        tuple(_check_directory(result, goal, engines, edited=not lineage and record == "not believed")),
         "believed" if lineage else record,
         result,
         source,
+        engines,
     )
 
 

@@ -1,8 +1,9 @@
-"""What `inspect` found out, in JSON."""
+"""What `inspect` found out, and what a conversion is for, in JSON."""
 
 from __future__ import annotations
 
 from draftconv.api.inspect import Inspection
+from draftconv.conversion.plan import Conversion
 from draftconv.drafter.describe import facts_json
 from draftconv.engines import LoadVerdict
 from draftconv.engines.problems import why
@@ -57,6 +58,11 @@ def inspection_json(inspection: Inspection) -> dict[str, object]:
         "not_checked": list(inspection.not_made),
         "engines": [verdict_json(verdict) for verdict in inspection.verdicts],
     }
+
+
+def left_out_json(conversion: Conversion) -> list[dict[str, object]]:
+    """The engines that an output is not for, where none was named."""
+    return [{"engine": left.engine, "why": left.why} for left in conversion.left_out]
 
 
 def verdict_json(verdict: LoadVerdict) -> dict[str, object]:

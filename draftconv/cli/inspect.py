@@ -63,11 +63,11 @@ def _next_command(inspection: Inspection, checkpoint: str, ctx: click.Context) -
     options = _arguments(chosen)
     if remedied := remedy(inspection):
         repairs = [argument for code in several(remedied.repairs) for argument in ("--repair", code)]
-        out = _new_directory(inspection.drafter.checkpoint, remedied.to)
+        out = _new_directory(inspection.drafter.checkpoint, str(remedied.to))
         packing = [argument for module in several(remedied.unpack) for argument in ("--unpack", module)]
         packing += ["--pack", remedied.pack] if remedied.pack else ["--dequantize"] if remedied.dequantize else []
         packing += ["--from-format", remedied.from_format] if remedied.from_format else []
-        return ["draftconv", "convert", checkpoint, out, "--to", remedied.to, *options, *packing, *repairs]
+        return ["draftconv", "convert", checkpoint, out, "--to", str(remedied.to), *options, *packing, *repairs]
     target = inspection.target
     served = not inspection.misdeclared and all(verdict.status == "loads" for verdict in inspection.verdicts)
     if target and (target.path or target.repo) and served:

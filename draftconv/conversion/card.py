@@ -13,6 +13,7 @@ from draftconv.checkpoint.text import code, plain
 from draftconv.drafter.facts import Facts, Gqa, describe_boundaries
 from draftconv.drafter.kinds import kind_of
 from draftconv.drafter.targets import Target
+from draftconv.engines import parse_engine
 from draftconv.layouts import layouts
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def model_card(
         record=record,
         source=cast(Mapping[str, object], record["source"]),
         title=layout.title,
-        # Quantized weights are for the engines that were asked about them, not for all that read the layout.
-        serves=_engines(record) if facts.quantization else layout.writer.serves if layout.writer else (),
+        serves=_engines(record, facts),
+        left_out=record.get("left_out", ()),
         quantized=quantization,
         total=_total(quantization) if quantization and quantization.deviations else None,
         facts=facts,
@@ -52,8 +53,10 @@ def _total(quantization: QuantizationRecord) -> Total:
     return total(quantization.deviations)
 
 
-def _engines(record: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(cast(Sequence[str], record["engines"]))
+def _engines(record: Mapping[str, object], facts: Facts) -> tuple[str, ...]:
+    """The engines that were asked; with version and hardware where these decide what quantized weights run as."""
+    asked = cast(Sequence[str], record["engines"])
+    return tuple(asked) if facts.quantization else tuple(parse_engine(spec).name for spec in asked)
 
 
 @cache

@@ -97,9 +97,9 @@ class QuantizationPlan:
 
     @property
     def request(self) -> ConversionRequest:
-        """The conversion that it is part of; its layout follows from the engines."""
+        """The conversion that it is part of; its layout follows from the engines, and is one they share if several."""
         layouts = {ENGINES[spec.name].layout for spec in self.specs}
-        to = layouts.pop() if len(layouts) == 1 else "portable"
+        to = layouts.pop() if len(layouts) == 1 else None
         return ConversionRequest(replace(self.requested.options.convert, to=to), self.specs, self)
 
 

@@ -113,6 +113,22 @@ def stored_kernel(spec: EngineSpec, format_name: FormatName, style: str | None, 
     )
 
 
+def refuse_unread(spec: EngineSpec, format_name: FormatName, scheme: Scheme, *, mla: bool) -> None:
+    """Refuse stored weights that an engine has no kernel for, on the hardware that `spec` names or on any.
+
+    Raises:
+        Refused: there is none; says why, per hardware where that differs.
+    """
+    engine = ENGINES[spec.name]
+    hardware = (spec.hardware,) if spec.hardware else engine.hardware
+    if any(True for name in hardware for _ in _kernels(scheme, format_name, spec.name, name, mla=mla)):
+        return
+    recipe = Recipe("", "", scheme, (), format_name)
+    gaps = (_gap(recipe, spec.name, CHIPS[name], mla=mla) for name in hardware)
+    why = _per_hardware({name: f"{why} ({source})" for name, (why, source) in zip(hardware, gaps, strict=True)})
+    raise Refused(f"{engine.title} has no kernel for these weights", why=why)
+
+
 def widest(recipe: Recipe) -> Deployment:
     """The form that most engines and hardware serve; what is written when no engine is named."""
     served = [
