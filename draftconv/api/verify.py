@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
+from draftconv.checkpoint.dtypes import cast_in_words
 from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.conversion.provenance import FILE, Lineage, Provenance, read_provenance
 from draftconv.conversion.quantization_record import recorded_weights
@@ -374,7 +375,7 @@ def _compare_tensor(
     row = _first_unequal(mine, _expected_tensor(mine, ref, order))
     if row is not None:
         return ComparedItem(name, "different", f"first in row {row}")
-    how = [f"{ref.dtype} → {mine.dtype}, rounded to nearest even"] if cast else []
+    how = [cast_in_words(ref.dtype, mine.dtype)] if cast else []
     how += ["rows follow the vocabulary map"] if order else []
     return ComparedItem(name, "declared" if how else "equal", ", ".join(how) or "every bit")
 

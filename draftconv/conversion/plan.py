@@ -177,13 +177,12 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
         return plan_for([ENGINES[spec.name] for spec in request.engines], (), request.engines)
     unread = without_kernel(plan_weights(drafter, layout(PORTABLE), request).making, drafter.facts)
     able = [engine for engine in portable_engines() if engine.name not in {left.engine for left in unread}]
+    if not able:  # a format that no engine reads has readers of its own, who are not asked
+        return for_most(portable_engines(), lambda engines, _: plan_for(engines, unread, []))
     return for_most(
-        able or portable_engines(),  # a format that no engine reads has readers of its own, who are not asked
-        lambda engines, left: plan_for(
-            engines,
-            (*unread, *left) if able else unread,
-            [parse_engine(engine.name) for engine in engines] if able else [],
-        ),
+        able,
+        lambda engines, left_out: plan_for(engines, left_out, [parse_engine(engine.name) for engine in engines]),
+        unread=unread,
     )
 
 
@@ -257,11 +256,12 @@ def _readers(making: RepackPlan | QuantizationPlan | None, writer: Writer, facts
     Raises:
         Refused: one of several that have to has no kernel for the weights.
     """
-    specs = making.specs if making else ()
-    if specs:
-        return specs
+    if making is not None and making.specs:
+        return making.specs
     readers = [parse_engine(name) for name in writer.serves]
-    for spec in readers if making else ():
+    if making is None:
+        return readers
+    for spec in readers:
         try:
             refuse_unread_form(making, spec, facts)
         except Refused as refusal:

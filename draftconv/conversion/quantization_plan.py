@@ -115,7 +115,7 @@ def plan_quantization(drafter: Drafter, target: Target | None, requested: Quanti
     options, recipe, specs = requested.options, requested.recipe, requested.specs
     stored = _stored_weights(drafter, options)
     deployments = {str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs}
-    deployment = _shared_deployment(deployments) if deployments else widest(recipe)
+    deployment = _shared_deployment(deployments) if deployments else widest(recipe, drafter.facts)
     selection = select(recipe, drafter.facts)
     refuse_heads(recipe, selection)
     faults = tuple(_slower_kernels(specs, deployment, drafter, selection, options.tensor_parallel_size))

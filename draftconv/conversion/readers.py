@@ -77,30 +77,40 @@ def _without_kernel(making: RepackPlan | QuantizationPlan, facts: Facts) -> Iter
             yield LeftOut(engine.name, refusal.why)
 
 
-def for_most(engines: Sequence[Engine], plan: Callable[[Sequence[Engine], tuple[LeftOut, ...]], T]) -> T:
+def for_most(
+    engines: Sequence[Engine],
+    plan: Callable[[Sequence[Engine], tuple[LeftOut, ...]], T],
+    *,
+    unread: tuple[LeftOut, ...] = (),
+) -> T:
     """What can be planned for the most of these engines; `plan` is told which, and why the others are not.
 
+    Args:
+        unread: engines that were not even asked, and why.
+
     Raises:
-        Refused: it can be planned for none; the reason is that of all together.
+        Refused: it can be planned for none; says why for each of them, unless that has nothing to do with engines.
     """
     refusals: dict[frozenset[str], Refused] = {}
     everyone = frozenset(engine.name for engine in engines)
     for count in range(len(engines), 0, -1):
         for some in combinations(engines, count):
             kept = frozenset(engine.name for engine in some)
-            left_out = tuple(
-                LeftOut(name, _reason(refusals[kept | {name}])) for name in _in_order(engines, everyone - kept)
-            )
+            left_out = tuple(_left_out(e.name, refusals[kept | {e.name}]) for e in engines if e.name not in kept)
             try:
-                return plan(some, left_out)
+                return plan(some, (*unread, *left_out))
             except Refused as refusal:
                 refusals[kept] = refusal
-    raise refusals[everyone]
+    alone = tuple(_left_out(engine.name, refusals[frozenset({engine.name})]) for engine in engines)
+    whole = refusals[everyone]
+    if len({left.why for left in alone}) == 1 and not unread:
+        raise whole
+    raise Refused(
+        "no engine reads this drafter so written",
+        why="; ".join(map(str, (*unread, *alone))),
+        cure="take another recipe or format" if unread else whole.cure,
+    ) from whole
 
 
-def _in_order(engines: Sequence[Engine], names: frozenset[str]) -> list[str]:
-    return [engine.name for engine in engines if engine.name in names]
-
-
-def _reason(refusal: Refused) -> str:
-    return f"{refusal.what}: {refusal.why}" if refusal.why else refusal.what
+def _left_out(engine: str, refusal: Refused) -> LeftOut:
+    return LeftOut(engine, f"{refusal.what}: {refusal.why}" if refusal.why else refusal.what)

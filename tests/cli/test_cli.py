@@ -253,7 +253,7 @@ def test_a_dry_run_shows_everything_and_proposes_itself(run: Run, drafter: Path,
     result = run(*words, "--dry-run")
     assert result.exit_code == 0
     for line in ("Plan", "midlayer.mlp.up_proj.weight", "[96, 64]", "cast", "Nothing written: would write 14 tensors",
-                 "Peak memory about", "BF16 → F32, rounded to nearest even"):  # fmt: skip
+                 "Peak memory about", "BF16 → F32, every value exact"):  # fmt: skip
         assert line in result.stdout, line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafter"]
     again = next_command(result)
