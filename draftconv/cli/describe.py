@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from draftconv.api.inspect import Inspection
+from draftconv.api.other_drafter import OtherDrafter
 from draftconv.conversion.plan import Conversion
 from draftconv.drafter.describe import facts_json
 from draftconv.engines import LoadVerdict
@@ -57,6 +58,21 @@ def inspection_json(inspection: Inspection) -> dict[str, object]:
         else None,
         "not_checked": list(inspection.not_made),
         "engines": [verdict_json(verdict) for verdict in inspection.verdicts],
+    }
+
+
+def other_drafter_json(other: OtherDrafter) -> dict[str, object]:
+    """What is known of a drafter that is not EAGLE-3."""
+    return {
+        "name": other.name,
+        "kind": other.kind.name,
+        "what": other.kind.what,
+        "why": other.kind.why,
+        "config": dict(other.lines),
+        "engines": [
+            {"engine": name, "setting": served.setting, "source": served.source, "evidence": served.evidence}
+            for name, served in other.served.items()
+        ],
     }
 
 

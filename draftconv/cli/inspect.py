@@ -11,9 +11,11 @@ from typing import Any
 import click
 
 from draftconv.api.inspect import Inspection, InspectOptions, inspect, remedy
+from draftconv.api.other_drafter import other_drafter
 from draftconv.checkpoint import Checkpoint
 from draftconv.cli.examples import ENGINE
 from draftconv.cli.options import format_option, options_of
+from draftconv.errors import NotADrafter
 from draftconv.options import several
 
 EPILOG = f"""\b
@@ -39,8 +41,12 @@ def command(ctx: click.Context, /, checkpoint: str, strict: bool, fmt: str, **ke
     from draftconv.cli import output
     from draftconv.cli.describe import inspection_json
 
-    with output.progress("reading") if keywords["deep"] else nullcontext(None) as report:
-        inspection = inspect(checkpoint, **keywords, progress=report)
+    try:
+        with output.progress("reading") if keywords["deep"] else nullcontext(None) as report:
+            inspection = inspect(checkpoint, **keywords, progress=report)
+    except NotADrafter:
+        _tell_other(checkpoint, fmt)
+        raise
     match fmt:
         case "json":
             output.print_json(inspection_json(inspection))
@@ -53,6 +59,20 @@ def command(ctx: click.Context, /, checkpoint: str, strict: bool, fmt: str, **ke
     bad = bool(keywords["engines"]) and not inspection.passed
     faulty = strict and any(problem.severity != "note" for problem in inspection.problems)
     sys.exit(1 if bad or faulty else 0)
+
+
+def _tell_other(checkpoint: str, fmt: str) -> None:
+    """Print what is known of a drafter of another kind."""
+    from draftconv.cli import output
+    from draftconv.cli.describe import other_drafter_json
+
+    if (other := other_drafter(checkpoint)) is None:
+        return
+    match fmt:
+        case "json":
+            output.print_json(other_drafter_json(other))
+        case "human":
+            output.show(other.blocks())
 
 
 def _next_command(inspection: Inspection, checkpoint: str, ctx: click.Context) -> list[str]:

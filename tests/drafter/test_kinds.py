@@ -129,3 +129,11 @@ def test_an_engine_that_never_spoke_of_a_kind_does_not_say_that_it_loads(name: s
     assert verdict.status == "undecided"
     assert verdict.reason is not None
     assert (verdict.reason.rule.code, verdict.reason.detail) == (f"{name}-kind", "of the kind a drafter with a gate")
+
+
+def test_engines_speak_of_kinds_that_are_named() -> None:
+    known = {stranger.name for stranger in UNSUPPORTED} - {""}
+    spoken = {name for engine in ENGINES.values() for name in engine.other_kinds}
+    assert spoken <= known
+    assert known - spoken == {"hydra", "xpress"}
+    assert all(other.setting and other.source for e in ENGINES.values() for other in e.other_kinds.values())
