@@ -52,6 +52,7 @@ from draftconv.drafter.facts import Facts
 from draftconv.drafter.fused_qparams import CODES
 from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target
+from draftconv.drafter.tensors import EMBEDDING
 from draftconv.engines import ENGINES, Engine, EngineSpec, LoadVerdict, parse_engine
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
@@ -230,7 +231,7 @@ def _plan(
         names=names,
         verdicts=verdicts,
         left_out=left_out,
-        warnings=_warnings(findings, spelled.codes | STILL_THERE | weights.joined),
+        warnings=_warnings(findings, (spelled.codes | STILL_THERE | weights.joined) - _cured(work)),
         not_made=findings.not_made if options.deep else _not_made(findings, tensors),
         reads=_local_directories(checkpoint, target, options),
         ambiguous="reading-doubtful" in spelled.codes,
@@ -292,9 +293,19 @@ STILL_THERE = frozenset(code for code, kind in KINDS.items() if kind.level in ("
 """Problems that are not looked for again before the output is written."""
 
 
+OF_EMBEDDING = frozenset({"embedding-differs", "embedding-random"})
+"""What the target's table in place of the drafter's cures."""
+
+
 def _warnings(findings: Findings, left: frozenset[str]) -> tuple[Problem, ...]:
     """Warnings that no conversion cures, of how the source was read, and those that this one did not."""
     return tuple(p for p in findings.problems if p.severity != "error" and (p.kind.reading or p.code in left))
+
+
+def _cured(work: WorkingDrafter) -> frozenset[str]:
+    """Problems of stored values that went with the tensor that had them."""
+    replaced = any(change.kind == "replaced" and change.what == EMBEDDING for change in work.changes)
+    return OF_EMBEDDING if replaced else frozenset()
 
 
 def _not_made(findings: Findings, tensors: tuple[PlannedTensor, ...]) -> tuple[str, ...]:
