@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS = 1024
-"""Rows that are looked at, evenly spaced: 29 MB of float32 and a second at 7168 columns."""
+"""Rows that are looked at, evenly spaced: of 160,000 x 7168 in BF16 that took two seconds and 130 MB."""
 
 LEAST_ROWS, LEAST_COLUMNS = 512, 64
 """Smaller tables are not judged."""

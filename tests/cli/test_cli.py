@@ -279,7 +279,7 @@ def test_convert_json(run: Run, drafter: Path) -> None:
     dry = json.loads(run("convert", drafter, "out", "--dry-run", "--format", "json").stdout)
     wet = json.loads(run("convert", drafter, "out", "--format", "json").stdout)
     assert list(wet) == ["written", "layout", "bytes", "peak_memory", "files", "tensors", "reading", "changes",
-                         "findings", "warnings", "not_checked", "config", "engines"]  # fmt: skip
+                         "findings", "warnings", "not_checked", "config", "engines", "left_out"]  # fmt: skip
     assert (dry.pop("written"), wet.pop("written")) == (False, True)
     assert dry == wet
     (file,) = wet["files"]
