@@ -114,6 +114,8 @@ def test_every_recipe_is_written_for_those_that_read_it(name: str, tmp_path: Pat
             continue
         found = prepare(source, QuantizeOptions(recipe=recipe))
         assert split(found) == (wanted, ALL - wanted), recipe
+        if name not in HELD and name not in APART:  # nothing but the weights speaks against any engine
+            assert found.conversion.layout.id == "portable", recipe
         assert [line for line in found.warnings if line.startswith("not for ")] == [
             f"not for {ENGINES[left.engine].title}: {left.why}" for left in found.conversion.left_out
         ]
@@ -187,6 +189,15 @@ def test_the_most_engines_are_kept_and_the_reason_is_of_those_kept() -> None:
 
     assert for_most(portable_engines(), plan) == ("not for vLLM: vLLM stops: in vllm+sglang+trtllm",)
     assert tried == ["vllm+sglang+trtllm", "vllm+sglang", "vllm+trtllm", "sglang+trtllm"]
+
+
+def test_each_engine_is_left_out_for_its_own_reason() -> None:
+    def plan(engines: Sequence[Engine], left_out: tuple[LeftOut, ...]) -> tuple[str, ...]:
+        if engines[0].name != "trtllm":
+            raise Refused(f"{engines[0].title} stops")
+        return tuple(map(str, left_out))
+
+    assert for_most(portable_engines(), plan) == ("not for vLLM: vLLM stops", "not for SGLang: SGLang stops")
 
 
 def test_a_fault_that_is_of_no_engine_is_told_as_it_is() -> None:
