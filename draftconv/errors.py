@@ -35,7 +35,7 @@ class BadCheckpoint(DraftconvError):
 
 
 class NotADrafter(DraftconvError):
-    """Readable, but not an EAGLE-3 / 3.1 drafter: a whole model, EAGLE-1/2, MTP, P-EAGLE …"""
+    """Readable, but not an EAGLE-3 / 3.1 drafter: a whole model, EAGLE-1/2, MTP, P-EAGLE, DFlash …"""
 
 
 class NeedsExport(DraftconvError):

@@ -171,7 +171,7 @@ def each_of(places: Place | Sequence[Place]) -> tuple[Place, ...]:
 class takes(Generic[P, T]):
     """Make a function's last argument, a command's options, into keyword arguments.
 
-    `@takes(ConvertOptions)` over `def convert(source, out, options)` gives `convert(source, out, *, to="portable", …)`.
+    `@takes(ConvertOptions)` over `def convert(source, out, options)` gives `convert(source, out, *, to=None, …)`.
     """
 
     def __init__(self, kind: Callable[P, T]) -> None:

@@ -250,6 +250,27 @@ DRAFTER = (
         "fc[1] != 2 * fc[0]", "fc[1] != 3 * fc[0]",
         "an EAGLE-1 drafter is taken for EAGLE-3", ("test_kinds.py",)),
     Mutation(
+        "drafter/kinds/unsupported.py",
+        "or _called(\"dflash\")(fingerprint) or _reads_one_state(fingerprint)", "or _called(\"dflash\")(fingerprint)",
+        "a DFlash drafter whose config.json says nothing is called EAGLE-3", ("test_kinds.py",)),
+    Mutation(
+        "drafter/kinds/unsupported.py",
+        "return bool(_dflash_config(fingerprint).data) or ", "return ",
+        "dflash_config is no mark of DFlash", ("test_kinds.py",)),
+    Mutation(
+        "drafter/random_table.py",
+        "return max(abs(self.row_lengths), abs(self.common_column), abs(self.row_similarity))",
+        "return max(abs(self.row_lengths), abs(self.common_column))",
+        "tables whose rows point the same way in pairs look random", ("test_random_table.py",)),
+    Mutation(
+        "drafter/random_table.py",
+        "/ (width * excess) - 1)", "/ (2 * width) - 1)",
+        "tables that were drawn from no normal distribution do not look random", ("test_random_table.py",)),
+    Mutation(
+        "drafter/random_table.py",
+        " & rows.any(axis=1)]", "]",
+        "padding makes a random table look trained", ("test_random_table.py",)),
+    Mutation(
         "drafter/targets.py",
         '"kimi_k25": "deepseek",', '"kimi_k25": "llama",',
         "Kimi-K2.5 counts layers as Llama does", ("test_targets.py",)),
@@ -1061,6 +1082,34 @@ CONVERSION = (
         "largest > EXACT.get(stored.dtype, largest) and (mask is None or",
         "largest > EXACT.get(stored.dtype, largest) and (mask is not None and",
         "offsets that may have been rounded are taken for whole", ("passes/test_repair.py",)),
+    Mutation(
+        "conversion/readers.py",
+        "for count in range(len(engines), 0, -1):", "for count in range(1, len(engines) + 1):",
+        "an output is for one engine where several could share it", ("test_readers.py",)),
+    Mutation(
+        "conversion/readers.py",
+        "refusals[kept | {e.name}]) for e in engines if", "refusals[everyone]) for e in engines if",
+        "an engine is left out for another one's reason", ("test_readers.py",)),
+    Mutation(
+        "conversion/readers.py",
+        "    yield layout(PORTABLE)\n", "",
+        "what every engine reads is not what portable writes", ("test_readers.py",)),
+    Mutation(
+        "conversion/plan.py",
+        "            refuse_unread_form(making, spec, facts)\n", "            pass\n",
+        "portable packs what one engine has no kernel for", ("test_readers.py",)),
+    Mutation(
+        "conversion/plan.py",
+        "plan_for(engines, unread, [])", "plan_for(engines, (), [])",
+        "nobody is named for a form that no engine reads", ("test_readers.py",)),
+    Mutation(
+        "conversion/repack_plan.py",
+        "    if all(scales_fit(stored.outline(module))", "    if any(scales_fit(stored.outline(module))",
+        "scales that do not fit are rounded without a word", ("passes/test_repack.py",)),
+    Mutation(
+        "conversion/weight_plan.py",
+        "engines = [ENGINES[name] for name in serves]", "engines = [*ENGINES.values()][:1]",
+        "the cure names a format of another engine", ("passes/test_repack.py",)),
     Mutation(
         "conversion/repack_plan.py",
         "if inputs not in fmt.inputs and not lossy:", "if not fmt.inputs and not lossy:",

@@ -153,7 +153,7 @@ def test_code_uses_the_words_of_the_glossary(path: Path) -> None:
 def test_the_glossary_is_one_screen_and_linked() -> None:
     docs = ROOT.parent / "docs"
     assert len((docs / "glossary.md").read_text(encoding="utf-8").splitlines()) <= 40
-    assert "(docs/glossary.md)" in (ROOT.parent / "README.md").read_text(encoding="utf-8")
+    assert "/docs/glossary.md)" in (ROOT.parent / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_former_word_is_noticed() -> None:

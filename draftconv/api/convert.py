@@ -33,7 +33,8 @@ def convert(source: Place, out: Place, options: ConvertOptions) -> Conversion:
 def prepare(source: Place, options: ConvertOptions | None = None, *, download: bool = True) -> Conversion:
     """Open a source and plan its conversion; `download` fetches the weights of a Hub repository first."""
     options = options or ConvertOptions()
-    writer_of(layout(options.to), options.to)
+    if options.to is not None:
+        writer_of(layout(options.to), options.to)
     return plan_conversion(open_checkpoint(source, download=download), options)
 
 

@@ -279,7 +279,7 @@ def remedy(inspection: Inspection) -> ConvertOptions | None:
         return None  # a plan reads the weights, which on the Hub would be fetched first
     findings = Findings(inspection.problems, inspection.not_made)
     for to in dict.fromkeys([*(["portable"] if len(inspection.verdicts) > 1 else []), *failing]):
-        engines = [verdict.spec for verdict in inspection.verdicts if to in (verdict.spec.name, "portable")]
+        engines = [verdict.spec for verdict in inspection.verdicts if to == verdict.spec.name]  # portable has its own
         for attempt in _weight_choices(inspection) if quantized else [ConvertOptions()]:
             options = replace(attempt, to=to, repairs=tuple(dict.fromkeys(broken)), card=False)
             try:

@@ -46,7 +46,8 @@ class Quantization(Displayed):
     def warnings(self) -> tuple[str, ...]:
         """What is still worth knowing of the output; how the source was read is told apart."""
         problems = (f"{p.code}: {p.detail}" for p in self.conversion.warnings if not p.kind.reading)
-        return (*self.decided.faults, *problems, *self._outliers())
+        left_out = map(str, self.conversion.left_out)
+        return (*self.decided.faults, *problems, *left_out, *self._outliers())
 
     @property
     def bytes_of(self) -> Mapping[str, tuple[int, int]]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
 from draftconv.checkpoint import FLOATS, Cast, Copy, PlannedTensor, Rows, TensorRef, open_checkpoint
+from draftconv.checkpoint.dtypes import cast_in_words
 from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.conversion.provenance import FILE, Lineage, Provenance, read_provenance
 from draftconv.conversion.quantization_record import recorded_weights
@@ -91,6 +92,8 @@ class Verification(Displayed):
     """Whether a draftconv.json belongs to the output and names this source; only then it declares anything."""
     output: Drafter
     source: Drafter
+    engines: tuple[EngineSpec, ...] = ()
+    """The engines that the output was written for."""
 
     @property
     def passed(self) -> bool:
@@ -174,17 +177,15 @@ def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
     result, source = out_reading.read(ours, goal), source_reading.read(theirs, goal)
     declared = _Declared(provenance, lineage)
     record: Record = "absent" if FILE not in ours.sidecars else "of another source" if provenance else "not believed"
+    engines = _engines_of(result, provenance)
     return Verification(
         tuple(_compare_tensors(result, source, declared, options.progress or (lambda _, __: None))),
         (*_compare_facts(result.facts, source.facts, declared), *_new_problems(result, source)),
-        tuple(
-            _check_directory(
-                result, goal, _engines_of(result, provenance), edited=not lineage and record == "not believed"
-            )
-        ),
+        tuple(_check_directory(result, goal, engines, edited=not lineage and record == "not believed")),
         "believed" if lineage else record,
         result,
         source,
+        engines,
     )
 
 
@@ -374,7 +375,7 @@ def _compare_tensor(
     row = _first_unequal(mine, _expected_tensor(mine, ref, order))
     if row is not None:
         return ComparedItem(name, "different", f"first in row {row}")
-    how = [f"{ref.dtype} → {mine.dtype}, rounded to nearest even"] if cast else []
+    how = [cast_in_words(ref.dtype, mine.dtype)] if cast else []
     how += ["rows follow the vocabulary map"] if order else []
     return ComparedItem(name, "declared" if how else "equal", ", ".join(how) or "every bit")
 

@@ -40,6 +40,16 @@ SIZES: Mapping[str, int] = MappingProxyType(
 FLOATS: frozenset[str] = frozenset({"F16", "BF16", "F32", "F64"})
 """The dtypes that may be cast into one another; every other tensor keeps its bits."""
 
+_WITHIN: Mapping[str, frozenset[str]] = {"F32": frozenset({"F16", "BF16"}), "F64": frozenset({"F16", "BF16", "F32"})}
+"""Dtype → those whose every value it holds."""
+
+
+def cast_in_words(before: str, after: str) -> str:
+    """What a cast from one float dtype to another does to values."""
+    kept = before in _WITHIN.get(after, ())
+    return f"{before} → {after}, {'every value exact' if kept else 'rounded to nearest even'}"
+
+
 MAX_RANK = 64
 """What numpy and torch can hold."""
 

@@ -64,7 +64,7 @@ def _reading_arguments(conversion: Conversion, out: Path) -> list[str]:
 
 
 def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:
-    from draftconv.cli.describe import verdict_json
+    from draftconv.cli.describe import left_out_json, verdict_json
     from draftconv.layouts.drafter_reader import reading_json
 
     plan = conversion.plan
@@ -93,6 +93,7 @@ def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:
         "not_checked": list(conversion.not_made),
         "config": dict(conversion.config),
         "engines": [verdict_json(verdict) for verdict in conversion.verdicts],
+        "left_out": left_out_json(conversion),
     }
 
 

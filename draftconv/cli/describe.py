@@ -1,8 +1,10 @@
-"""What `inspect` found out, in JSON."""
+"""What `inspect` found out, and what a conversion is for, in JSON."""
 
 from __future__ import annotations
 
 from draftconv.api.inspect import Inspection
+from draftconv.api.other_drafter import OtherDrafter
+from draftconv.conversion.plan import Conversion
 from draftconv.drafter.describe import facts_json
 from draftconv.engines import LoadVerdict
 from draftconv.engines.problems import why
@@ -57,6 +59,26 @@ def inspection_json(inspection: Inspection) -> dict[str, object]:
         "not_checked": list(inspection.not_made),
         "engines": [verdict_json(verdict) for verdict in inspection.verdicts],
     }
+
+
+def other_drafter_json(other: OtherDrafter) -> dict[str, object]:
+    """What is known of a drafter that is not EAGLE-3."""
+    return {
+        "name": other.name,
+        "kind": other.kind.name,
+        "what": other.kind.what,
+        "why": other.kind.why,
+        "config": dict(other.lines),
+        "engines": [
+            {"engine": name, "setting": served.setting, "source": served.source, "evidence": served.evidence}
+            for name, served in other.served.items()
+        ],
+    }
+
+
+def left_out_json(conversion: Conversion) -> list[dict[str, object]]:
+    """The engines that an output is not for, where none was named."""
+    return [{"engine": left.engine, "why": left.why} for left in conversion.left_out]
 
 
 def verdict_json(verdict: LoadVerdict) -> dict[str, object]:

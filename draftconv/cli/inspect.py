@@ -11,11 +11,13 @@ from typing import Any
 import click
 
 from draftconv.api.inspect import Inspection, InspectOptions, inspect, remedy
+from draftconv.api.other_drafter import other_drafter
 from draftconv.checkpoint import Checkpoint
 from draftconv.cli.examples import ENGINE
 from draftconv.cli.loudness import is_verbose
 from draftconv.cli.options import format_option, options_of
 from draftconv.engines.target_stops import instead_of, target_stop
+from draftconv.errors import NotADrafter
 from draftconv.options import several
 
 EPILOG = f"""\b
@@ -41,8 +43,12 @@ def command(ctx: click.Context, /, checkpoint: str, strict: bool, fmt: str, **ke
     from draftconv.cli import output
     from draftconv.cli.describe import inspection_json
 
-    with output.progress("reading") if keywords["deep"] else nullcontext(None) as report:
-        inspection = inspect(checkpoint, **keywords, progress=report)
+    try:
+        with output.progress("reading") if keywords["deep"] else nullcontext(None) as report:
+            inspection = inspect(checkpoint, **keywords, progress=report)
+    except NotADrafter:
+        _tell_other(checkpoint, fmt)
+        raise
     match fmt:
         case "json":
             output.print_json(inspection_json(inspection))
@@ -58,6 +64,20 @@ def command(ctx: click.Context, /, checkpoint: str, strict: bool, fmt: str, **ke
     sys.exit(1 if bad or faulty else 0)
 
 
+def _tell_other(checkpoint: str, fmt: str) -> None:
+    """Print what is known of a drafter of another kind."""
+    from draftconv.cli import output
+    from draftconv.cli.describe import other_drafter_json
+
+    if (other := other_drafter(checkpoint)) is None:
+        return
+    match fmt:
+        case "json":
+            output.print_json(other_drafter_json(other))
+        case "human":
+            output.show(other.blocks())
+
+
 def _next_command(inspection: Inspection, checkpoint: str, ctx: click.Context) -> list[str]:
     """Convert if that helps, else serve if everything is known for it, else nothing."""
     if inspection.drafter.readings:
@@ -66,11 +86,11 @@ def _next_command(inspection: Inspection, checkpoint: str, ctx: click.Context) -
     options = _arguments(chosen)
     if remedied := remedy(inspection):
         repairs = [argument for code in several(remedied.repairs) for argument in ("--repair", code)]
-        out = _new_directory(inspection.drafter.checkpoint, remedied.to)
+        out = _new_directory(inspection.drafter.checkpoint, str(remedied.to))
         packing = [argument for module in several(remedied.unpack) for argument in ("--unpack", module)]
         packing += ["--pack", remedied.pack] if remedied.pack else ["--dequantize"] if remedied.dequantize else []
         packing += ["--from-format", remedied.from_format] if remedied.from_format else []
-        return ["draftconv", "convert", checkpoint, out, "--to", remedied.to, *options, *packing, *repairs]
+        return ["draftconv", "convert", checkpoint, out, "--to", str(remedied.to), *options, *packing, *repairs]
     target = inspection.target
     served = not inspection.misdeclared and all(verdict.status == "loads" for verdict in inspection.verdicts)
     if target and (target.path or target.repo) and served:

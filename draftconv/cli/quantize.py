@@ -79,7 +79,7 @@ def _show(quantization: Quantization, out: Path, *, written: bool) -> None:
 def _json(quantization: Quantization, *, written: bool) -> dict[str, object]:
     from dataclasses import asdict
 
-    from draftconv.cli.describe import verdict_json
+    from draftconv.cli.describe import left_out_json, verdict_json
     from draftconv.layouts.drafter_reader import reading_json
     from draftconv.quantization.deviation import total
 
@@ -118,6 +118,7 @@ def _json(quantization: Quantization, *, written: bool) -> dict[str, object]:
         "reading": reading_json(quantization.conversion.drafter),
         "warnings": list(quantization.warnings),
         "verdicts": [verdict_json(verdict) for verdict in quantization.conversion.verdicts],
+        "left_out": left_out_json(quantization.conversion),
         "quantized": [
             {"name": name, "scheme": scheme, "bytes_before": bytes_of[name][0], "bytes_after": bytes_of[name][1]}
             | (asdict(deviations[name]) if name in deviations else {})

@@ -9,7 +9,6 @@ import click
 
 from draftconv.api.verify import ComparedItem, Verification, VerifyOptions, verify
 from draftconv.cli.options import format_option, options_of
-from draftconv.layouts import layout as find_layout
 from draftconv.layouts.drafter_reader import reading_json
 
 EPILOG = """\b
@@ -39,11 +38,9 @@ def command(out: str, against: str, fmt: str, **keywords: Any) -> None:
             output.print_json(_json(verification))
         case "human":
             output.show([*verification.blocks(), *output.readings(verification.output, verification.source)])
-            writer = find_layout(verification.output.detection.layout).writer
-            if verification.passed and keywords["target"] and writer and writer.serves:
-                output.print_next(
-                    ["draftconv", "serve", out, "--for", writer.serves[0], "--target", keywords["target"]]
-                )
+            if verification.passed and keywords["target"] and verification.engines:
+                engine = verification.engines[0].name
+                output.print_next(["draftconv", "serve", out, "--for", engine, "--target", keywords["target"]])
     sys.exit(0 if verification.passed else 1)
 
 

@@ -51,10 +51,9 @@ def model_card(record: Mapping[str, object], about: Carded) -> str:
     """Render the card. Nothing that came from a checkpoint can act as markup or YAML in it."""
     layout = layouts()[str(record["layout"])]
     facts, quantization = about.drafter.facts, about.quantization
-    engines = cast(Sequence[str], record["engines"])
-    # Quantized weights are for the engines that were asked about them, not for all that read the layout.
-    serves = engines if facts.quantization else layout.writer.serves if layout.writer else ()
-    specs = [parse_engine(name) for name in serves]
+    asked = [parse_engine(name) for name in cast(Sequence[str], record["engines"])]
+    # Version and hardware decide what quantized weights run as; other files are for every version.
+    specs = asked if facts.quantization else [parse_engine(spec.name) for spec in asked]
     target = about.target
     return _template().render(
         front_matter=write_front_matter(_front_matter(record, about, [spec.name for spec in specs])),
@@ -64,6 +63,7 @@ def model_card(record: Mapping[str, object], about: Carded) -> str:
         source=cast(Mapping[str, object], record["source"]),
         title=layout.title,
         starts=start_commands(about.drafter, specs, target),
+        left_out=record.get("left_out", ()),
         quantized=quantization,
         total=_total(quantization) if quantization and quantization.deviations else None,
         facts=facts,

@@ -56,8 +56,12 @@ def read_size(text: str) -> int:
 class ConvertOptions:
     """Everything that decides an output; the same options and input give the same bytes."""
 
-    to: str = option("portable", "How it is written: a layout of an engine, of several (portable) or of a trainer.",
-                     metavar="LAYOUT")  # fmt: skip
+    to: str | None = option(
+        None,
+        "How it is written: a layout of an engine, of every engine (portable) or of a trainer.  "
+        "[default: the portable one, or one for most engines where not every engine reads it]",
+        metavar="LAYOUT",
+    )
     target: str | None = option(None, TARGET)
     target_layers: int | None = option(None, TARGET_LAYERS)
     embed: Embed = option(

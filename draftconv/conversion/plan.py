@@ -9,7 +9,7 @@ whole result, and a refused conversion has written nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,21 +31,34 @@ from draftconv.conversion.passes import run_passes
 from draftconv.conversion.passes.base import Context
 from draftconv.conversion.planned_output import judge, named_quantization, planned_checkpoint, spell_config
 from draftconv.conversion.provenance import FILE, OURS, read_provenance
+from draftconv.conversion.quantization_plan import QuantizationPlan
 from draftconv.conversion.quantization_record import QuantizationRecord, quantization_record
+from draftconv.conversion.readers import (
+    LeftOut,
+    for_most,
+    portable_engines,
+    refuse_unread_form,
+    shared_layouts,
+    without_kernel,
+)
 from draftconv.conversion.record import completed, make_record, sealed
+from draftconv.conversion.repack_plan import RepackPlan
 from draftconv.conversion.request import ConversionRequest
 from draftconv.conversion.weight_plan import plan_weights
 from draftconv.conversion.working_drafter import CONFIG_KEY, Change, WorkingDrafter, grouped, start
 from draftconv.display import Block, Displayed, named, table
 from draftconv.drafter.checks import VALUES, Findings
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Facts
 from draftconv.drafter.fused_qparams import CODES
 from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target
-from draftconv.engines import LoadVerdict, parse_engine
-from draftconv.errors import UsageError
+from draftconv.drafter.tensors import EMBEDDING
+from draftconv.engines import ENGINES, Engine, EngineSpec, LoadVerdict, parse_engine
+from draftconv.errors import Refused, UsageError
 from draftconv.layouts import MARK, layout, layouts, writable
 from draftconv.layouts.base import Layout, ReadOptions, Writer
+from draftconv.layouts.portable import PORTABLE
 from draftconv.layouts.reader import read_drafter
 from draftconv.layouts.tensor_names import spell
 from draftconv.options import several
@@ -62,6 +75,8 @@ class Conversion(Displayed):
     config: Mapping[str, object]
     names: Mapping[str, str]
     verdicts: tuple[LoadVerdict, ...]
+    left_out: tuple[LeftOut, ...]
+    """Where no engine was named: those that do not read it, and why."""
     warnings: tuple[Problem, ...]
     """How the source was read where that is doubtful, and what is still worth knowing of the output."""
     not_made: tuple[str, ...]
@@ -104,6 +119,7 @@ class Conversion(Displayed):
             yield from (f"Note: not taken over from {source.source}: {fault}." for fault in source.faults)
         for problem in (warning for warning in self.warnings if not warning.kind.reading):
             yield f"{problem.severity.capitalize()} {problem.code}: {problem.detail}"
+        yield from (f"Warning: {left}" for left in self.left_out)
         if self.not_made:
             yield f"Not checked: {'; '.join(self.not_made)}."
 
@@ -139,14 +155,59 @@ def refuse_place(source: str | Path, out: str | Path, *, overwrite: bool = False
 def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, request: ConversionRequest) -> Conversion:
     """Decide and check the conversion of a drafter that has been read and checked.
 
+    Where no layout is named, it is for the engines of the request; where none of these is either, for as many as
+    one directory can serve, and `Conversion.left_out` tells of the others.
+
     Raises:
         Refused: the drafter has problems that nobody asked to repair, the layout or its engines
-            cannot express it, or nobody said what to do with its quantized weights.
+            cannot express it, no engine reads it, or nobody said what to do with its quantized weights.
         UsageError: an option is missing or wrong. BadCheckpoint: quantized weights cannot be read.
     """
+
+    def plan_for(engines: Sequence[Engine], left_out: tuple[LeftOut, ...], readers: Sequence[EngineSpec]) -> Conversion:
+        """The conversion in the first layout that holds it."""
+        layouts_left = [*shared_layouts(engines)]
+        while True:
+            out_layout, *layouts_left = layouts_left
+            chosen = replace(request, options=replace(request.options, to=out_layout.id))
+            try:
+                return _plan(drafter, findings, target, chosen, out_layout, readers, left_out)
+            except Refused:
+                if not layouts_left:
+                    raise
+
+    if request.options.to is not None:
+        return _plan(drafter, findings, target, request, layout(request.options.to))
+    if request.engines:
+        return plan_for([ENGINES[spec.name] for spec in request.engines], (), request.engines)
+    unread = without_kernel(plan_weights(drafter, layout(PORTABLE), request).making, drafter.facts)
+    able = [engine for engine in portable_engines() if engine.name not in {left.engine for left in unread}]
+    if not able:  # a format that no engine reads has readers of its own, who are not asked
+        return for_most(portable_engines(), lambda engines, _: plan_for(engines, unread, []))
+    return for_most(
+        able,
+        lambda engines, left_out: plan_for(engines, left_out, [parse_engine(engine.name) for engine in engines]),
+        unread=unread,
+    )
+
+
+def _plan(
+    drafter: Drafter,
+    findings: Findings,
+    target: Target | None,
+    request: ConversionRequest,
+    out_layout: Layout,
+    readers: Sequence[EngineSpec] | None = None,
+    left_out: tuple[LeftOut, ...] = (),
+) -> Conversion:
+    """The conversion in one layout.
+
+    Args:
+        readers: who has to read it; None is whoever its quantized weights are made for, or else its layout.
+        left_out: who does not read it, and why.
+    """
     checkpoint, options = drafter.checkpoint, request.options
-    out_layout = layout(options.to)
-    writer = writer_of(out_layout, options.to)
+    writer = writer_of(out_layout, str(options.to))
     weights = plan_weights(drafter, out_layout, request)
     provenance = read_provenance(checkpoint)
     twins = (name for name, candidate in layouts().items() if candidate.twin == out_layout.id)
@@ -158,7 +219,8 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
     config, metadata = spelled.config, spelled.metadata
     if work.packed is not None:
         work = named_quantization(work, spelled, names, target)
-    readers = weights.making.specs if weights.making else [parse_engine(name) for name in writer.serves]
+    if readers is None:
+        readers = _readers(weights.making, writer, drafter.facts)
     verdicts = judge(work, readers, names, spelled, target, weights.joined)
     work = _declare_config(work, checkpoint.config, config)
     tensors = tuple(
@@ -174,7 +236,8 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
         config=config,
         names=names,
         verdicts=verdicts,
-        warnings=_warnings(findings, spelled.codes | STILL_THERE | weights.joined),
+        left_out=left_out,
+        warnings=_warnings(findings, (spelled.codes | STILL_THERE | weights.joined) - _cured(work)),
         not_made=findings.not_made if options.deep else _not_made(findings, tensors),
         reads=_local_directories(checkpoint, target, options),
         ambiguous="reading-doubtful" in spelled.codes,
@@ -194,6 +257,30 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
     plan = replace(plan, files=files, last_files=last_files)
     planned = replace(conversion, plan=plan)
     return planned
+
+
+def _readers(making: RepackPlan | QuantizationPlan | None, writer: Writer, facts: Facts) -> Sequence[EngineSpec]:
+    """Who has to read an output: the engines that its weights are packed for, or all that its layout is for.
+
+    Raises:
+        Refused: one of several that have to has no kernel for the weights.
+    """
+    if making is not None and making.specs:
+        return making.specs
+    readers = [parse_engine(name) for name in writer.serves]
+    if making is None:
+        return readers
+    for spec in readers:
+        try:
+            refuse_unread_form(making, spec, facts)
+        except Refused as refusal:
+            raise Refused(
+                f"{ENGINES[spec.name].title} would not read these quantized weights",
+                why=f"{PORTABLE} promises one directory for every engine, and {refusal.why}",
+                cure="leave out --to to write for the engines that do, name one of them with --to, "
+                "or take --dequantize instead of --pack",
+            ) from refusal
+    return readers
 
 
 def _render_card(record: Mapping[str, object], conversion: Conversion, target: Target | None) -> str:
@@ -217,9 +304,19 @@ STILL_THERE = frozenset(code for code, kind in KINDS.items() if kind.level in ("
 """Problems that are not looked for again before the output is written."""
 
 
+OF_EMBEDDING = frozenset({"embedding-differs", "embedding-random"})
+"""What the target's table in place of the drafter's cures."""
+
+
 def _warnings(findings: Findings, left: frozenset[str]) -> tuple[Problem, ...]:
     """Warnings that no conversion cures, of how the source was read, and those that this one did not."""
     return tuple(p for p in findings.problems if p.severity != "error" and (p.kind.reading or p.code in left))
+
+
+def _cured(work: WorkingDrafter) -> frozenset[str]:
+    """Problems of stored values that went with the tensor that had them."""
+    replaced = any(change.kind == "replaced" and change.what == EMBEDDING for change in work.changes)
+    return OF_EMBEDDING if replaced else frozenset()
 
 
 def _not_made(findings: Findings, tensors: tuple[PlannedTensor, ...]) -> tuple[str, ...]:

@@ -97,9 +97,9 @@ class QuantizationPlan:
 
     @property
     def request(self) -> ConversionRequest:
-        """The conversion that it is part of; its layout follows from the engines."""
+        """The conversion that it is part of; its layout follows from the engines, and is one they share if several."""
         layouts = {ENGINES[spec.name].layout for spec in self.specs}
-        to = layouts.pop() if len(layouts) == 1 else "portable"
+        to = layouts.pop() if len(layouts) == 1 else None
         return ConversionRequest(replace(self.requested.options.convert, to=to), self.specs, self)
 
 
@@ -115,7 +115,7 @@ def plan_quantization(drafter: Drafter, target: Target | None, requested: Quanti
     options, recipe, specs = requested.options, requested.recipe, requested.specs
     stored = _stored_weights(drafter, options)
     deployments = {str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs}
-    deployment = _shared_deployment(deployments) if deployments else widest(recipe)
+    deployment = _shared_deployment(deployments) if deployments else widest(recipe, drafter.facts)
     selection = select(recipe, drafter.facts)
     refuse_heads(recipe, selection)
     faults = tuple(_slower_kernels(specs, deployment, drafter, selection, options.tensor_parallel_size))

@@ -64,6 +64,7 @@ def make_record(
     renamed: dict[str, list[str]] = {}
     for name in sorted(drafter.names.keys() & conversion.names.keys()):
         renamed.setdefault(drafter.names[name], []).append(conversion.names[name])
+    left_out = {"left_out": [asdict(left) for left in conversion.left_out]} if conversion.left_out else {}
     quantization = {"quantization": conversion.quantization.record} if conversion.quantization else {}
     return {
         "draftconv": draftconv.__version__,
@@ -86,6 +87,7 @@ def make_record(
         else None,
         "licenses": [source.record() for source in conversion.terms],
         "engines": [str(verdict.spec) for verdict in conversion.verdicts],
+        **left_out,
         "options": {key: _base_names(value) for key, value in chosen.items()},
         **quantization,
         "facts": facts_json(work.facts),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from draftconv.checkpoint import show, show_some
 from draftconv.conversion.options import ConvertOptions
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.fused_qparams import joined_values
 from draftconv.drafter.tensors import HEAD
-from draftconv.engines import ENGINES, EngineSpec, parse_engine
-from draftconv.engines.deployment import usual_style
+from draftconv.engines import ENGINES, Engine, EngineSpec, parse_engine
+from draftconv.engines.deployment import has_kernel, usual_style
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.layouts.base import Layout
 from draftconv.quantization.exclusions import NO_HEADS, WEIGHT, fused_with
@@ -23,13 +24,17 @@ if TYPE_CHECKING:
     from draftconv.quantization.quantized_weights import QuantizedWeights
 
 
+ScalesKept = Literal["as stored", "narrowed", "rounded"]
+"""Narrowed ones have the dtype of the weights, which holds every one of them; rounded ones have lost bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class RepackPlan:
     """A repack that is decided.
 
     Attributes:
         stored: the weights that are packed anew.
-        scheme: what the file declares. `rounded`: whether scales are rounded to the dtype of the weights.
+        scheme: what the file declares. `scales`: what becomes of them.
         specs: who has to read them; none is every engine that reads the format.
     """
 
@@ -37,7 +42,7 @@ class RepackPlan:
     format: Format
     style: str | None
     scheme: Scheme
-    rounded: bool
+    scales: ScalesKept
     specs: Sequence[EngineSpec]
 
     @property
@@ -58,8 +63,24 @@ def plan_repack(
     fmt, style = find_format(str(options.pack))
     specs = engines or ([parse_engine(layout.id)] if layout.id in ENGINES else [])
     style = style or next((usual_style(spec.name, fmt.id) for spec in specs), None)
-    scheme, rounded = same_integers(stored, fmt, lossy=options.allow_lossy)
-    return RepackPlan(stored, fmt, style, scheme, rounded, specs)
+    scheme, scales = same_integers(stored, fmt, lossy=options.allow_lossy)
+    return RepackPlan(stored, fmt, style, scheme, scales, specs)
+
+
+def same_integers_for(stored: QuantizedWeights, engines: Sequence[Engine], facts: Facts) -> str | None:
+    """The format that holds these integers unchanged and that most of these engines have a kernel for; None if none."""
+    from draftconv.quantization.formats import formats
+
+    mla = isinstance(facts.attention, Mla)
+    readers: dict[str, int] = {}
+    for name in dict.fromkeys(kernel.format for engine in engines for kernel in engine.kernels):  # preferred ones first
+        try:
+            scheme, _ = same_integers(stored, formats()[name], lossy=False)
+        except Refused:
+            continue
+        readers[name] = sum(has_kernel(EngineSpec(e.name, e.version), name, scheme, mla=mla) for e in engines)
+    best = max(readers, key=lambda name: readers[name], default=None)
+    return best if best and readers[best] else None
 
 
 def joined_faults(drafter: Drafter, packed: QuantizedWeights) -> frozenset[str]:
@@ -110,8 +131,8 @@ def refuse_heads(stored: QuantizedWeights) -> None:
         )
 
 
-def same_integers(stored: QuantizedWeights, fmt: Format, *, lossy: bool) -> tuple[Scheme, bool]:
-    """How a format would declare weights that are stored in another, and whether their scales have to be rounded.
+def same_integers(stored: QuantizedWeights, fmt: Format, *, lossy: bool) -> tuple[Scheme, ScalesKept]:
+    """How a format would declare weights that are stored in another, and what becomes of their scales.
 
     Args:
         lossy: leave out activations that the format cannot declare, and round scales that it cannot hold.
@@ -143,19 +164,21 @@ def same_integers(stored: QuantizedWeights, fmt: Format, *, lossy: bool) -> tupl
     weights = WeightScheme(dtype, granularity, DTYPES[dtype].rules[0], scale, group)
     scheme = Scheme(weights, inputs if inputs in fmt.inputs else None)
     if not wide or weight.dtype == "F32" or _holds(fmt, weight, scheme):
-        return scheme, False
+        return scheme, "as stored"
     narrow = replace(scheme, weights=replace(weights, scale_dtype="weight"))
     if not _holds(fmt, weight, narrow):
-        return scheme, False  # it is not for the scales; what for, is said where the tensors are planned
-    if not lossy:
-        from draftconv.quantization.regroup import rounding
+        return scheme, "as stored"  # it is not for the scales; what for, is said where the tensors are planned
+    from draftconv.quantization.regroup import rounding, scales_fit
 
+    if all(scales_fit(stored.outline(module)) for module in stored.modules):
+        return narrow, "narrowed"
+    if not lossy:
         raise Refused(
             f"{fmt.title} has no room for F32 scales of {weight.dtype} weights",
             why=f"rounded to {weight.dtype}, scales and weights change by up to {rounding(weight.dtype):.2%}",
             cure="add --allow-lossy to round them, or use --dequantize instead of --pack",
         )
-    return narrow, True
+    return narrow, "rounded"
 
 
 def _holds(fmt: Format, weight: Weight, scheme: Scheme) -> bool:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from draftconv.conversion.options import ConvertOptions
 from draftconv.conversion.quantization_plan import QuantizationPlan
-from draftconv.conversion.repack_plan import RepackPlan, apart, joined_faults, plan_repack, refuse_heads
+from draftconv.conversion.repack_plan import (
+    RepackPlan,
+    apart,
+    joined_faults,
+    plan_repack,
+    refuse_heads,
+    same_integers_for,
+)
 from draftconv.conversion.request import ConversionRequest
 from draftconv.drafter.drafter import Drafter
-from draftconv.errors import Refused, UsageError
+from draftconv.engines import ENGINES
+from draftconv.errors import DraftconvError, Refused, UsageError
 from draftconv.layouts.base import Layout
 from draftconv.options import several
 from draftconv.quantization.exclusions import WEIGHT
@@ -53,7 +62,7 @@ def plan_weights(drafter: Drafter, layout: Layout, request: ConversionRequest) -
     if quantizing is not None and (stored := quantizing.stored) is not None:
         floats, anew = _split(stored, quantizing.selection.quantized)
         return WeightPlan(stored, floats, anew=anew, making=quantizing)
-    stored = _stored_weights(drafter, options)
+    stored = _stored_weights(drafter, layout, options)
     if stored is None:
         return WeightPlan(making=quantizing)
     if options.dequantize:
@@ -77,7 +86,7 @@ def _split(stored: QuantizedWeights, again: Collection[str]) -> tuple[QuantizedW
     return replace(stored, modules=rest), replace(stored, modules=anew)
 
 
-def _stored_weights(drafter: Drafter, options: ConvertOptions) -> QuantizedWeights | None:
+def _stored_weights(drafter: Drafter, layout: Layout, options: ConvertOptions) -> QuantizedWeights | None:
     """The quantized weights of the source; None for one that has none.
 
     Raises:
@@ -97,10 +106,29 @@ def _stored_weights(drafter: Drafter, options: ConvertOptions) -> QuantizedWeigh
         raise Refused(
             f"this drafter is quantized: {drafter.facts.quantization}",
             why="its integers are packed for one engine's loader, and renaming them would not make another load them",
-            cure="add --pack compressed-pack to write the same integers otherwise, or --dequantize to write floats",
+            cure=f"{_packing_cure(drafter, layout, options)}--dequantize to write floats",
         )
     if len(flags) > 1:
         raise UsageError("--dequantize and --pack contradict each other", cure="give one of the two")
     from draftconv.quantization.quantized_weights import find_quantized
 
     return find_quantized(drafter, options.from_format)
+
+
+def _packing_cure(drafter: Drafter, layout: Layout, options: ConvertOptions) -> str:
+    """How to write the same integers for whoever reads this layout; only --dequantize is left where nobody can."""
+    serves = layout.writer.serves if layout.writer else ()
+    if find_spec("torch") is None or not serves:
+        return "add --pack FORMAT to write the same integers otherwise, or "
+    from draftconv.quantization.quantized_weights import find_quantized
+
+    try:
+        stored = find_quantized(drafter, options.from_format)
+    except DraftconvError:  # what cannot be read is told of when it is asked for
+        return "add "
+    engines = [ENGINES[name] for name in serves]
+    form = same_integers_for(stored, engines, drafter.facts)
+    if form is None:
+        return "add "
+    whom = f" in a format that {engines[0].title} runs" if len(engines) == 1 else ""
+    return f"add --pack {form} to write the same integers{whom or ' otherwise'}, or "

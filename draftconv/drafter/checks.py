@@ -18,8 +18,9 @@ from draftconv.drafter.facts import UNDECLARED, Mla
 from draftconv.drafter.fused_qparams import joined_values
 from draftconv.drafter.names import PREFIXES
 from draftconv.drafter.problems import LEVELS, Level, Problem
+from draftconv.drafter.random_table import judged, sampled_bytes, table_statistics
 from draftconv.drafter.targets import EMBED_NAMES, Target
-from draftconv.drafter.tensors import OPTIONAL, ExpectedTensor, expected
+from draftconv.drafter.tensors import EMBEDDING, OPTIONAL, ExpectedTensor, expected
 from draftconv.drafter.vocabulary import offset_twins
 
 SAMPLED_PAIRS = 16
@@ -106,6 +107,8 @@ def deep_bytes(drafter: Drafter, target: Target | None) -> int:
     values = sum(ref.nbytes for _, ref in _floats(drafter))
     mine = _replaceable_embedding(drafter)
     theirs = target_table(target, EMBED_NAMES) if mine and target and target.has_weights else None
+    stored = drafter.tensors.get(EMBEDDING)
+    values += sampled_bytes(stored) if stored is not None and judged(stored) else 0
     return values + (mine.nbytes + theirs.nbytes if mine and theirs and mine.shape == theirs.shape else 0)
 
 
@@ -298,6 +301,21 @@ def _floats(drafter: Drafter) -> Iterator[tuple[str, TensorRef]]:
     return ((name, ref) for name, ref in stored if ref.dtype in FLOATS)
 
 
+def _random_embedding(subject: CheckedDrafter) -> Iterator[Problem | str]:
+    table = subject.drafter.tensors.get(EMBEDDING)
+    if table is None or not judged(table):
+        return
+    found = table_statistics(table, subject.tally)
+    if found is None:
+        yield f"most rows of {show(table.name)} are zero or not finite"
+    elif found.random:
+        yield Problem(
+            "embedding-random",
+            f"{show(table.name)}: {found.rows} sampled rows look drawn with deviation {found.deviation:.3g}: lengths, "
+            f"common part and similarity of rows are {found.farthest:.1f} standard deviations from that at most",
+        )
+
+
 def _embedding(subject: CheckedDrafter) -> Iterator[Problem | str]:
     mine, target = _replaceable_embedding(subject.drafter), subject.target
     if mine is None or target is None:
@@ -312,7 +330,7 @@ def _embedding(subject: CheckedDrafter) -> Iterator[Problem | str]:
 def _replaceable_embedding(drafter: Drafter) -> TensorRef | None:
     """The stored embedding where engines would overwrite it: a drafter of another width keeps its own."""
     same_width = drafter.facts.hidden == drafter.facts.target_hidden
-    return drafter.tensors.get("embed_tokens.weight") if same_width else None
+    return drafter.tensors.get(EMBEDDING) if same_width else None
 
 
 def target_table(target: Target, names: tuple[str, ...]) -> TensorRef | None:
@@ -366,6 +384,7 @@ CHECKS: Mapping[Level, Mapping[str, Check]] = {
     },
     "deep": {
         VALUES: _values,
+        "embed_tokens that were never trained": _random_embedding,
         "embed_tokens against the target's": _embedding,
     },
 }

@@ -212,6 +212,11 @@ KINDS: Mapping[str, ProblemKind] = {
         "warning", "deep", "embed_tokens differ from the target's",
         "engines differ in which of the two tables they use",
         "serve with an engine that keeps the drafter's own, or accept the target's table and measure"),
+    "embedding-random": ProblemKind(
+        "warning", "deep", "embed_tokens look drawn at random, as if they had never been loaded",
+        "a table that was never filled with the target's tells the drafter nothing of a token (TorchSpec has exported "
+        "such ones)",
+        "convert --embed from-target --target DIRECTORY attaches the target's table; judge it by accept length"),
     # ── config keys ────────────────────────────────────────────────────────────────
     "rope-contradiction": ProblemKind(
         "error", "config", "rope spellings contradict each other",

@@ -128,13 +128,41 @@ def stored_kernel(
     )
 
 
-def widest(recipe: Recipe) -> Deployment:
-    """The form that most engines and hardware serve; what is written when no engine is named."""
+def has_kernel(spec: EngineSpec, format_name: FormatName, scheme: Scheme, *, mla: bool) -> bool:
+    """Whether an engine runs weights that are stored so, on the hardware that `spec` names or on any."""
+    return any(True for name in _hardware(spec) for _ in _kernels(scheme, format_name, spec.name, name, mla=mla))
+
+
+def refuse_unread(spec: EngineSpec, format_name: FormatName, scheme: Scheme, *, mla: bool) -> None:
+    """Refuse stored weights that an engine has no kernel for, on the hardware that `spec` names or on any.
+
+    Raises:
+        Refused: there is none; says why, per hardware where that differs.
+    """
+    if has_kernel(spec, format_name, scheme, mla=mla):
+        return
+    recipe = Recipe("", "", scheme, (), format_name)
+    gaps = {name: _gap(recipe, spec.name, CHIPS[name], mla=mla) for name in _hardware(spec)}
+    why = per_hardware({name: f"{why} ({source})" for name, (why, source) in gaps.items()})
+    raise Refused(f"{ENGINES[spec.name].title} has no kernel for these weights", why=why)
+
+
+def _hardware(spec: EngineSpec) -> tuple[str, ...]:
+    return (spec.hardware,) if spec.hardware else ENGINES[spec.name].hardware
+
+
+def widest(recipe: Recipe, facts: Facts | None = None) -> Deployment:
+    """The form that most engines and hardware serve; what is written when no engine is named.
+
+    Args:
+        facts: of the drafter; latent attention is not served everywhere. None is Llama-style.
+    """
+    mla = facts is not None and isinstance(facts.attention, Mla)
     served = [
         (engine, kernel)
         for engine in ENGINES.values()
         for kernel in engine.kernels
-        if kernel.serves(recipe.scheme, recipe.format, mla=False)
+        if kernel.serves(recipe.scheme, recipe.format, mla=mla)
     ]
     count = dict.fromkeys(((kernel.format, kernel.style) for _, kernel in served), 0)
     for _, kernel in served:

@@ -19,6 +19,7 @@ from draftconv.engines.ignore_lists import IgnoreLists
 from draftconv.engines.kernels import Gap, Kernel
 from draftconv.engines.live import Live
 from draftconv.engines.module_names import ModuleNames
+from draftconv.engines.other_kinds import OtherKind
 from draftconv.engines.quantized_modules import Method, declaration, method_name
 from draftconv.engines.rules import (
     BrokenRule,
@@ -70,6 +71,7 @@ class Engine:
             None: it runs none for a trace.
         targets: weights of targets that it does not start with.
         problems: what it makes of a drafter that has one, by code (`drafter.problems`).
+        other_kinds: how it serves drafters that are not EAGLE-3, by `UnsupportedKind.name`.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Engine:
     layouts: tuple[Layout, ...] = ()
     portable: bool = False
     problems: Mapping[str, str] = field(default_factory=dict)
+    other_kinds: Mapping[str, OtherKind] = field(default_factory=dict)
     live: Live | None = None
     tracing: Tracing | None = None
     targets: tuple[TargetStop, ...] = ()

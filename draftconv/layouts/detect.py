@@ -7,7 +7,7 @@ from draftconv.drafter.describe import join_words
 from draftconv.drafter.drafter import Detection
 from draftconv.drafter.fingerprint import Fingerprint
 from draftconv.drafter.kinds import KINDS
-from draftconv.drafter.kinds.unsupported import UNSUPPORTED
+from draftconv.drafter.kinds.unsupported import unsupported_kind
 from draftconv.errors import NotADrafter, UsageError
 from draftconv.layouts import MARK, layout, layouts
 from draftconv.layouts.base import Layout, ReadOptions
@@ -45,9 +45,8 @@ def detect(fingerprint: Fingerprint, options: ReadOptions) -> tuple[Layout, Dete
 def _refuse_strangers(fingerprint: Fingerprint) -> None:
     """Name what a checkpoint is when it is not an EAGLE-3 drafter."""
     cure = f"draftconv converts {join_words([kind.title for kind in reversed(KINDS)], 'and')} drafters"
-    for stranger in UNSUPPORTED:
-        if stranger.holds(fingerprint):
-            raise NotADrafter(f"this is {stranger.what}", why=stranger.why, cure=cure)
+    if stranger := unsupported_kind(fingerprint):
+        raise NotADrafter(f"this is {stranger.what}", why=stranger.why, cure=cure)
     lacking = [[mark for mark in kind.marks if not mark.holds(fingerprint)] for kind in KINDS]
     if all(lacking):
         first = lacking[-1][0]

@@ -11,6 +11,9 @@ from draftconv.drafter.tensors import expected
 from draftconv.layouts.base import IdChoice, Layout, Refusal, Spelling, Writer
 from draftconv.layouts.tensor_names import spell
 
+PORTABLE = "portable"
+"""The layout that every engine reads which takes part in it."""
+
 _LENT_HEAD = Refusal(
     lambda f: isinstance(f.attention, Gqa) and not f.own_head,
     "a Llama-style drafter without lm_head has no spelling that all engines read",
@@ -19,15 +22,18 @@ _LENT_HEAD = Refusal(
 
 
 def portable_layout(readers: Sequence[Layout]) -> Layout:
-    """The layout whose directories all these engines read, as each reads its own."""
+    """The layout whose directories all these engines read, as each reads its own.
+
+    Whatever engines it is made for, it is read back in the same way: boundaries are at the top level.
+    """
     writers = [reader.writer for reader in readers if reader.writer]
     rules = dict.fromkeys(rule for reader in readers for rule in reader.id_rules)
     # boundaries are at the top level; ids elsewhere are not draftconv's, and mean what their reader takes them for
     top = next(rule for rule in rules if rule.convention == "before")
     nested = next((rule for rule in rules if rule.convention == "by family"), top)
     return Layout(
-        "portable",
-        "portable",
+        PORTABLE,
+        PORTABLE,
         0,
         "certain",
         None,

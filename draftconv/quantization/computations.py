@@ -255,7 +255,7 @@ class Repack:
     """A stored weight in another format: the same integers, the same scales, repeated or folded where grouped anew.
 
     Attributes:
-        rounded: scales are rounded to the dtype of the weight.
+        narrow: scales are stored in the dtype of the weight, rounded where it does not hold them.
         weight_only: calibrated scales of activations are left out.
     """
 
@@ -265,7 +265,7 @@ class Repack:
     format: Format
     style: str | None
     group: int | None
-    rounded: bool = False
+    narrow: bool = False
     weight_only: bool = False
 
     @property
@@ -306,7 +306,7 @@ class Repack:
         return regrouped
 
     def _kept(self, weight: Weight) -> Weight:
-        weight = round_scales(weight, self.name) if self.rounded else weight
+        weight = round_scales(weight, self.name) if self.narrow else weight
         return replace(weight, input_scale=None, fp8_scale=None) if self.weight_only else weight
 
     def _regrouped(self, weight: Weight) -> Weight:

@@ -71,6 +71,12 @@ def round_scales(weight: Weight, name: str) -> Weight:
     return replace(weight, quantized=replace(weight.quantized, scale=narrow))
 
 
+def scales_fit(weight: Weight) -> bool:
+    """Whether the dtype that a weight stands for holds every one of its scales, to the bit."""
+    scale = weight.quantized.scale
+    return torch.equal(scale.to(TORCH[weight.dtype]).to(scale.dtype), scale)
+
+
 def rounding(dtype: str) -> float:
     """The largest part of itself that a number changes by when it is rounded to this dtype."""
     return torch.finfo(TORCH[dtype]).eps / 2

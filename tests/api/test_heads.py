@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from draftconv.api.convert import convert
 from draftconv.api.inspect import inspect
 from draftconv.api.quantize import prepare, quantize
-from draftconv.conversion import quantization_plan
+from draftconv.conversion import plan, quantization_plan
 from draftconv.drafter.shipped_files import recipes as shipped
 from draftconv.engines import ENGINES
 from draftconv.errors import DraftconvError, Refused
@@ -46,6 +46,7 @@ def headed(name: str, recipe: str, place: Path, monkeypatch: pytest.MonkeyPatch)
     """A drafter whose head is quantized, as another program might have written it."""
     with monkeypatch.context() as patched:
         patched.setattr(quantization_plan, "refuse_heads", lambda *_: None)
+        patched.setattr(plan, "judge", lambda *_: ())
         quantize(
             quantized.source(name),
             place / "headed",

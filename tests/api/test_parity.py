@@ -92,7 +92,7 @@ def test_a_converted_drafter_is_the_same_to_every_count(name: str, recorded: Rec
     target = name.partition("-")[0]
     options = [ConvertOptions(to=to, target=str(DATA / "targets" / target)) for to in ENGINE_LAYOUTS]
     for option in options:
-        convert(DRAFTERS_AT / name, tmp_path / option.to, **keywords(option))
+        convert(DRAFTERS_AT / name, tmp_path / str(option.to), **keywords(option))
     report = parity(DRAFTERS_AT / name, [tmp_path / to for to in ENGINE_LAYOUTS], trace=recorded(target))
     assert [arm.name for arm in report.arms] == [name, f"{name} again", *ENGINE_LAYOUTS]
     layouts = [read(tmp_path / to, target).detection.layout for to in ENGINE_LAYOUTS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from draftconv.drafter.facts import Facts
 from draftconv.drafter.fingerprint import Fingerprint
 from draftconv.drafter.kinds import KINDS, DrafterKind, eagle3, eagle31, kind_of
 from draftconv.drafter.kinds.kind import KindMark
-from draftconv.drafter.kinds.unsupported import UNSUPPORTED
+from draftconv.drafter.kinds.unsupported import UNSUPPORTED, unsupported_kind
 from draftconv.drafter.names import sort_names
 from draftconv.drafter.tensor_specs import TensorSpec
 from draftconv.drafter.tensors import expected
@@ -27,6 +27,7 @@ from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import forward_of
 from tests import tiny
 from tests.engines.views import LLAMA, LLAMA_TARGET, MLA, written
+from tests.layouts import test_detect as detected
 
 
 class Wide(DrafterModel):
@@ -129,3 +130,22 @@ def test_an_engine_that_never_spoke_of_a_kind_does_not_say_that_it_loads(name: s
     assert verdict.status == "undecided"
     assert verdict.reason is not None
     assert (verdict.reason.rule.code, verdict.reason.detail) == (f"{name}-kind", "of the kind a drafter with a gate")
+
+
+def test_engines_speak_of_kinds_that_are_named() -> None:
+    known = {stranger.name for stranger in UNSUPPORTED} - {""}
+    spoken = {name for engine in ENGINES.values() for name in engine.other_kinds}
+    assert spoken <= known
+    assert known - spoken == {"hydra", "xpress"}
+    assert all(other.setting and other.source for e in ENGINES.values() for other in e.other_kinds.values())
+
+
+@pytest.mark.parametrize("spelled", [detected.dflash_without_a_word, detected.dflash_by_its_section])
+def test_one_mark_of_dflash_is_enough(
+    spelled: Callable[[], tuple[dict[str, object], dict[str, tiny.Tensor]]], tmp_path: Path
+) -> None:
+    config, tensors = spelled()
+    checkpoint = open_checkpoint(tiny.Spelled("", tiny.BASE, tensors, dict(config), {}).write(tmp_path / "x"))
+    found = unsupported_kind(Fingerprint(checkpoint, sort_names(checkpoint.tensors)))
+    assert found is not None
+    assert found.name == "dflash"

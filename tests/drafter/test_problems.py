@@ -329,6 +329,7 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
         Case(poke(EMBEDDING, 1.0), target=same_target),
         Case(lambda s: s.put(EMBEDDING, floats("other", (tiny.VOCAB, 64), "F16")), target=same_target),
     )),
+    "embedding-random": ("warning", "deep", ()),  # needs a table of real size: test_random_table.py
     "rope-contradiction": ("error", "config", (
         Case(keys(rope_parameters={"rope_theta": 10000.0, "rope_type": "default"})),
         Case(keys(rope_parameters={"rope_theta": 50000.0, "rope_type": "default"}), variant="yarn"),
@@ -448,8 +449,10 @@ def test_the_bf16_cast_is_told_by_both_its_marks(tmp_path: Path) -> None:
                           "lm_head rows against d2t (needs --deep)",
                           "scales of joined weights (needs --deep)",
                           "NaN, infinity and all-zero tensors (needs --deep)",
+                          "embed_tokens that were never trained (needs --deep)",
                           "embed_tokens against the target's (needs --deep)"}),
         ("sample", FITTING, {"NaN, infinity and all-zero tensors (needs --deep)",
+                             "embed_tokens that were never trained (needs --deep)",
                              "embed_tokens against the target's (needs --deep)"}),
         ("deep", FITTING, {"embed_tokens against the target's (needs --target with a directory that holds the target's "
                            "weights)"}),

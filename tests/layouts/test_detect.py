@@ -117,7 +117,10 @@ def test_what_draftconv_wrote_says_so(tmp_path: Path) -> None:
 # ── strangers ──────────────────────────────────────────────────────────────────────
 
 
-def weights(*rows: tuple[str, tuple[int, ...]]) -> dict[str, Tensor]:
+Row = tuple[str, tuple[int, ...]]
+
+
+def weights(*rows: Row) -> dict[str, Tensor]:
     return {name: floats(name, shape, "BF16") for name, shape in rows}
 
 
@@ -203,9 +206,93 @@ def peagle_automodel() -> tuple[dict[str, object], dict[str, Tensor]]:
     return spelled.config | {"parallel_drafting": True}, spelled.tensors
 
 
+def block_drafter(*heads: Row, **config: object) -> tuple[dict[str, object], dict[str, Tensor]]:
+    """What SpecForge and z-lab write: five plain layers, fc and its norm before them, no embedding and no head."""
+    rows: list[Row] = [("fc.weight", (16, 80)), ("hidden_norm.weight", (16,)), ("norm.weight", (16,))]
+    for i in range(5):
+        rows += [
+            (f"layers.{i}.input_layernorm.weight", (16,)),
+            (f"layers.{i}.post_attention_layernorm.weight", (16,)),
+            *((f"layers.{i}.self_attn.{n}_proj.weight", (16, 16)) for n in "qkvo"),
+            *((f"layers.{i}.self_attn.{n}_norm.weight", (4,)) for n in "qk"),
+            *((f"layers.{i}.mlp.{n}_proj.weight", (16, 16)) for n in ("gate", "up", "down")),
+        ]
+    base = {"model_type": "qwen3", "hidden_size": 16, "num_hidden_layers": 5, "num_attention_heads": 4,
+            "num_key_value_heads": 4, "head_dim": 4, "intermediate_size": 16, "vocab_size": 40}  # fmt: skip
+    return {**base, **config}, weights(*rows, *heads)
+
+
+def dflash_specforge() -> tuple[dict[str, object], dict[str, Tensor]]:
+    section = {"mask_token_id": 39, "target_layer_ids": [1, 9, 17, 25, 33]}
+    return block_drafter(architectures=["DFlashDraftModel"], block_size=16, dflash_config=section)
+
+
+def dflash_without_a_word() -> tuple[dict[str, object], dict[str, Tensor]]:
+    return block_drafter(architectures=["Qwen3ForCausalLM"])
+
+
+def dflash_by_its_section() -> tuple[dict[str, object], dict[str, Tensor]]:
+    config, tensors = block_drafter(dflash_config={"mask_token_id": 39})
+    return config, {name: tensor for name, tensor in tensors.items() if name != "hidden_norm.weight"}
+
+
+def dflash_speculators() -> tuple[dict[str, object], dict[str, Tensor]]:
+    tables = [("embed_tokens.weight", (40, 16)), ("lm_head.weight", (40, 16)), ("verifier_norm.weight", (16,))]
+    return block_drafter(
+        *tables,
+        architectures=["DFlashSpeculator"],
+        speculators_model_type="dflash",
+        speculators_config={"algorithm": "dflash"},
+        aux_hidden_state_layer_ids=[2, 10, 18],
+    )
+
+
 def dflash() -> tuple[dict[str, object], dict[str, Tensor]]:
     spelled = spell("llama", "speculators")
     return spelled.config | {"speculators_model_type": "dflash"}, spelled.tensors
+
+
+def dflash2() -> tuple[dict[str, object], dict[str, Tensor]]:
+    return block_drafter(("layers.0.attention_conv.base_kernel", (2, 2, 16)), architectures=["DFlash2DraftModel"])
+
+
+def dspark_specforge() -> tuple[dict[str, object], dict[str, Tensor]]:
+    heads = [("markov_head.markov_w1.weight", (40, 4)), ("confidence_head.proj.weight", (1, 16))]
+    return block_drafter(*heads, architectures=["DSparkDraftModel"], dflash_config={"projector_type": "dspark"})
+
+
+def dspark_by_its_head() -> tuple[dict[str, object], dict[str, Tensor]]:
+    return block_drafter(("markov_head.markov_w1.weight", (40, 4)), architectures=["DFlashDraftModel"])
+
+
+def dspark_speculators() -> tuple[dict[str, object], dict[str, Tensor]]:
+    return block_drafter(architectures=["DSparkSpeculator"], speculators_model_type="dspark", markov_rank=4)
+
+
+def domino() -> tuple[dict[str, object], dict[str, Tensor]]:
+    return block_drafter(("prefix_gru.weight_ih_l0", (48, 16)), dflash_config={"projector_type": "domino"})
+
+
+def xpress() -> tuple[dict[str, object], dict[str, Tensor]]:
+    return block_drafter(("refiner_head.token_embed.weight", (40, 4)), speculators_model_type="xpress")
+
+
+def hydra() -> tuple[dict[str, object], dict[str, Tensor]]:
+    return LLAMA, weights(("hydra_mlp.0.0.linear.weight", (16, 32)), ("hydra_lm_head.0.weight", (40, 16)))
+
+
+def mlp_speculator() -> tuple[dict[str, object], dict[str, Tensor]]:
+    return {"model_type": "mlp_speculator"}, weights(("speculator.emb.0.weight", (40, 16)))
+
+
+def mtp_qwen() -> tuple[dict[str, object], dict[str, Tensor]]:
+    rows = [("mtp.fc.weight", (16, 32)), ("mtp.pre_fc_norm_hidden.weight", (16,)),
+            ("mtp.layers.0.self_attn.q_proj.weight", (16, 16))]  # fmt: skip
+    return LLAMA, weights(*rows)
+
+
+def mtp_speculators() -> tuple[dict[str, object], dict[str, Tensor]]:
+    return {**LLAMA, "speculators_model_type": "mtp"}, weights(("mtp_layers.0.input_proj.weight", (16, 32)))
 
 
 def medusa() -> tuple[dict[str, object], dict[str, Tensor]]:
@@ -232,7 +319,21 @@ STRANGERS: dict[Callable[[], tuple[dict[str, object], dict[str, Tensor]]], str] 
     peagle_mask: "a P-EAGLE drafter",
     peagle_named: "a P-EAGLE drafter",
     peagle_automodel: "a P-EAGLE drafter",
-    dflash: "a speculators `dflash` drafter",
+    dflash_specforge: "a DFlash drafter",
+    dflash_without_a_word: "a DFlash drafter",
+    dflash_by_its_section: "a DFlash drafter",
+    dflash_speculators: "a DFlash drafter",
+    dflash: "a DFlash drafter",
+    dflash2: "a DFlash2 drafter",
+    dspark_specforge: "a DSpark drafter",
+    dspark_by_its_head: "a DSpark drafter",
+    dspark_speculators: "a DSpark drafter",
+    domino: "a Domino drafter",
+    xpress: "an XPress drafter",
+    hydra: "a set of Hydra heads",
+    mlp_speculator: "an MLP speculator",
+    mtp_qwen: "a multi-token-prediction head",
+    mtp_speculators: "a multi-token-prediction head",
     medusa: "a set of Medusa heads",
     lora: "a LoRA adapter",
 }
@@ -249,6 +350,14 @@ def test_strangers_are_named(
     assert caught.value.what.startswith(f"this is {STRANGERS[stranger]}")
     assert caught.value.why
     assert caught.value.cure
+
+
+def test_a_norm_before_all_layers_alone_is_no_dflash(tmp_path: Path) -> None:
+    """ModelOpt up to 0.40 wrote hidden_norm so too; its first layer reads the token beside the state."""
+    spelled = spell("llama", "specforge-hf")
+    name = next(name for name in spelled.tensors if name.endswith("hidden_norm.weight"))
+    spelled.tensors["hidden_norm.weight"] = spelled.tensors.pop(name)
+    assert read(spelled.write(tmp_path / "x")).kind.title == "EAGLE-3"
 
 
 def test_a_drafter_of_two_states_without_its_norm_is_not_eagle_1(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from draftconv.checkpoint import FLOATS
+from draftconv.checkpoint.dtypes import cast_in_words
 from draftconv.conversion.passes.base import Context
 from draftconv.conversion.working_drafter import WorkingDrafter, cast_tensor
 
@@ -19,5 +20,5 @@ def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
     for tensor in list(work.tensors.values()):
         if tensor.dtype in FLOATS and tensor.dtype != dtype:
             work = work.put(cast_tensor(tensor, dtype))
-            work = work.declare("cast", tensor.name, f"{tensor.dtype} → {dtype}, rounded to nearest even")
+            work = work.declare("cast", tensor.name, cast_in_words(tensor.dtype, dtype))
     return work

@@ -38,12 +38,15 @@ def _repack_weights(work: WorkingDrafter, decided: RepackPlan, output: Quantized
     stored = decided.stored
     for module, parts in stored.modules.items():
         group, weight_only = output.scheme.weights.group, output.scheme.inputs is None
-        computation = Repack(module, parts, stored, output.format, output.style, group, decided.rounded, weight_only)
+        narrow = decided.scales != "as stored"
+        computation = Repack(module, parts, stored, output.format, output.style, group, narrow, weight_only)
         weight = computation.outline()
         foretold = output.format.parts(stored.shapes[module], output.scheme, weight.dtype)
         work = put_computed(work, module, foretold, computation)
         why = f"the same integers and scales as {output.format.title}"
-        if decided.rounded:
+        if decided.scales == "narrowed":
+            why += f", scales stored as {weight.dtype}, which holds every one of them: values unchanged"
+        if decided.scales == "rounded":
             why += f", scales rounded to {weight.dtype}: values change by up to {rounding(weight.dtype):.2%}"
         work = work.declare("replaced", f"{module}{WEIGHT}", why)
     work = declare_activations(work, stored.declared.inputs, output, f": {output.format.title} cannot declare them")

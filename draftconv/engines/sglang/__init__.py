@@ -17,6 +17,7 @@ from draftconv.engines.sglang.layout import LAYOUTS
 from draftconv.engines.sglang.live import LIVE
 from draftconv.engines.sglang.loading import read
 from draftconv.engines.sglang.module_names import NAMES
+from draftconv.engines.sglang.other_kinds import OTHER_KINDS
 from draftconv.engines.sglang.problems import PROBLEMS
 from draftconv.engines.sglang.quantized_modules import LISTS, METHODS
 from draftconv.engines.sglang.serving import TARGETS, command
@@ -50,4 +51,5 @@ ENGINE = Engine(
     live=LIVE,
     targets=TARGETS,
     problems=PROBLEMS,
+    other_kinds=OTHER_KINDS,
 )

@@ -16,6 +16,7 @@ PROBLEMS: Mapping[str, str] = {
     "joined-input-scales": "rounds them under the largest",
     "name-prefix": "drops such tensors in its MLA class",
     "embedding-differs": "always uses the target's",
+    "embedding-random": "always uses the target's",
     "rope-injected": "multiplies cos and sin by 0.1 ln(factor) + 1 and rescales the frequencies",
     "rope-attention-factor": "ignores it",
     "positions-short": "refuses to start",

@@ -19,6 +19,7 @@ from draftconv.engines.trtllm.layout import LAYOUTS
 from draftconv.engines.trtllm.live import LIVE
 from draftconv.engines.trtllm.loading import read
 from draftconv.engines.trtllm.module_names import NAMES
+from draftconv.engines.trtllm.other_kinds import OTHER_KINDS
 from draftconv.engines.trtllm.problems import PROBLEMS
 from draftconv.engines.trtllm.quantized_modules import LISTS, METHODS
 from draftconv.engines.trtllm.serving import TARGETS, command
@@ -53,4 +54,5 @@ ENGINE = Engine(
     live=LIVE,
     targets=TARGETS,
     problems=PROBLEMS,
+    other_kinds=OTHER_KINDS,
 )

@@ -16,6 +16,7 @@ PROBLEMS: Mapping[str, str] = {
     "joined-smoothing": "takes that of the first for all of them, and none at all beside 16-bit activations",
     "name-prefix": "prepends model. itself and stops",
     "embedding-differs": "always uses the target's",
+    "embedding-random": "always uses the target's",
     "config-null": "breaks on a null target_hidden_size or eagle_config",
     "tied-flag": "leaves the head uninitialised",
     "auto-map": "imports it",

@@ -17,6 +17,7 @@ from draftconv.engines.vllm.layout import LAYOUTS
 from draftconv.engines.vllm.live import LIVE
 from draftconv.engines.vllm.loading import read
 from draftconv.engines.vllm.module_names import NAMES
+from draftconv.engines.vllm.other_kinds import OTHER_KINDS
 from draftconv.engines.vllm.problems import PROBLEMS
 from draftconv.engines.vllm.quantized_modules import LISTS, METHODS
 from draftconv.engines.vllm.serving import TARGETS, command
@@ -53,4 +54,5 @@ ENGINE = Engine(
     targets=TARGETS,
     tracing=TRACING,
     problems=PROBLEMS,
+    other_kinds=OTHER_KINDS,
 )

@@ -19,6 +19,7 @@ PROBLEMS: Mapping[str, str] = {
     "joined-input-scales": "rounds them under the largest",
     "name-prefix": "prepends model. itself and stops",
     "embedding-differs": "keeps the drafter's own",
+    "embedding-random": "keeps the drafter's own where it is stored",
     "rope-injected": "multiplies cos and sin by 0.1 ln(factor) + 1 and rescales the frequencies",
     "rope-attention-factor": "takes it literally (and drops the MLA softmax factor at exactly 1.0)",
     "positions-short": "caps or overruns the rotary cache beyond it",

@@ -25,8 +25,8 @@ ORDER = (
 
 
 def context(drafter: Drafter, **options: object) -> Context:
-    chosen = ConvertOptions(**options)  # type: ignore[arg-type]
-    writer = writer_of(layout(chosen.to), chosen.to)
+    chosen = ConvertOptions(**{"to": "portable", **options})  # type: ignore[arg-type]
+    writer = writer_of(layout(str(chosen.to)), str(chosen.to))
     return Context(None, writer, chosen, check_drafter(drafter, None), WeightPlan(), None)
 
 

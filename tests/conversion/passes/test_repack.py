@@ -68,9 +68,9 @@ def test_the_published_scheme_in_every_format_of_int4(form: str, written: Writte
 
 
 @pytest.mark.parametrize("name", [REDUCED, MLA31])
-@pytest.mark.parametrize("to", ["trtllm", "portable"])
+@pytest.mark.parametrize("to", ["trtllm", None])
 def test_a_drafter_repacked_for_tensorrt_llm_names_every_module(
-    name: str, to: str, written: Written, tmp_path: Path
+    name: str, to: str | None, written: Written, tmp_path: Path
 ) -> None:
     source = written(name, "quark-w4a8")
     out = repacked(source, tmp_path / "out", name, "modelopt-awq", to=to)
@@ -123,6 +123,67 @@ def test_wide_scales_are_not_rounded_without_a_word(form: str, written: Written,
     tensors[scale][0, 0] *= 1 + 2**-7
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
     assert not verify(out, source).passed
+
+
+def held_scales(source: Path) -> Path:
+    """A quantized drafter whose F32 scales are all numbers of BF16."""
+    tensors = load_file(source / "model.safetensors")
+    for name in tensors:
+        if name.endswith(".weight_scale"):
+            tensors[name] = tensors[name].bfloat16().float()
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    return source
+
+
+@pytest.mark.parametrize("form", ["compressed-pack", "gptq", "quark-int4"])
+def test_wide_scales_that_fit_are_narrowed_and_nothing_changes(form: str, written: Written, tmp_path: Path) -> None:
+    """F32 scales are no loss by themselves: what decides is whether the narrow dtype holds every one of them."""
+    source = held_scales(Path(shutil.copytree(written(REDUCED, "w4a16-awq"), tmp_path / "source")))
+    out = repacked(source, tmp_path / "out", REDUCED, form)
+    before, after = floats_of(source, REDUCED), floats_of(out, REDUCED)
+    assert all(torch.equal(before[module], after[module]) for module in before)
+    changes = json.loads((out / "draftconv.json").read_text())["changes"]
+    told = [change["why"] for change in changes if change["what"] == f"{DOWN}{WEIGHT}"]
+    assert told[0].endswith("scales stored as BF16, which holds every one of them: values unchanged")
+    judged = verify(out, source)
+    assert judged.passed
+    assert not any("rounded" in found.how for found in judged.tensors)
+
+
+def test_one_scale_that_does_not_fit_is_enough(written: Written, tmp_path: Path) -> None:
+    source = held_scales(Path(shutil.copytree(written(REDUCED, "w4a16-awq"), tmp_path / "source")))
+    tensors = load_file(source / "model.safetensors")
+    (scale,) = (name for name in tensors if name.endswith("mlp.down_proj.weight_scale"))
+    tensors[scale][-1, -1] *= 1 + 2**-20
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(Refused, match="has no room for F32 scales of BF16 weights"):
+        repacked(source, tmp_path / "out", REDUCED, "compressed-pack")
+
+
+@pytest.mark.parametrize(
+    ("to", "wanted"),
+    [
+        ("vllm", "add --pack compressed-pack to write the same integers in a format that vLLM runs, or --dequantize"),
+        ("sglang", "add --pack compressed-pack to write the same integers in a format that SGLang runs, or --deq"),
+        ("trtllm", "add --pack modelopt-awq to write the same integers in a format that TensorRT-LLM runs, or --deq"),
+        (None, "add --pack compressed-pack to write the same integers otherwise, or --dequantize"),
+        ("torchspec", "add --pack FORMAT to write the same integers otherwise, or --dequantize"),
+    ],
+)
+def test_the_cure_is_for_the_engine_that_was_asked_for(to: str | None, wanted: str, written: Written) -> None:
+    target = str(quantized.DATA / "targets/llama")
+    with pytest.raises(Refused, match="this drafter is quantized") as caught:
+        planned_conversion(written(REDUCED, "quark-w4a8"), ConvertOptions(to=to, target=target))
+    assert caught.value.cure.startswith(wanted)
+    form = wanted.split()[2]
+    if to not in (None, "torchspec"):
+        planned_conversion(written(REDUCED, "quark-w4a8"), ConvertOptions(to=to, target=target, pack=form))
+
+
+def test_where_no_format_holds_the_integers_only_floats_are_named(written: Written) -> None:
+    with pytest.raises(Refused, match="this drafter is quantized") as caught:
+        planned_conversion(written(REDUCED, "w4a8"), ConvertOptions(to="sglang"))
+    assert caught.value.cure == "add --dequantize to write floats"
 
 
 def test_calibrated_scales_are_left_out_with_their_activations(recorded: Recorded, tmp_path: Path) -> None:
