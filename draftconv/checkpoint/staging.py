@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from draftconv import limits
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.hashing import sha256
 from draftconv.checkpoint.syscalls import exchange
@@ -95,12 +96,29 @@ def refuse_occupied(out: Path, *, overwrite: bool = False, mark: OwnershipMark |
     out = Path(os.path.abspath(out))  # noqa: PTH100  (resolve() would follow a link at `out` itself)
     if not out.name:
         raise UsageError("the output directory has no name", cure="name a directory that does not exist yet")
+    refuse_long_name(out, with_name=f".{out.name}.draftconv")
     _refuse_target(out, mark, overwrite=overwrite)
     if not os.access(out.parent, os.W_OK | os.X_OK):
         mounted = os.statvfs(out.parent).f_flag
         code = errno.EROFS if mounted & os.ST_RDONLY else errno.EACCES
         raise write_error(OSError(code, os.strerror(code)), out)
     return out
+
+
+def refuse_long_name(out: Path, with_name: str = "") -> None:
+    """Refuse a name that no file system takes.
+
+    Args:
+        with_name: what stands beside `out` while it is made, under a longer name.
+
+    Raises:
+        UsageError: one of them is too long.
+    """
+    longest = max(len(os.fsencode(name)) for name in (with_name, out.name))
+    added = longest - len(os.fsencode(out.name))
+    needs = f" and needs {added} more while it is made" if added > 0 else ""
+    what = f"the name of the output, {show(out.name)}, has {longest - added} bytes{needs}"
+    limits.FILE_NAME.check(longest, what, error=UsageError)
 
 
 def refuse_same(source: Path, out: Path) -> None:

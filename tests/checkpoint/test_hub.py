@@ -9,10 +9,11 @@ import torch
 from huggingface_hub import close_session, constants
 from safetensors.torch import save
 
+from draftconv import limits
 from draftconv.checkpoint import hub as hub_module
 from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.hub import fetch_model
-from draftconv.checkpoint.hub_file import BLOCK, MAX_SKIP, HubFile, origin
+from draftconv.checkpoint.hub_file import BLOCK, HubFile, origin
 from draftconv.errors import BadCheckpoint, WriteError
 from tests.checkpoint.made import directory, tensor_bytes, tensors
 from tests.checkpoint.stub_hub import REPO, SHA, Hub, serving
@@ -173,7 +174,7 @@ def test_a_server_without_ranges(hub: Hub) -> None:
     opened = open_checkpoint(SPEC)
     assert opened.tensors["small"].read() == tensor_bytes(torch.ones(1))
     last = opened.tensors["big"]
-    assert last.offset + last.nbytes - 10 > MAX_SKIP
+    assert last.offset + last.nbytes - 10 > limits.HUB_SKIP.value
     with pytest.raises(BadCheckpoint, match="the server ignores ranges"):
         last.rows(last.nbytes - 10, last.nbytes)
     assert hub.sent < 15 * 1024 * 1024
