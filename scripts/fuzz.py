@@ -26,11 +26,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import draftconv
 from fuzzing.case import CASE, Case
 from fuzzing.loop import Fault, Loop, Tally, clean, summary
 from fuzzing.mutators import MUTATORS
 from fuzzing.seeds import ROOT, SeedError, Seeds
+
+import draftconv
 
 PAGE = "docs/fuzz.md"
 PART = re.compile(r"(<!-- measured: fuzz -->\n).*?(<!-- end: fuzz -->)", re.DOTALL)
@@ -66,7 +67,9 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="no input starts later  [default: 10]")
     parser.add_argument("--inputs", type=int, metavar="N", help="how many inputs in all, however long they take")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides every input  [default: 0]")
-    parser.add_argument("--mutator", nargs="+", choices=list(MUTATORS), metavar="NAME", help=f"of {', '.join(MUTATORS)}")
+    parser.add_argument(
+        "--mutator", nargs="+", choices=list(MUTATORS), metavar="NAME", help=f"of {', '.join(MUTATORS)}"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="inputs at a time")
     parser.add_argument("--keep", type=Path, default=Path(KEEP), metavar="DIR", help=f"for faults  [default: {KEEP}]")
     parser.add_argument("--replay", type=Path, metavar="DIR", help="run what was kept there, and nothing else")
@@ -80,7 +83,9 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 def table(tallies: Mapping[str, Tally]) -> str:
     """In Markdown."""
     rows = [f"| {n} | {t.inputs} | {t.refused} | {t.accepted} | {t.faults} |" for n, t in summary(tallies)]
-    return "\n".join(("| mutator | inputs | refused | accepted | faults |", "| --- | ---: | ---: | ---: | ---: |", *rows))
+    return "\n".join(
+        ("| mutator | inputs | refused | accepted | faults |", "| --- | ---: | ---: | ---: | ---: |", *rows)
+    )
 
 
 def write(tallies: Mapping[str, Tally], seed: int, minutes: float) -> None:

@@ -15,7 +15,6 @@ from draftconv import limits
 from draftconv.checkpoint import show
 from draftconv.errors import BadCheckpoint
 
-
 T = TypeVar("T")
 
 _WORDS: Mapping[type, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}

@@ -11,12 +11,12 @@ MARKER = "payload-was-run"
 
 TEXTS = (
     "", " ", "\x00", "\u202e\x1b[31m", "../../etc/passwd", "/etc/passwd", "model.safetensors", "re:(a+)+$",
-    "re:.*.*.*.*x", "x" * 300, "layers.0.fc.weight", "NaN", "-1", "0", "true", "é" * 130, "http://127.0.0.1:9/", "hf://a/b",
-    "*", "[a-", "{}", "{{7*7}}", "<script>", "a\nb", "$(touch /x)", "re:" + "a" * 1100, "vllm", "int4", "yarn", "llama3",
-    "kimi_k2", "eagle3", "float8_e4m3fn", "F8_E4M3",
+    "re:.*.*.*.*x", "x" * 300, "layers.0.fc.weight", "NaN", "-1", "0", "true", "é" * 130, "http://127.0.0.1:9/",
+    "hf://a/b", "*", "[a-", "{}", "{{7*7}}", "<script>", "a\nb", "$(touch /x)", "re:" + "a" * 1100, "vllm", "int4",
+    "yarn", "llama3", "kimi_k2", "eagle3", "float8_e4m3fn", "F8_E4M3",
 )  # fmt: skip
-NUMBERS = (0, 1, -1, 2, 3, 7, 255, 1000, 65537, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**30, 0.0,
-           -0.0, 0.5, 1e-9, 1.5, 1e15, 1e16, 1e308, float("inf"), float("-inf"), float("nan"))  # fmt: skip
+NUMBERS = (0, 1, -1, 2, 3, 7, 255, 1000, 65537, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**30,
+           0.0, -0.0, 0.5, 1e-9, 1.5, 1e15, 1e16, 1e308, float("inf"), float("-inf"), float("nan"))  # fmt: skip
 RAW = ("1e400", "-1e999", "1" * 5000, "0x10", "nul", "[" * 100 + "]" * 100, '{"a":' * 70 + "1" + "}" * 70, '"\\ud800"',
        "[" * 100_000, '"' + "a" * 1_000_000 + '"', "-", "'x'", "01", "Infinity")  # fmt: skip
 """JSON that json.dumps does not write."""
@@ -121,15 +121,18 @@ def broken_bytes(random: Random, data: bytes) -> bytes:
             case 4 if at < len(out):
                 out[at] ^= 1 << random.randrange(8)
             case _:
-                out[at : at + 1] = random.choice((b"\x00", b"\xff", b"\n", b"\xed\xa0\x80", b'"', b"{", b"}", b"[", b"9"))
+                out[at : at + 1] = random.choice(
+                    (b"\x00", b"\xff", b"\n", b"\xed\xa0\x80", b'"', b"{", b"}", b"[", b"9")
+                )
     return bytes(out)
 
 
 YAML_VALUES = (
-    "", "null", "~", "[]", "{}", "-1", "0", "1e400", ".inf", ".nan", "true", "2026-13-45", "0x1F", "1:1:1", "1" * 5000, "'",
-    '"', "|", ">", "*nobody", "&a [*a, *a]", "!!python/object/apply:os.system ['touch payload-was-run']", "!!binary AAAA",
-    "!!set {a, b}", "!<tag:x> y", "[" * 30 + "]" * 30, "[" * 5000, "{a: " * 30 + "}" * 30, "&m {a: 1}", "? [a]", "x" * 3000,
-    "\u202e", "\x07", "- a", "a: b: c", "@", "`", "%", "2026-02-30", "12e", "=", "<<", "off", "4", "128", "group", "int4",
+    "", "null", "~", "[]", "{}", "-1", "0", "1e400", ".inf", ".nan", "true", "2026-13-45", "0x1F", "1:1:1", "1" * 5000,
+    "'", '"', "|", ">", "*nobody", "&a [*a, *a]", "!!python/object/apply:os.system ['touch payload-was-run']",
+    "!!binary AAAA", "!!set {a, b}", "!<tag:x> y", "[" * 30 + "]" * 30, "[" * 5000, "{a: " * 30 + "}" * 30, "&m {a: 1}",
+    "? [a]", "x" * 3000, "\u202e", "\x07", "- a", "a: b: c", "@", "`", "%", "2026-02-30", "12e", "=", "<<", "off", "4", "128",
+    "group", "int4",
 )  # fmt: skip
 BOMBS = (
     "a: &a [x, x, x, x, x, x, x, x, x]\n"

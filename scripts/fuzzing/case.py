@@ -13,7 +13,8 @@ CASE = "case.json"
 """What tells of a saved case, beside its files."""
 
 Command = tuple[str, ...]
-"""Arguments of draftconv; `{in}`, `{out}` and `{seed:NAME}` stand for directories. `@engine NAME` asks an engine."""
+"""Arguments of draftconv; `{in}`, `{out}` and `{seed:NAME}` stand for directories. `@engine NAME` asks an
+engine, `@verify SOURCE` verifies what the command before has written, where it has, which must then pass."""
 
 
 @dataclass(frozen=True, slots=True)

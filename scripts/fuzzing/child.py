@@ -55,7 +55,9 @@ class Watch:
                 self.written(path)
         elif event in _CHANGES:
             relative = event in ("os.remove", "os.rmdir") and arguments[-1] != -1  # below an opened directory
-            for path in arguments[: 1 if event in ("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod") else 2]:
+            for path in arguments[
+                : 1 if event in ("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod") else 2
+            ]:
                 if not relative:
                     self.written(path)
         elif event == "socket.connect" and isinstance(arguments[1], tuple) and arguments[1][0] != "127.0.0.1":
@@ -94,11 +96,9 @@ def prepare() -> None:
     os.environ |= {"HF_ENDPOINT": "http://127.0.0.1:9", "NO_PROXY": "*", "COLUMNS": "100"}
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
         os.environ.pop(name, None)
-    import draftconv.live.requests as requests
     from draftconv.cli import output
 
-    object.__setattr__(requests.RetryPolicy(), "pause", 0.0)
-    output.print_fault = _told(output.print_fault)
+    setattr(output, "print_fault", _told(output.print_fault))  # noqa: B010
 
 
 def _told(print_fault: Callable[[Exception], None]) -> Callable[[Exception], None]:
@@ -129,7 +129,14 @@ def run(case: Case, seeds: Seeds, room: Path) -> Ran:
         os.environ["HF_ENDPOINT"] = url
         for number, command in enumerate(case.commands):
             argv = _filled(command, inputs, room / f"out{number}", seeds)
+            if argv[0] == "@verify":
+                if codes[-1]:
+                    continue
+                argv = ["verify", str(room / f"out{number - 1}"), "--against", *argv[1:]]
             code, found = _run(argv, room.resolve(), url)
+            if command[0] == "@verify" and code:
+                said = "".join((room / name).read_text(errors="replace")[-1500:] for name in ("stdout", "stderr"))
+                found.append(f"what was written does not pass: {said}")
             codes.append(code)
             faults += [f"{' '.join(command)}: {fault}" for fault in found]
     if any(room.rglob(MARKER)):
@@ -140,11 +147,11 @@ def run(case: Case, seeds: Seeds, room: Path) -> Ran:
 def _filled(command: Command, inputs: Path, out: Path, seeds: Seeds) -> list[str]:
     argv = []
     for argument in command:
-        argument = argument.replace("{in}", str(inputs)).replace("{out}", str(out))
-        if argument.startswith("{seed:"):
-            name, _, rest = argument.removeprefix("{seed:").partition("}")
-            argument = f"{seeds.root / name}{rest}"
-        argv.append(argument)
+        filled = argument.replace("{in}", str(inputs)).replace("{out}", str(out))
+        if filled.startswith("{seed:"):
+            name, _, rest = filled.removeprefix("{seed:").partition("}")
+            filled = f"{seeds.root / name}{rest}"
+        argv.append(filled)
     return argv
 
 

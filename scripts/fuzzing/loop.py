@@ -90,7 +90,11 @@ class Loop:
         ends, free, running = time.monotonic() + seconds, list(range(self.jobs)), dict[int, tuple[int, Batch]]()
         gc.freeze()  # what was imported is not copied by a collection in a child
         while True:
-            while free and time.monotonic() < ends and (todo := [item for _, item in zip(range(BATCH), plan, strict=False)]):
+            while (
+                free
+                and time.monotonic() < ends
+                and (todo := [item for _, item in zip(range(BATCH), plan, strict=False)])
+            ):
                 place = free.pop()
                 batch = self._start(todo, place)
                 running[batch.pipe] = place, batch
@@ -103,7 +107,7 @@ class Loop:
                     place, batch = running.pop(pipe)
                     yield from self._ended(batch)
                     self._again(batch, place, running, free)
-            for place, batch in list(running.values()):
+            for _, batch in list(running.values()):
                 yield from self._told(batch)
                 if time.monotonic() > batch.deadline:
                     os.kill(batch.pid, signal.SIGKILL)

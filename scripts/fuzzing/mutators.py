@@ -80,7 +80,12 @@ def checkpoint_commands(random: Random, seed: str) -> tuple[Command, ...]:
         ("serve", "{in}", "--for", engine, "--target", "kimi-k2.5", *forced),
         ("push", "{in}", "owner/name", "--dry-run"),
     )  # fmt: skip
-    return (*commands, *random.sample(rest, 2))
+    chosen = random.sample(rest, 2)
+    for command in chosen:
+        commands.append(command)
+        if command[:3] == ("convert", "{in}", "{out}") and "--dry-run" not in command:
+            commands.append(("@verify", "{in}", *target, *forced))
+    return tuple(commands)
 
 
 def config(random: Random, seeds: Seeds) -> Broken:
@@ -151,7 +156,8 @@ PAYLOADS = (
     b"c__builtin__\neval\n(S'open(\"" + MARKER.encode() + b"\", \"w\")'\ntR.",
     b"cbuiltins\nexec\n(X\x10\x00\x00\x00import os; os.x()tR.",
     b"ctorch._utils\n_rebuild_tensor\n(tR.", b"ccollections\nOrderedDict\n)R.", b"(lp0\n.", b"I1\n.", b"(d.", b"N.",
-    b"\x80\x02}q\x00(" + b"(" * 5000 + b"tu.", b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.", b"]" + b"]a" * 3000 + b".",
+    b"\x80\x02}q\x00(" + b"(" * 5000 + b"tu.",
+    b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.", b"]" + b"]a" * 3000 + b".",
     b"\x80\x02\x8b\xff\xff\xff\x7f.", b"X\xff\xff\xff\xff.",
 )  # fmt: skip
 
@@ -180,7 +186,7 @@ def record(random: Random, seeds: Seeds) -> Broken:
         data = _sealed(seeds.path(seed), data)
     again: Command = ("convert", "{in}", "{out}", "--to", random.choice((*ENGINES, "torchspec", "portable")))
     against: Command = ("verify", "{in}", "--against", "{seed:llama-eagle3.1}")
-    return Broken(seed, {RECORD: data}, (again, against, *checkpoint_commands(random, seed)[:2]))
+    return Broken(seed, {RECORD: data}, (again, ("@verify", "{in}"), against, *checkpoint_commands(random, seed)[:2]))
 
 
 def _sealed(path: Path, data: bytes) -> bytes:
@@ -203,17 +209,25 @@ def _sealed(path: Path, data: bytes) -> bytes:
 def recipe(random: Random, _: Seeds) -> Broken:
     """A recipe."""
     name = random.choice(sorted(path.name for path in (ROOT / "recipes").glob("*.yaml") if path.stem != "targets"))
-    data = broken_yaml(random, (ROOT / "recipes" / name).read_text(encoding="utf-8"))
+    data = _broken_yaml(random, ROOT / "recipes" / name)
     seed, engine = random.choice(DRAFTERS), random.choice(ENGINES)
     quantize = ("quantize", f"{{seed:{seed}}}", "{out}", "--recipe", "{in}/own.yaml", "--for", engine, "--dry-run",
                 "--target", "{seed:llama}")  # fmt: skip
     return Broken("", {"own.yaml": data}, (("recipes", "{in}/own.yaml"), quantize))
 
 
+def _broken_yaml(random: Random, path: Path) -> bytes:
+    """Its text broken, or its document, which is written as JSON then: YAML takes that too."""
+    import yaml
+
+    text = path.read_text(encoding="utf-8")
+    return broken_yaml(random, text) if random.random() < 0.5 else broken_document(random, yaml.safe_load(text))
+
+
 def profile(random: Random, _: Seeds) -> Broken:
     """A hardware profile."""
     name = random.choice(sorted(path.name for path in (ROOT / "recipes/profiles").glob("*.yaml")))
-    data = broken_yaml(random, (ROOT / "recipes/profiles" / name).read_text(encoding="utf-8"))
+    data = _broken_yaml(random, ROOT / "recipes/profiles" / name)
     plan = ("parity", "{seed:llama-eagle3.1}", "{seed:llama-eagle3}", "--profile", "{in}/own.yaml", "--dry-run",
             "--target", "{seed:llama}")  # fmt: skip
     return Broken("", {"own.yaml": data}, (("recipes", "{in}/own.yaml"), ("recipes", "{in}/own.yaml", *_JSON), plan))
@@ -251,7 +265,7 @@ def trace(random: Random, seeds: Seeds) -> Broken:
             data = struct.pack("<Q", len(head)) + head + raw[8 + length :]
         else:
             data = broken_bytes(random, raw)
-    replay = ("parity", "{seed:llama-eagle3.1}", "--trace", "{in}", "--format", "json")
+    replay = ("parity", "{seed:llama-eagle3.1}", "{seed:llama-eagle3}", "--trace", "{in}", *_JSON)
     return Broken("trace", {name: data}, (replay,))
 
 
@@ -269,9 +283,11 @@ def listing(seeds: Seeds, seed: str) -> dict[str, object]:
     for name in seeds.files(seed):
         data = seeds.read(seed, name)
         sha256 = hashlib.sha256(data).hexdigest()
-        large = {"lfs": {"sha256": sha256, "size": len(data), "pointerSize": 130}} if name.endswith(".safetensors") else {}
+        large = (
+            {"lfs": {"sha256": sha256, "size": len(data), "pointerSize": 130}} if name.endswith(".safetensors") else {}
+        )
         siblings.append({"rfilename": name, "size": len(data), "blobId": "0" * 40, **large})
-    return {"id": "owner/name", "modelId": "owner/name", "sha": SHA, "private": False, "siblings": siblings}
+    return {"id": "owner/name", "modelId": "owner/name", "sha": SHA, "private": True, "siblings": siblings}
 
 
 def hub(random: Random, seeds: Seeds) -> Broken:
@@ -282,8 +298,8 @@ def hub(random: Random, seeds: Seeds) -> Broken:
         case 0:
             answers["everything"] = random.choice(ODD)
         case 1:
-            answers |= {"status": random.choice((b"401", b"403", b"404", b"429", b"500", b"503", b"204", b"302", b"299")),
-                        "listing": random.choice(ODD)}  # fmt: skip
+            status = random.choice((401, 403, 404, 429, 500, 503, 204, 302, 299))
+            answers |= {"status": str(status).encode(), "listing": random.choice(ODD)}
         case 2:
             name = random.choice(seeds.files(seed))
             answers[f"files/{name}"] = broken_bytes(random, seeds.read(seed, name)[:100_000])
@@ -334,7 +350,7 @@ MUTATORS: Mapping[str, Mutator] = {
         Mutator("recipe", recipe, (*DRAFTERS, "llama")),
         Mutator("profile", profile, ("llama-eagle3.1", "llama-eagle3", "llama")),
         Mutator("prompts", prompts, ("llama",)),
-        Mutator("trace", trace, ("trace", "llama-eagle3.1"), torch=True),
+        Mutator("trace", trace, ("trace", "llama-eagle3.1", "llama-eagle3"), torch=True),
         Mutator("hub", hub, (*DRAFTERS[:2], "vllm", "sharded", "llama")),
         Mutator("engine", engine, ("engines",)),
     )

@@ -88,7 +88,10 @@ class Seeds:
 
 
 def _copy(source: Path) -> Callable[[Seeds, Path], None]:
-    return lambda _, path: shutil.copytree(source, path) and None
+    def copied(_: Seeds, path: Path) -> None:
+        shutil.copytree(source, path)
+
+    return copied
 
 
 def _pickled(seeds: Seeds, path: Path) -> None:
@@ -102,13 +105,13 @@ def _pickled(seeds: Seeds, path: Path) -> None:
     torch.save(load_file(source / "model.safetensors"), path / "pytorch_model.bin")
 
 
-def _engine_answers(seeds: Seeds, path: Path) -> None:
+def _engine_answers(_: Seeds, path: Path) -> None:
     """What stub servers of the tests say, by engine, method and path."""
     sys.path.insert(0, str(ROOT))
     from tests.engines.stub import Stub
 
     for engine in ("vllm", "sglang", "trtllm"):
-        stub = Stub(engine)  # type: ignore[arg-type]
+        stub = Stub(engine)
         asked = {"prompt": PROMPT, "max_tokens": LENGTH, "input_ids": PROMPT}
         body = asked | {"sampling_params": {"max_new_tokens": LENGTH}}
         for number, asked_path in enumerate(ASKED):
