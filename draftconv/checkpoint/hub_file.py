@@ -119,7 +119,7 @@ class HubFile:
         from huggingface_hub import get_session
 
         url = self._url
-        for _ in range(limits.HUB_REDIRECTS.value):
+        for _ in range(limits.HUB_REDIRECTS.value + 1):
             with get_session().stream(
                 "GET",
                 url,

@@ -1,7 +1,9 @@
 import errno
 import hashlib
 import json
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,12 @@ from safetensors.torch import save
 from draftconv import limits
 from draftconv.checkpoint import hub as hub_module
 from draftconv.checkpoint import open_checkpoint
-from draftconv.checkpoint.hub import fetch_model
+from draftconv.checkpoint.hub import fetch_model, hub_directory
 from draftconv.checkpoint.hub_file import BLOCK, HubFile, origin
 from draftconv.errors import BadCheckpoint, WriteError
 from tests.checkpoint.made import directory, tensor_bytes, tensors
 from tests.checkpoint.stub_hub import REPO, SHA, Hub, serving
+from tests.served import served
 
 TOKEN = "hf_verysecret"
 SPEC = f"hf://{REPO}"
@@ -156,6 +159,47 @@ def test_redirects_lead_to_http_or_nowhere(hub: Hub, target: str) -> None:
 def test_redirects_end(hub: Hub) -> None:
     hub.redirect = f"/{REPO}/resolve/{SHA}/{{name}}"
     refuses("redirected more than 5 times")
+
+
+class Redirecting(BaseHTTPRequestHandler):
+    """/3 leads to /2, and so on; /0 is a file of four bytes."""
+
+    def do_GET(self) -> None:
+        left = int(self.path[1:])
+        self.send_response(302 if left else 200)
+        self.send_header("Location", f"/{left - 1}")
+        self.end_headers()
+        self.wfile.write(b"" if left else b"four")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.usefixtures("hub")
+def test_so_many_redirects_are_followed() -> None:
+    most = limits.HUB_REDIRECTS.value
+    with served(Redirecting) as url:
+        assert HubFile("x", f"{url}/{most}", 4, url, None).read(0, 4) == b"four"
+        with pytest.raises(BadCheckpoint, match=f"more than {most} times"):
+            HubFile("x", f"{url}/{most + 1}", 4, url, None).read(0, 4)
+
+
+def test_a_list_of_files_has_an_end(hub: Hub) -> None:
+    """At the limit it is read; one byte more, and neither it nor what would follow is kept."""
+    whole = json.dumps({"id": REPO, "sha": SHA, "siblings": [{"rfilename": "config.json", "size": 2}]}).encode()
+    hub.listing = whole.ljust(limits.HUB_LISTING.value)
+    began = time.process_time()
+    assert hub_directory(REPO).files == {"config.json": 2}
+    hub.listing = whole.ljust(limits.HUB_LISTING.value + 1)
+    refuses("the list of files .* 32000000 is the limit")
+    assert time.process_time() - began < 6
+
+
+@pytest.mark.parametrize("status", [401, 404, 500])
+@pytest.mark.parametrize("body", [b"", b"[]", b"null", b"\xff", b"<html>"])
+def test_what_else_a_refusal_says_does_not_matter(hub: Hub, status: int, body: bytes) -> None:
+    hub.status, hub.said = status, body
+    refuses(f"HTTP {status}")
 
 
 def test_an_origin_is_scheme_host_and_port() -> None:

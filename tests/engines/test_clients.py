@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from draftconv import limits
 from draftconv.engines.client import Client, RequestSettings
 from draftconv.engines.http import Http
 from draftconv.engines.sglang.client import SglangServer
@@ -367,6 +368,12 @@ def test_trtllm_needs_fixed_lengths_that_it_remembers() -> None:
         TrtllmServer(http, RequestSettings(3, 64, ignore_eos=False))
     with pytest.raises(UsageError, match="remembers 1000"):
         TrtllmServer(http, RequestSettings(3, 1001))
+
+
+def test_counters_are_waited_for_as_long_as_the_table_says() -> None:
+    for engine in ("vllm", "trtllm"):
+        made = live_of(engine).connect("http://127.0.0.1:1", "--url", RequestSettings(3, 16))
+        assert made.settling == limits.COUNTERS.value  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("way", WAYS)
