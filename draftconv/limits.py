@@ -74,8 +74,8 @@ ZIP_DIRECTORY = Limit(
     "a million tensors have one of this size",
     "save it as safetensors")  # fmt: skip
 TENSORS = Limit(
-    1_000_000, "tensors", "tensors of a checkpoint",
-    "the largest targets have some 200 000; every one takes room in memory",
+    400_000, "tensors", "tensors of a checkpoint",
+    "the largest targets have some 200 000; so many take half a gigabyte and some seconds",
     EXPORT)  # fmt: skip
 TENSOR_NAME = Limit(
     1000, "characters", "name of a tensor",
@@ -97,7 +97,7 @@ FILE_NAME = Limit(
 # ── drafters and targets ───────────────────────────────────────────────────────────
 
 DRAFTER_TENSORS = Limit(
-    10_000, "tensors", "tensors of a drafter",
+    2000, "tensors", "tensors of a drafter",
     "drafters have less than a hundred; each is compared with what every engine expects",
     "take what is no part of the drafter out of it")  # fmt: skip
 DRAFTER_LAYERS = Limit(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from draftconv import limits
+from draftconv.checkpoint.files import exists
 from draftconv.checkpoint.local import LocalDirectory, refuse_unexported
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import parse_object, show, show_some
@@ -138,7 +138,7 @@ def local_path(spec: str | Path) -> Path | None:
     if text.startswith(FORCED_HUB) and not isinstance(spec, Path):
         return None
     path = Path(spec)
-    if os.path.exists(path):  # noqa: PTH110  (Path.exists raises on a name that is too long)
+    if exists(path):
         return path
     if isinstance(spec, Path) or not re.fullmatch(f"{_HUB_ID}(@{_REVISION})?", text):
         raise BadCheckpoint(

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from draftconv import limits
-from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.files import LocalFile, exists, is_directory
 from draftconv.checkpoint.hashing import sha256
 from draftconv.checkpoint.syscalls import exchange
 from draftconv.checkpoint.text import show, show_some
@@ -132,10 +132,10 @@ def refuse_same(source: Path, out: Path) -> None:
         source_directory = source_directory.parent
     target = out.resolve()
     for path in (target, *target.parents):
-        if path.exists() and path.samefile(source_directory):
+        if exists(path) and path.samefile(source_directory):
             raise _overlap(source, out, "is" if path == target else "lies inside")
     for path in source_directory.parents:
-        if target.exists() and path.samefile(target):
+        if exists(target) and path.samefile(target):
             raise _overlap(source, out, "contains")
 
 
@@ -174,11 +174,11 @@ def occupied(out: Path) -> bool:
         WriteError: something else stands there, or there is no directory to put it in.
     """
     name = show(out.name)
-    if not out.parent.is_dir():
+    if not is_directory(out.parent):
         raise WriteError(f"the directory that {name} would stand in does not exist", cure="create it first")
     if not os.path.lexists(out):
         return False
-    if out.is_symlink() or not out.is_dir():
+    if out.is_symlink() or not is_directory(out):
         raise WriteError(f"{name} exists and is not a directory", cure="choose another output name")
     return True
 

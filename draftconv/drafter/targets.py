@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 from draftconv import limits
 from draftconv.checkpoint import Checkpoint, open_checkpoint, read_config, show
+from draftconv.checkpoint.files import is_directory
 from draftconv.drafter.config import Config
 from draftconv.drafter.shipped_files import recipes
 from draftconv.errors import BadCheckpoint, UsageError, did_you_mean
@@ -121,7 +122,7 @@ def known_targets() -> dict[str, Target]:
 
 def _resolve(spec: str) -> Target:
     path = Path(spec)
-    if path.is_dir():
+    if is_directory(path):
         return _from_config(spec, read_config(path), path)
     known = known_targets()
     if spec.lower() in known:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from draftconv import limits
+from draftconv.checkpoint.files import exists
 from draftconv.engines import EngineSpec
 from draftconv.errors import UsageError, did_you_mean
 from draftconv.layouts.drafter_reader import DrafterReader, drafter_readers
@@ -207,4 +208,4 @@ def check_options(options: LiveOptions, way: Way, spec: EngineSpec, candidates: 
 def in_full(spec: str) -> str:
     """A local path in full, because servers run in another directory; anything else as it is."""
     path = Path(spec)
-    return str(path.resolve()) if path.exists() else spec
+    return str(path.resolve()) if exists(path) else spec

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from draftconv import limits
 from draftconv.checkpoint import show, show_some
+from draftconv.checkpoint.files import exists
 from draftconv.checkpoint.text import refuse_deep
 from draftconv.errors import BadPrompts, UsageError, did_you_mean
 
@@ -81,7 +82,7 @@ def load_prompts(spec: str, limit: int | None = None) -> PromptSet:
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit} leaves no prompt", cure="give a number from 1")
     path = Path(spec)
-    if _exists(path):
+    if exists(path):
         prompt_set = PromptSet(path.name, collected(_read(path), path.name, limit))
         logger.info("opened %s: %d prompts", show(path), len(prompt_set.prompts))
         return prompt_set
@@ -130,13 +131,6 @@ def collected(entries: Iterable[tuple[str, Prompt]], source: str, limit: int | N
 
 
 # ── files ──────────────────────────────────────────────────────────────────────────
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a prompt pasted in place of a path: too long for a file name
-        return False
 
 
 def _read(path: Path) -> Iterator[tuple[str, Prompt]]:

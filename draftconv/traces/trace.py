@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from draftconv import limits
 from draftconv.checkpoint import TensorRef, show, show_some
-from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.files import LocalFile, exists
 from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.checkpoint.headers import SafetensorsHeader, read_header
 from draftconv.checkpoint.local import LocalDirectory
@@ -307,7 +307,7 @@ def open_trace(directory: str | Path) -> Trace:
         BadCheckpoint: it is no trace, an incomplete one, one of a later draftconv, or contradicts itself.
     """
     directory = Path(directory)
-    if not directory.exists():
+    if not exists(directory):
         raise BadCheckpoint(f"the trace {show(directory)} does not exist", cure="make one with `draftconv trace`")
     listing = LocalDirectory(directory)
     if INDEX not in listing.files:
