@@ -83,7 +83,8 @@ def broken_document(random: Random, document: object) -> bytes:
             case 3:
                 container[key] = _wrapped(random, value)  # type: ignore[index]
             case 4 if isinstance(value, (int, float)) and not isinstance(value, bool):
-                container[key] = random.choice((value + 1, value - 1, value * 2, -value, float(value), str(value)))  # type: ignore[index]
+                near = (value + 1, value - 1, value * 2, -value, float(value), str(value))
+                container[key] = random.choice((*near, *random.choices(NUMBERS, k=6)))  # type: ignore[index]
             case 5:
                 other, elsewhere = random.choice(known)
                 if elsewhere in (other if isinstance(other, dict) else range(len(other))):  # type: ignore[arg-type]

@@ -137,6 +137,9 @@ def run(case: Case, seeds: Seeds, room: Path) -> Ran:
             if command[0] == "@verify" and code:
                 said = "".join((room / name).read_text(errors="replace")[-1500:] for name in ("stdout", "stderr"))
                 found.append(f"what was written does not pass: {said}")
+            if code == 0:
+                for path in (room / f"out{number}").glob("*.json"):
+                    found += _not_strict(path.read_text(encoding="utf-8"), path.name)
             codes.append(code)
             faults += [f"{' '.join(command)}: {fault}" for fault in found]
     if any(room.rglob(MARKER)):
@@ -182,7 +185,7 @@ def _run(argv: list[str], room: Path, url: str) -> tuple[int, list[str]]:
     if len(errors) > LONGEST_ERROR:
         faults.append(f"{len(errors)} characters of messages: {errors[:300]}")
     if code in (0, 1) and "json" in argv and out.strip():
-        faults += _not_strict(out)
+        faults += _not_strict(out, "what --format json prints")
     return code, faults
 
 
@@ -222,14 +225,16 @@ def _ask(name: str, url: str) -> int:
     return 0
 
 
-def _not_strict(text: str) -> Iterator[str]:
+def _not_strict(text: str, where: str) -> Iterator[str]:
+    """A fault where a text is no JSON as other languages read it."""
+
     def refuse(constant: str) -> float:
         raise ValueError(f"it holds {constant}")
 
     try:
         json.loads(text, parse_constant=refuse)
     except ValueError as error:
-        yield f"what --format json prints is no JSON: {error}: {text[:200]}"
+        yield f"{where} is no JSON: {error}: {text[:200]}"
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def serving(answers: Path) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Silent(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.block_on_close = False
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.005}, daemon=True).start()
@@ -62,6 +62,11 @@ def serving(answers: Path) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+class _Silent(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A client that leaves early is no fault, and stderr is what the command says."""
 
 
 def _found(answers: Path, method: str, path: str) -> tuple[int, bytes]:
