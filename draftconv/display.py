@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from draftconv import limits
 from draftconv.checkpoint.text import safe
 
 if TYPE_CHECKING:
@@ -68,7 +69,13 @@ def card(title: str, rows: Iterable[tuple[object, object]]) -> Table:
 
 
 def _cell(value: object) -> str:
-    return "\n".join(map(safe, value)) if isinstance(value, tuple) else safe(value)
+    return "\n".join(map(shortened, value)) if isinstance(value, tuple) else shortened(value)
+
+
+def shortened(value: object) -> str:
+    """A line that a person can read: a checkpoint can hold texts of megabytes."""
+    text, most = str(value), limits.CELL.value
+    return safe(text) if len(text) <= most else f"{safe(text[:most])}… ({len(text)} characters)"
 
 
 def named(name: object) -> str:

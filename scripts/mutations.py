@@ -47,7 +47,7 @@ class Mutation:
 CHECKPOINT = (
     Mutation(
         "checkpoint/headers.py",
-        "if length > MAX_HEADER:", "if length > 10 * MAX_HEADER:",
+        "limits.HEADER.check(length,", "limits.HEADER.check(length // 10,",
         "a header over the limit is read", ("test_headers.py",)),
     Mutation(
         "checkpoint/headers.py",

@@ -22,14 +22,15 @@ from draftconv.quantization.recipes import PER_MODULE
 
 ROOT = Path(draftconv.__file__).parent
 
-BASE = {"errors", "options", "checkpoint", "display", "drafter"}
+BASE = {"errors", "limits", "options", "checkpoint", "display", "drafter"}
 MAY_IMPORT = {
     "errors": set[str](),
+    "limits": {"errors"},
     "options": {"errors"},
     "plugins": {"errors"},
-    "checkpoint": {"errors"},
-    "display": {"checkpoint"},
-    "drafter": {"errors", "checkpoint"},
+    "checkpoint": {"errors", "limits"},
+    "display": {"limits", "checkpoint"},
+    "drafter": {"errors", "limits", "checkpoint"},
     "layouts": {*BASE, "plugins"},
     "reference": BASE,
     "quantization": {*BASE, "plugins", "reference"},
@@ -64,6 +65,8 @@ def imported(path: Path) -> set[str]:
         match node:
             case ast.Import(names=names):
                 found |= {alias.name for alias in names}
+            case ast.ImportFrom(module="draftconv", names=names, level=0):
+                found |= {f"draftconv.{alias.name}" for alias in names}
             case ast.ImportFrom(module=str(module), level=0):
                 found.add(module)
     return found

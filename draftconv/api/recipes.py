@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from draftconv.drafter.shipped_files import SUFFIXES
+from draftconv.drafter.shipped_files import SUFFIXES, find_written
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.deployment import resolve
 from draftconv.engines.offers import NoOffer, Offer, offers
-from draftconv.errors import Refused, UsageError, did_you_mean
+from draftconv.errors import DraftconvError, Refused, UsageError, did_you_mean
 from draftconv.live.profiles import Profile, find_profile, profile_names
 from draftconv.options import Several, option, several, takes
 from draftconv.quantization.recipes import Recipe, find_recipe, recipe_names
@@ -106,9 +106,11 @@ def _is_profile(path: Path) -> bool:
     """True for YAML that names an engine; what cannot be read is left to whoever reads it as a recipe."""
     import yaml
 
+    from draftconv.drafter.yaml_file import parse_yaml
+
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, RecursionError, ValueError):
+        data = parse_yaml(find_written(str(path), "recipe", ()).text, path.name)
+    except (DraftconvError, yaml.YAMLError, ValueError, OverflowError):
         return False
     return isinstance(data, dict) and "engine" in data
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import draftconv
 from draftconv.checkpoint import FLOATS, SIZES, Checkpoint, TensorRef, open_checkpoint, show
+from draftconv.checkpoint.files import is_directory
 from draftconv.checkpoint.text import size
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.drafter import Drafter
@@ -195,9 +196,9 @@ def _table(checkpoint: Checkpoint, runner: Runner, name: str) -> TensorRef:
 
 
 def _check_room(out: Path, sizing: TraceSize) -> None:
-    written = sum(path.stat().st_size for path in out.rglob("*.safetensors")) if out.is_dir() else 0
+    written = sum(path.stat().st_size for path in out.rglob("*.safetensors")) if is_directory(out) else 0
     needed = sizing.states + sizing.tables - written
-    free = shutil.disk_usage(out if out.is_dir() else out.parent).free
+    free = shutil.disk_usage(out if is_directory(out) else out.parent).free
     if needed > free:
         raise WriteError(
             f"{show(out.name)} needs up to {size(needed)}, its file system has {size(free)} left",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from draftconv import limits
+from draftconv.checkpoint.files import exists
 from draftconv.checkpoint.local import LocalDirectory, refuse_unexported
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import parse_object, show, show_some
@@ -20,7 +21,6 @@ from draftconv.errors import BadCheckpoint, UsageError
 logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
-MAX_JSON = 10_000_000
 
 QUANT_FILE = "hf_quant_config.json"
 """What ModelOpt writes about its weights beside `config.json`."""
@@ -141,7 +141,7 @@ def local_path(spec: str | Path) -> Path | None:
     if text.startswith(FORCED_HUB) and not isinstance(spec, Path):
         return None
     path = Path(spec)
-    if os.path.exists(path):  # noqa: PTH110  (Path.exists raises on a name that is too long)
+    if exists(path):
         return path
     if isinstance(spec, Path) or not re.fullmatch(f"{_HUB_ID}(@{_REVISION})?", text):
         raise BadCheckpoint(
@@ -223,8 +223,7 @@ def _read_json(directory: Directory, name: str) -> tuple[str, dict[str, object]]
     if name not in directory.files:
         raise BadCheckpoint(f"{show(directory.name)} has no {name}")
     file = directory.open(name)
-    if file.size > MAX_JSON:
-        raise BadCheckpoint(f"{name} has {file.size} bytes; {MAX_JSON} is the limit")
+    limits.CONFIG.check(file.size, f"{name} has {file.size} bytes")
     raw = file.read(0, file.size)
     document = parse_object(raw, name)
     return raw.decode("utf-8"), document

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from draftconv import limits
 from draftconv.checkpoint.text import show
 from draftconv.errors import BadCheckpoint
 
@@ -50,9 +51,6 @@ def cast_in_words(before: str, after: str) -> str:
     return f"{before} → {after}, {'every value exact' if kept else 'rounded to nearest even'}"
 
 
-MAX_RANK = 64
-"""What numpy and torch can hold."""
-
 _MAX_ELEMENTS = 2**63 - 1
 
 
@@ -65,8 +63,7 @@ def nbytes(dtype: str, shape: Sequence[int]) -> int:
     bits = SIZES.get(dtype)
     if bits is None:
         raise BadCheckpoint(f"unknown dtype {show(dtype)}", cure=f"known ones: {', '.join(SIZES)}")
-    if len(shape) > MAX_RANK:
-        raise BadCheckpoint(f"a shape of {len(shape)} dimensions; {MAX_RANK} is the most")
+    limits.RANK.check(len(shape), f"a shape of {len(shape)} dimensions")
     if any(size < 0 for size in shape):
         raise BadCheckpoint(f"a negative size in shape {show(list(shape))}")
     # safetensors multiplies from the left and refuses on overflow, whatever a later 0 would make of it

@@ -13,6 +13,16 @@ from draftconv.checkpoint.text import show
 from draftconv.errors import BadCheckpoint
 
 
+def exists(path: str | Path) -> bool:
+    """Whether something is there; not when the name is too long, where `Path.exists` raises."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_directory(path: str | Path) -> bool:
+    """As `exists`, of a directory."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
 class DataFile(Protocol):
     """A file of known size that can be read at any offset from several threads at once."""
 

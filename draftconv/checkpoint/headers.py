@@ -11,14 +11,12 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from draftconv import limits
 from draftconv.checkpoint.dtypes import nbytes
 from draftconv.checkpoint.files import DataFile
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import parse_object, show
 from draftconv.errors import BadCheckpoint
-
-MAX_HEADER = 100_000_000
-"""The safetensors library's own limit (MAX_HEADER_SIZE)."""
 
 METADATA = "__metadata__"
 ENTRY_KEYS = frozenset({"dtype", "shape", "data_offsets"})
@@ -55,8 +53,7 @@ def read_header(file: DataFile) -> SafetensorsHeader:
     if file.size < 8:
         raise _bad(where, f"it has {file.size} bytes and cannot hold a header")
     (length,) = struct.unpack("<Q", file.read(0, 8))
-    if length > MAX_HEADER:
-        raise _bad(where, f"its header claims {length} bytes; {MAX_HEADER} is the limit")
+    limits.HEADER.check(length, f"{where}: its header claims {length} bytes")
     if length > file.size - 8:
         raise _bad(where, f"its header claims {length} bytes, the file has {file.size}")
     if length < 2:
@@ -89,8 +86,7 @@ def encode_header(entries: Iterable[HeaderEntry], metadata: Mapping[str, str]) -
         }
     raw = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     raw += b" " * (-len(raw) % 8)
-    if len(raw) > MAX_HEADER:
-        raise ValueError(f"a header of {len(raw)} bytes; {MAX_HEADER} is the limit")
+    limits.HEADER.check(len(raw), f"the header to be written has {len(raw)} bytes")
     return struct.pack("<Q", len(raw)) + raw
 
 
@@ -115,6 +111,7 @@ def _metadata(metadata: object, where: str) -> dict[str, str]:
 
 def _reference(name: str, entry: object, file: DataFile, begin: int) -> TensorRef:
     where = f"{show(file.name)}, tensor {show(name)}"
+    limits.TENSOR_NAME.check(len(name), f"{where}: its name has {len(name)} characters")
     if not isinstance(entry, dict) or entry.keys() != ENTRY_KEYS:
         raise _bad(where, "its entry is not an object of exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

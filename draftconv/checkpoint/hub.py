@@ -6,15 +6,16 @@ import glob
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from draftconv import limits
 from draftconv.checkpoint.checkpoint import CONFIG, SIDECARS, Checkpoint, assemble, open_local
-from draftconv.checkpoint.hub_file import HubFile, network_errors
-from draftconv.checkpoint.text import is_plain_name, show
-from draftconv.checkpoint.texts import MAX_TEXT
+from draftconv.checkpoint.hub_file import HubFile, network_errors, timed_answer
+from draftconv.checkpoint.text import is_plain_name, parse_object, show
 from draftconv.checkpoint.weights import is_weights
 from draftconv.errors import BadCheckpoint
 
@@ -70,7 +71,7 @@ def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) 
         for info in remote.files
         if info.name == CONFIG
         or info.name in SIDECARS
-        or (info.name in remote.texts and info.size <= MAX_TEXT)
+        or (info.name in remote.texts and info.size <= limits.LICENSE.value)
         or _is_needed(info.name, info.unused)
     ]
     logger.info("downloading %d files of %s at %s", len(names), show(repo), remote.revision)
@@ -130,13 +131,12 @@ def repository_info(repo: str, revision: str | None, token: str | None) -> Model
     Raises:
         BadCheckpoint: it says something else, as a login page does. Whatever the client raises: see `network_errors`.
     """
-    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub import ModelInfo
 
+    raw = _listing(repo, revision, token)
     try:
-        info = api(token).model_info(repo, revision=revision, files_metadata=True)
-    except HFValidationError:
-        raise
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        info: ModelInfo = ModelInfo(**parse_object(raw, "the list"))  # type: ignore[no-untyped-call]
+    except (BadCheckpoint, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise _no_listing(repo) from error  # the client takes the answer apart without a look at its types
     if not (isinstance(info.sha, str) and is_plain_name(info.sha)):
         raise _no_listing(repo)
@@ -147,6 +147,38 @@ def repository_info(repo: str, revision: str | None, token: str | None) -> Model
         if not (isinstance(sibling.rfilename, str) and sized and hashed):
             raise _no_listing(repo)
     return info
+
+
+def _listing(repo: str, revision: str | None, token: str | None) -> bytes:
+    """The Hub's list of a repository's files, as `HfApi.model_info` asks for it, but not more than the limit of it."""
+    from huggingface_hub import get_session
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        build_hf_headers,
+        hf_raise_for_status,
+        validate_repo_id,
+    )
+
+    validate_repo_id(repo)
+    url = f"{endpoint()}/api/models/{repo}" + (f"/revision/{quote(revision, safe='')}" if revision else "")
+    headers = {**build_hf_headers(token=token), "Accept-Encoding": "identity"}
+
+    def pieces() -> Generator[bytes, None, None]:
+        with get_session().stream(
+            "GET", url, params={"blobs": True}, headers=headers, timeout=limits.HUB_IDLE.value
+        ) as response:
+            if response.status_code != 200:
+                # what else is said of a refusal may be of any length and type, and the client would read it
+                codes = {name: value for name, value in response.headers.items() if name.lower() == "x-error-code"}
+                refusal = type(response)(response.status_code, headers=codes, json={}, request=response.request)
+                hf_raise_for_status(refusal)
+                raise _no_listing(repo)  # a redirection, or nothing at all
+            yield from response.iter_raw()
+
+    raw = bytearray()
+    for piece in timed_answer(pieces):
+        raw += piece
+        limits.HUB_LISTING.check(len(raw), f"the list of files of {show(repo)} has more than {len(raw) - 1} bytes")
+    return bytes(raw)
 
 
 def _no_listing(repo: str) -> BadCheckpoint:

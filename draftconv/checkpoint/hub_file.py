@@ -6,12 +6,14 @@ import errno
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urljoin, urlsplit
 
+from draftconv import limits
+from draftconv.checkpoint.deadlines import Overdue, timed
 from draftconv.checkpoint.files import check_range
 from draftconv.checkpoint.staging import write_error
 from draftconv.checkpoint.text import show
@@ -20,13 +22,8 @@ from draftconv.errors import BadCheckpoint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_REDIRECTS = 5
-MAX_SKIP = 8 * 1024 * 1024
-"""What is read and thrown away when a server answers a range with the whole file."""
-
-TIMEOUT = 30.0
 BLOCK = 64 * 1024
-MAX_BLOCKS = 64
+KEPT_BLOCKS = 64
 """Small reads (headers, zip directories) go through blocks that are kept: 4 MB at most per file."""
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
@@ -88,25 +85,33 @@ class HubFile:
                 data = bytearray(min(BLOCK, self.size - start))
                 self._fetch(start, memoryview(data))
                 self._blocks[number] = bytes(data)
-                if len(self._blocks) > MAX_BLOCKS:
+                if len(self._blocks) > KEPT_BLOCKS:
                     self._blocks.popitem(last=False)
             return self._blocks[number]
 
     def _fetch(self, offset: int, buffer: memoryview) -> None:
         if not buffer.nbytes:
             return
-        with network_errors(self.name), self._response(offset, buffer.nbytes) as response:
-            skip = self._skip(response, offset)
-            done = 0
-            for chunk in response.iter_raw():
-                piece = memoryview(chunk)[skip : skip + buffer.nbytes - done]
-                skip = max(0, skip - len(chunk))
+        done = 0
+        with network_errors(self.name):
+            for piece in timed_answer(lambda: self._pieces(offset, buffer.nbytes)):
                 buffer[done : done + len(piece)] = piece
                 done += len(piece)
-                if done == buffer.nbytes:
+        if done < buffer.nbytes:
+            raise self._bad(f"the server sent {done} of {buffer.nbytes} bytes")
+
+    def _pieces(self, offset: int, length: int) -> Generator[bytes, None, None]:
+        """The bytes of a range as they come, and no more than its length."""
+        with self._response(offset, length) as response:
+            skip = self._skip(response, offset)
+            for chunk in response.iter_raw():
+                piece = chunk[skip : skip + length]
+                skip = max(0, skip - len(chunk))
+                length -= len(piece)
+                yield piece
+                if not length:
                     # leaving the block closes the connection: the rest of a whole file is never read
                     return
-        raise self._bad(f"the server sent {done} of {buffer.nbytes} bytes")
 
     @contextmanager
     def _response(self, offset: int, length: int) -> Iterator[Any]:
@@ -114,19 +119,19 @@ class HubFile:
         from huggingface_hub import get_session
 
         url = self._url
-        for _ in range(MAX_REDIRECTS):
+        for _ in range(limits.HUB_REDIRECTS.value + 1):
             with get_session().stream(
                 "GET",
                 url,
                 headers=self._headers(url, offset, length),
                 follow_redirects=False,
-                timeout=TIMEOUT,
+                timeout=limits.HUB_IDLE.value,
             ) as response:
                 if response.status_code not in (301, 302, 303, 307, 308):
                     yield response
                     return
                 url = self._redirected(url, response.headers)
-        raise self._bad(f"the server redirected more than {MAX_REDIRECTS} times")
+        raise self._bad(f"the server redirected more than {limits.HUB_REDIRECTS.value} times")
 
     def _headers(self, url: str, offset: int, length: int) -> dict[str, str]:
         headers = {"Range": f"bytes={offset}-{offset + length - 1}", "Accept-Encoding": "identity"}
@@ -157,7 +162,7 @@ class HubFile:
                 raise self._bad("the server sent another range than asked for")
             return 0
         if status == 200:
-            if offset > MAX_SKIP:
+            if offset > limits.HUB_SKIP.value:
                 raise BadCheckpoint(
                     f"{show(self.name)} cannot be read in parts: the server ignores ranges",
                     why=f"{offset} bytes would have to be downloaded to reach the ones that are needed",
@@ -168,6 +173,11 @@ class HubFile:
 
     def _bad(self, fault: str) -> BadCheckpoint:
         return BadCheckpoint(f"{show(self.name)} could not be read from the Hub: {fault}", cure="try again later")
+
+
+def timed_answer(pieces: Callable[[], Generator[bytes, None, None]]) -> Iterator[bytes]:
+    """An answer of the Hub as it comes, as long as it is in time; `network_errors` tells what is not."""
+    return timed(pieces, total=limits.HUB_ANSWER.value, idle=limits.HUB_IDLE.value)
 
 
 def _join_url(url: str, location: str) -> str:
@@ -229,6 +239,10 @@ def network_errors(what: str) -> Iterator[None]:
         raise BadCheckpoint(
             f"{show(what)} was not asked for: HF_HUB_OFFLINE is set",
             cure="unset it, or pass a local directory",
+        ) from error
+    except Overdue as error:
+        raise BadCheckpoint(
+            f"the Hub's answer for {show(what)} was given up: {error}", cure=limits.HUB_ANSWER.cure
         ) from error
     except unreachable as error:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:

@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from draftconv.checkpoint.files import LocalFile
+from draftconv import limits
+from draftconv.checkpoint.files import LocalFile, exists, is_directory
 from draftconv.checkpoint.hashing import sha256
 from draftconv.checkpoint.syscalls import exchange
 from draftconv.checkpoint.text import show, show_some
@@ -95,12 +96,29 @@ def refuse_occupied(out: Path, *, overwrite: bool = False, mark: OwnershipMark |
     out = Path(os.path.abspath(out))  # noqa: PTH100  (resolve() would follow a link at `out` itself)
     if not out.name:
         raise UsageError("the output directory has no name", cure="name a directory that does not exist yet")
+    refuse_long_name(out, with_name=f".{out.name}.draftconv")
     _refuse_target(out, mark, overwrite=overwrite)
     if not os.access(out.parent, os.W_OK | os.X_OK):
         mounted = os.statvfs(out.parent).f_flag
         code = errno.EROFS if mounted & os.ST_RDONLY else errno.EACCES
         raise write_error(OSError(code, os.strerror(code)), out)
     return out
+
+
+def refuse_long_name(out: Path, with_name: str = "") -> None:
+    """Refuse a name that no file system takes.
+
+    Args:
+        with_name: what stands beside `out` while it is made, under a longer name.
+
+    Raises:
+        UsageError: one of them is too long.
+    """
+    longest = max(len(os.fsencode(name)) for name in (with_name, out.name))
+    added = longest - len(os.fsencode(out.name))
+    needs = f" and needs {added} more while it is made" if added > 0 else ""
+    what = f"the name of the output, {show(out.name)}, has {longest - added} bytes{needs}"
+    limits.FILE_NAME.check(longest, what, error=UsageError)
 
 
 def refuse_same(source: Path, out: Path) -> None:
@@ -114,10 +132,10 @@ def refuse_same(source: Path, out: Path) -> None:
         source_directory = source_directory.parent
     target = out.resolve()
     for path in (target, *target.parents):
-        if path.exists() and path.samefile(source_directory):
+        if exists(path) and path.samefile(source_directory):
             raise _overlap(source, out, "is" if path == target else "lies inside")
     for path in source_directory.parents:
-        if target.exists() and path.samefile(target):
+        if exists(target) and path.samefile(target):
             raise _overlap(source, out, "contains")
 
 
@@ -156,11 +174,11 @@ def occupied(out: Path) -> bool:
         WriteError: something else stands there, or there is no directory to put it in.
     """
     name = show(out.name)
-    if not out.parent.is_dir():
+    if not is_directory(out.parent):
         raise WriteError(f"the directory that {name} would stand in does not exist", cure="create it first")
     if not os.path.lexists(out):
         return False
-    if out.is_symlink() or not out.is_dir():
+    if out.is_symlink() or not is_directory(out):
         raise WriteError(f"{name} exists and is not a directory", cure="choose another output name")
     return True
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
 
-from draftconv.errors import BadCheckpoint
-
-SHOWN = 120
-"""Longest piece of a name that an error message repeats."""
+from draftconv import limits
+from draftconv.errors import BadCheckpoint, DraftconvError
 
 
 def show(name: object) -> str:
-    """`name` as text, cut to `SHOWN` characters: a checkpoint can hold names of megabytes."""
+    """`name` as text, cut to `limits.SHOWN` characters: a checkpoint can hold names of megabytes."""
     text = str(name)
-    if len(text) <= SHOWN:
+    if len(text) <= limits.SHOWN.value:
         return text
-    return f"{text[:SHOWN]}… ({len(text)} characters)"
+    return f"{text[: limits.SHOWN.value]}… ({len(text)} characters)"
 
 
 def show_some(names: Iterable[object], limit: int = 3) -> str:
@@ -68,7 +67,7 @@ def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str
         constants: whether `NaN` and `Infinity` are allowed; transformers writes them into configs.
 
     Raises:
-        BadCheckpoint: not UTF-8, not JSON, not an object, a repeated key, a lone surrogate.
+        BadCheckpoint: not UTF-8, not JSON, not an object, a repeated key, a lone surrogate, nested too deeply.
     """
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -96,12 +95,47 @@ def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str
     except UnicodeError as error:
         raise BadCheckpoint(f"{where} is not UTF-8 text ({show(error)})") from error
     except RecursionError as error:
-        raise BadCheckpoint(f"{where} is nested too deeply to be read") from error
+        raise limits.JSON_LEVELS.exceeded(f"{where} is nested too deeply") from error
     except ValueError as error:
         raise BadCheckpoint(f"{where} is not valid JSON: {show(error)}") from error
     if not isinstance(document, dict):
         raise BadCheckpoint(f"{where} holds a JSON {type(document).__name__}, not an object")
+    refuse_deep(document, where)
     return document
+
+
+def refuse_deep(document: object, where: str, *, error: type[DraftconvError] = BadCheckpoint) -> None:
+    """Refuse a JSON document that is nested beyond the limit, which nothing could print, copy or write again.
+
+    Raises:
+        DraftconvError: of the class `error`.
+    """
+    level, depth = [document], 0
+    while level := [item for item in level if isinstance(item, (dict, list))]:
+        depth += 1
+        limits.JSON_LEVELS.check(depth, f"{where} is nested more than {limits.JSON_LEVELS.value} deep", error=error)
+        level = [item for inner in level for item in (inner.values() if isinstance(inner, dict) else inner)]
+
+
+def refuse_infinite(document: object, where: str) -> None:
+    """Refuse numbers that are none (NaN) or have no end, named by their keys: strict JSON cannot hold them.
+
+    Raises:
+        BadCheckpoint: there is one.
+    """
+    pending = [(where, ": ", document)]
+    while pending:
+        path, joint, item = pending.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            raise BadCheckpoint(
+                f"{show(path)} is {item}, which is no number",
+                why="JSON has none such: engines and libraries in other languages do not read the file",
+                cure="correct the key",
+            )
+        if isinstance(item, dict):
+            pending += [(f"{path}{joint}{key}", ".", value) for key, value in item.items()]
+        elif isinstance(item, list):
+            pending += [(f"{path}[{index}]", ".", value) for index, value in enumerate(item)]
 
 
 def is_plain_name(name: str) -> bool:

@@ -12,9 +12,6 @@ from draftconv.checkpoint.files import DataFile
 from draftconv.checkpoint.weights import Directory, is_weights
 
 CARD = "README.md"
-MAX_TEXT = 1_000_000
-"""Bytes of the longest that is taken along; the GPL has 35,000."""
-
 LICENSES = re.compile(r"(licen[cs]es?|notices?)([-_.][\w.-]{0,80})?", re.IGNORECASE | re.ASCII)
 """What files with terms are called: LICENSE, LICENSE.md, NOTICE.txt, LICENSE-MODEL."""
 

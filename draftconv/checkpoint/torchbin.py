@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from draftconv import limits
 from draftconv.checkpoint.dtypes import SIZES, nbytes
 from draftconv.checkpoint.files import DataFile
 from draftconv.checkpoint.headers import refuse_pointer
@@ -15,9 +16,6 @@ from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import show, show_some
 from draftconv.checkpoint.zips import Member, data_offset, read_member, read_members
 from draftconv.errors import BadCheckpoint
-
-MAX_PICKLE = 4_000_000
-"""A drafter's data.pkl has some kilobytes; a model of 10 000 tensors two megabytes."""
 
 ZIP = b"PK\x03\x04"
 LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
@@ -48,9 +46,11 @@ def read_torch(file: DataFile) -> dict[str, TensorRef]:
     if any(name.startswith(f"{root}/code/") for name in members) or f"{root}/constants.pkl" in members:
         raise BadCheckpoint(f"{where} is a TorchScript program, not a state dict", cure=RESAVE)
     order = members.get(f"{root}/byteorder")
-    if order is not None and read_member(file, order, 16) != b"little":
+    if order is not None and (order.size > 16 or read_member(file, order) != b"little"):
         raise BadCheckpoint(f"{where} was written on a big-endian machine", cure=RESAVE)
-    state = load(read_member(file, members[f"{root}/data.pkl"], MAX_PICKLE), where)
+    program = members[f"{root}/data.pkl"]
+    limits.PICKLE.check(program.size, f"{where}: {show(program.name)} claims {program.size} bytes")
+    state = load(read_member(file, program), where)
     if not isinstance(state, dict):
         raise BadCheckpoint(f"{where} holds a {type(state).__name__}, not a state dict", cure=RESAVE)
     _refuse_nested(state, where)
@@ -84,6 +84,7 @@ def _reference(
     file: DataFile, name: str, tensor: Tensor, members: dict[str, Member], root: str, offsets: dict[str, int]
 ) -> TensorRef:
     where = f"{show(file.name)}, tensor {show(name)}"
+    limits.TENSOR_NAME.check(len(name), f"{where}: its name has {len(name)} characters")
     storage = tensor.storage
     member = members.get(f"{root}/data/{storage.key}")
     if member is None:

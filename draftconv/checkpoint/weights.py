@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from draftconv import limits
 from draftconv.checkpoint.files import DataFile
 from draftconv.checkpoint.headers import read_header
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import is_plain_name, parse_object, show, show_some
 from draftconv.errors import BadCheckpoint
 
-MAX_INDEX = 100_000_000
 SAFETENSORS = ".safetensors"
 TORCH = ".bin"
 
@@ -94,8 +94,7 @@ def read_file(file: DataFile) -> tuple[dict[str, TensorRef], dict[str, str]]:
 
 def _read_indexed(directory: Directory, index: str, single: str) -> WeightFiles:
     size = directory.files[index]
-    if size > MAX_INDEX:
-        raise BadCheckpoint(f"{index} has {size} bytes; {MAX_INDEX} is the limit")
+    limits.INDEX.check(size, f"{index} has {size} bytes")
     weight_map = parse_object(directory.open(index).read(0, size), index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BadCheckpoint(f"{index} has no weight_map", cure="export the checkpoint again")
@@ -148,6 +147,7 @@ def _merge(
                     cure="correct the index, or export the checkpoint again",
                 )
             tensors[tensor] = ref
+        limits.TENSORS.check(len(tensors), f"{show(directory.name)} has {len(tensors)} tensors, up to {show(name)}")
         for key, value in described.items():
             if metadata.setdefault(key, value) != value:
                 raise BadCheckpoint(

@@ -14,11 +14,10 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+from draftconv import limits
 from draftconv.checkpoint.files import DataFile
 from draftconv.checkpoint.text import show
 from draftconv.errors import BadCheckpoint
-
-MAX_DIRECTORY = 100_000_000
 
 _END = struct.Struct("<4s4H2LH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
@@ -47,8 +46,7 @@ def read_members(file: DataFile) -> dict[str, Member]:
         BadCheckpoint: no zip archive, truncated, a name twice.
     """
     start, length, count = _directory(file)
-    if length > MAX_DIRECTORY:
-        raise _bad(file, f"its directory claims {length} bytes; {MAX_DIRECTORY} is the limit")
+    limits.ZIP_DIRECTORY.check(length, f"{show(file.name)}: its directory claims {length} bytes")
     raw = file.read(start, length)
     members: dict[str, Member] = {}
     position = 0
@@ -84,10 +82,8 @@ def data_offset(file: DataFile, member: Member) -> int:
     return offset
 
 
-def read_member(file: DataFile, member: Member, limit: int) -> bytes:
-    """A whole small member, its checksum compared."""
-    if member.size > limit:
-        raise _bad(file, f"{show(member.name)} claims {member.size} bytes; {limit} is the limit")
+def read_member(file: DataFile, member: Member) -> bytes:
+    """A whole member, its checksum compared; whoever asks knows that it is small."""
     data = file.read(data_offset(file, member), member.size)
     if zlib.crc32(data) != member.crc:
         raise _bad(file, f"the checksum of {show(member.name)} is wrong")

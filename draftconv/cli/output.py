@@ -17,6 +17,7 @@ from draftconv.checkpoint.text import safe as safe
 from draftconv.checkpoint.text import size as size
 from draftconv.cli.answer import document_given
 from draftconv.cli.loudness import is_quiet
+from draftconv.display import shortened
 from draftconv.errors import DraftconvError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def print_fault(error: Exception) -> None:
 
 def _line(value: object) -> str:
     """A part of a message on a line of its own, without a final period, which could end up in a pasted command."""
-    line = safe(value)
+    line = shortened(value)
     return line[:-1] if line.endswith(".") and not line.endswith("..") else line
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from draftconv.checkpoint.files import exists
 from draftconv.checkpoint.text import safe
 from draftconv.cli.examples import ENGINE, OTHER
 from draftconv.cli.options import command_line, format_option, options_of
@@ -158,7 +159,7 @@ def _run_live(reference: str, candidates: tuple[str, ...], options: Mapping[str,
         with output.stages(defaultdict(lambda: "requests", STAGES)) as progress:
             return live_parity(reference, candidates, **chosen, progress=progress, announce=_announce)
     except KeyboardInterrupt:
-        if not Path(chosen["run"]).exists():
+        if not exists(chosen["run"]):
             raise
         print(f"Interrupted: {safe(chosen['run'])} keeps what was answered; the same command goes on.", file=sys.stderr)
         sys.exit(130)

@@ -12,14 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from draftconv import limits
 from draftconv.checkpoint.text import show
 from draftconv.errors import BadCheckpoint
 
 if TYPE_CHECKING:
     import yaml
-
-LONGEST = 65_536
-"""Characters that are looked at for the end of the front matter, and parsed; real ones have some hundred."""
 
 FENCED = re.compile(r"\ufeff?\s*---[ \t]*\r?\n(?P<yaml>.*?)(?:(?<=\n)|\r?\n)---[ \t]*(?:\r?\n|$)", re.DOTALL)
 OPENED = re.compile(r"\ufeff?\s*---[ \t]*\r?\n")
@@ -64,11 +62,12 @@ class FrontMatter:
 
 def read_front_matter(text: str) -> FrontMatter:
     """What is taken from a card; whatever it holds, nothing is raised for it."""
-    head = text[:LONGEST]
+    longest = limits.FRONT_MATTER.value
+    head = text[:longest]
     found = FENCED.match(head)
     if found is None:
-        endless = OPENED.match(head) and len(text) > LONGEST
-        return FrontMatter(faults=(f"its front matter is longer than {LONGEST} characters",) if endless else ())
+        endless = OPENED.match(head) and len(text) > longest
+        return FrontMatter(faults=(f"its front matter has more characters; {longest} is the limit",) if endless else ())
     try:
         nodes = _nodes(found["yaml"])
     except BadCheckpoint as error:

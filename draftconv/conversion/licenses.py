@@ -8,17 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from draftconv import limits
 from draftconv.checkpoint import Checkpoint, show
 from draftconv.checkpoint.local import LocalDirectory
-from draftconv.checkpoint.text import size
-from draftconv.checkpoint.texts import CARD, MAX_TEXT, Texts, is_license, texts_of
-from draftconv.conversion.front_matter import LONGEST, FrontMatter, read_front_matter
+from draftconv.checkpoint.texts import CARD, Texts, is_license, texts_of
+from draftconv.conversion.front_matter import FrontMatter, read_front_matter
 from draftconv.errors import DraftconvError
 
 logger = logging.getLogger(__name__)
-
-MOST_FILES = 16
-"""License files of one source that are taken along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +110,8 @@ def _read(source: str, texts: Texts, taken: Mapping[str, bytes]) -> SourceTerms:
     faults += [f"{CARD}: {fault}" for fault in card.faults]
     files: dict[str, bytes] = {}
     for number, name in enumerate(sorted(filter(is_license, texts))):
-        if number == MOST_FILES:
-            faults.append(f"{show(name)} and what follows: there are more than {MOST_FILES} license files")
+        if number == limits.LICENSES.value:
+            faults.append(f"{show(name)} and what follows: {number} license files is the limit")
             break
         try:
             data, fault = _contents(texts, name)
@@ -136,13 +133,13 @@ def _read(source: str, texts: Texts, taken: Mapping[str, bytes]) -> SourceTerms:
 def _head(texts: Texts) -> str:
     """The part of a card that is looked at: a longer one may be of any length."""
     file = texts[CARD]()
-    return file.read(0, min(file.size, 4 * LONGEST + 1)).decode("utf-8", errors="replace")
+    return file.read(0, min(file.size, 4 * limits.FRONT_MATTER.value + 1)).decode("utf-8", errors="replace")
 
 
 def _contents(texts: Texts, name: str) -> tuple[bytes | None, str]:
     file = texts[name]()
-    if file.size > MAX_TEXT:
-        return None, f"it has {size(file.size)}, {size(MAX_TEXT)} is the most"
+    if file.size > limits.LICENSE.value:
+        return None, f"it has {file.size} bytes; {limits.LICENSE.value} is the limit"
     return file.read(0, file.size), ""
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
 
+from draftconv import limits
 from draftconv.checkpoint import QUANT_FILE, Checkpoint, PlannedTensor, TensorRef, open_checkpoint, read_sidecar
 from draftconv.checkpoint.staging import FileDigest, OwnershipMark
 from draftconv.checkpoint.weights import is_weights
@@ -138,7 +139,13 @@ class Provenance:
         return next((Lineage(history[i], history[: i + 1]) for i, fit in enumerate(fits) if fit), None)
 
     def handed_on(self) -> list[dict[str, object]]:
-        """The history as the `earlier` of a next conversion."""
+        """The history as the `earlier` of a next conversion.
+
+        Raises:
+            BadCheckpoint: it would be longer than a record can hold.
+        """
+        steps = len(self.history)
+        limits.HISTORY.check(steps + 1, f"the output's {FILE} would remember {steps + 1} conversions")
         keys = ("source", "changes", "lm_head_order")
         return [
             {key: origin.data.get(key) for key in keys}
@@ -148,10 +155,16 @@ class Provenance:
 
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
-    """The provenance of a directory, or None when there is none, it belongs to another or is malformed."""
+    """The provenance of a directory, or None when there is none, it belongs to another or is malformed.
+
+    Raises:
+        BadCheckpoint: it remembers more conversions than any record may.
+    """
     data = checkpoint.sidecars.get(FILE)
     if data is None or not _is_well_formed(data):
         return None
+    steps = 1 + len(cast(Sequence[object], data.get("earlier", [])))
+    limits.HISTORY.check(steps, f"{FILE} remembers {steps} conversions")
     genuine = data.get("output") == output_digest(checkpoint.tensors, checkpoint.config, data)
     return Provenance(data) if genuine else None
 

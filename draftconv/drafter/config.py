@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+from draftconv import limits
 from draftconv.checkpoint import show
 from draftconv.errors import BadCheckpoint
 
@@ -48,20 +49,26 @@ class Config:
             return int(value)
         return self._typed(key, value, int)
 
-    def size(self, key: str) -> int | None:
-        """Return a positive integer such as a width or a count; zero and below are errors."""
+    def size(self, key: str, limit: limits.Limit = limits.SIZE) -> int | None:
+        """Return a positive integer such as a width or a count; zero and below are errors.
+
+        Args:
+            limit: the largest that it may be.
+        """
         value = self.integer(key)
-        if value is not None and not 0 < value < 1 << 31:
-            raise BadCheckpoint(f"{self.where}: {key} is {show(value)}, not a size", cure="correct the key")
+        if value is not None:
+            if value <= 0:
+                raise BadCheckpoint(f"{self.where}: {key} is {show(value)}, not a size", cure="correct the key")
+            limit.check(value, f"{self.where}: {key} is {show(value)}")
         return value
 
-    def required(self, key: str) -> int:
+    def required(self, key: str, limit: limits.Limit = limits.SIZE) -> int:
         """Return a size that must be there.
 
         Raises:
             BadCheckpoint: it is absent, null or no size.
         """
-        value = self.size(key)
+        value = self.size(key, limit)
         if value is None:
             raise BadCheckpoint(
                 f"{self.where} has no {key}",
@@ -95,15 +102,22 @@ class Config:
             raise BadCheckpoint(
                 f"{self.where}: {key} is {_kind(value)}, not an object", cure="correct or remove the key"
             )
+        if value:
+            limits.NAMES.check(len(value), f"{self.where}: {key} has {len(value)} keys")
         return Config(cast(Mapping[str, object], value or {}), f"{self.where}: {key}")
 
-    def integers(self, key: str) -> tuple[int, ...] | None:
-        """Return a list of integers (layer ids), or None when absent or null."""
+    def integers(self, key: str, limit: limits.Limit = limits.NUMBERS) -> tuple[int, ...] | None:
+        """Return a list of integers (layer ids), or None when absent or null.
+
+        Args:
+            limit: the most that it may hold.
+        """
         value = self.data.get(key)
         if value is None:
             return None
         if not isinstance(value, list) or any(type(item) is not int or abs(item) >> 31 for item in value):
             raise BadCheckpoint(f"{self.where}: {key} is not a list of integers", cure="correct the key")
+        limit.check(len(value), f"{self.where}: {key} lists {len(value)} numbers")
         return tuple(value)
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -113,6 +127,7 @@ class Config:
             return ()
         if not isinstance(value, list) or any(type(item) is not str for item in value):
             raise BadCheckpoint(f"{self.where}: {key} is not a list of names", cure="correct the key")
+        limits.NAMES.check(len(value), f"{self.where}: {key} lists {len(value)} names")
         return tuple(value)
 
     def _typed(self, key: str, value: object, kind: type[T]) -> T | None:

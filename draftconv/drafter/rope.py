@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
+from draftconv import limits
+from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Rope, Scalar
 from draftconv.errors import BadCheckpoint
@@ -25,7 +27,7 @@ def read_rope(config: Config, *, mla: bool) -> tuple[Rope, str, tuple[str, ...]]
     """Return the effective rope, where it came from, and the contradictions found.
 
     Raises:
-        BadCheckpoint: a spelling has the wrong JSON type.
+        BadCheckpoint: a spelling has the wrong JSON type, or a number in it is absurd.
     """
     sections = [(key, section) for key in ("rope_parameters", "rope_scaling") if (section := config.section(key)).data]
     thetas = {
@@ -36,6 +38,10 @@ def read_rope(config: Config, *, mla: bool) -> tuple[Rope, str, tuple[str, ...]]
         ]
         if theta is not None
     }
+    for name, theta in thetas.items():
+        if theta <= 0:
+            raise BadCheckpoint(f"{config.where}: {name} is {theta:g}, not a base", cure="correct the key")
+        limits.ROPE_NUMBER.check(theta, f"{config.where}: {name} is {theta:g}")
     kinds = {key: _kind(section) for key, section in sections}
     scalings = {key: _scaling(section) for key, section in sections}
 
@@ -91,8 +97,12 @@ def _scaling(section: Config) -> Mapping[str, Scalar | tuple[Scalar, ...]]:
             continue
         if isinstance(value, list) and all(isinstance(item, (bool, int, float, str)) for item in value):
             scaling[key] = tuple(value)
+            limits.NAMES.check(len(value), f"{section.where}: {show(key)} lists {len(value)} values")
         elif isinstance(value, (bool, int, float, str)):
             scaling[key] = value
         else:
-            raise BadCheckpoint(f"{section.where}: {key} is not a number, a flag or a list of them")
+            raise BadCheckpoint(f"{section.where}: {show(key)} is not a number, a flag or a list of them")
+        for number in value if isinstance(value, list) else (value,):
+            if isinstance(number, (int, float)):
+                limits.ROPE_NUMBER.check(abs(number), f"{section.where}: {show(key)} is {show(number)}")
     return scaling

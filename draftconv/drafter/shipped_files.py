@@ -10,12 +10,18 @@ from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from draftconv.errors import UsageError, did_you_mean
+from draftconv import limits
+from draftconv.checkpoint import show
+from draftconv.checkpoint.files import LocalFile
+from draftconv.errors import BadCheckpoint, UsageError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".yaml", ".yml")
 """What the path of a user's own file ends in; anything else is the name of a shipped one."""
+
+
+_OWN = "a {} of your own is given by its path, ending in .yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +52,19 @@ def find_written(spec: str, noun: str, names: Sequence[str], folder: str = "") -
         path = Path(spec)
         logger.info("opening the %s %s", noun, spec)
         try:
-            return YamlText(path.read_text(encoding="utf-8"), path.stem, spec)
-        except (OSError, UnicodeDecodeError) as error:
-            reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise UsageError(f"{noun} {spec} cannot be read: {reason}") from error
+            with LocalFile(path) as opened:
+                limits.YAML.check(opened.size, f"{noun} {show(spec)} has {opened.size} bytes", error=UsageError)
+                return YamlText(opened.read(0, opened.size).decode("utf-8"), path.stem, spec)
+        except BadCheckpoint as error:
+            raise UsageError(f"{noun} {show(spec)} cannot be read: {error.what}", cure=_OWN.format(noun)) from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{noun} {show(spec)} cannot be read: it is not UTF-8 text") from error
     name = spec if spec in names else spec.lower()
     if name not in names:
         raise UsageError(
             f"no {noun} is called {spec}",
             why=f"shipped {noun}s: {', '.join(names)}",
-            cure=did_you_mean(name, names, f"a {noun} of your own is given by its path, ending in .yaml"),
+            cure=did_you_mean(name, names, _OWN.format(noun)),
         )
     file = f"{folder}{name}.yaml"
     return YamlText(recipes().joinpath(file).read_text(encoding="utf-8"), name, f"recipes/{file}")

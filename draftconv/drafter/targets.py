@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from draftconv import limits
 from draftconv.checkpoint import Checkpoint, open_checkpoint, read_config, show
+from draftconv.checkpoint.files import is_directory
 from draftconv.drafter.config import Config
 from draftconv.drafter.shipped_files import recipes
 from draftconv.errors import BadCheckpoint, UsageError, did_you_mean
@@ -101,6 +103,7 @@ def find_target(spec: str | None, layers: int | None) -> Target | None:
     """
     if layers is not None and layers < 1:
         raise UsageError(f"--target-layers {layers} is not a number of layers")
+    limits.TARGET_LAYERS.check(layers or 0, f"--target-layers is {layers}", error=UsageError)
     if spec is None:
         return Target(f"a target with {layers} layers", layers) if layers is not None else None
     target = _resolve(spec)
@@ -124,7 +127,7 @@ def known_targets() -> dict[str, Target]:
 
 def _resolve(spec: str) -> Target:
     path = Path(spec)
-    if path.is_dir():
+    if is_directory(path):
         return _from_config(spec, read_config(path), path)
     known = known_targets()
     if spec.lower() in known:
@@ -160,7 +163,7 @@ def _from_config(spec: str, data: Mapping[str, object], path: Path | None) -> Ta
     # Multimodal targets (Kimi-K2.5/2.6) keep the language model's sizes in text_config.
     inner = outer.section("text_config")
     text = inner if inner.data else outer
-    layers = text.size("num_hidden_layers")
+    layers = text.size("num_hidden_layers", limits.TARGET_LAYERS)
     if layers is None:
         raise BadCheckpoint(
             f"{outer.where} has no num_hidden_layers",

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from draftconv.checkpoint import TensorRef
+from draftconv import limits
+from draftconv.checkpoint import TensorRef, show
 from draftconv.drafter.facts import VocabOrder
 
 _INTEGERS = {"I64": "q", "I32": "i", "I16": "h", "I8": "b", "U8": "B", "U16": "H", "U32": "I", "U64": "Q"}
@@ -65,8 +66,17 @@ class MapReading:
 
 
 def read_maps(d2t: TensorRef, t2d: TensorRef | None, vocab: int) -> MapReading:
-    """Read and judge the vocabulary maps of a drafter whose target has `vocab` tokens."""
+    """Read and judge the vocabulary maps of a drafter whose target has `vocab` tokens.
+
+    Raises:
+        BadCheckpoint: they are longer than any vocabulary.
+    """
     faults: list[tuple[Fault, str]] = []
+    for ref in (d2t, t2d):
+        if ref is not None:
+            limits.VOCABULARY.check(
+                max(math.prod(ref.shape), ref.nbytes // 8), f"{show(ref.name)} is {list(ref.shape)}"
+            )
     offsets = _integers(d2t)
     if offsets is None:
         return MapReading(None, (("d2t-dtype", f"d2t is {d2t.dtype} and holds more than whole numbers"),))

@@ -5,6 +5,7 @@ pydantic says what a key should hold; that a key is misspelled, or there twice, 
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -14,17 +15,15 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from draftconv import limits
 from draftconv.checkpoint import show
 from draftconv.errors import UsageError, did_you_mean, warn_former
-
-SHOWN = 80
-"""Characters of a text that a message repeats."""
 
 
 class YamlMapping(BaseModel):
     """A mapping in such a file: no key that it does not know, no value of another type."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
     former: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What keys were called → what they are called now."""
 
@@ -48,9 +47,8 @@ def read_yaml(model: type[P], text: str, where: str, *, noun: str, why: str, exa
         UsageError: it is no YAML, or of another shape; the message names every key that is wrong.
     """
     try:
-        _refuse_repeated_keys(yaml.compose(text, yaml.SafeLoader), where)
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:  # nested too deeply; a date that is none
+        data = parse_yaml(text, where)
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # a date that is none, a number of 5000 digits
         raise UsageError(f"{where} is not YAML: {_where(error)}", cure=f"{example} is an example") from error
     if not isinstance(data, dict):
         raise UsageError(f"{where} is no mapping of keys to values", cure=_keys(model))
@@ -63,6 +61,60 @@ def read_yaml(model: type[P], text: str, where: str, *, noun: str, why: str, exa
         messages = [_describe_fault(model, noun, details) for details in faults]
         cure = messages[0][1] or f"{example} is an example"
         raise UsageError(f"{where}: {'; '.join(what for what, _ in messages)}", why=why, cure=cure) from error
+
+
+def parse_yaml(text: str, where: str) -> object:
+    """What a YAML text stands for, every key once, within the limits.
+
+    Raises:
+        UsageError: it is too large, nested too deeply, repeats a key, or its aliases stand for too much.
+        yaml.YAMLError, ValueError: it is no YAML, or a value is none of its type.
+    """
+    found = len(text.encode("utf-8", "surrogatepass"))
+    limits.YAML.check(found, f"{where} has {found} bytes", error=UsageError)
+    _refuse_deep(text, where)
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _refuse_repeated_keys(root, where)
+        _refuse_large(root, where)
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _refuse_deep(text: str, where: str) -> None:
+    """Raises UsageError for what is nested beyond the limit, which PyYAML would meet recursively."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            depth += 1
+            most = limits.YAML_LEVELS.value
+            limits.YAML_LEVELS.check(depth, f"{where} is nested more than {most} deep", error=UsageError)
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            depth -= 1
+
+
+def _refuse_large(root: yaml.Node, where: str) -> None:
+    """Raises UsageError for aliases and merge keys that would make much of little; an alias of what it is in is one."""
+    sizes: dict[int, float] = {}
+
+    def size(node: yaml.Node) -> float:
+        if id(node) not in sizes:
+            sizes[id(node)] = math.inf  # what an alias inside it finds
+            match node:
+                case yaml.MappingNode():
+                    sizes[id(node)] = 1 + sum(size(key) + size(value) for key, value in node.value)
+                case yaml.SequenceNode():
+                    sizes[id(node)] = 1 + sum(map(size, node.value))
+                case _:
+                    sizes[id(node)] = 1
+        return sizes[id(node)]
+
+    most = limits.YAML_NODES.value
+    limits.YAML_NODES.check(size(root), f"{where} stands for more than {most} values", error=UsageError)
 
 
 def _current_keys(part: type[YamlMapping], data: Mapping[str, object], where: str) -> dict[str, object]:
@@ -82,9 +134,9 @@ def _current_keys(part: type[YamlMapping], data: Mapping[str, object], where: st
     return renamed
 
 
-def _refuse_repeated_keys(root: yaml.Node | None, where: str) -> None:
+def _refuse_repeated_keys(root: yaml.Node, where: str) -> None:
     """Raises UsageError for a key that is in one mapping twice: PyYAML would take the later without a word."""
-    nodes, seen = [root] if root else [], set()
+    nodes, seen = [root], set()
     while nodes:
         node = nodes.pop()
         if id(node) in seen:
@@ -126,7 +178,7 @@ def _describe_fault(model: type[YamlMapping], noun: str, details: ErrorDetails) 
 def _short(value: object) -> str:
     """A value in few words: aliases can make one that has no end on paper."""
     shortener = reprlib.Repr()
-    shortener.maxlevel, shortener.maxstring = 1, SHOWN
+    shortener.maxlevel, shortener.maxstring = 1, limits.SHOWN.value
     return shortener.repr(value)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
+from draftconv import limits
 from draftconv.engines.request_output import RequestOutput
 from draftconv.errors import EngineError
 
@@ -30,13 +31,13 @@ class RequestSettings:
     Attributes:
         depth: K, drafted tokens per step. `length`: generated tokens at most.
         ignore_eos: write all of `length`, whatever the target says.
-        timeout: seconds without a byte before a request counts as failed.
+        timeout: seconds that an answer may take before a request counts as failed.
     """
 
     depth: int
     length: int
     ignore_eos: bool = True
-    timeout: float = 600.0
+    timeout: float = limits.ENGINE_ANSWER.value
 
     def probe(self, length: int) -> RequestSettings:
         """A short request that shows whether an engine drafts, which a text that ends at once would not."""

@@ -15,7 +15,7 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +23,9 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from draftconv import limits
 from draftconv.checkpoint import show
+from draftconv.checkpoint.deadlines import Overdue, timed
 from draftconv.checkpoint.text import parse_object
 from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, EngineError, NotReached, UsageError
@@ -32,8 +34,6 @@ logger = logging.getLogger(__name__)
 
 KEY = "DRAFTCONV_API_KEY"
 """Variable with the key that servers want (vLLM's and SGLang's --api-key)."""
-MAX_ANSWER = 64_000_000
-"""Bytes of an answer: a million token ids with their text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Http:
     Attributes:
         url: its address. `option`: where the user gave it, for messages.
         engine: as whom it should answer. `cure`: what to do when it does not.
-        timeout: seconds without a byte before a request counts as failed.
+        timeout: seconds that an answer may take, to its last byte, before the request counts as failed.
         attempts: how often a request that failed on the way is sent. `pause`: seconds before the second
             time, doubled each time.
     """
@@ -52,7 +52,7 @@ class Http:
     option: str = "--url"
     engine: str = "an engine"
     cure: str = "look at the server's log"
-    timeout: float = 600.0
+    timeout: float = limits.ENGINE_ANSWER.value
     attempts: int = 4
     pause: float = 1.0
 
@@ -107,7 +107,7 @@ class Http:
         for attempt in range(1, self.attempts + 1):
             try:
                 status, raw = self._send_once(method, path, body)
-            except httpx2.HTTPError as error:
+            except (httpx2.HTTPError, Overdue) as error:
                 fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             else:
                 if status == 200:
@@ -133,7 +133,7 @@ class Http:
         """Whether the server answers this with status 200, now."""
         try:
             return self._send_once("GET", path, None)[0] == 200
-        except httpx2.HTTPError:
+        except (httpx2.HTTPError, Overdue):
             return False
 
     @contextmanager
@@ -154,9 +154,28 @@ class Http:
         return self.cure
 
     def _send_once(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, bytes]:
+        authorization = _authorization()
+        status, raw = 0, bytearray()
+        pieces = timed(
+            lambda: self._pieces(method, path, body, authorization),
+            total=self.timeout,
+            idle=min(self.timeout, limits.ENGINE_IDLE.value),
+        )
+        for piece in pieces:
+            if isinstance(piece, int):
+                status = piece
+                continue
+            raw += piece
+            what = f"the server at {show(self.url)} answers {path} with more than {limits.ENGINE_BYTES.value} bytes"
+            limits.ENGINE_BYTES.check(len(raw), what, error=EngineError)
+        return status, bytes(raw)
+
+    def _pieces(
+        self, method: str, path: str, body: Mapping[str, object] | None, authorization: Mapping[str, str]
+    ) -> Generator[int | bytes, None, None]:
+        """The status, and then the answer as it comes."""
         url = httpx2.URL(self.url)
         prefix = url.raw_path.partition(b"?")[0].rstrip(b"/")
-        raw = bytearray()
         with (
             httpx2.Client(
                 verify=_ssl_context(), trust_env=False, follow_redirects=False, timeout=self.timeout
@@ -165,17 +184,11 @@ class Http:
                 method,
                 url.copy_with(raw_path=prefix + path.encode()),
                 content=None if body is None else json.dumps(body).encode(),
-                headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **_authorization()},
+                headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **authorization},
             ) as reply,
         ):
-            for piece in reply.iter_raw():
-                raw += piece
-                if len(raw) > MAX_ANSWER:
-                    raise EngineError(
-                        f"the server at {show(self.url)} answers {path} with more than {MAX_ANSWER} bytes",
-                        cure=self.cure,
-                    )
-            return reply.status_code, bytes(raw)
+            yield reply.status_code
+            yield from reply.iter_raw()
 
 
 @cache

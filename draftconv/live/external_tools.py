@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from draftconv import limits
 from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_object
 from draftconv.engines.live import Tool
@@ -28,7 +29,11 @@ def refuse_missing(tool: Tool, python: Path | None, environment: Mapping[str, st
     program = str(python) if python else shutil.which("python", path=environment.get("PATH", "")) or ""
     try:
         done = subprocess.run(
-            [program, "-c", _FIND, tool.package], env=dict(environment), capture_output=True, check=False, timeout=120
+            [program, "-c", _FIND, tool.package],
+            env=dict(environment),
+            capture_output=True,
+            check=False,
+            timeout=limits.MACHINE.value,
         )
         missing = done.returncode != 0
     except (OSError, subprocess.SubprocessError):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from draftconv import limits
 from draftconv.checkpoint import show, show_some
 from draftconv.checkpoint.text import parse_object
 from draftconv.engines.hardware import HARDWARE, devices_of
@@ -44,7 +45,6 @@ VISIBLE: Mapping[str, tuple[tuple[str, ...], ...]] = {
 """Tool that lists hidden devices too → variables that hide them from an engine: of each group the first that is set,
 and each group counts what the one before it has left (ROCm documentation, GPU isolation techniques)."""
 
-_PATIENCE = 120
 _BUILD = """
 import importlib.metadata as metadata, json, sys
 found = {}
@@ -220,7 +220,7 @@ def _run(argv: Sequence[str], environment: Mapping[str, str], python: Path | Non
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=_PATIENCE,
+        timeout=limits.MACHINE.value,
         check=False,
     )
     if done.returncode:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from draftconv import limits
+from draftconv.checkpoint.files import exists
 from draftconv.engines import EngineSpec
 from draftconv.errors import UsageError, did_you_mean
 from draftconv.layouts.drafter_reader import DrafterReader, drafter_readers
@@ -91,7 +93,12 @@ class LiveOptions:
     num_speculative_tokens: int = option(3, NUM_SPECULATIVE_TOKENS)
     margin: float | None = option(None, MARGIN)
     concurrency: int = option(1, "Live: requests at a time.", metavar="N", least=1)
-    timeout: float = option(600.0, "Live: how long a request may go without an answer.", metavar="SECONDS", above=0)
+    timeout: float = option(
+        float(limits.ENGINE_ANSWER.value),
+        "Live: how long the answer to a request may take.",
+        metavar="SECONDS",
+        above=0,
+    )
     start_timeout: float = option(1800.0, "Live: how long a server may take to be ready.", metavar="SECONDS", above=0)
     also_speed: bool = option(
         False, "Live: measure each server, and one without drafter, by the engine's load generator."
@@ -210,4 +217,4 @@ def check_options(options: LiveOptions, way: Way, spec: EngineSpec, candidates: 
 def in_full(spec: str) -> str:
     """A local path in full, because servers run in another directory; anything else as it is."""
     path = Path(spec)
-    return str(path.resolve()) if path.exists() else spec
+    return str(path.resolve()) if exists(path) else spec

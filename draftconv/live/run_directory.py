@@ -24,7 +24,7 @@ from typing import Self
 
 from draftconv.checkpoint import show
 from draftconv.checkpoint.files import LocalFile
-from draftconv.checkpoint.staging import write_error
+from draftconv.checkpoint.staging import refuse_long_name, write_error
 from draftconv.checkpoint.text import parse_object
 from draftconv.drafter.config import Config
 from draftconv.engines.request_output import RequestOutput
@@ -190,6 +190,7 @@ class RunDirectory:
         self._lock = -1
 
     def __enter__(self) -> Self:
+        refuse_long_name(self.directory)
         try:
             self.directory.mkdir(exist_ok=True)
             self._lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

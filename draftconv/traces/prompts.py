@@ -23,18 +23,15 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from draftconv import limits
 from draftconv.checkpoint import show, show_some
+from draftconv.checkpoint.files import exists
+from draftconv.checkpoint.text import refuse_deep
 from draftconv.errors import BadPrompts, UsageError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_SUITE = "mt-bench"
-
-MAX_ENTRY = 16 * 1024 * 1024
-"""Bytes of one line: a million tokens as JSON numbers fit."""
-
-MAX_JSON = 256 * 1024 * 1024
-"""Bytes of a .json file, which is parsed in one piece."""
 
 KINDS = ("prompt", "turns", "messages", "token_ids")
 """The keys that can hold what is asked; an entry has exactly one."""
@@ -85,7 +82,7 @@ def load_prompts(spec: str, limit: int | None = None) -> PromptSet:
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit} leaves no prompt", cure="give a number from 1")
     path = Path(spec)
-    if _exists(path):
+    if exists(path):
         prompt_set = PromptSet(path.name, collected(_read(path), path.name, limit))
         logger.info("opened %s: %d prompts", show(path), len(prompt_set.prompts))
         return prompt_set
@@ -136,13 +133,6 @@ def collected(entries: Iterable[tuple[str, Prompt]], source: str, limit: int | N
 # ── files ──────────────────────────────────────────────────────────────────────────
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a prompt pasted in place of a path: too long for a file name
-        return False
-
-
 def _read(path: Path) -> Iterator[tuple[str, Prompt]]:
     """(place, prompt) in file order; the place is FILE:LINE, or FILE entry N in a .json file."""
     reader = _READERS.get(path.suffix)
@@ -162,11 +152,10 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines that are not blank, without their line ends, and a byte order mark skipped."""
     with path.open("rb") as file:
         number = 0
-        while line := file.readline(MAX_ENTRY + 1):
+        while line := file.readline(limits.PROMPT.value + 1):
             number += 1
             where = f"{path.name}:{number}"
-            if len(line) > MAX_ENTRY:
-                raise BadPrompts(f"{where} is longer than {MAX_ENTRY >> 20} MiB", cure="check what the file is")
+            limits.PROMPT.check(len(line), f"{where} has more than {limits.PROMPT.value} bytes", error=BadPrompts)
             text = _decoded(line, where, first=number == 1).rstrip("\r\n")
             if text.strip():
                 yield where, text
@@ -178,10 +167,8 @@ def _jsonl(path: Path) -> Iterator[tuple[str, object]]:
 
 
 def _json(path: Path) -> Iterator[tuple[str, object]]:
-    if path.stat().st_size > MAX_JSON:
-        raise BadPrompts(
-            f"{path.name} is larger than {MAX_JSON >> 20} MiB", cure="write it as .jsonl, which is read line by line"
-        )
+    size = path.stat().st_size
+    limits.PROMPTS.check(size, f"{show(path.name)} has {size} bytes", error=BadPrompts)
     entries = _parsed(_decoded(path.read_bytes(), path.name, first=True), path.name)
     if not isinstance(entries, list):
         raise BadPrompts(f"{path.name} holds a JSON {type(entries).__name__}, not a list of prompts")
@@ -203,11 +190,13 @@ def _decoded(data: bytes, where: str, *, first: bool) -> str:
 
 def _parsed(text: str, where: str) -> object:
     try:
-        return json.loads(text)
+        document = json.loads(text)
     except RecursionError as error:
-        raise BadPrompts(f"{where} is nested too deeply to be read") from error
+        raise limits.JSON_LEVELS.exceeded(f"{where} is nested too deeply", error=BadPrompts) from error
     except ValueError as error:
         raise BadPrompts(f"{where} is not valid JSON: {show(error)}") from error
+    refuse_deep(document, where, error=BadPrompts)
+    return document
 
 
 # ── entries ────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.checkpoint import Checkpoint, TensorRef, show
+from draftconv.checkpoint.files import is_directory
 from draftconv.drafter.config import Config
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES
@@ -176,7 +177,7 @@ def _engine_runner(job: TraceJob, extraction: Extraction, engine: Engine, extrac
 def _states_directory(options: TraceOptions) -> Path:
     """Where a server writes states, as it is seen from here."""
     storage = Path(options.hidden_states_dir or "")
-    if not storage.is_dir():
+    if not is_directory(storage):
         raise UsageError(
             f"--hidden-states-dir {show(storage)} is no directory on this machine",
             why="the server's files must be readable here",

@@ -27,8 +27,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from draftconv import limits
 from draftconv.checkpoint import TensorRef, show, show_some
-from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.files import LocalFile, exists
 from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.checkpoint.headers import SafetensorsHeader, read_header
 from draftconv.checkpoint.local import LocalDirectory
@@ -48,9 +49,6 @@ VERSION = 1
 INDEX, PARTIAL = "trace.json", "trace.partial.json"
 REQUESTS, TABLES, TOKENIZER = "requests", "tables", "tokenizer.json"
 TABLE_NAMES = ("embed_tokens", "lm_head")
-
-MAX_INDEX = 100_000_000
-"""Bytes of trace.json: 300 000 requests."""
 
 DTYPES: Mapping[str, str] = MappingProxyType({"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"})
 """What a target may compute in, and how safetensors spells it."""
@@ -309,7 +307,7 @@ def open_trace(directory: str | Path) -> Trace:
         BadCheckpoint: it is no trace, an incomplete one, one of a later draftconv, or contradicts itself.
     """
     directory = Path(directory)
-    if not directory.exists():
+    if not exists(directory):
         raise BadCheckpoint(f"the trace {show(directory)} does not exist", cure="make one with `draftconv trace`")
     listing = LocalDirectory(directory)
     if INDEX not in listing.files:
@@ -343,8 +341,7 @@ def read_document(listing: LocalDirectory, name: str) -> Config:
         BadCheckpoint: another format, or a later version of it.
     """
     file = listing.open(name)
-    if file.size > MAX_INDEX:
-        raise BadCheckpoint(f"{name} has {file.size} bytes; {MAX_INDEX} is the limit")
+    limits.TRACE.check(file.size, f"{name} has {file.size} bytes")
     document = Config(parse_object(file.read(0, file.size), name, constants=False), name)
     if document.text("format") != FORMAT:
         raise BadCheckpoint(f"{name} in {show(listing.name)} is not of the format {FORMAT}", cure=_AGAIN)
@@ -367,7 +364,7 @@ def read_about(document: Config) -> TraceInfo:
     about = TraceInfo(
         target=_text(document, "target"),
         revision=document.text("revision"),
-        layers=document.required("layers"),
+        layers=document.required("layers", limits.TARGET_LAYERS),
         hidden=document.required("hidden"),
         vocab=document.required("vocab"),
         boundaries=document.integers("boundaries") or (),

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from draftconv.checkpoint import MemoryFile, TensorRef, show, show_some
 from draftconv.errors import BadCheckpoint, Refused, UsageError
+from draftconv.reference.devices import find_device
 from draftconv.traces.trace import DTYPES
 from draftconv.traces.writer import CapturedText
 
@@ -62,8 +63,9 @@ def load_model(directory: Path, *, dtype: str | None, device: str | None, trust_
 
     Raises:
         BadCheckpoint: transformers cannot load it, or weights are missing, which it would invent.
-        UsageError: it needs code of its own. Refused: it has no text model.
+        UsageError: it needs code of its own, or nothing is computed on the device. Refused: it has no text model.
     """
+    place = find_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))  # before gigabytes are loaded
     library = transformers()
     if not sys.stderr.isatty():
         library.utils.logging.disable_progress_bar()
@@ -97,7 +99,7 @@ def load_model(directory: Path, *, dtype: str | None, device: str | None, trust_
             cure="download the target again, or pass one that its transformers class fits",
         )
     try:
-        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model.to(place)
     except (RuntimeError, AssertionError) as error:
         raise UsageError(
             f"--device {device}: {show(error)}", cure="name a device that torch has and the target fits on"

@@ -27,7 +27,7 @@ from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.checkpoint.headers import HeaderEntry
 from draftconv.checkpoint.local import LocalDirectory
-from draftconv.checkpoint.staging import occupied, sync_directory, write_error
+from draftconv.checkpoint.staging import occupied, refuse_long_name, sync_directory, write_error
 from draftconv.errors import BadCheckpoint, UsageError, Void, WriteError
 from draftconv.traces.trace import (
     BLOCK,
@@ -291,6 +291,7 @@ def refuse_occupied(out: Path) -> None:
         WriteError: it may not be written to.
     """
     name = show(out.absolute().name)
+    refuse_long_name(out)
     if not occupied(out):
         return
     if (out / INDEX).exists():

@@ -13,8 +13,8 @@ import yaml
 from huggingface_hub import ModelCard, close_session, constants
 
 import draftconv
+from draftconv import limits
 from draftconv.checkpoint import open_checkpoint
-from draftconv.checkpoint.texts import MAX_TEXT
 from draftconv.drafter import targets
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, parse_engine
@@ -247,7 +247,7 @@ EVIL = "x <img src=x onerror=alert(1)> [y](http://evil.example) `\n# H"
     [
         ("---\nlicense: {id: mit}\n---\n", "license: a mapping or a list is not an identifier"),
         (f"---\nlicense_name: {json.dumps(EVIL)}\n---\n", "license_name: 'x <img"),
-        ("---\nlicense: mit\n" + "#" * 10_000_000 + "\n---\n", "its front matter is longer than 65536 characters"),
+        ("---\nlicense: mit\n" + "#" * 10_000_000 + "\n---\n", "its front matter has more characters; 65536 is the limit"),
         ("---\nlicense_link: MISSING.md\n---\n", "license_link: no file MISSING.md was taken along"),
         ("---\n[[[\n---\n", "its front matter is not YAML"),
     ],
@@ -267,7 +267,7 @@ def test_license_files_that_are_not_taken(source: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (source / "LICENSE").unlink()
     (source / "LICENSE").symlink_to(tmp_path / "secret")
-    (source / "LICENSE.long").write_bytes(b" " * (MAX_TEXT + 1))
+    (source / "LICENSE.long").write_bytes(b" " * (limits.LICENSE.value + 1))
     for number in range(17):
         (source / f"NOTICE-{number:02}").write_text(str(number))
     for name in ("LICENSE.bin", "LICENSE.json", "LICENSE x", "licensed.py"):
@@ -276,8 +276,8 @@ def test_license_files_that_are_not_taken(source: Path, tmp_path: Path) -> None:
     left = json.loads((tmp_path / "out" / "draftconv.json").read_text())["licenses"][0]["left_out"]
     assert left == [
         "LICENSE: LICENSE in drafter is a link that leads out of the directory",
-        "LICENSE.long: it has 1.00 MB, 1.00 MB is the most",
-        "NOTICE-14 and what follows: there are more than 16 license files",
+        "LICENSE.long: it has 1000001 bytes; 1000000 is the limit",
+        "NOTICE-14 and what follows: 16 license files is the limit",
         "README.md: license_link: no file LICENSE was taken along",
     ]
     taken = {path.name for path in (tmp_path / "out").iterdir()}

@@ -24,7 +24,7 @@ class Hub:
     Attributes:
         redirect: where weights are sent on to, `{name}` filled in; None: served here.
         ranges: False answers every range with the whole file.
-        status: answer everything with this instead. `listing`: this in place of the repository's.
+        status: answer everything with this instead, and `said`. `listing`: this in place of the repository's.
         headers: added to answers that carry file contents.
         log: (method, path, authorization, range) of every request.
         sent: bytes of file contents that left the server.
@@ -37,6 +37,7 @@ class Hub:
     redirect: str | None = None
     ranges: bool = True
     status: int | None = None
+    said: bytes = b"{}"
     listing: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
     listed: dict[str, int] = field(default_factory=dict)
@@ -118,7 +119,7 @@ def serving(hub: Hub) -> Iterator[Hub]:
         def do_GET(self) -> None:
             path = self.begin()
             if hub.status is not None:
-                self.answer(hub.status, b"{}")
+                self.answer(hub.status, hub.said)
             elif path.startswith("/api/models/") and hub.listing is not None:
                 self.answer(200, hub.listing, Content_Type="application/json")
             elif re.fullmatch(rf"/api/models/{REPO}(/revision/[^/]+)?", path) and not hub.exists:
@@ -174,7 +175,7 @@ def serving(hub: Hub) -> Iterator[Hub]:
             path = self.begin()
             body = self.rfile.read(int(self.headers["Content-Length"] or 0))
             if hub.status is not None:
-                self.answer(hub.status, b"{}")
+                self.answer(hub.status, hub.said)
             elif path == "/api/repos/create":
                 hub.created = json.loads(body)
                 self.json({"url": f"{hub.url}/{REPO}", "id": REPO, "name": REPO})

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 
+from draftconv import limits
 from draftconv.checkpoint.files import LocalFile
-from draftconv.checkpoint.headers import MAX_HEADER, HeaderEntry, encode_header, read_header
+from draftconv.checkpoint.headers import HeaderEntry, encode_header, read_header
 from draftconv.errors import BadCheckpoint
 from tests.checkpoint.made import MemoryFile, raw_file, tensor_bytes, tensors
 
@@ -55,8 +56,8 @@ def test_reads_every_dtype_of_the_library() -> None:
     [
         (b"", "it has 0 bytes"),
         (b"\x02\0\0\0\0\0\0", "it has 7 bytes"),
-        (raw_file("{}", length=2**64 - 1), f"{MAX_HEADER} is the limit"),
-        (raw_file("{}", length=MAX_HEADER + 1), f"{MAX_HEADER} is the limit"),
+        (raw_file("{}", length=2**64 - 1), f"{limits.HEADER.value} is the limit"),
+        (raw_file("{}", length=limits.HEADER.value + 1), f"{limits.HEADER.value} is the limit"),
         (raw_file("{}", length=3), "claims 3 bytes, the file has 10"),
         (raw_file("{}", length=1), "less than an empty object"),
         (raw_file(" {}"), "does not start with"),

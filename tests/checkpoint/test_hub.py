@@ -1,7 +1,9 @@
 import errno
 import hashlib
 import json
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -9,14 +11,15 @@ import torch
 from huggingface_hub import close_session, constants
 from safetensors.torch import save
 
+from draftconv import limits
 from draftconv.checkpoint import hub as hub_module
 from draftconv.checkpoint import open_checkpoint
-from draftconv.checkpoint.hub import fetch_model
-from draftconv.checkpoint.hub_file import BLOCK, MAX_SKIP, HubFile, origin
-from draftconv.checkpoint.texts import MAX_TEXT
+from draftconv.checkpoint.hub import fetch_model, hub_directory
+from draftconv.checkpoint.hub_file import BLOCK, HubFile, origin
 from draftconv.errors import BadCheckpoint, WriteError
 from tests.checkpoint.made import directory, tensor_bytes, tensors
 from tests.checkpoint.stub_hub import REPO, SHA, Hub, serving
+from tests.served import served
 
 TOKEN = "hf_verysecret"
 SPEC = f"hf://{REPO}"
@@ -158,6 +161,47 @@ def test_redirects_end(hub: Hub) -> None:
     refuses("redirected more than 5 times")
 
 
+class Redirecting(BaseHTTPRequestHandler):
+    """/3 leads to /2, and so on; /0 is a file of four bytes."""
+
+    def do_GET(self) -> None:
+        left = int(self.path[1:])
+        self.send_response(302 if left else 200)
+        self.send_header("Location", f"/{left - 1}")
+        self.end_headers()
+        self.wfile.write(b"" if left else b"four")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.usefixtures("hub")
+def test_so_many_redirects_are_followed() -> None:
+    most = limits.HUB_REDIRECTS.value
+    with served(Redirecting) as url:
+        assert HubFile("x", f"{url}/{most}", 4, url, None).read(0, 4) == b"four"
+        with pytest.raises(BadCheckpoint, match=f"more than {most} times"):
+            HubFile("x", f"{url}/{most + 1}", 4, url, None).read(0, 4)
+
+
+def test_a_list_of_files_has_an_end(hub: Hub) -> None:
+    """At the limit it is read; one byte more, and neither it nor what would follow is kept."""
+    whole = json.dumps({"id": REPO, "sha": SHA, "siblings": [{"rfilename": "config.json", "size": 2}]}).encode()
+    hub.listing = whole.ljust(limits.HUB_LISTING.value)
+    began = time.process_time()
+    assert hub_directory(REPO).files == {"config.json": 2}
+    hub.listing = whole.ljust(limits.HUB_LISTING.value + 1)
+    refuses("the list of files .* 32000000 is the limit")
+    assert time.process_time() - began < 6
+
+
+@pytest.mark.parametrize("status", [401, 404, 500])
+@pytest.mark.parametrize("body", [b"", b"[]", b"null", b"\xff", b"<html>"])
+def test_what_else_a_refusal_says_does_not_matter(hub: Hub, status: int, body: bytes) -> None:
+    hub.status, hub.said = status, body
+    refuses(f"HTTP {status}")
+
+
 def test_an_origin_is_scheme_host_and_port() -> None:
     assert origin("https://Hub.co/x") == origin("https://hub.co:443")
     assert origin("https://hub.co") != origin("http://hub.co")
@@ -174,7 +218,7 @@ def test_a_server_without_ranges(hub: Hub) -> None:
     opened = open_checkpoint(SPEC)
     assert opened.tensors["small"].read() == tensor_bytes(torch.ones(1))
     last = opened.tensors["big"]
-    assert last.offset + last.nbytes - 10 > MAX_SKIP
+    assert last.offset + last.nbytes - 10 > limits.HUB_SKIP.value
     with pytest.raises(BadCheckpoint, match="the server ignores ranges"):
         last.rows(last.nbytes - 10, last.nbytes)
     assert hub.sent < 15 * 1024 * 1024
@@ -256,7 +300,7 @@ def test_download_keeps_the_name(hub: Hub, tmp_path: Path) -> None:
         "pytorch_model.bin": b"unused",
         "README.md": b"x",
         "LICENSE": b"terms",
-        "NOTICE": b"n" * (MAX_TEXT + 1),
+        "NOTICE": b"n" * (limits.LICENSE.value + 1),
         "draftconv.json": b"{}",
         "eval[1].json": b"1",
     }
@@ -277,7 +321,7 @@ def test_download_keeps_the_name(hub: Hub, tmp_path: Path) -> None:
     assert opened.files == open_checkpoint(SPEC).files
     assert {name: text().size for name, text in opened.texts.items()} == {
         "LICENSE": 5,
-        "NOTICE": MAX_TEXT + 1,  # stayed there: it can be asked for
+        "NOTICE": limits.LICENSE.value + 1,  # stayed there: it can be asked for
         "README.md": 1,
     }
 

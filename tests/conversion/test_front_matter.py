@@ -7,7 +7,8 @@ import time
 import pytest
 import yaml
 
-from draftconv.conversion.front_matter import LONGEST, TAKEN, read_front_matter, write_front_matter
+from draftconv import limits
+from draftconv.conversion.front_matter import TAKEN, read_front_matter, write_front_matter
 
 
 def read(front: str, body: str = "# a card\n") -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
@@ -112,8 +113,8 @@ def test_tags_of_yaml_are_text() -> None:
 
 
 def test_front_matter_without_an_end_in_sight() -> None:
-    found = read_front_matter("---\nlicense: mit\n" + "# x\n" * LONGEST + "---\n")
-    assert found.faults == (f"its front matter is longer than {LONGEST} characters",)
+    found = read_front_matter("---\nlicense: mit\n" + "# x\n" * limits.FRONT_MATTER.value + "---\n")
+    assert found.faults == (f"its front matter has more characters; {limits.FRONT_MATTER.value} is the limit",)
     assert read_front_matter("---\nlicense: mit\n---\n" + "x" * 10_000_000).values == {"license": ("mit",)}
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
 from types import MappingProxyType
 
 import pytest
 
+from draftconv import limits
 from draftconv.engines import http
 from draftconv.engines.http import Http
 from draftconv.errors import BadCheckpoint, EngineError, NotReached, UsageError
@@ -162,22 +164,56 @@ def test_another_status_is_a_refusal_at_once(status: int) -> None:
     assert len(script.asked) == 2
 
 
-def test_the_deadline_counts_from_byte_to_byte() -> None:
-    def dripping(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", "6")
-        handler.end_headers()
-        for byte in b'{"a":1}'[:-1]:
-            time.sleep(0.15)
-            handler.wfile.write(bytes([byte]))
+def dripping(data: bytes, pause: float) -> Reply:
+    """A server whose socket is never quiet for long."""
 
-    script = Script([dripping])
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        with contextlib.suppress(OSError):  # nobody wants more of it
+            for byte in data:
+                time.sleep(pause)
+                handler.wfile.write(bytes([byte]))
+
+    return reply
+
+
+HEAD = b"HTTP/1.0 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (HEAD + b"\r\n" + b"{" * 100, "took more than 0.5 s"),
+        (HEAD + b"X-Header: of hours\r\n" * 10, "took more than 0.5 s"),
+    ],
+    ids=["body", "headers"],
+)
+def test_a_byte_now_and_then_is_no_answer(data: bytes, fault: str) -> None:
+    script = Script([dripping(data, 0.02)])
     with served(script.handler()) as url:
-        assert Http(url, timeout=0.6, attempts=1).send("GET", "/") == b'{"a":1'
+        assert Http(url, timeout=5.0, attempts=1).send("GET", "/") if data.startswith(HEAD + b"\r\n") else True
+        began = time.monotonic()
+        with pytest.raises(NotReached, match=fault):
+            Http(url, timeout=0.5, attempts=1).send("GET", "/")
+        assert time.monotonic() - began < 1.5
+
+
+def test_an_answer_that_stops_halfway_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ENGINE_IDLE", replace(limits.ENGINE_IDLE, value=0))
+
+    def halting(handler: BaseHTTPRequestHandler) -> None:
+        answer(claimed=9)(handler)
+        time.sleep(0.5)
+
+    script = Script([halting])
+    with served(script.handler()) as url, pytest.raises(NotReached, match="nothing came for 0 s"):
+        Http(url, timeout=5.0, attempts=1).send("GET", "/")
+
+
+def test_a_server_that_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         quiet = Http(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2, attempts=1)
         began = time.monotonic()
-        with pytest.raises(NotReached, match="ReadTimeout"):
+        with pytest.raises(NotReached, match=r"took more than 0\.2 s"):
             quiet.get("/")
         assert not quiet.answers("/")
         assert time.monotonic() - began < 2
@@ -185,7 +221,7 @@ def test_the_deadline_counts_from_byte_to_byte() -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}])
 def test_an_answer_without_end_is_not_kept(headers: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(limits, "ENGINE_BYTES", replace(limits.ENGINE_BYTES, value=1000))
     script = Script([answer(data=b"x" * 1000, headers=headers), answer(data=b"x" * 1001, headers=headers)])
     with served(script.handler()) as url:
         assert len(client(url).send("GET", "/")) == 1000

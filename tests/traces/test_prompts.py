@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from draftconv import limits
 from draftconv.errors import BadPrompts, UsageError
 from draftconv.traces import prompts as module
 from draftconv.traces.prompts import Prompt, load_prompts
@@ -160,13 +162,13 @@ def test_a_bad_file_is_named_with_its_line(tmp_path: Path, name: str, data: byte
 
 
 def test_a_huge_line_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_ENTRY", 1 << 20)
-    monkeypatch.setattr(module, "MAX_JSON", 1 << 20)
+    monkeypatch.setattr(limits, "PROMPT", replace(limits.PROMPT, value=1 << 20))
+    monkeypatch.setattr(limits, "PROMPTS", replace(limits.PROMPTS, value=1 << 20))
     for name in ("p.txt", "p.jsonl"):
         (tmp_path / name).write_bytes(b'"a"\n"' + b"a" * (1 << 20) + b'"')
-        assert f"{name}:2 is longer than 1 MiB" in refused(str(tmp_path / name)).what
+        assert f"{name}:2 has more than 1048576 bytes; 1048576 is the limit" in refused(str(tmp_path / name)).what
     (tmp_path / "p.json").write_bytes(b'["' + b"a" * (1 << 20) + b'"]')
-    assert "p.json is larger than 1 MiB" in refused(str(tmp_path / "p.json")).what
+    assert "p.json has 1048580 bytes; 1048576 is the limit" in refused(str(tmp_path / "p.json")).what
 
 
 def test_what_cannot_be_opened(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from draftconv import limits
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
 from draftconv.engines.client import GREEDY, RequestSettings, ServerInfo, refuse_depth, refuse_length
@@ -29,8 +30,6 @@ BUFFER = 1000
 """Iterations that a server remembers between two readings."""
 PROBE = 16
 """Tokens of the request that shows whether a server drafts and counts."""
-SETTLING = 30.0
-"""Seconds to wait for records to account for a text that was answered."""
 REST = 1.0
 """Seconds without a record after which nothing is under way any more."""
 _POLL = 0.02
@@ -54,7 +53,7 @@ class TrtllmServer:
 
     http: Http
     asking: RequestSettings
-    settling: float = SETTLING
+    settling: float = limits.COUNTERS.value
     rest: float = REST
     model: str = field(default="", init=False)
     unsettled: bool = field(default=True, init=False)

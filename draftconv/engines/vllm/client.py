@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from draftconv import limits
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
 from draftconv.engines.client import GREEDY, RequestSettings, ServerInfo, refuse_depth, refuse_length
@@ -26,8 +27,6 @@ TOTALS = "one request at a time: difference of the spec_decode counters of /metr
 UNKNOWN = "of unknown version"
 PROBE = 16
 """Tokens of the request that shows whether a server drafts and counts."""
-SETTLING = 30.0
-"""Seconds to wait for counters to account for a text that was answered."""
 REST = 1.0
 """Seconds without a count after which nothing is under way any more."""
 _POLL = 0.02
@@ -131,7 +130,7 @@ class VllmServer:
 
     http: Http
     asking: RequestSettings
-    settling: float = SETTLING
+    settling: float = limits.COUNTERS.value
     rest: float = REST
     model: str = field(default="", init=False)
     totals: bool = field(default=False, init=False)

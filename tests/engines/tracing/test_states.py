@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import inspect
 import os
 import threading
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from draftconv import limits
 from draftconv.engines.vllm.tracing.states import ExpectedStates, StatesFile, take_states
 from draftconv.errors import EngineError, Void
 
@@ -132,6 +134,7 @@ def test_reading_waits_for_the_writer(tmp_path: Path) -> None:
         timer.start()
         assert torch.equal(take_states(given, WANTED, tmp_path), states(TOKENS))
         timer.join()
+    assert inspect.signature(take_states).parameters["patience"].default == limits.ENGINE_FILE.value
 
 
 def test_a_writer_that_never_ends_is_void(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from draftconv import limits
 from draftconv.checkpoint import show
 from draftconv.engines.client import GREEDY
 from draftconv.engines.http import Http, first
@@ -39,14 +40,14 @@ class Server:
 
     Attributes:
         url: of the server, without /v1. `start`: the command that starts it rightly, for messages.
-        timeout: seconds without a byte before a request counts as failed.
+        timeout: seconds that an answer may take before a request counts as failed.
         attempts: how often a request that failed on the way is sent. `pause`: seconds before the second
             time, doubled each time.
     """
 
     url: str
     start: str
-    timeout: float = 600.0
+    timeout: float = limits.ENGINE_ANSWER.value
     attempts: int = 4
     pause: float = 1.0
 

@@ -20,15 +20,13 @@ from pathlib import Path
 
 from torch import Tensor
 
+from draftconv import limits
 from draftconv.checkpoint import show
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.headers import read_header
 from draftconv.engines.vllm.tracing.start import DTYPES
 from draftconv.errors import BadCheckpoint, EngineError, Void
 from draftconv.reference.load import to_torch
-
-PATIENCE = 300.0
-"""Seconds to wait for a file whose request is answered; Kimi-K2 writes 43 kB a token."""
 
 _POLL = 0.01
 
@@ -57,7 +55,9 @@ class ExpectedStates:
     start: str
 
 
-def take_states(answer: StatesFile, expected: ExpectedStates, storage: Path, *, patience: float = PATIENCE) -> Tensor:
+def take_states(
+    answer: StatesFile, expected: ExpectedStates, storage: Path, *, patience: float = limits.ENGINE_FILE.value
+) -> Tensor:
     """Read the states of an answered request and remove its files.
 
     Args:
