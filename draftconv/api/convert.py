@@ -34,7 +34,7 @@ def prepare(source: Place, options: ConvertOptions | None = None, *, download: b
     """Open a source and plan its conversion; `download` fetches the weights of a Hub repository first."""
     options = options or ConvertOptions()
     writer_of(layout(options.to), options.to)
-    return plan_conversion(open_checkpoint(source, download=download), options)
+    return plan_conversion(open_checkpoint(source, download=download, hashed=options.hash and download), options)
 
 
 def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = None) -> Conversion:

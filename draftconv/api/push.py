@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Literal
 
 from draftconv.checkpoint import QUANT_FILE, open_checkpoint, show, show_some
 from draftconv.checkpoint.files import LocalFile
-from draftconv.checkpoint.hashing import sha256
+from draftconv.checkpoint.hashing import blob_id, sha256
 from draftconv.checkpoint.staging import FileDigest
 from draftconv.checkpoint.text import is_plain_name, size
 from draftconv.checkpoint.upload import BranchHead, Upload, find_head
@@ -196,8 +195,8 @@ def _refuse_public(head: BranchHead, repo: str, options: PushOptions) -> None:
 
 def _refuse_strange(head: BranchHead, repo: str, path: Path, options: PushOptions) -> None:
     """Refuse a head that another directory wrote: its record has another blob id, or there is none."""
-    record = (path / FILE).read_bytes()
-    ours = hashlib.sha1(b"blob %d\0%b" % (len(record), record), usedforsecurity=False).hexdigest()
+    with LocalFile(path / FILE) as record:
+        ours = blob_id(record)
     if options.overwrite or not head.strange or head.files.get(FILE) == ours:
         return
     raise UsageError(

@@ -121,11 +121,12 @@ def execute(
     Raises:
         UsageError: the output is, contains or lies in a directory that is read from.
         WriteError: the output exists or cannot be written; nothing was left behind.
-        BadCheckpoint: a source ended early.
+        BadCheckpoint: a source ended early, or was changed since it was opened.
         Refused: a cast would overflow; with `deep`, a NaN, an infinity or a tensor of nothing but zeros.
     """
-    for source in sorted(_source_directories(plan)):
-        refuse_same(source, out)
+    sources = _source_files(plan)
+    for directory in sorted({file.path.parent for file in sources}):
+        refuse_same(directory, out)
     shards = plan.shards()
     tensors: dict[str, str] = {}
     files: dict[str, str] = {}
@@ -139,6 +140,8 @@ def execute(
             logger.info("writing %s: %d tensors, %s", shard.file_name, len(shard.tensors), size(shard.size))
             path = directory / shard.file_name
             files[shard.file_name] = _write_shard(path, shard, workers, tally, watch, tensors)
+        for file in sources:
+            file.check_unchanged()  # what was hashed and checked before is what was written
         small = plan.small_files(Hashes(tensors, files))
         for name, data in small.items():
             _write_small(directory / name, data)
@@ -146,9 +149,10 @@ def execute(
         logger.info("reopened and checked %d files; %s appears now", len(shards) + len(small), show(out))
 
 
-def _source_directories(plan: Plan) -> set[Path]:
+def _source_files(plan: Plan) -> set[LocalFile]:
+    """The files that are read (each reader of them counts: what one has seen is what was hashed)."""
     refs = [ref for tensor in plan.tensors for ref in _sources(tensor.operation)]
-    return {ref.file.path.parent for ref in refs if isinstance(ref.file, LocalFile)}
+    return {ref.file for ref in refs if isinstance(ref.file, LocalFile)}
 
 
 def _sources(operation: Operation) -> tuple[TensorRef, ...]:

@@ -1,4 +1,4 @@
-"""Repositories on the Hub: looked at by ranges, downloaded for conversion."""
+"""Repositories on the Hub: looked at by ranges, or downloaded whole and compared with what the Hub lists."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.checkpoint.checkpoint import CONFIG, SIDECARS, Checkpoint, assemble, open_local
+from draftconv.checkpoint.checkpoint import Checkpoint, assemble, with_hashes
+from draftconv.checkpoint.files import DataFile, LocalFile
+from draftconv.checkpoint.hashing import ListedHash, hash_files
 from draftconv.checkpoint.hub_file import HubFile, network_errors
+from draftconv.checkpoint.local import HeldDirectory
+from draftconv.checkpoint.memory_file import MemoryFile
 from draftconv.checkpoint.text import is_plain_name, show
-from draftconv.checkpoint.weights import is_weights
 from draftconv.errors import BadCheckpoint
 
 if TYPE_CHECKING:
@@ -22,9 +26,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 FOREIGN_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "original/*")
 """Weights that transformers does not load where safetensors files lie beside them."""
+
+_BLOB_ID = re.compile("[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,9 @@ class HubDirectory:
     name: str
     revision: str
     files: Mapping[str, int]
-    hashes: Mapping[str, str]
+    """Of the top level; name → bytes."""
+    hashes: Mapping[str, ListedHash]
+    """Of the whole repository, by path; only listed, see `ListedHash.check`."""
     endpoint: str
     token: str | None = field(repr=False)
 
@@ -45,6 +52,17 @@ class HubDirectory:
         url = hf_hub_url(self.name, name, revision=self.revision, endpoint=self.endpoint)
         return HubFile(name, url, self.files[name], self.endpoint, self.token)
 
+    def read(self, name: str) -> bytes:
+        """The whole of a small file, as it is listed."""
+        file = self.open(name)
+        data = file.read(0, file.size)
+        self.check(name, MemoryFile(name, data))
+        return data
+
+    def check(self, name: str, file: DataFile) -> str:
+        """SHA-256 of what `file` holds; BadCheckpoint when it is not what is listed under this name."""
+        return self.hashes[name].check(file, self.name)
+
 
 def open_hub(repo: str, revision: str | None = None, token: str | None = None) -> Checkpoint:
     """Read config and headers of a repository; its weights stay there.
@@ -53,22 +71,22 @@ def open_hub(repo: str, revision: str | None = None, token: str | None = None) -
         BadCheckpoint: missing, private, unreachable, or not a checkpoint.
     """
     directory = hub_directory(repo, revision, token)
-    return assemble(directory, revision=directory.revision, hashes=directory.hashes)
+    return assemble(directory, revision=directory.revision)
 
 
 def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) -> Checkpoint:
     """Download config, sidecars and weights into the Hub cache and open them there.
 
-    The result has the repository's name, commit and hashes, and the path of the cached files.
+    The result has the repository's name and commit, the path of the cached files, and the hashes of what lies there.
+
+    Raises:
+        BadCheckpoint: see `open_hub`; or a file in the cache is not the one that the Hub lists.
     """
     from huggingface_hub import snapshot_download
 
-    remote = open_hub(repo, revision, token)
-    names = [
-        info.name
-        for info in remote.files
-        if info.name == CONFIG or info.name in SIDECARS or _is_needed(info.name, info.unused)
-    ]
+    listing = hub_directory(repo, revision, token)
+    remote = assemble(listing, revision=listing.revision)
+    names = [info.name for info in remote.files if info.is_read]
     logger.info("downloading %d files of %s at %s", len(names), show(repo), remote.revision)
     with network_errors(repo):
         path = snapshot_download(
@@ -78,7 +96,10 @@ def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) 
             token=token,
             endpoint=endpoint(),
         )
-    return replace(open_local(Path(path)), name=remote.name, revision=remote.revision, files=remote.files)
+    directory = HeldDirectory(Path(path))
+    hashes = hash_files(names, directory.open, listing.check)
+    files = with_hashes(remote.files, hashes)
+    return replace(assemble(directory, path=directory.path), name=remote.name, revision=remote.revision, files=files)
 
 
 def fetch_model(
@@ -87,7 +108,10 @@ def fetch_model(
     """Download what it takes to run a model into the Hub cache: its directory there, and the commit.
 
     Weights come as safetensors where the repository has them; copies in other formats are left out.
-    Without `weights` none come, and what is left is what it takes to tokenize.
+    Without `weights` none come, and what is left is what it takes to tokenize. Every file is compared with the listing.
+
+    Raises:
+        BadCheckpoint: the repository cannot be reached, or a file in the cache is not the one that the Hub lists.
     """
     from huggingface_hub import snapshot_download
 
@@ -101,6 +125,8 @@ def fetch_model(
         path = snapshot_download(
             repo, revision=listing.revision, ignore_patterns=others, token=token, endpoint=endpoint()
         )
+    names = [name for name in listing.hashes if not any(fnmatch(name, pattern) for pattern in others)]
+    hash_files(names, lambda name: LocalFile(Path(path, name)), listing.check)
     return Path(path), listing.revision
 
 
@@ -138,7 +164,8 @@ def repository_info(repo: str, revision: str | None, token: str | None) -> Model
         lfs = sibling.lfs
         sized = sibling.size is None or (type(sibling.size) is int and sibling.size >= 0)
         hashed = lfs is None or (isinstance(lfs.sha256, str) and re.fullmatch("[0-9a-f]{64}", lfs.sha256))
-        if not (isinstance(sibling.rfilename, str) and sized and hashed):
+        named = sibling.blob_id is None or (isinstance(sibling.blob_id, str) and _BLOB_ID.fullmatch(sibling.blob_id))
+        if not (isinstance(sibling.rfilename, str) and sized and hashed and named):
             raise _no_listing(repo)
     return info
 
@@ -151,10 +178,6 @@ def _no_listing(repo: str) -> BadCheckpoint:
     )
 
 
-def _is_needed(name: str, unused: bool) -> bool:
-    return (is_weights(name) and not unused) or name.endswith(".index.json")
-
-
 def hub_directory(repo: str, revision: str | None = None, token: str | None = None) -> HubDirectory:
     """List the top level of a repository; nothing of its files crosses the network."""
     from huggingface_hub import get_token
@@ -162,12 +185,13 @@ def hub_directory(repo: str, revision: str | None = None, token: str | None = No
     with network_errors(repo):
         info = repository_info(repo, revision, token)
     files: dict[str, int] = {}
-    hashes: dict[str, str] = {}
+    hashes: dict[str, ListedHash] = {}
     for sibling in info.siblings or ():
-        # a listing comes from strangers too: only plain names of the top level are ever used
-        if not is_plain_name(sibling.rfilename) or sibling.size is None:
+        # a listing comes from strangers too: only plain names are ever used, and of the top level where we read
+        name = sibling.rfilename
+        if sibling.size is None or not all(map(is_plain_name, name.split("/"))):
             continue
-        files[sibling.rfilename] = sibling.size
-        if sibling.lfs is not None:
-            hashes[sibling.rfilename] = sibling.lfs.sha256
+        hashes[name] = ListedHash(sibling.lfs.sha256 if sibling.lfs else None, sibling.blob_id)
+        if is_plain_name(name):
+            files[name] = sibling.size
     return HubDirectory(repo, str(info.sha), files, hashes, endpoint(), token or get_token())

@@ -23,6 +23,8 @@ class Hub:
 
     Attributes:
         redirect: where weights are sent on to, `{name}` filled in; None: served here.
+        served: bytes that are sent in place of the listed ones. `unhashed`: names that are listed without a hash.
+        xet: whether weights are said to lie in Xet.
         ranges: False answers every range with the whole file.
         status: answer everything with this instead. `listing`: this in place of the repository's.
         headers: added to answers that carry file contents.
@@ -35,6 +37,9 @@ class Hub:
 
     files: dict[str, bytes] = field(default_factory=dict)
     redirect: str | None = None
+    served: dict[str, bytes] = field(default_factory=dict)
+    unhashed: set[str] = field(default_factory=set)
+    xet: bool = False
     ranges: bool = True
     status: int | None = None
     listing: bytes | None = None
@@ -58,10 +63,10 @@ class Hub:
 
     def siblings(self) -> list[dict[str, object]]:
         sizes = {name: len(data) for name, data in self.files.items()} | self.listed
-        return [
-            {"rfilename": name, "size": size, "blobId": self.blob(name), **self.lfs(name)}
-            for name, size in sizes.items()
-        ]
+        return [{"rfilename": name, "size": size, **self.hashes(name)} for name, size in sizes.items()]
+
+    def hashes(self, name: str) -> dict[str, object]:
+        return {} if name in self.unhashed else {"blobId": self.blob(name), **self.lfs(name)}
 
     def blob(self, name: str) -> str:
         """Git's id of a file's contents."""
@@ -77,7 +82,8 @@ class Hub:
         if not name.endswith(".safetensors") or name not in self.files:
             return {}
         sha256 = hashlib.sha256(self.files[name]).hexdigest()
-        return {"lfs": {"sha256": sha256, "oid": sha256, "size": len(self.files[name]), "pointerSize": 100}}
+        lfs = {"sha256": sha256, "oid": sha256, "size": len(self.files[name]), "pointerSize": 100}
+        return {"lfs": lfs, **({"xetHash": "f" * 64} if self.xet else {})}
 
 
 @contextmanager
@@ -144,8 +150,8 @@ def serving(hub: Hub) -> Iterator[Hub]:
         do_HEAD = do_GET
 
         def file(self, name: str, *, follow: bool = True) -> None:
-            data = hub.files[name]
-            etag = hashlib.sha256(data).hexdigest()
+            data = hub.served.get(name, hub.files[name])
+            etag = hashlib.sha256(hub.files[name]).hexdigest()
             common = {"ETag": f'"{etag}"', "X_Repo_Commit": SHA, "Accept_Ranges": "bytes", **hub.headers}
             if follow and hub.redirect is not None and name.endswith(".safetensors"):
                 common |= {"X_Linked_Size": str(len(data)), "X_Linked_ETag": f'"{etag}"'}
