@@ -145,7 +145,8 @@ def commands(inputs: Path) -> Iterator[tuple[Command, ...]]:
                "--out")  # fmt: skip
     if (code := program([*tracing, str(inputs / "trace"), "--quiet"], inputs)()) != 0:
         raise SystemExit(f"the trace to replay could not be made: exit code {code}")
-    parity = ("parity", drafter, drafter, "--trace", str(inputs / "trace"), "-k", "2", "--report", "out")
+    parity = ("parity", drafter, drafter, "--trace", str(inputs / "trace"), "-k", "2", "--report", "out",
+              "--overwrite")  # fmt: skip  (the report repeats the command)
 
     def older_stands(work: Path) -> None:
         shutil.copytree(older, work / "out")
@@ -155,13 +156,13 @@ def commands(inputs: Path) -> Iterator[tuple[Command, ...]]:
 
     convert = ("convert", source, "out", "--to", "vllm")
     quantize = ("quantize", source, "out", "--recipe", "fp8")
-    with serving(Hub({".gitattributes": b""}, private=True)) as hub, _endpoint(hub):
+    with serving(Hub({".gitattributes": b""}, private=True, patience=1)) as hub, _endpoint(hub):
         yield (
             Command("convert", convert, (*convert, "--overwrite"), "out"),
             Command("convert --overwrite", (*convert, "--overwrite"), (*convert, "--overwrite"), "out", older_stands),
             Command("quantize", quantize, (*quantize, "--overwrite"), "out"),
             Command("trace", (*tracing, "out"), (*tracing, "out"), "out", keeps=True),
-            Command("parity --report", parity, (*parity, "--overwrite"), "out"),
+            Command("parity --report", parity, parity, "out"),
             Command("push", ("push", "out", REPO), ("push", "out", REPO), "out", output_stands, hub=hub),
         )
 

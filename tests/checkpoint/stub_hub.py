@@ -32,6 +32,7 @@ class Hub:
         sent: bytes of file contents that left the server.
         pushed: file name → contents of the commits received. `deleted`: names that they delete.
         committed: (branch, head that it follows, whether as a pull request) of each.
+        patience: seconds that it waits for the rest of a request; None is for ever.
         exists, private: of the repository. `created`: what it was made with. `branches`: those that there are.
     """
 
@@ -50,6 +51,7 @@ class Hub:
     pushed: dict[str, bytes] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
     committed: list[tuple[str, str | None, bool]] = field(default_factory=list)
+    patience: float | None = None
     exists: bool = True
     private: bool = False
     created: dict[str, object] = field(default_factory=dict)
@@ -92,6 +94,7 @@ def serving(hub: Hub) -> Iterator[Hub]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        timeout = hub.patience
 
         def log_message(self, *_: object) -> None:
             pass
@@ -112,8 +115,8 @@ def serving(hub: Hub) -> Iterator[Hub]:
         def handle_one_request(self) -> None:
             try:
                 super().handle_one_request()
-            except (BrokenPipeError, ConnectionResetError):
-                self.close_connection = True  # the client had what it needed
+            except (BrokenPipeError, ConnectionResetError, TimeoutError):
+                self.close_connection = True  # the client had what it needed, or is gone
 
         def begin(self) -> str:
             path = urlsplit(self.path).path
@@ -178,8 +181,11 @@ def serving(hub: Hub) -> Iterator[Hub]:
 
         def do_POST(self) -> None:
             path = self.begin()
-            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            if hub.status is not None:
+            length = int(self.headers["Content-Length"] or 0)
+            body = self.rfile.read(length)
+            if len(body) < length:
+                self.close_connection = True  # half a request is none
+            elif hub.status is not None:
                 self.answer(hub.status, b"{}")
             elif path == "/api/repos/create":
                 hub.created = json.loads(body)
