@@ -50,7 +50,7 @@ KINDS: Mapping[str, Mapping[str, tuple[int, int | None, str]]] = {
     "mkdir": {"mkdir": (83, None, PATH), "mkdirat": (258, 34, AT)},
     "rename": {
         "rename": (82, None, PATH), "renameat": (264, 38, AT), "renameat2": (316, 276, AT), "link": (86, None, PATH),
-        "linkat": (265, 37, AT), "symlink": (88, None, PATH),
+        "linkat": (265, 37, AT),
     },
     "unlink": {"unlink": (87, None, PATH), "unlinkat": (263, 35, AT), "rmdir": (84, None, PATH)},
     "send": {"sendto": (44, 206, FD), "connect": (42, 203, FD)},
@@ -120,30 +120,39 @@ def run_child(
     Raises:
         Unavailable: no seccomp notifications on this machine.
     """
-    column, _, _ = _architecture()
-    names = {numbers[column]: (kind, name, numbers[2]) for kind, calls in KINDS.items()
-             for name, numbers in calls.items() if numbers[column] is not None}  # fmt: skip
+    calls = _numbered()
     with _captured() as said:
         ours, theirs = socket.socketpair()
         sys.stdout.flush()
         sys.stderr.flush()
         child = os.fork()
         if not child:
-            _be_child(work, theirs, said, sorted(number for number in names if isinstance(number, int)))
+            _be_child(work, theirs, said, sorted(calls))
         theirs.close()
         with ours:
             message, listeners, _, _ = socket.recv_fds(ours, 200, 1)
         if not listeners:
             os.waitpid(child, 0)
             raise Unavailable(message.decode() or "the child ended before it had a filter")
-        watch = _Supervisor(child, listeners[0], [f"{os.path.realpath(root)}/" for root in roots], injection)
+        watch = _Supervisor(child, listeners[0], [root.resolve() for root in roots], injection)
         try:
-            in_time = watch.serve(names, time.monotonic() + limit)
+            in_time = watch.serve(calls, time.monotonic() + limit)
         finally:
             os.close(listeners[0])
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         text = os.pread(said, 1 << 20, 0).decode(errors="replace")
     return Ran(code if in_time else None, text, tuple(watch.calls), watch.hit)
+
+
+def _numbered() -> dict[int, tuple[str, str, str]]:
+    """Number on this machine → kind, name, and where the file is."""
+    column, _, _ = _architecture()
+    found = {}
+    for kind, calls in KINDS.items():
+        for name, (*numbers, where) in calls.items():
+            if isinstance(number := numbers[column], int):
+                found[number] = (kind, name, str(where))
+    return found
 
 
 @contextmanager
@@ -170,6 +179,8 @@ def _be_child(work: Callable[[], int], supervisor: socket.socket, said: int, num
     try:
         for stream in (1, 2):
             os.dup2(said, stream)
+        # whoever runs this may have put something else in place of them
+        sys.stdout, sys.stderr = (open(stream, "w", closefd=False) for stream in (1, 2))  # noqa: SIM115
         try:
             listener = _install(numbers)
         except Unavailable as error:
@@ -181,7 +192,7 @@ def _be_child(work: Callable[[], int], supervisor: socket.socket, said: int, num
         code = work()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1 if error.code else 0
-    except BaseException:  # noqa: BLE001  (the parent's stack must never unwind in the child)
+    except BaseException:  # the parent's stack must never unwind in the child
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -220,13 +231,13 @@ def _install(numbers: Sequence[int]) -> int:
 class _Supervisor:
     child: int
     listener: int
-    roots: list[str]
+    roots: Sequence[Path]
     injection: Injection | None
     calls: list[Call] = field(default_factory=list)
     hit: Call | None = None
     seen: int = 0
 
-    def serve(self, names: Mapping[int | None, tuple[str, str, str]], deadline: float) -> bool:
+    def serve(self, calls: Mapping[int, tuple[str, str, str]], deadline: float) -> bool:
         """Answer until the child has ended; False where it had to be ended."""
         poll = select.poll()
         poll.register(self.listener, select.POLLIN)
@@ -240,16 +251,16 @@ class _Supervisor:
             elif not events[0][1] & select.POLLIN:
                 return in_time
             else:
-                self._answer(names)
+                self._answer(calls)
 
-    def _answer(self, names: Mapping[int | None, tuple[str, str, str]]) -> None:
+    def _answer(self, calls: Mapping[int, tuple[str, str, str]]) -> None:
         notification = bytearray(_NOTIFICATION.size)
         try:
             fcntl.ioctl(self.listener, _RECEIVE, notification, True)
         except FileNotFoundError:
             return  # killed in the meantime
         ident, thread, _, number, _, _, *arguments = _NOTIFICATION.unpack(notification)
-        kind, name, where = names[number]
+        kind, name, where = calls[number]
         fault: Fault | None = None
         file = self._file(thread, arguments, where, kind)
         if file is not None:
@@ -280,28 +291,29 @@ class _Supervisor:
         except OSError:
             return None
         if kind in NETWORK:
-            return "socket" if path.startswith("socket:") else None
-        return next((path[len(root) :] for root in self.roots if path.startswith(root)), None)
+            return "socket" if path.name.startswith("socket:") else None
+        root = next((root for root in self.roots if root in path.parents), None)
+        return None if root is None else str(path.relative_to(root))
 
 
-def _path(thread: int, arguments: Sequence[int], where: str) -> str:
+def _path(thread: int, arguments: Sequence[int], where: str) -> Path:
+    process = Path("/proc", str(thread))
     if where == FD:
-        return os.readlink(f"/proc/{thread}/fd/{_signed(arguments[0])}")
+        return (process / f"fd/{_signed(arguments[0])}").readlink()
     directory, pointer = (_AT_FDCWD, arguments[0]) if where == PATH else (_signed(arguments[0]), arguments[1])
-    name = _text(thread, pointer)
-    base = os.readlink(f"/proc/{thread}/{'cwd' if directory == _AT_FDCWD else f'fd/{directory}'}")
-    whole = os.path.normpath(os.path.join(base, name))  # noqa: PTH118  (on text that need not be a path)
-    return os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))  # noqa: PTH118, PTH119, PTH120
+    base = (process / ("cwd" if directory == _AT_FDCWD else f"fd/{directory}")).readlink()
+    whole = base / _text(process, pointer)
+    return whole.parent.resolve() / whole.name
 
 
 def _signed(value: int) -> int:
     return ctypes.c_int32(value & 0xFFFFFFFF).value
 
 
-def _text(thread: int, pointer: int) -> str:
+def _text(process: Path, pointer: int) -> str:
     """A C string of the child, read page by page: the page behind its end need not be there."""
     found = b""
-    descriptor = os.open(f"/proc/{thread}/mem", os.O_RDONLY)
+    descriptor = os.open(process / "mem", os.O_RDONLY)
     try:
         while b"\0" not in found and len(found) < 4096:
             found += os.pread(descriptor, 256 - (pointer + len(found)) % 256, pointer + len(found))

@@ -121,9 +121,10 @@ def _addition(name: str, path: Path, digest: FileDigest) -> CommitOperationAdd:
 
     try:
         added = CommitOperationAdd(name, path)
+        found = added.upload_info.sha256.hex()
     except OSError as error:
         raise _unreadable(name, error) from error
-    if added.upload_info.sha256.hex() != digest.sha256:
+    if found != digest.sha256:
         raise CheckFailed(
             f"{show(name)} was changed while it was read ({size(added.upload_info.size)} now)",
             why="what is uploaded would not be what was checked",
