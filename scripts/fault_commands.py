@@ -77,6 +77,7 @@ class Command:
         name: of its row. `words`: what is typed. `again`: what is typed next, after a fault.
         out: what it writes, by name. `prepare`: puts into `work` what is there beforehand.
         keeps: whether what it did so far is kept by design, for the same command to go on.
+        source: what its output has to pass `verify` against; None where that is not what it is for.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Command:
     prepare: Callable[[Path], object] = lambda _: None
     keeps: bool = False
     hub: Hub | None = None
+    source: str | None = None
 
     def faults(self, before: Tree, whole: Outcome, ran: Ran, after: Tree) -> Iterator[str]:
         """What is wrong with how a run ended that was disturbed."""
@@ -176,9 +178,16 @@ def commands(inputs: Path) -> Iterator[tuple[Command, ...]]:
     quantize = ("quantize", source, "out", "--recipe", "fp8")
     with serving(Hub({".gitattributes": b""}, private=True, patience=1)) as hub, _endpoint(hub):
         yield (
-            Command("convert", convert, (*convert, "--overwrite"), "out"),
-            Command("convert --overwrite", (*convert, "--overwrite"), (*convert, "--overwrite"), "out", older_stands),
-            Command("quantize", quantize, (*quantize, "--overwrite"), "out"),
+            Command("convert", convert, (*convert, "--overwrite"), "out", source=source),
+            Command(
+                "convert --overwrite",
+                (*convert, "--overwrite"),
+                (*convert, "--overwrite"),
+                "out",
+                older_stands,
+                source=source,
+            ),
+            Command("quantize", quantize, (*quantize, "--overwrite"), "out", source=source),
             Command("trace", (*tracing, "out"), (*tracing, "out"), "out", keeps=True),
             Command("parity --report", parity, parity, "out"),
             Command("push", ("push", "out", REPO), ("push", "out", REPO), "out", output_stands, hub=hub),

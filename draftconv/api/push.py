@@ -17,7 +17,7 @@ from draftconv.checkpoint.upload import BranchHead, Upload, find_head
 from draftconv.checkpoint.weights import is_weights
 from draftconv.conversion.provenance import FILE, read_provenance, recorded_files
 from draftconv.display import Block, Displayed, named, table
-from draftconv.errors import CheckFailed, UsageError
+from draftconv.errors import BadCheckpoint, CheckFailed, UsageError
 from draftconv.options import Place, option, python_only, takes
 
 CARD = "README.md"
@@ -135,8 +135,15 @@ def prepare(directory: Place, repo: str, options: PushOptions | None = None) -> 
         options.create_pr,
         options.token,
     )
-    left = tuple(sorted(item.name for item in path.iterdir() if item.name not in names))
-    return Push(path, upload, files, left, deleted, options.public)
+    return Push(path, upload, files, _left(path, names), deleted, options.public)
+
+
+def _left(path: Path, names: set[str]) -> tuple[str, ...]:
+    """What lies beside the files that go."""
+    try:
+        return tuple(sorted(item.name for item in path.iterdir() if item.name not in names))
+    except OSError as error:
+        raise BadCheckpoint(f"{show(path.name)} cannot be listed: {error.strerror}") from error
 
 
 def _as_recorded(path: Path) -> tuple[PushedFile, ...]:
