@@ -87,7 +87,7 @@ CHECKPOINT = (
         "the first block of a file is hashed again and again", ("test_checkpoint.py",)),
     Mutation(
         "checkpoint/hashing.py",
-        "if got != listed:", "if self.sha256 and got != listed:",
+        "if found != listed:", "if self.sha256 and found != listed:",
         "a small file may be another than the Hub lists", ("test_listed.py",)),
     Mutation(
         "checkpoint/hashing.py",
@@ -97,6 +97,10 @@ CHECKPOINT = (
         "checkpoint/execute.py",
         "file.check_unchanged()", "pass",
         "a source may change between its hash and its copy", ("test_listed.py",)),
+    Mutation(
+        "checkpoint/staging.py",
+        "why=_left(room, published=published)", 'why="nothing was left behind"',
+        "an error says that nothing is left where something is", ("test_staging.py",)),
     Mutation(
         "checkpoint/compare_values.py",
         "for start, stop in row_blocks(mine, BLOCK):", "for start, stop in list(row_blocks(mine, BLOCK))[:1]:",

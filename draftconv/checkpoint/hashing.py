@@ -70,24 +70,25 @@ class ListedHash:
         Raises:
             BadCheckpoint: it is not what is listed, or nothing is.
         """
-        found = sha256(file)
-        kind, listed, got = (
-            ("SHA-256", self.sha256, found) if self.sha256 is not None else ("git blob id", self.blob, None)
-        )
+        digest = sha256(file)
+        listed: str | None
+        if self.sha256 is not None:
+            kind, listed, found = "SHA-256", self.sha256, digest
+        else:
+            kind, listed, found = "git blob id", self.blob, blob_id(file)
         if listed is None:
             raise BadCheckpoint(
                 f"{show(repo)} lists no hash of {show(file.name)}",
                 why="nobody could tell whether what arrives is what was published",
                 cure="download the repository, look at it, and pass the directory",
             )
-        got = got or blob_id(file)
-        if got != listed:
+        if found != listed:
             raise BadCheckpoint(
-                f"{show(file.name)} is not what {show(repo)} lists: its {kind} is {got}, listed is {listed}",
+                f"{show(file.name)} is not what {show(repo)} lists: its {kind} is {found}, listed is {listed}",
                 why="the download was damaged or changed since, or the server sends other bytes than it lists",
                 cure=_fresh(file),
             )
-        return found
+        return digest
 
 
 def _fresh(file: DataFile) -> str:

@@ -6,7 +6,7 @@ import glob
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -82,21 +82,11 @@ def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) 
     Raises:
         BadCheckpoint: see `open_hub`; or a file in the cache is not the one that the Hub lists.
     """
-    from huggingface_hub import snapshot_download
-
     listing = hub_directory(repo, revision, token)
     remote = assemble(listing, revision=listing.revision)
     names = [info.name for info in remote.files if info.is_read]
     logger.info("downloading %d files of %s at %s", len(names), show(repo), remote.revision)
-    with network_errors(repo):
-        path = snapshot_download(
-            repo,
-            revision=remote.revision,
-            allow_patterns=[glob.escape(name) for name in names],
-            token=token,
-            endpoint=endpoint(),
-        )
-    directory = HeldDirectory(Path(path))
+    directory = HeldDirectory(_download(repo, listing.revision, names, token))
     hashes = hash_files(names, directory.open, listing.check)
     files = with_hashes(remote.files, hashes)
     return replace(assemble(directory, path=directory.path), name=remote.name, revision=remote.revision, files=files)
@@ -113,21 +103,31 @@ def fetch_model(
     Raises:
         BadCheckpoint: the repository cannot be reached, or a file in the cache is not the one that the Hub lists.
     """
-    from huggingface_hub import snapshot_download
-
     listing = hub_directory(repo, revision, token)
     plain = any(name.endswith(".safetensors") for name in listing.files)
     others = [*(FOREIGN_WEIGHTS if plain else FOREIGN_WEIGHTS[1:])]
     if not weights:
         others = [*FOREIGN_WEIGHTS, "*.safetensors"]
+    names = [name for name in listing.hashes if not any(fnmatch(name, pattern) for pattern in others)]
     logger.info("downloading %s at %s %s", show(repo), listing.revision, "whole" if weights else "without weights")
+    path = _download(repo, listing.revision, names, token)
+    hash_files(names, lambda name: LocalFile(path / name), listing.check)
+    return path, listing.revision
+
+
+def _download(repo: str, revision: str, names: Sequence[str], token: str | None) -> Path:
+    """These files and no others, in the Hub cache; what lies there already is not sent again."""
+    from huggingface_hub import snapshot_download
+
     with network_errors(repo):
         path = snapshot_download(
-            repo, revision=listing.revision, ignore_patterns=others, token=token, endpoint=endpoint()
+            repo,
+            revision=revision,
+            allow_patterns=[glob.escape(name) for name in names],
+            token=token,
+            endpoint=endpoint(),
         )
-    names = [name for name in listing.hashes if not any(fnmatch(name, pattern) for pattern in others)]
-    hash_files(names, lambda name: LocalFile(Path(path, name)), listing.check)
-    return Path(path), listing.revision
+    return Path(path)
 
 
 def endpoint() -> str:
