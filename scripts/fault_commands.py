@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,6 +49,9 @@ def program(words: Sequence[str], work: Path) -> Callable[[], int]:
 
     def run() -> int:
         os.chdir(work)
+        if torch := sys.modules.get("torch"):
+            # a fork makes torch's pool anew at the first use, and fails where two threads are the first
+            torch.set_num_threads(1)
         try:
             cli.main(list(words))
         except SystemExit as error:
