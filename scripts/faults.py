@@ -1,6 +1,6 @@
 """Let every system call of every writing command fail in turn, and look at what is left.
 
-    scripts/faults                      every case: some minutes
+    scripts/faults                      every case: about ten minutes
     scripts/faults --sample             a fixed sample, at most two minutes: three calls of each kind
     scripts/faults --only "convert"     the commands whose name holds a text
     scripts/faults --write              put the result of all cases into docs/faults.md
