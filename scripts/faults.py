@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from fault_commands import Command, Outcome, Tree, commands, program, tree
+from fault_commands import DATA, Command, Outcome, Tree, commands, program, tree
 from huggingface_hub import close_session
 from injection import NETWORK, Call, Fault, Injection, Ran, Unavailable, run_child
 
@@ -63,7 +63,7 @@ class Trial:
     def __init__(self, command: Command, room: Path, inputs: Path) -> None:
         self.command = command
         self.work = room / "work"
-        self.roots = (self.work, inputs)
+        self.roots = (self.work, inputs, DATA)
         self._judged: dict[str, tuple[str, ...]] = {}
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             self._fresh()
