@@ -86,6 +86,22 @@ CHECKPOINT = (
         "file.readinto(done, piece)", "file.readinto(0, piece)",
         "the first block of a file is hashed again and again", ("test_checkpoint.py",)),
     Mutation(
+        "checkpoint/hashing.py",
+        "if found != listed:", "if self.sha256 and found != listed:",
+        "a small file may be another than the Hub lists", ("test_listed.py",)),
+    Mutation(
+        "checkpoint/hashing.py",
+        "os.path.realpath(file.path)", "str(file.path)",
+        "the cure removes a link of the cache, and the damaged file stays", ("test_listed.py",)),
+    Mutation(
+        "checkpoint/execute.py",
+        "file.check_unchanged()", "pass",
+        "a source may change between its hash and its copy", ("test_listed.py",)),
+    Mutation(
+        "checkpoint/staging.py",
+        "why=_left(room, published=published)", 'why="nothing was left behind"',
+        "an error says that nothing is left where something is", ("test_staging.py",)),
+    Mutation(
         "checkpoint/compare_values.py",
         "for start, stop in row_blocks(mine, BLOCK):", "for start, stop in list(row_blocks(mine, BLOCK))[:1]:",
         "only the first block of two tensors is compared", ("test_compare_values.py",)),

@@ -35,7 +35,7 @@ def prepare(source: Place, options: ConvertOptions | None = None, *, download: b
     options = options or ConvertOptions()
     if options.to is not None:
         writer_of(layout(options.to), options.to)
-    return plan_conversion(open_checkpoint(source, download=download), options)
+    return plan_conversion(open_checkpoint(source, download=download, hashed=options.hash and download), options)
 
 
 def plan_conversion(checkpoint: Checkpoint, options: ConvertOptions | None = None) -> Conversion:

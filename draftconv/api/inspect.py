@@ -65,6 +65,10 @@ VERDICTS: Mapping[Status, str] = {
 """How the verdict tells what engines would do."""
 
 
+NOT_VERIFIED = "the weights, which were read by ranges; convert downloads them and compares every file with its hash"
+"""What an inspection on the Hub does not tell."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Inspection(Displayed):
     """Everything `inspect` found out."""
@@ -77,6 +81,11 @@ class Inspection(Displayed):
     weights: QuantizationSummary | None = None
     from_format: str | None = None
     """How quantized weights were said to be stored."""
+
+    @property
+    def not_verified(self) -> str | None:
+        """What of a repository's contents was not held against its listing; None of files on this machine."""
+        return NOT_VERIFIED if self.drafter.checkpoint.path is None else None
 
     @property
     def misdeclared(self) -> bool:
@@ -136,6 +145,8 @@ class Inspection(Displayed):
             yield "No problems found."
         if self.not_made:
             yield f"Not checked: {'; '.join(self.not_made)}."
+        if self.not_verified:
+            yield f"Not verified: {self.not_verified}."
         yield table("Engines", "", ("engine", "verdict", "rule broken"), self._engines())
 
     def _described(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Literal
 
 from draftconv.checkpoint import QUANT_FILE, open_checkpoint, show, show_some
 from draftconv.checkpoint.files import LocalFile
-from draftconv.checkpoint.hashing import sha256
+from draftconv.checkpoint.hashing import blob_id, sha256
 from draftconv.checkpoint.staging import FileDigest
 from draftconv.checkpoint.text import is_plain_name, size
 from draftconv.checkpoint.texts import CARD
@@ -23,7 +22,7 @@ from draftconv.conversion.provenance import FILE, read_provenance, recorded_file
 from draftconv.display import Block, Displayed, named, table
 from draftconv.drafter.facts import AuxLayers
 from draftconv.drafter.targets import find_target
-from draftconv.errors import CheckFailed, UsageError
+from draftconv.errors import BadCheckpoint, CheckFailed, UsageError
 from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.options import Place, option, python_only, takes
 from draftconv.report.arms import content
@@ -169,8 +168,15 @@ def prepare(directory: Place, repo: str, options: PushOptions | None = None) -> 
         options.token,
     )
     reports = {Path(options.report).resolve()} if options.report is not None else set()
-    left = tuple(sorted(x.name for x in path.iterdir() if x.name not in names and x.resolve() not in reports))
-    return Push(path, upload, files, left, deleted, options.public)
+    return Push(path, upload, files, _left(path, {*names}, reports), deleted, options.public)
+
+
+def _left(path: Path, names: set[str], reports: set[Path]) -> tuple[str, ...]:
+    """What lies beside the files that go."""
+    try:
+        return tuple(sorted(x.name for x in path.iterdir() if x.name not in names and x.resolve() not in reports))
+    except OSError as error:
+        raise BadCheckpoint(f"{show(path.name)} cannot be listed: {error.strerror}") from error
 
 
 def _as_recorded(path: Path) -> tuple[PushedFile, ...]:
@@ -240,8 +246,8 @@ def _refuse_strange(head: BranchHead, repo: str, path: Path, options: PushOption
 
 def _blob_id(path: Path) -> str:
     """Git's id of the record."""
-    record = (path / FILE).read_bytes()
-    return hashlib.sha1(b"blob %d\0%b" % (len(record), record), usedforsecurity=False).hexdigest()
+    with LocalFile(path / FILE) as record:
+        return blob_id(record)
 
 
 def _card_with(folder: Path, path: Path, repo: str, named: str | None = None) -> bytes:

@@ -170,7 +170,9 @@ def prepare(source: Place, options: QuantizeOptions, *, download: bool = True) -
     """
     request = QuantizationRequest.of(options)
     target = find_target(options.convert.target, options.convert.target_layers)
-    drafter = options.convert.reading.read(open_checkpoint(source, download=download), target)
+    drafter = options.convert.reading.read(
+        open_checkpoint(source, download=download, hashed=options.hash and download), target
+    )
     decided = plan_quantization(drafter, target, request)
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     return Quantization(decided, plan_drafter(drafter, findings, target, decided.request))

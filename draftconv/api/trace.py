@@ -8,7 +8,7 @@ from pathlib import Path
 
 import draftconv
 from draftconv.checkpoint import FLOATS, SIZES, Checkpoint, TensorRef, open_checkpoint, show
-from draftconv.checkpoint.files import is_directory
+from draftconv.checkpoint.files import LocalFile, is_directory
 from draftconv.checkpoint.text import size
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.drafter import Drafter
@@ -122,7 +122,7 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
             options.announce(sizing)
         runner.check(max(tokenized.first, key=len))
         tokenizer = directory / TOKENIZER
-        text = tokenizer.read_bytes() if tokenizer.is_file() else None
+        text = _contents(tokenizer) if tokenizer.is_file() else None
         with TraceWriter(out, about, requests, tables=tables, link=options.link_tables, tokenizer=text) as writer:
             return capture_all(
                 writer,
@@ -193,6 +193,12 @@ def _table(checkpoint: Checkpoint, runner: Runner, name: str) -> TensorRef:
         if ref is not None and ref.dtype in FLOATS:
             return ref
     return runner.table(name)
+
+
+def _contents(path: Path) -> bytes:
+    """The whole of a file; BadCheckpoint where it cannot be read."""
+    with LocalFile(path) as file:
+        return file.read(0, file.size)
 
 
 def _check_room(out: Path, sizing: TraceSize) -> None:

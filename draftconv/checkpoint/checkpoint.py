@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from draftconv import limits
 from draftconv.checkpoint.files import exists
-from draftconv.checkpoint.local import LocalDirectory, refuse_unexported
+from draftconv.checkpoint.local import HeldDirectory, LocalDirectory, refuse_unexported
 from draftconv.checkpoint.tensors import TensorRef
 from draftconv.checkpoint.text import parse_object, show, show_some
 from draftconv.checkpoint.texts import Texts, texts_of
@@ -39,13 +39,19 @@ class FileInfo:
 
     Attributes:
         unused: a weights file that was not read, because others come first.
-        sha256: of its contents where the Hub told it, else None.
+        sha256: of its contents where all of them were read and hashed, else None; never what a server said.
     """
 
     name: str
     size: int
     unused: bool = False
     sha256: str | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether a conversion reads it: config, sidecars, index and the weights that count."""
+        small = self.name == CONFIG or self.name in SIDECARS or self.name.endswith(".index.json")
+        return small or (is_weights(self.name) and not self.unused)
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,12 @@ class Checkpoint:
 
 
 def open_checkpoint(
-    spec: str | Path, *, revision: str | None = None, token: str | None = None, download: bool = False
+    spec: str | Path,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    download: bool = False,
+    hashed: bool = False,
 ) -> Checkpoint:
     """Open a local directory or weights file, or a repository on the Hub.
 
@@ -85,11 +96,12 @@ def open_checkpoint(
         spec: a path (which wins when it exists), or `[hf://]owner/name[@revision]`.
         revision: branch, tag or commit on the Hub.
         token: for private repositories; without it huggingface_hub's own is used.
-        download: fetch a repository's weights into the Hub cache first, to convert them; without
-            it only config and headers cross the network.
+        download: fetch a repository's weights into the Hub cache first, to convert them, and compare
+            every file with the listing; without it only config and headers cross the network.
+        hashed: hash every file that is read of a local directory, too.
 
     Raises:
-        BadCheckpoint: unreadable or not a checkpoint. NeedsExport: a trainer's runtime state.
+        BadCheckpoint: unreadable, not a checkpoint, or not what the Hub lists. NeedsExport: a trainer's runtime state.
         UsageError: a revision for a local path, or two different ones.
     """
     path = local_path(spec)
@@ -99,7 +111,7 @@ def open_checkpoint(
                 f"{show(spec)} is a local path; it has no revision",
                 cure=f"drop the revision, or write {FORCED_HUB}OWNER/NAME to mean the Hub",
             )
-        return open_local(path)
+        return open_local(path, hashed=hashed)
     from draftconv.checkpoint.hub import fetch_hub, open_hub
 
     repository, pinned = hub_name(str(spec))
@@ -163,18 +175,30 @@ def hub_name(text: str) -> tuple[str, str | None]:
     return repository, revision or None
 
 
-def open_local(path: Path) -> Checkpoint:
-    """Open a directory, or the directory around a single weights file."""
-    if path.is_dir():
-        directory = LocalDirectory(path)
-        refuse_unexported(directory)
-        return assemble(directory, path=path)
-    if not is_weights(path.name):
+def open_local(path: Path, *, hashed: bool = False) -> Checkpoint:
+    """Open a directory, or the directory around a single weights file; `hashed` as in `open_checkpoint`."""
+    only = None if path.is_dir() else path.name
+    if only is not None and not is_weights(only):
         raise BadCheckpoint(
-            f"{show(path.name)} is neither a directory nor a .safetensors or .bin file",
+            f"{show(only)} is neither a directory nor a .safetensors or .bin file",
             cure="pass the directory that holds config.json and the weights",
         )
-    return assemble(LocalDirectory(path.parent), path=path.parent, only=path.name)
+    directory = (HeldDirectory if hashed else LocalDirectory)(path if only is None else path.parent)
+    if only is None:
+        refuse_unexported(directory)
+    checkpoint = assemble(directory, path=directory.path, only=only)
+    if not hashed:
+        return checkpoint
+    from draftconv.checkpoint.hashing import hash_files, sha256
+
+    names = (info.name for info in checkpoint.files if info.is_read)
+    hashes = hash_files(names, directory.open, lambda _, file: sha256(file))
+    return replace(checkpoint, files=with_hashes(checkpoint.files, hashes))
+
+
+def with_hashes(files: tuple[FileInfo, ...], hashes: Mapping[str, str]) -> tuple[FileInfo, ...]:
+    """The files with the SHA-256 of those that were hashed."""
+    return tuple(replace(info, sha256=hashes.get(info.name)) for info in files)
 
 
 def assemble(
@@ -183,7 +207,6 @@ def assemble(
     path: Path | None = None,
     revision: str | None = None,
     only: str | None = None,
-    hashes: Mapping[str, str] = MappingProxyType({}),
 ) -> Checkpoint:
     """Read config, sidecars and headers of a listing into a `Checkpoint`."""
     if not directory.files:
@@ -198,7 +221,7 @@ def assemble(
     sidecars = {name: _read_json(directory, name)[1] for name in SIDECARS if name in directory.files}
     weights = read_weights(directory, only)
     files = tuple(
-        FileInfo(name, size, is_weights(name) and name not in weights.used, hashes.get(name))
+        FileInfo(name, size, is_weights(name) and name not in weights.used)
         for name, size in sorted(directory.files.items())
     )
     logger.info(
@@ -222,8 +245,8 @@ def assemble(
 def _read_json(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
     if name not in directory.files:
         raise BadCheckpoint(f"{show(directory.name)} has no {name}")
-    file = directory.open(name)
-    limits.CONFIG.check(file.size, f"{name} has {file.size} bytes")
-    raw = file.read(0, file.size)
+    size = directory.files[name]
+    limits.CONFIG.check(size, f"{name} has {size} bytes")
+    raw = directory.read(name)
     document = parse_object(raw, name)
     return raw.decode("utf-8"), document

@@ -120,7 +120,7 @@ def execute(
     Raises:
         UsageError: the output is, contains or lies in a directory that is read from.
         WriteError: the output exists or cannot be written; nothing was left behind.
-        BadCheckpoint: a source ended early.
+        BadCheckpoint: a source ended early, or was changed since it was opened.
         Refused: a cast would overflow; with `deep`, a NaN, an infinity or a tensor of nothing but zeros.
     """
     for source in sorted(plan.source_directories()):
@@ -138,6 +138,8 @@ def execute(
             logger.info("writing %s: %d tensors, %s", shard.file_name, len(shard.tensors), size(shard.size))
             path = directory / shard.file_name
             files[shard.file_name] = _write_shard(path, shard, workers, tally, watch, tensors)
+        for file in plan.source_files():
+            file.check_unchanged()  # what was hashed and checked before is what was written
         small = plan.small_files(Hashes(tensors, files))
         for name, data in small.items():
             _write_small(directory / name, data)

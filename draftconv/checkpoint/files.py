@@ -70,6 +70,7 @@ class LocalFile:
         if not stat.S_ISREG(status.st_mode):
             raise BadCheckpoint(f"{show(self.name)} is not a regular file")
         self.size = status.st_size
+        self._state = _state(status)
 
     def fileno(self) -> int:
         """The open descriptor, valid until `close`."""
@@ -113,6 +114,19 @@ class LocalFile:
             offset += count
             buffer = buffer[count:]
 
+    def check_unchanged(self) -> None:
+        """Refuse a file that was written to, or replaced, since this object was made.
+
+        Raises:
+            BadCheckpoint: it was.
+        """
+        if _state(os.fstat(self.fileno())) != self._state:
+            raise BadCheckpoint(
+                f"{show(self.name)} was changed while it was read",
+                why="something is writing to the source, and what was made of it would be a mixture",
+                cure="wait until the source is complete, then start again",
+            )
+
     def close(self) -> None:
         """Close the descriptor; a later read opens it again."""
         with self._lock:
@@ -143,6 +157,10 @@ def shrunk(file: DataFile) -> BadCheckpoint:
         why="something is writing to the source",
         cure="wait until the source is complete, then start again",
     )
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -1,4 +1,4 @@
-"""Repositories on the Hub: looked at by ranges, downloaded for conversion."""
+"""Repositories on the Hub: looked at by ranges, or downloaded whole and compared with what the Hub lists."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import glob
 import logging
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from draftconv import limits
-from draftconv.checkpoint.checkpoint import CONFIG, SIDECARS, Checkpoint, assemble, open_local
+from draftconv.checkpoint.checkpoint import Checkpoint, assemble, with_hashes
+from draftconv.checkpoint.files import DataFile, LocalFile
+from draftconv.checkpoint.hashing import ListedHash, hash_files
 from draftconv.checkpoint.hub_file import HubFile, network_errors, timed_answer
+from draftconv.checkpoint.local import HeldDirectory
+from draftconv.checkpoint.memory_file import MemoryFile
 from draftconv.checkpoint.text import is_plain_name, parse_object, show
-from draftconv.checkpoint.weights import is_weights
 from draftconv.errors import BadCheckpoint
 
 if TYPE_CHECKING:
@@ -24,9 +28,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 FOREIGN_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "original/*")
 """Weights that transformers does not load where safetensors files lie beside them."""
+
+_BLOB_ID = re.compile("[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,9 @@ class HubDirectory:
     name: str
     revision: str
     files: Mapping[str, int]
-    hashes: Mapping[str, str]
+    """Of the top level; name → bytes."""
+    hashes: Mapping[str, ListedHash]
+    """Of the whole repository, by path; only listed, see `ListedHash.check`."""
     endpoint: str
     token: str | None = field(repr=False)
 
@@ -47,6 +54,17 @@ class HubDirectory:
         url = hf_hub_url(self.name, name, revision=self.revision, endpoint=self.endpoint)
         return HubFile(name, url, self.files[name], self.endpoint, self.token)
 
+    def read(self, name: str) -> bytes:
+        """The whole of a small file, as it is listed."""
+        file = self.open(name)
+        data = file.read(0, file.size)
+        self.check(name, MemoryFile(name, data))
+        return data
+
+    def check(self, name: str, file: DataFile) -> str:
+        """SHA-256 of what `file` holds; BadCheckpoint when it is not what is listed under this name."""
+        return self.hashes[name].check(file, self.name)
+
 
 def open_hub(repo: str, revision: str | None = None, token: str | None = None) -> Checkpoint:
     """Read config and headers of a repository; its weights stay there.
@@ -55,37 +73,35 @@ def open_hub(repo: str, revision: str | None = None, token: str | None = None) -
         BadCheckpoint: missing, private, unreachable, or not a checkpoint.
     """
     directory = hub_directory(repo, revision, token)
-    return assemble(directory, revision=directory.revision, hashes=directory.hashes)
+    return assemble(directory, revision=directory.revision)
 
 
 def fetch_hub(repo: str, revision: str | None = None, token: str | None = None) -> Checkpoint:
     """Download config, sidecars, weights, card and licenses into the Hub cache and open them there.
 
-    The result has the repository's name, commit and hashes, and the path of the cached files.
-    """
-    from huggingface_hub import snapshot_download
+    The result has the repository's name and commit, the path of the cached files, and the hashes of what lies there.
 
-    remote = open_hub(repo, revision, token)
+    Raises:
+        BadCheckpoint: see `open_hub`; or a file in the cache is not the one that the Hub lists.
+    """
+    listing = hub_directory(repo, revision, token)
+    remote = assemble(listing, revision=listing.revision)
     names = [
         info.name
         for info in remote.files
-        if info.name == CONFIG
-        or info.name in SIDECARS
-        or (info.name in remote.texts and info.size <= limits.LICENSE.value)
-        or _is_needed(info.name, info.unused)
+        if info.is_read or (info.name in remote.texts and info.size <= limits.LICENSE.value)
     ]
     logger.info("downloading %d files of %s at %s", len(names), show(repo), remote.revision)
-    with network_errors(repo):
-        path = snapshot_download(
-            repo,
-            revision=remote.revision,
-            allow_patterns=[glob.escape(name) for name in names],
-            token=token,
-            endpoint=endpoint(),
-        )
-    local = open_local(Path(path))
-    texts = {**remote.texts, **local.texts}  # what is too long stays there
-    return replace(local, name=remote.name, revision=remote.revision, files=remote.files, texts=texts)
+    directory = HeldDirectory(_download(repo, listing.revision, names, token))
+    hashes = hash_files(names, directory.open, listing.check)
+    local = assemble(directory, path=directory.path)
+    return replace(
+        local,
+        name=remote.name,
+        revision=remote.revision,
+        files=with_hashes(remote.files, hashes),
+        texts={**remote.texts, **local.texts},  # what is too long stays there
+    )
 
 
 def fetch_model(
@@ -94,21 +110,36 @@ def fetch_model(
     """Download what it takes to run a model into the Hub cache: its directory there, and the commit.
 
     Weights come as safetensors where the repository has them; copies in other formats are left out.
-    Without `weights` none come, and what is left is what it takes to tokenize.
-    """
-    from huggingface_hub import snapshot_download
+    Without `weights` none come, and what is left is what it takes to tokenize. Every file is compared with the listing.
 
+    Raises:
+        BadCheckpoint: the repository cannot be reached, or a file in the cache is not the one that the Hub lists.
+    """
     listing = hub_directory(repo, revision, token)
     plain = any(name.endswith(".safetensors") for name in listing.files)
     others = [*(FOREIGN_WEIGHTS if plain else FOREIGN_WEIGHTS[1:])]
     if not weights:
         others = [*FOREIGN_WEIGHTS, "*.safetensors"]
+    names = [name for name in listing.hashes if not any(fnmatch(name, pattern) for pattern in others)]
     logger.info("downloading %s at %s %s", show(repo), listing.revision, "whole" if weights else "without weights")
+    path = _download(repo, listing.revision, names, token)
+    hash_files(names, lambda name: LocalFile(path / name), listing.check)
+    return path, listing.revision
+
+
+def _download(repo: str, revision: str, names: Sequence[str], token: str | None) -> Path:
+    """These files and no others, in the Hub cache; what lies there already is not sent again."""
+    from huggingface_hub import snapshot_download
+
     with network_errors(repo):
         path = snapshot_download(
-            repo, revision=listing.revision, ignore_patterns=others, token=token, endpoint=endpoint()
+            repo,
+            revision=revision,
+            allow_patterns=[glob.escape(name) for name in names],
+            token=token,
+            endpoint=endpoint(),
         )
-    return Path(path), listing.revision
+    return Path(path)
 
 
 def endpoint() -> str:
@@ -144,7 +175,8 @@ def repository_info(repo: str, revision: str | None, token: str | None) -> Model
         lfs = sibling.lfs
         sized = sibling.size is None or (type(sibling.size) is int and sibling.size >= 0)
         hashed = lfs is None or (isinstance(lfs.sha256, str) and re.fullmatch("[0-9a-f]{64}", lfs.sha256))
-        if not (isinstance(sibling.rfilename, str) and sized and hashed):
+        named = sibling.blob_id is None or (isinstance(sibling.blob_id, str) and _BLOB_ID.fullmatch(sibling.blob_id))
+        if not (isinstance(sibling.rfilename, str) and sized and hashed and named):
             raise _no_listing(repo)
     return info
 
@@ -189,10 +221,6 @@ def _no_listing(repo: str) -> BadCheckpoint:
     )
 
 
-def _is_needed(name: str, unused: bool) -> bool:
-    return (is_weights(name) and not unused) or name.endswith(".index.json")
-
-
 def hub_directory(repo: str, revision: str | None = None, token: str | None = None) -> HubDirectory:
     """List the top level of a repository; nothing of its files crosses the network."""
     from huggingface_hub import get_token
@@ -200,12 +228,13 @@ def hub_directory(repo: str, revision: str | None = None, token: str | None = No
     with network_errors(repo):
         info = repository_info(repo, revision, token)
     files: dict[str, int] = {}
-    hashes: dict[str, str] = {}
+    hashes: dict[str, ListedHash] = {}
     for sibling in info.siblings or ():
-        # a listing comes from strangers too: only plain names of the top level are ever used
-        if not is_plain_name(sibling.rfilename) or sibling.size is None:
+        # a listing comes from strangers too: only plain names are ever used, and of the top level where we read
+        name = sibling.rfilename
+        if sibling.size is None or not all(map(is_plain_name, name.split("/"))):
             continue
-        files[sibling.rfilename] = sibling.size
-        if sibling.lfs is not None:
-            hashes[sibling.rfilename] = sibling.lfs.sha256
+        hashes[name] = ListedHash(sibling.lfs.sha256 if sibling.lfs else None, sibling.blob_id)
+        if is_plain_name(name):
+            files[name] = sibling.size
     return HubDirectory(repo, str(info.sha), files, hashes, endpoint(), token or get_token())

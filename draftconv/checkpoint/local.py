@@ -47,6 +47,25 @@ class LocalDirectory:
             )
         return LocalFile(path)
 
+    def read(self, name: str) -> bytes:
+        """The whole of a small file."""
+        file = self.open(name)
+        return file.read(0, file.size)
+
+
+class HeldDirectory(LocalDirectory):
+    """The same with files that stay open, so that what was hashed is what is read, whatever a name leads to later."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._held: dict[str, LocalFile] = {}
+
+    def open(self, name: str) -> LocalFile:
+        """As `LocalDirectory.open`; the same object each time."""
+        if name not in self._held:
+            self._held[name] = super().open(name)
+        return self._held[name]
+
 
 def refuse_unexported(directory: LocalDirectory) -> None:
     """Say which exporter has to run when the directory is a trainer's runtime state.

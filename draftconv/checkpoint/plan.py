@@ -218,10 +218,14 @@ class Plan:
         largest = max((op.of.memory for op in map(_operation, self.tensors) if isinstance(op, Computed)), default=0)
         return INTERPRETER + literals + MAX_THREADS * worker + largest
 
+    def source_files(self) -> set[LocalFile]:
+        """The local files that tensors come from (each reader of one counts: what it has seen is what was hashed)."""
+        refs = [ref for tensor in self.tensors for ref in _sources(tensor.operation)]
+        return {ref.file for ref in refs if isinstance(ref.file, LocalFile)}
+
     def source_directories(self) -> set[Path]:
         """The local directories that tensors come from."""
-        refs = [ref for tensor in self.tensors for ref in _sources(tensor.operation)]
-        return {ref.file.path.parent for ref in refs if isinstance(ref.file, LocalFile)}
+        return {file.path.parent for file in self.source_files()}
 
     def shards(self) -> tuple[Shard, ...]:
         """The weights files, in order."""

@@ -14,11 +14,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ from draftconv.checkpoint.hashing import sha256
 from draftconv.checkpoint.syscalls import exchange
 from draftconv.checkpoint.text import show, show_some
 from draftconv.errors import BadCheckpoint, UsageError, WriteError
+
+logger = logging.getLogger(__name__)
 
 NAMED = 8
 """How many files a refusal names."""
@@ -66,11 +69,13 @@ def staging(out: Path, *, overwrite: bool = False, mark: OwnershipMark | None = 
     Raises:
         UsageError: `out` is not a directory name.
         WriteError: `out` exists and may not be replaced (also if it came about in the meantime), another
-            run is writing it, or the file system refuses; nothing is left behind.
+            run is writing it, or the file system refuses; it says whether something is left behind.
     """
     out = refuse_occupied(out, overwrite=overwrite, mark=mark)
+    room = out.with_name(f".{out.name}.draftconv")
+    published = False
     try:
-        with _claimed(out.with_name(f".{out.name}.draftconv")) as room:
+        with _claimed(room):
             _clear(room, out)
             _refuse_target(out, mark, overwrite=overwrite)
             new = room / "new"
@@ -80,11 +85,25 @@ def staging(out: Path, *, overwrite: bool = False, mark: OwnershipMark | None = 
                 sync_directory(new)
                 _refuse_target(out, mark, overwrite=overwrite)  # hours may have passed
                 _publish(new, out, room, overwrite=overwrite)
+                published = True
             finally:
-                _clear(room, out)
+                with suppress(OSError):  # what is in the way of cleaning is no reason to fail; the next run does it
+                    _clear(room, out)
             sync_directory(out.parent)
     except OSError as error:
-        raise write_error(error, out) from error
+        raise write_error(error, out, why=_left(room, published=published)) from error
+    if os.path.lexists(room):
+        logger.warning("%s could not be removed; the next run for %s does it", show(room), show(out.name))
+
+
+def _left(room: Path, *, published: bool) -> str:
+    """What a failed run leaves behind, in words."""
+    if published:
+        return "it stands there complete, but might not outlast a power cut"
+    if not os.path.lexists(room):
+        return "nothing was left behind"
+    kept = "what stood there before" if (room / "old").is_dir() else "what was begun"
+    return f"{kept} is in {show(room.name)} beside it, until the next run gives it back or removes it"
 
 
 def refuse_occupied(out: Path, *, overwrite: bool = False, mark: OwnershipMark | None = None) -> Path:
@@ -97,7 +116,10 @@ def refuse_occupied(out: Path, *, overwrite: bool = False, mark: OwnershipMark |
     if not out.name:
         raise UsageError("the output directory has no name", cure="name a directory that does not exist yet")
     refuse_long_name(out, with_name=f".{out.name}.draftconv")
-    _refuse_target(out, mark, overwrite=overwrite)
+    try:
+        _refuse_target(out, mark, overwrite=overwrite)
+    except OSError as error:
+        raise write_error(error, out) from error
     if not os.access(out.parent, os.W_OK | os.X_OK):
         mounted = os.statvfs(out.parent).f_flag
         code = errno.EROFS if mounted & os.ST_RDONLY else errno.EACCES
@@ -139,8 +161,8 @@ def refuse_same(source: Path, out: Path) -> None:
             raise _overlap(source, out, "contains")
 
 
-def write_error(error: OSError, out: Path) -> WriteError:
-    """An operating system's refusal, in words and with a cure."""
+def write_error(error: OSError, out: Path, *, why: str = "nothing was left behind") -> WriteError:
+    """An operating system's refusal, in words and with a cure; `why` says what it leaves."""
     name = show(out.name)
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
@@ -155,7 +177,7 @@ def write_error(error: OSError, out: Path) -> WriteError:
         case _:
             what = f"{name} could not be written: {error.strerror or error}"
             cure = "check the file system, then start again"
-    return WriteError(what, why="nothing was left behind", cure=cure)
+    return WriteError(what, why=why, cure=cure)
 
 
 def sync_directory(path: Path) -> None:
@@ -256,16 +278,13 @@ def _claimed(room: Path) -> Iterator[Path]:
     try:
         yield room
     finally:
-        try:
+        # The next run may have moved in between the two calls: the room is its own now. What else is in the way
+        # is no reason to fail: an empty room hinders nobody.
+        with suppress(OSError):
             # unlinked while locked: whoever opened it meanwhile sees that it is gone and starts over
             (room / "lock").unlink()
             room.rmdir()
-        except OSError as error:
-            # the next run may have moved in between the two calls; the room is its own now
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        finally:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def _lock(room: Path) -> int:

@@ -11,7 +11,7 @@ from draftconv.checkpoint.hub import api, repository_info
 from draftconv.checkpoint.hub_file import network_errors
 from draftconv.checkpoint.staging import FileDigest
 from draftconv.checkpoint.text import show, size
-from draftconv.errors import CheckFailed
+from draftconv.errors import BadCheckpoint, CheckFailed
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd
@@ -107,12 +107,24 @@ class Upload:
         return str(made.pr_url or made.commit_url)
 
 
+def _unreadable(name: str, error: OSError) -> BadCheckpoint:
+    return BadCheckpoint(
+        f"{show(name)} cannot be read: {error.strerror or error}",
+        why="nothing was committed",
+        cure="check the file system, then push again",
+    )
+
+
 def _addition(name: str, content: Path | bytes, digest: FileDigest) -> CommitOperationAdd:
     """A file to be added; the client hashes it as it reads it, and the Hub holds what is sent against that."""
     from huggingface_hub import CommitOperationAdd
 
-    added = CommitOperationAdd(name, content)
-    if added.upload_info.sha256.hex() != digest.sha256:
+    try:
+        added = CommitOperationAdd(name, content)
+        found = added.upload_info.sha256.hex()
+    except OSError as error:
+        raise _unreadable(name, error) from error
+    if found != digest.sha256:
         raise CheckFailed(
             f"{show(name)} was changed while it was read ({size(added.upload_info.size)} now)",
             why="what is uploaded would not be what was checked",

@@ -43,6 +43,9 @@ class Directory(Protocol):
     def open(self, name: str) -> DataFile:
         """Open one of `files`; BadCheckpoint when it leads elsewhere."""
 
+    def read(self, name: str) -> bytes:
+        """The whole of a small one; BadCheckpoint also when it is not what a listing says."""
+
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
@@ -95,7 +98,7 @@ def read_file(file: DataFile) -> tuple[dict[str, TensorRef], dict[str, str]]:
 def _read_indexed(directory: Directory, index: str, single: str) -> WeightFiles:
     size = directory.files[index]
     limits.INDEX.check(size, f"{index} has {size} bytes")
-    weight_map = parse_object(directory.open(index).read(0, size), index).get("weight_map")
+    weight_map = parse_object(directory.read(index), index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BadCheckpoint(f"{index} has no weight_map", cure="export the checkpoint again")
     where: dict[str, str] = {}

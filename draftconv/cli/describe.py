@@ -56,6 +56,7 @@ def inspection_json(inspection: Inspection) -> dict[str, object]:
         "weights": {"format": inspection.weights.format, "findings": list(inspection.weights.findings)}
         if inspection.weights
         else None,
+        "not_verified": inspection.not_verified,
         "not_checked": list(inspection.not_made),
         "engines": [verdict_json(verdict) for verdict in inspection.verdicts],
     }

@@ -87,7 +87,7 @@ class ConvertOptions:
         "With --pack: leave out activations that the format cannot declare, and round scales that it cannot hold.",
     )
     deep: bool = option(False, "Read every byte first; refuse NaN, infinities and all-zero tensors.")
-    hash: bool = option(False, "Record the SHA-256 of the source's weight files.")
+    hash: bool = option(False, "Record the SHA-256 of each source file that is read (a download's is always recorded).")
     card: bool = option(True, "Write no README.md.", flag="--no-card")
     layout: str | None = option(None, LAYOUT)
     aux_convention: str | None = option(None, AUX_CONVENTION)
@@ -135,7 +135,7 @@ class QuantizeOptions:
     from_format: str | None = option(None, FROM_FORMAT)
     target: str | None = option(None, TARGET)
     target_layers: int | None = option(None, TARGET_LAYERS)
-    hash: bool = option(False, "Record the SHA-256 of the source's weight files.")
+    hash: bool = option(False, "Record the SHA-256 of each source file that is read (a download's is always recorded).")
     card: bool = option(True, "Write no README.md.", flag="--no-card")
     layout: str | None = option(None, LAYOUT)
     aux_convention: str | None = option(None, AUX_CONVENTION)

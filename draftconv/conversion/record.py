@@ -78,7 +78,7 @@ def make_record(
             "reasons": list(drafter.detection.reasons),
             "aux_convention": options.aux_convention,
             **readings_json(drafter),
-            "files": _files(checkpoint, hashed=options.hash),
+            "files": _files(checkpoint),
             "metadata": dict(checkpoint.metadata),
             "config": dict(checkpoint.config),
         },
@@ -138,19 +138,10 @@ def _digests_of_made(work: WorkingDrafter, provenance: Provenance | None) -> dic
     return digests
 
 
-def _files(checkpoint: Checkpoint, *, hashed: bool) -> list[dict[str, object]]:
-    from draftconv.checkpoint.hashing import sha256
-
-    rows: list[dict[str, object]] = []
-    used = {ref.file.name: ref.file for ref in checkpoint.tensors.values()}
-    for info in checkpoint.files:
-        row: dict[str, object] = {"name": info.name, "size": info.size}
-        if info.sha256:
-            row["sha256"] = info.sha256
-        elif hashed and info.name in used:
-            row["sha256"] = sha256(used[info.name])
-        rows.append(row)
-    return rows
+def _files(checkpoint: Checkpoint) -> list[dict[str, object]]:
+    """Every file of the source, with the hash of what was read where it was hashed."""
+    hashes = {info.name: {"sha256": info.sha256} for info in checkpoint.files if info.sha256}
+    return [{"name": info.name, "size": info.size, **hashes.get(info.name, {})} for info in checkpoint.files]
 
 
 def _base_names(value: object) -> object:

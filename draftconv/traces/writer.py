@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,6 +49,8 @@ from draftconv.traces.trace import (
     read_document,
     token_hash,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +198,10 @@ class TraceWriter:
         tables = {name: asdict(table) for name, table in self._tables.items()}
         rows = [asdict(self._entries[index]) for index in range(len(self.slots))]
         self._publish(self.out / INDEX, (_json({**_header(self.about), "tables": tables, "requests": rows}),))
-        (self.out / PARTIAL).unlink()
-        sync_directory(self.out)
+        try:
+            (self.out / PARTIAL).unlink()
+        except OSError as error:
+            logger.warning("%s could not be removed (%s); with %s beside it nobody reads it", PARTIAL, error, INDEX)
         return open_trace(self.out)
 
     def _begin(self) -> None:
@@ -332,6 +337,9 @@ def _same_settings(begun: Mapping[str, object], settings: Mapping[str, object], 
 def _failed(error: OSError, out: Path) -> WriteError:
     """What the file system refused; unlike elsewhere, what was captured so far is kept."""
     refusal = write_error(error, out)
+    if (out / INDEX).exists():
+        why = "it stands there complete, but might not outlast a power cut"
+        return WriteError(refusal.what, why=why, cure=refusal.cure)
     why = "what was captured so far is kept" if error.errno != errno.EROFS else ""
     cure = "raise the limit (`ulimit -f`)" if error.errno == errno.EFBIG else refusal.cure  # requests are not sharded
     return WriteError(refusal.what, why=why, cure=f"{cure}; the same command then goes on")

@@ -247,7 +247,10 @@ EVIL = "x <img src=x onerror=alert(1)> [y](http://evil.example) `\n# H"
     [
         ("---\nlicense: {id: mit}\n---\n", "license: a mapping or a list is not an identifier"),
         (f"---\nlicense_name: {json.dumps(EVIL)}\n---\n", "license_name: 'x <img"),
-        ("---\nlicense: mit\n" + "#" * 10_000_000 + "\n---\n", "its front matter has more characters; 65536 is the limit"),
+        (
+            "---\nlicense: mit\n" + "#" * 10_000_000 + "\n---\n",
+            "its front matter has more characters; 65536 is the limit",
+        ),
         ("---\nlicense_link: MISSING.md\n---\n", "license_link: no file MISSING.md was taken along"),
         ("---\n[[[\n---\n", "its front matter is not YAML"),
     ],

@@ -76,6 +76,26 @@ def test_what_the_record_names_goes_and_nothing_else(hub: Hub, out: Path) -> Non
     assert TOKEN not in repr(done) + done._repr_html_() + repr(done.upload)
 
 
+def test_a_file_that_cannot_be_read_is_an_error_in_words(hub: Hub, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("huggingface_hub.lfs.UploadInfo.from_path", fails)
+    refused(BadCheckpoint, r"README\.md cannot be read: Input/output error", hub, out)
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error_in_words(
+    hub: Hub, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Path) -> None:
+        raise OSError(4, "Interrupted system call")
+
+    monkeypatch.setattr(Path, "iterdir", fails)
+    with pytest.raises(BadCheckpoint, match="out cannot be listed: Interrupted system call"):
+        push(out)
+    assert hub.committed == []
+
+
 def test_a_card_may_be_edited_or_missing(hub: Hub, out: Path) -> None:
     (out / "README.md").write_text("---\nlicense: mit\n---\nmine\n")
     assert [(file.name, file.state) for file in push(out).files if file.state != "as written"] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import namedtuple
 from dataclasses import replace
@@ -75,6 +76,23 @@ def test_a_trace_is_what_the_target_does(ids: Path, tmp_path: Path) -> None:
         states_TAW = model(request.tokens_N[None, :-1], boundaries=(2, 4, 5)).states[0]
         assert (request.states_TAW - states_TAW).abs().max() < 2e-3  # of 150; a row later it would be > 100
     assert (tmp_path / "out/tokenizer.json").read_bytes() == (MLA / "tokenizer.json").read_bytes()
+
+
+def test_a_tokenizer_that_cannot_be_kept_is_an_error_in_words(
+    ids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers could read it a moment ago; the disk fails when it is read for the trace."""
+    pread = os.pread
+
+    def fails(descriptor: int, length: int, offset: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("/tokenizer.json"):  # noqa: PTH115
+            raise OSError(5, "Input/output error")
+        return pread(descriptor, length, offset)
+
+    monkeypatch.setattr(os, "pread", fails)
+    with pytest.raises(BadCheckpoint, match=r"tokenizer\.json cannot be read: Input/output error"):
+        trace(MLA, ids, tmp_path / "out", **keywords(FAST))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_commit_of_a_suite_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

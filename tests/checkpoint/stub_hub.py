@@ -23,6 +23,8 @@ class Hub:
 
     Attributes:
         redirect: where weights are sent on to, `{name}` filled in; None: served here.
+        served: bytes that are sent in place of the listed ones. `unhashed`: names that are listed without a hash.
+        xet: whether weights are said to lie in Xet.
         ranges: False answers every range with the whole file.
         status: answer everything with this instead, and `said`. `listing`: this in place of the repository's.
         headers: added to answers that carry file contents.
@@ -30,11 +32,15 @@ class Hub:
         sent: bytes of file contents that left the server.
         pushed: file name → contents of the commits received. `deleted`: names that they delete.
         committed: (branch, head that it follows, whether as a pull request) of each.
+        patience: seconds that it waits for the rest of a request; None is for ever.
         exists, private: of the repository. `created`: what it was made with. `branches`: those that there are.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
     redirect: str | None = None
+    served: dict[str, bytes] = field(default_factory=dict)
+    unhashed: set[str] = field(default_factory=set)
+    xet: bool = False
     ranges: bool = True
     status: int | None = None
     said: bytes = b"{}"
@@ -46,6 +52,7 @@ class Hub:
     pushed: dict[str, bytes] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
     committed: list[tuple[str, str | None, bool]] = field(default_factory=list)
+    patience: float | None = None
     exists: bool = True
     private: bool = False
     created: dict[str, object] = field(default_factory=dict)
@@ -59,10 +66,10 @@ class Hub:
 
     def siblings(self) -> list[dict[str, object]]:
         sizes = {name: len(data) for name, data in self.files.items()} | self.listed
-        return [
-            {"rfilename": name, "size": size, "blobId": self.blob(name), **self.lfs(name)}
-            for name, size in sizes.items()
-        ]
+        return [{"rfilename": name, "size": size, **self.hashes(name)} for name, size in sizes.items()]
+
+    def hashes(self, name: str) -> dict[str, object]:
+        return {} if name in self.unhashed else {"blobId": self.blob(name), **self.lfs(name)}
 
     def blob(self, name: str) -> str:
         """Git's id of a file's contents."""
@@ -78,7 +85,8 @@ class Hub:
         if not name.endswith(".safetensors") or name not in self.files:
             return {}
         sha256 = hashlib.sha256(self.files[name]).hexdigest()
-        return {"lfs": {"sha256": sha256, "oid": sha256, "size": len(self.files[name]), "pointerSize": 100}}
+        lfs = {"sha256": sha256, "oid": sha256, "size": len(self.files[name]), "pointerSize": 100}
+        return {"lfs": lfs, **({"xetHash": "f" * 64} if self.xet else {})}
 
 
 @contextmanager
@@ -87,6 +95,7 @@ def serving(hub: Hub) -> Iterator[Hub]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        timeout = hub.patience
 
         def log_message(self, *_: object) -> None:
             pass
@@ -107,8 +116,8 @@ def serving(hub: Hub) -> Iterator[Hub]:
         def handle_one_request(self) -> None:
             try:
                 super().handle_one_request()
-            except (BrokenPipeError, ConnectionResetError):
-                self.close_connection = True  # the client had what it needed
+            except (BrokenPipeError, ConnectionResetError, TimeoutError):
+                self.close_connection = True  # the client had what it needed, or is gone
 
         def begin(self) -> str:
             path = urlsplit(self.path).path
@@ -145,8 +154,8 @@ def serving(hub: Hub) -> Iterator[Hub]:
         do_HEAD = do_GET
 
         def file(self, name: str, *, follow: bool = True) -> None:
-            data = hub.files[name]
-            etag = hashlib.sha256(data).hexdigest()
+            data = hub.served.get(name, hub.files[name])
+            etag = hashlib.sha256(hub.files[name]).hexdigest()
             common = {"ETag": f'"{etag}"', "X_Repo_Commit": SHA, "Accept_Ranges": "bytes", **hub.headers}
             if follow and hub.redirect is not None and name.endswith(".safetensors"):
                 common |= {"X_Linked_Size": str(len(data)), "X_Linked_ETag": f'"{etag}"'}
@@ -173,8 +182,11 @@ def serving(hub: Hub) -> Iterator[Hub]:
 
         def do_POST(self) -> None:
             path = self.begin()
-            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            if hub.status is not None:
+            length = int(self.headers["Content-Length"] or 0)
+            body = self.rfile.read(length)
+            if len(body) < length:
+                self.close_connection = True  # half a request is none
+            elif hub.status is not None:
                 self.answer(hub.status, hub.said)
             elif path == "/api/repos/create":
                 hub.created = json.loads(body)

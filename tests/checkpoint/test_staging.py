@@ -1,6 +1,8 @@
+import errno
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -375,3 +377,69 @@ def test_output_and_source_must_be_apart(tmp_path: Path) -> None:
     refuse_same(source, tmp_path / "a/other")
     refuse_same(source, tmp_path / "a/source2")
     refuse_same(source, Path(os.path.relpath(tmp_path / "b")))
+
+
+# ── one call that fails ────────────────────────────────────────────────────────────
+
+
+def fails(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def cleaning_fails(out: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException | None = None) -> None:
+    """Write `out` where nothing can be removed any more."""
+    with monkeypatch.context() as patched, staging(out, overwrite=True, mark=OURS) as new:
+        (new / "new").touch()
+        patched.setattr(shutil, "rmtree", fails)
+        patched.setattr(Path, "rmdir", fails)
+        if fault is not None:
+            raise fault
+
+
+@pytest.mark.usefixtures("swap")
+def test_what_cannot_be_removed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = ours(tmp_path / "out")
+    cleaning_fails(out, monkeypatch)
+    assert names(out) == ["new"]
+    assert caplog.messages == [f"{tmp_path}/.out.draftconv could not be removed; the next run for out does it"]
+
+
+def test_an_error_does_not_hide_behind_that_of_the_cleaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="the reason"):
+        cleaning_fails(tmp_path / "out", monkeypatch, ValueError("the reason"))
+    with pytest.raises(WriteError, match="no room left") as caught:
+        cleaning_fails(tmp_path / "out", monkeypatch, OSError(errno.ENOSPC, "full"))
+    assert caught.value.why == (
+        "what was begun is in .out.draftconv beside it, until the next run gives it back or removes it"
+    )
+    with staging(tmp_path / "out"):
+        pass
+    assert names(tmp_path) == ["out"]
+
+
+def test_an_output_that_may_not_last_is_not_called_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rename is done, and its sync fails."""
+    sync = staging_module.sync_directory
+
+    def parent_fails(path: Path) -> None:
+        fails() if path == tmp_path else sync(path)
+
+    monkeypatch.setattr(staging_module, "sync_directory", parent_fails)
+    with (
+        pytest.raises(WriteError, match="out could not be written: Input/output error") as caught,
+        staging(tmp_path / "out"),
+    ):
+        pass
+    assert caught.value.why == "it stands there complete, but might not outlast a power cut"
+    assert names(tmp_path) == ["out"]
+
+
+def test_an_output_that_cannot_be_looked_into_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = ours(tmp_path / "out")
+    monkeypatch.setattr(Path, "iterdir", fails)
+    with pytest.raises(WriteError, match="out could not be written: Input/output error"):
+        refuse_occupied(out, overwrite=True, mark=OURS)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from draftconv.checkpoint.staging import sync_directory
 from draftconv.errors import BadCheckpoint, UsageError, Void, WriteError
+from draftconv.traces import writer as writer_module
 from draftconv.traces.trace import Trace
 from draftconv.traces.writer import CapturedText, Slot
 from tests.traces import made
@@ -200,3 +202,37 @@ def test_states_of_every_dtype_come_back(tmp_path: Path) -> None:
         assert torch.equal(trace.read(trace.entries[0], (2, 4, 5)).states_TAW, given.states_TAW)
         assert trace.tokenizer is None
         assert json.loads((tmp_path / dtype / "trace.json").read_text())["tables"] == {}
+
+
+def finished(out: Path) -> Trace:
+    with made.writer(out) as writer:
+        for index in range(3):
+            writer.write(index, made.captured(index))
+        return writer.finish()
+
+
+def fails(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_complete_trace_is_no_failure_because_of_leftovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Path, "unlink", fails)
+    assert finished(tmp_path / "out").entries
+    assert (tmp_path / "out/trace.partial.json").exists()
+    assert caplog.messages == [
+        "trace.partial.json could not be removed ([Errno 5] Input/output error); "
+        "with trace.json beside it nobody reads it"
+    ]
+
+
+def test_a_trace_that_may_not_last_is_not_called_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def last_fails(path: Path) -> None:
+        fails() if (path / "trace.json").exists() else sync_directory(path)
+
+    monkeypatch.setattr(writer_module, "sync_directory", last_fails)
+    with pytest.raises(WriteError, match="out could not be written: Input/output error") as caught:
+        finished(tmp_path / "out")
+    assert caught.value.why == "it stands there complete, but might not outlast a power cut"
+    assert "goes on" not in caught.value.cure
