@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "traces": {*BASE, "engines", "reference"},
     "report": {*BASE, "layouts", "reference", "quantization"},
     "conversion": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay"},
+    "verification": {*BASE, "layouts", "engines", "quantization", "conversion"},
     "replay": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
     "live": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay", "report"},
 }

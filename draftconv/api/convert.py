@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from draftconv.checkpoint import Checkpoint, open_checkpoint
+from draftconv.conversion.changed_drafter import writer_of
 from draftconv.conversion.options import ConvertOptions
-from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place, writer_of
+from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place
 from draftconv.conversion.request import ConversionRequest
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target

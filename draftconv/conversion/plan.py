@@ -25,16 +25,14 @@ from draftconv.checkpoint import (
 )
 from draftconv.checkpoint.staging import refuse_occupied, refuse_same
 from draftconv.checkpoint.text import size
+from draftconv.conversion.changed_drafter import change_drafter, spell_drafter
 from draftconv.conversion.options import ConvertOptions, Progress
-from draftconv.conversion.passes import run_passes
-from draftconv.conversion.passes.base import Context
-from draftconv.conversion.planned_output import judge, named_quantization, spell_config
+from draftconv.conversion.planned_output import judge
 from draftconv.conversion.provenance import FILE, OURS, read_provenance
 from draftconv.conversion.quantization_record import QuantizationRecord, quantization_record
 from draftconv.conversion.record import completed, make_record, sealed
 from draftconv.conversion.request import ConversionRequest
-from draftconv.conversion.weight_plan import plan_weights
-from draftconv.conversion.working_drafter import Change, WorkingDrafter, start
+from draftconv.conversion.working_drafter import Change, WorkingDrafter
 from draftconv.display import Block, Displayed, named, table
 from draftconv.drafter.checks import VALUES, Findings
 from draftconv.drafter.drafter import Drafter
@@ -42,10 +40,8 @@ from draftconv.drafter.fused_qparams import CODES
 from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target
 from draftconv.engines import LoadVerdict, parse_engine
-from draftconv.errors import UsageError
-from draftconv.layouts import MARK, layout, layouts, writable
-from draftconv.layouts.base import Layout, Writer
-from draftconv.layouts.tensor_names import spell
+from draftconv.layouts import MARK
+from draftconv.layouts.base import Layout
 from draftconv.options import several
 
 CONFIG_KEY = "config.json: "
@@ -141,19 +137,11 @@ def plan_drafter(drafter: Drafter, findings: Findings, target: Target | None, re
         UsageError: an option is missing or wrong. BadCheckpoint: quantized weights cannot be read.
     """
     checkpoint, options = drafter.checkpoint, request.options
-    out_layout = layout(options.to)
-    writer = writer_of(out_layout, options.to)
-    weights = plan_weights(drafter, out_layout, request)
     provenance = read_provenance(checkpoint)
-    twins = (name for name, candidate in layouts().items() if candidate.twin == out_layout.id)
-    returning = provenance.since_layout(out_layout.id, *twins) if provenance else None
-    work = run_passes(start(drafter), Context(target, writer, options, findings, weights, returning))
-
-    names = {name: spell(name, writer.spelling, work.facts.layers) for name in work.tensors}
-    spelled = spell_config(work, out_layout, writer, target, names, returning)
+    changed = change_drafter(drafter, findings, target, request, provenance)
+    out_layout, writer, weights = changed.layout, changed.writer, changed.weights
+    work, names, spelled = spell_drafter(changed, target)
     config, metadata = spelled.config, spelled.metadata
-    if work.packed is not None:
-        work = named_quantization(work, spelled, names, target)
     readers = weights.making.specs if weights.making else [parse_engine(name) for name in writer.serves]
     verdicts = judge(work, readers, names, spelled, target, weights.joined)
     work = _declare_config(work, checkpoint.config, config)
@@ -192,14 +180,6 @@ def _render_card(record: Mapping[str, object], conversion: Conversion, target: T
     from draftconv.conversion.card import model_card
 
     return model_card(record, conversion.work.facts, target, conversion.quantization)
-
-
-def writer_of(out_layout: Layout, name: str) -> Writer:
-    if out_layout.writer is None:
-        raise UsageError(
-            f"{name} can be read, not written", why=f"layouts that can be written: {', '.join(writable())}"
-        )
-    return out_layout.writer
 
 
 STILL_THERE = frozenset(code for code, kind in KINDS.items() if kind.level in ("sample", "deep")) - CODES

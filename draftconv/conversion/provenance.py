@@ -58,6 +58,22 @@ class Origin:
         return section if section.data else None
 
     @property
+    def options(self) -> Config | None:
+        """What was asked for; None where a record of an early version does not tell."""
+        section = Config(self.data, FILE).section("options")
+        return section if section.data else None
+
+    @property
+    def target(self) -> Target | None:
+        """The target that the conversion was told of."""
+        section = Config(self.data, FILE).section("target")
+        layers = section.size("layers")
+        if layers is None:
+            return None
+        family: Family | None = next((f for f in get_args(Family) if f == section.text("family")), None)
+        return Target(section.text("name") or "", layers, family, hidden=section.size("hidden"))
+
+    @property
     def order(self) -> tuple[int, ...] | None:
         """Source row of each row of lm_head, when they were permuted."""
         return Config(self.data, FILE).integers("lm_head_order")
@@ -109,21 +125,6 @@ class Provenance:
         """The engines that were asked before it was written; None in records that do not tell."""
         return Config(self.data, FILE).texts("engines") if "engines" in self.data else None
 
-    @property
-    def from_format(self) -> str | None:
-        """How the quantized weights of its direct source were said to be stored."""
-        return Config(self.data, FILE).section("options").text("from_format")
-
-    @property
-    def target(self) -> Target | None:
-        """The target that the conversion was told of."""
-        section = Config(self.data, FILE).section("target")
-        layers = section.size("layers")
-        if layers is None:
-            return None
-        family: Family | None = next((f for f in get_args(Family) if f == section.text("family")), None)
-        return Target(section.text("name") or "", layers, family, hidden=section.size("hidden"))
-
     def since_layout(self, *names: str) -> Lineage | None:
         """The way from the newest source that was in one of these layouts."""
         return self._since([origin.source.text("layout") in names for origin in self.history])
@@ -140,9 +141,10 @@ class Provenance:
     def handed_on(self) -> list[dict[str, object]]:
         """The history as the `earlier` of a next conversion."""
         keys = ("source", "changes", "lm_head_order")
+        later = ("options", "target", "quantization")  # not in every record that early versions wrote
         return [
             {key: origin.data.get(key) for key in keys}
-            | ({"quantization": quantization.data} if (quantization := origin.quantization) else {})
+            | {key: value for key in later if (value := origin.data.get(key))}
             for origin in self.history
         ]
 

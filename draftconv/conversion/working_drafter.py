@@ -39,6 +39,9 @@ ACTIVATIONS = "activations"
 DEQUANTIZED = "dequantized from "
 """How a record begins to tell of a weight that became floats again."""
 
+QUANTIZED = "quantized by recipe "
+"""And of one that was rounded by a recipe."""
+
 ChangeKind = OneOf["dropped", "added", "replaced", "requantized", "cast", "permuted", "repaired", "fact"]
 
 

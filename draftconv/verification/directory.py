@@ -1,0 +1,76 @@
+"""An output as its readers find it: files that do not belong, a record that was edited, engines that stumble.
+
+Who is asked follows from the layout of the output and from whoever verifies; the record of an output can name
+further engines and their versions, and leave none out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from draftconv.conversion.provenance import FILE, Provenance
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.fused_qparams import joined_values
+from draftconv.drafter.targets import Target
+from draftconv.engines import ENGINES, parse_engine
+from draftconv.engines.rules import EngineSpec, Status
+from draftconv.layouts import layouts
+from draftconv.verification.compared import ComparedItem, Outcome
+
+READ: Mapping[Status, Outcome] = {
+    "loads": "equal",
+    "undecided": "declared",  # passes and is listed: nobody can say it without the target
+    "mis-read": "different",
+    "refused": "different",
+}
+
+
+def check_directory(
+    out: Drafter, target: Target | None, provenance: Provenance | None, asked: Sequence[str], *, edited: bool
+) -> Iterator[ComparedItem]:
+    """Faults that no tensor and no fact shows.
+
+    Args:
+        asked: engines that whoever verifies names. `edited`: whether a record is there that belongs to other files.
+    """
+    if edited:
+        detail = "does not belong to this config.json and these tensors: one of them was changed after it was written"
+        yield ComparedItem(FILE, "different", detail)
+    for file in out.checkpoint.files:
+        if file.unused:
+            yield ComparedItem(file.name, "different", "a weights file that is not part of the output")
+    must, may = judges(out, provenance, asked)
+    rows = [_judge(out, target, spec) for spec in (*must, *may)]
+    yield from rows[: len(must)]
+    readers = [row for row in rows[len(must) :] if row.outcome != "different"]
+    for row in rows[len(must) :]:
+        if row.outcome == "different" and readers:
+            yield ComparedItem(row.what, "declared", f"{row.how}; name it with --for if it is to serve this")
+        else:
+            yield row
+
+
+def judges(
+    out: Drafter, provenance: Provenance | None, asked: Sequence[str]
+) -> tuple[tuple[EngineSpec, ...], tuple[EngineSpec, ...]]:
+    """The engines that must read an output rightly, and those of which one must.
+
+    Every engine that a layout is for reads its floats; quantized weights are for some of them, and which,
+    no layout says.
+    """
+    if asked:
+        return tuple(map(parse_engine, asked)), ()
+    named = {spec.name: spec for spec in map(parse_engine, (provenance.engines if provenance else None) or ())}
+    writer = layouts()[out.detection.layout].writer
+    served = [named.get(spec.name, spec) for spec in map(parse_engine, writer.serves if writer else ())]
+    if out.facts.quantization is None or len(served) == 1:
+        return tuple({spec.name: spec for spec in (*served, *named.values())}.values()), ()
+    return tuple(named.values()), tuple(spec for spec in served if spec.name not in named)
+
+
+def _judge(out: Drafter, target: Target | None, spec: EngineSpec) -> ComparedItem:
+    known = frozenset(problem.code for problem in joined_values(out))
+    verdict = ENGINES[spec.name].check(out.checkpoint, out.facts, target, spec, known)
+    line = verdict.reason
+    how = f"{verdict.status}: {line.rule.says}: {line.detail} [{line.rule.code}]" if line else ""
+    return ComparedItem(str(verdict.spec), READ[verdict.status], how)
