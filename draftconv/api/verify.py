@@ -56,7 +56,7 @@ def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
     rows = (
         tuple(compare_tensors(Compared(result, source, remade, claims), options.progress or (lambda _, __: None))),
         tuple(compare_facts(result, source, remade, claims)),
-        tuple(check_directory(result, target, provenance, several(options.engines), edited=edited)),
+        tuple(check_directory(result, target, remade, provenance, several(options.engines), edited=edited)),
     )
     cures = tuple(claims.cures([row for part in rows for row in part]))
     return Verification(*rows, "believed" if lineage else record, result, source, cures)

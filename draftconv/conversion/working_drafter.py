@@ -36,11 +36,8 @@ MAPS = ("d2t", "t2d")
 ACTIVATIONS = "activations"
 """What a record calls the rounding of inputs, which no fact of the drafter holds."""
 
-DEQUANTIZED = "dequantized from "
-"""How a record begins to tell of a weight that became floats again."""
-
 QUANTIZED = "quantized by recipe "
-"""And of one that was rounded by a recipe."""
+"""How a record begins to tell of a weight that was rounded by a recipe."""
 
 ChangeKind = OneOf["dropped", "added", "replaced", "requantized", "cast", "permuted", "repaired", "fact"]
 

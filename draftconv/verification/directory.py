@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from draftconv.checkpoint import Checkpoint
+from draftconv.conversion.changed_drafter import spell_drafter
+from draftconv.conversion.planned_output import planned_checkpoint
 from draftconv.conversion.provenance import FILE, Provenance
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Facts
 from draftconv.drafter.fused_qparams import joined_values
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.rules import EngineSpec, Status
+from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
 from draftconv.verification.compared import ComparedItem, Outcome
+from draftconv.verification.remaking import Remade
 
 READ: Mapping[Status, Outcome] = {
     "loads": "equal",
@@ -26,7 +32,13 @@ READ: Mapping[Status, Outcome] = {
 
 
 def check_directory(
-    out: Drafter, target: Target | None, provenance: Provenance | None, asked: Sequence[str], *, edited: bool
+    out: Drafter,
+    target: Target | None,
+    remade: Remade,
+    provenance: Provenance | None,
+    asked: Sequence[str],
+    *,
+    edited: bool,
 ) -> Iterator[ComparedItem]:
     """Faults that no tensor and no fact shows.
 
@@ -40,12 +52,17 @@ def check_directory(
         if file.unused:
             yield ComparedItem(file.name, "different", "a weights file that is not part of the output")
     must, may = judges(out, provenance, asked)
-    rows = [_judge(out, target, spec) for spec in (*must, *may)]
-    yield from rows[: len(must)]
-    readers = [row for row in rows[len(must) :] if row.outcome != "different"]
-    for row in rows[len(must) :]:
-        if row.outcome == "different" and readers:
-            yield ComparedItem(row.what, "declared", f"{row.how}; name it with --for if it is to serve this")
+    known = frozenset(problem.code for problem in joined_values(out))
+    yield from (_judge(out.checkpoint, out.facts, target, spec, known) for spec in must)
+    again = _planned(remade, target) if may else None
+    for spec in may:
+        row = _judge(out.checkpoint, out.facts, target, spec, known)
+        if row.outcome != "different":
+            yield row
+        elif remade.fault:
+            yield ComparedItem(row.what, "claimed", f"{row.how}; only draftconv.json says that it serves others")
+        elif again is not None and _judge(*again, target, spec, known) == row:
+            yield ComparedItem(row.what, "declared", f"{row.how}; so is what the recorded steps write, --for judges it")
         else:
             yield row
 
@@ -53,10 +70,10 @@ def check_directory(
 def judges(
     out: Drafter, provenance: Provenance | None, asked: Sequence[str]
 ) -> tuple[tuple[EngineSpec, ...], tuple[EngineSpec, ...]]:
-    """The engines that must read an output rightly, and those of which one must.
+    """The engines that must read an output rightly, and those that read it as what was asked for.
 
-    Every engine that a layout is for reads its floats; quantized weights are for some of them, and which,
-    no layout says.
+    Every engine that a layout is for reads its floats. Quantized weights are for some of them, and which, no layout
+    says: the rest read the output no worse than what the recorded steps write.
     """
     if asked:
         return tuple(map(parse_engine, asked)), ()
@@ -68,9 +85,21 @@ def judges(
     return tuple(named.values()), tuple(spec for spec in served if spec.name not in named)
 
 
-def _judge(out: Drafter, target: Target | None, spec: EngineSpec) -> ComparedItem:
-    known = frozenset(problem.code for problem in joined_values(out))
-    verdict = ENGINES[spec.name].check(out.checkpoint, out.facts, target, spec, known)
+def _planned(remade: Remade, target: Target | None) -> tuple[Checkpoint, Facts] | None:
+    """What the recorded steps write, as a checkpoint; None where only another target would tell."""
+    if remade.last is None:
+        return None
+    try:
+        work, names, spelled = spell_drafter(remade.last, target)
+    except DraftconvError:
+        return None
+    return planned_checkpoint(work, names, spelled.config, spelled.metadata), work.facts
+
+
+def _judge(
+    checkpoint: Checkpoint, facts: Facts, target: Target | None, spec: EngineSpec, known: frozenset[str]
+) -> ComparedItem:
+    verdict = ENGINES[spec.name].check(checkpoint, facts, target, spec, known)
     line = verdict.reason
     how = f"{verdict.status}: {line.rule.says}: {line.detail} [{line.rule.code}]" if line else ""
     return ComparedItem(str(verdict.spec), READ[verdict.status], how)

@@ -33,11 +33,13 @@ class Remade:
     Attributes:
         work: the source after every step of the record; as it is where there is none, or one cannot be made again.
         changes: of all steps, the first step's first.
+        last: the last step, not yet spelled.
         fault: why a step cannot be made again.
     """
 
     work: WorkingDrafter
     changes: tuple[Change, ...] = ()
+    last: ChangedDrafter | None = None
     fault: DraftconvError | None = None
 
     def why(self, what: str, *kinds: str) -> str | None:
@@ -70,7 +72,7 @@ def _remake(source: Drafter, steps: Sequence[Origin], evidence: Evidence) -> Rem
     for index, step in enumerate(reversed(steps)):
         target = evidence.target if step.target is not None else None
         changed = _make_step(drafter, step, target, evidence, provenance, evidence.from_format if index == 0 else None)
-        remade = Remade(changed.work, (*remade.changes, *changed.work.changes))
+        remade = Remade(changed.work, (*remade.changes, *changed.work.changes), changed)
         if index + 1 < len(steps):
             following = _read_again(changed, target, evidence.target)
             provenance = _provenance_of(drafter, changed.work, provenance)
