@@ -9,8 +9,9 @@ import click
 
 from draftconv.api.convert import Conversion, ConvertOptions, prepare, refuse_place
 from draftconv.cli.examples import ENGINE, OTHER
-from draftconv.cli.options import command_line, format_option, options_of
+from draftconv.cli.options import arguments_of, command_line, format_option, options_of
 from draftconv.display import table
+from draftconv.verification.options import said_again
 
 EPILOG = f"""\b
 Examples:
@@ -53,14 +54,15 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
         case "human":
             _show(conversion, out)
             output.print_next(
-                ["draftconv", "verify", str(out), "--against", source, *_reading_arguments(conversion, out)]
+                ["draftconv", "verify", str(out), "--against", source, *_said_again(options, conversion, out)]
             )
 
 
-def _reading_arguments(conversion: Conversion, out: Path) -> list[str]:
+def _said_again(options: ConvertOptions, conversion: Conversion, out: Path) -> list[str]:
     """What has to be said of the source and of the output again, where only a person can."""
     accepted = ["--accept-detected"] if conversion.drafter.readings else []
-    return [*(["--from", f"{out}={conversion.layout.id}"] if conversion.ambiguous else []), *accepted]
+    ours = ["--from", f"{out}={conversion.layout.id}"] if conversion.ambiguous else []
+    return [*arguments_of(said_again(options)), *ours, *accepted]
 
 
 def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from draftconv.checkpoint import TensorRef
@@ -11,19 +11,8 @@ from draftconv.conversion.provenance import Lineage, Provenance
 from draftconv.drafter.facts import Facts
 from draftconv.errors import DraftconvError
 from draftconv.verification.compared import ComparedItem
+from draftconv.verification.declarations import CHANGEABLE_FACTS
 from draftconv.verification.recorded_steps import Evidence
-
-CLAIMABLE: Mapping[str, str] = {
-    # fact → the pass that may change it
-    "own_embedding": "embedding",
-    "vocab_order": "vocabulary, repair",
-    "max_positions": "positions",
-    "rope": "repair",
-    "double_norm": "repair",
-    "quantization": "dequantize, repack, quantize",
-    "activations": "repack, quantize",
-}
-"""Facts that a step can change. A record that declares another one was not written by draftconv."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +48,7 @@ class Claims:
         """A fact that the record declares changed, and that nothing given explains."""
         said = self._said(True, name)
         open_value = name == "max_positions" and self.evidence.max_positions is None
-        if said is None or name not in CLAIMABLE or (self.fault is None and not open_value):
+        if said is None or name not in CHANGEABLE_FACTS or (self.fault is None and not open_value):
             return None
         return claimed(name, said[1])
 

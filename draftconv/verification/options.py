@@ -51,21 +51,17 @@ class VerifyOptions:
     progress: Callable[[int, int], None] | None = python_only(None, "called with the bytes compared so far and in all")
 
 
-SAID_AGAIN = (
-    "target",
-    "target_layers",
-    "max_positions",
-    "calibrate",
-    "force",
-    "layout",
-    "aux_convention",
-    "from_format",
-)
-"""What a conversion is told and its record can only claim."""
-
-
 def said_again(options: ConvertOptions | QuantizeOptions) -> VerifyOptions:
-    """What `verify` has to be told of a conversion; nothing where its source and its output tell everything."""
-    said = {name: getattr(options, name, None) for name in SAID_AGAIN}
-    paths = tuple(repair for repair in several(getattr(options, "repairs", ())) if "=" in repair)
-    return VerifyOptions(**{name: value for name, value in said.items() if value}, repairs=paths)
+    """What `verify` has to be told of a conversion again, because its record can only claim it."""
+    converted = options if isinstance(options, ConvertOptions) else options.convert
+    return VerifyOptions(
+        target=converted.target,
+        target_layers=converted.target_layers,
+        max_positions=converted.max_positions,
+        repairs=tuple(repair for repair in several(converted.repairs) if "=" in repair),
+        calibrate=None if isinstance(options, ConvertOptions) else options.calibrate,
+        force=converted.force,
+        layout=(converted.layout,) if converted.layout else (),
+        aux_convention=(converted.aux_convention,) if converted.aux_convention else (),
+        from_format=converted.from_format,
+    )

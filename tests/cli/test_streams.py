@@ -33,8 +33,8 @@ PRINTING = [
     (("convert", "drafter", "out", "--dry-run"), 0),
     (("convert", "drafter", "out", "--dry-run", "--format", "json"), 0),
     (("quantize", "drafter", "out", "--recipe", "w4a16", "--dry-run"), 0),
-    (("verify", "vllm", "--against", "drafter"), 0),
-    (("verify", "vllm", "--against", "drafter", "--format", "json"), 0),
+    (("verify", "vllm", "--against", "drafter", "--target", TARGET), 0),
+    (("verify", "vllm", "--against", "drafter", "--target", TARGET, "--format", "json"), 0),
     (("diff", "vllm", "drafter"), 1),
     (("recipes",), 0),
     (("recipes", "w4a8", "--format", "json"), 0),
@@ -178,7 +178,7 @@ def test_what_was_written_stays(tmp_path: Path) -> None:
     tiny.spell("llama", "torchspec-native").write(tmp_path / "drafter")
     done = run("convert", "drafter", "out", "--to", "vllm", place=tmp_path, redirect=f">{FULL}")
     assert (done.returncode, done.stderr) == (2, LOST)
-    assert verify(tmp_path / "out", tmp_path / "drafter").passed
+    assert verify(tmp_path / "out", tmp_path / "drafter", target=TARGET).passed
 
 
 # ── stderr ─────────────────────────────────────────────────────────────────────────
