@@ -7,6 +7,8 @@ be made again, because only the record says it, does not pass; see `draftconv.ve
 
 from __future__ import annotations
 
+from draftconv.attestation.statement import refuse_statement, write_statement
+from draftconv.attestation.verification import verification_statement
 from draftconv.checkpoint import open_checkpoint
 from draftconv.conversion.provenance import FILE, read_provenance
 from draftconv.drafter.targets import find_target
@@ -36,8 +38,10 @@ def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
     Raises:
         Undecided: one of the two can be read in several ways.
         BadCheckpoint, NotADrafter: one of the two cannot be read.
-        UsageError: a repair without a path, or an unknown engine or target.
+        WriteError: the statement that `attest` names exists, or cannot be written.
+        UsageError: it would lie in one of the two, a repair without a path, or an unknown engine or target.
     """
+    refuse_statement(options.attest, out, against)
     target = find_target(options.target, options.target_layers)
     evidence = Evidence.of(options, target)
     source_reading, out_reading = drafter_readers(
@@ -59,4 +63,7 @@ def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
         tuple(check_directory(result, target, remade, provenance, several(options.engines), edited=edited)),
     )
     cures = tuple(claims.cures([row for part in rows for row in part]))
-    return Verification(*rows, "believed" if lineage else record, result, source, cures)
+    found = Verification(*rows, "believed" if lineage else record, result, source, cures)
+    if options.attest is not None:
+        write_statement(options.attest, verification_statement(found, options))
+    return found

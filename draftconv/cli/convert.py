@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from draftconv.api.convert import Conversion, ConvertOptions, prepare, refuse_place
+from draftconv.attestation.provenance import attest_conversion
+from draftconv.attestation.statement import refuse_statement
 from draftconv.cli.examples import ENGINE, OTHER
 from draftconv.cli.options import arguments_of, command_line, format_option, options_of
 from draftconv.display import table
@@ -39,11 +41,13 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
     options = ConvertOptions(**keywords)
     if not dry_run:
         refuse_place(source, out, overwrite=options.overwrite)
+        refuse_statement(options.attest, out)
     conversion = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
             conversion.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
+        attest_conversion(conversion, options, out)
     output.print_readings(fmt, conversion.drafter)
     match fmt:
         case "json":

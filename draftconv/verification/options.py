@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from draftconv.conversion.options import ConvertOptions, QuantizeOptions
 from draftconv.options import (
     ACCEPT_DETECTED,
+    ATTEST,
     FROM_FORMAT,
     TARGET,
     TARGET_LAYERS,
@@ -48,6 +49,7 @@ class VerifyOptions:
     aux_convention: Several = option((), aux_convention_of_each("SOURCE"))
     accept_detected: bool = option(False, ACCEPT_DETECTED)
     from_format: str | None = option(None, FROM_FORMAT)
+    attest: Place | None = option(None, ATTEST)
     progress: Callable[[int, int], None] | None = python_only(None, "called with the bytes compared so far and in all")
 
 
