@@ -159,7 +159,8 @@ FACTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "feedback": lambda config: config.update(norm_output=True),
     "norm_before_residual": lambda config: config.update(norm_before_residual=True),
     "activation": lambda config: config.update(hidden_act="gelu"),
-    "window": lambda config: config.update(sliding_window=16, use_sliding_window=True, layer_types=["sliding_attention"]),
+    "window": lambda config: config.update(sliding_window=16, use_sliding_window=True,
+                                           layer_types=["sliding_attention"]),
     "max_positions": lambda config: config.update(max_position_embeddings=8),
 }  # fmt: skip
 
