@@ -34,13 +34,13 @@ from draftconv.quantization.recipes import recipe_names
 from draftconv.quantization.regroup import same_values
 from tests import quantized, tiny
 from tests.api.conftest import Source
-from tests.api.test_verify import FLIPPED, different, flip, offsets_in_file
-from tests.api.test_verify_quantized import CODES, DOWN, NEAREST, REPACKED, rows
 from tests.keywords import evidence, keywords
 from tests.quantization.formats import samples
 from tests.quantized import STATIC
 from tests.traces import made
 from tests.traces.recorded import Recorded
+from tests.verification.test_verify import FLIPPED, different, flip, offsets_in_file
+from tests.verification.test_verify_quantized import CODES, DOWN, NEAREST, REPACKED, rows
 
 ROOT = Path(draftconv.__file__).parent
 CONSTANTS = ("BLOCK", "COPY_CHUNK", "COPY_BUFFER", "ROWS")
