@@ -70,7 +70,7 @@ def _remake(source: Drafter, steps: Sequence[Origin], evidence: Evidence) -> Rem
     """
     remade, drafter, provenance = Remade(start(source)), source, read_provenance(source.checkpoint)
     for index, step in enumerate(reversed(steps)):
-        target = evidence.target if step.target is not None else None
+        target = evidence.target if step.target is not None or _is_dropped(step) else None
         changed = _make_step(drafter, step, target, evidence, provenance, evidence.from_format if index == 0 else None)
         remade = Remade(changed.work, (*remade.changes, *changed.work.changes), changed)
         if index + 1 < len(steps):
@@ -78,6 +78,11 @@ def _remake(source: Drafter, steps: Sequence[Origin], evidence: Evidence) -> Rem
             provenance = _provenance_of(drafter, changed.work, provenance)
             drafter = following
     return remade
+
+
+def _is_dropped(step: Origin) -> bool:
+    """Whether a target would prove what was dropped, also where the conversion had none."""
+    return step.options is not None and step.options.text("embed") == "drop"
 
 
 def _make_step(

@@ -299,6 +299,29 @@ def test_a_table_of_a_target_that_is_not_given_is_claimed(source: Source, tmp_pa
     assert verify(out, path, target=str(strange)).result == "fail"
 
 
+def test_what_is_claimed_must_still_have_its_hash(source: Source, tmp_path: Path) -> None:
+    """Nothing is proven by that, but what contradicts even the record is a difference."""
+    path, out = source("modelopt-layers", "llama"), tmp_path / "out"
+    convert(path, out, to="vllm", embed="from-target", target=str(tiny.write_target(tmp_path / "target")))
+    rewritten(out, zeroed(on_disk(out), "embed_tokens.weight"))
+    found = verify(out, path)
+    assert (found.record, found.result) == ("believed", "fail")
+    assert outcomes(found)["embed_tokens.weight"] == "different"
+
+
+def test_a_table_that_was_dropped_unproven_is_claimed(source: Source, tmp_path: Path) -> None:
+    path, out = source("torchspec-native", "llama"), tmp_path / "out"
+    convert(path, out, to="vllm", embed="drop", force=True)
+    found = verify(out, path)
+    assert claimed(found) == {"embed_tokens.weight", "own_embedding"}
+    assert "--force" in found.cures[0]
+    assert verify(out, path, force=True).passed
+    assert verify(out, path, target=str(tiny.write_target(tmp_path / "target"))).passed  # which proves it
+    other = tiny.floats("model.embed_tokens.weight", (tiny.VOCAB, 64), "BF16", seed=5)
+    strange = tiny.write_target(tmp_path / "strange", tables={"model.embed_tokens.weight": other})
+    assert verify(out, path, target=str(strange)).result == "claimed"
+
+
 def test_a_number_of_positions_is_claimed(source: Source, tmp_path: Path) -> None:
     path, out = source("torchspec-native", "llama"), tmp_path / "out"
     convert(path, out, to="vllm", max_positions=65536)
