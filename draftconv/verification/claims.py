@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from draftconv.checkpoint import TensorRef
+from draftconv.checkpoint import TensorRef, show
 from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.conversion.provenance import Lineage, Provenance
 from draftconv.drafter.facts import Facts
@@ -67,7 +67,7 @@ class Claims:
         names = {row.what for row in rows if row.outcome == "claimed"}
         target = self._target
         if names and self.lacks_target:
-            yield f"add --target {target}"
+            yield f"add --target, which draftconv.json calls {show(target)}"
         elif "max_positions" in names:
             yield "add --max-positions with the number that was asked for"
         if names and self.fault is not None:

@@ -292,7 +292,7 @@ def test_a_table_of_a_target_that_is_not_given_is_claimed(source: Source, tmp_pa
     convert(path, out, to="vllm", embed="from-target", target=target)
     found = verify(out, path)
     assert claimed(found) == {"embed_tokens.weight", "own_embedding"}
-    assert found.cures[0] == "add --target target"
+    assert found.cures[0] == "add --target, which draftconv.json calls target"
     assert verify(out, path, target=target).passed
     other = tiny.floats("model.embed_tokens.weight", (tiny.VOCAB, 64), "BF16", seed=5)
     strange = tiny.write_target(tmp_path / "strange", tables={"model.embed_tokens.weight": other})

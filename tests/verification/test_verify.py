@@ -273,7 +273,7 @@ def test_a_default_triple_is_compared_through_the_target(source: Source, tmp_pat
     convert(path, out, to="vllm", target=str(target))
     assert verify(out, path, target=str(target)).passed
     unsaid = verify(out, path)
-    assert (unsaid.result, unsaid.cures) == ("claimed", ("add --target target",))
+    assert (unsaid.result, unsaid.cures) == ("claimed", ("add --target, which draftconv.json calls target",))
     (out / "draftconv.json").unlink()
     assert verify(out, path, target=str(target)).passed
     assert different(verify(out, path, target=str(deep))) == {"boundaries"}
