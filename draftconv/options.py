@@ -125,6 +125,7 @@ NUM_SPECULATIVE_TOKENS = Option(
 TENSOR_PARALLEL_SIZE = Option(
     "Devices for the target.", short=("-tp",), former=("--tp", "--tensor-parallel"), metavar="N", least=1
 )
+ATTEST = Option("Write an in-toto statement to FILE, outside OUT: something to sign.", metavar="FILE")
 OVERWRITE = Option("Replace OUT if draftconv wrote all that is in it.")
 
 

@@ -1149,6 +1149,84 @@ CONVERSION = (
         "a record tells where it was made", ("passes/test_repair.py",)),
 )  # fmt: skip
 
+VERIFICATION = (
+    Mutation(
+        "verification/result.py",
+        "return (*self.tensors, *self.facts, *self.directory)", "return (*self.facts, *self.directory)",
+        "a tensor that differs passes", ("test_verify.py",)),
+    Mutation(
+        "verification/result.py",
+        'return self.result == "pass"', 'return self.result != "fail"',
+        "what only a record claims passes", ("test_verify.py", "test_forged.py")),
+    Mutation(
+        "verification/tensors.py",
+        "for theirs in output_blocks(expected):", "for theirs in list(output_blocks(expected))[:0]:",
+        "no byte of a tensor is compared", ("test_verify.py",)),
+    Mutation(
+        "verification/tensors.py",
+        "if mine.dtype != wanted.dtype:", "if mine.dtype not in FLOATS:",
+        "a cast that nobody asked for passes", ("test_verify.py", "test_forged.py")),
+    Mutation(
+        "verification/claims.py",
+        "return expected is not None and tensor_hash(ref) != expected", "return False",
+        "what is only claimed is not held to its hash", ("test_verify.py", "test_forged.py")),
+    Mutation(
+        "verification/claims.py",
+        "if said is None or name not in CHANGEABLE_FACTS or (self.fault is None and not open_value):",
+        "if said is None:",
+        "any fact that a record declares is a claim and no difference", ("test_forged.py",)),
+    Mutation(
+        "verification/quantized.py",
+        "return _unequal(mine, self._wanted(module)) if self._is_remade(module) else []", "return []",
+        "quantized weights are not made again", ("test_forged.py", "test_verify_quantized.py")),
+    Mutation(
+        "verification/stated_quantization.py",
+        "if ours_said != wanted:", "if ours_said is None:",
+        "what config.json says of quantized weights is believed", ("test_forged.py",)),
+    Mutation(
+        "verification/recorded_steps.py",
+        "max_positions=evidence.max_positions,", 'max_positions=asked.size("max_positions"),',
+        "a number is taken from the record", ("test_forged.py",)),
+    Mutation(
+        "verification/recorded_steps.py",
+        "force=evidence.force,", "force=True,",
+        "embed_tokens may be missing by the record's word", ("test_forged.py", "test_verify.py")),
+    Mutation(
+        "verification/directory.py",
+        '    "mis-read": "different",', '    "mis-read": "declared",',
+        "an output that an engine mis-reads passes", ("test_verify.py",)),
+    Mutation(
+        "verification/directory.py",
+        "served = [named.get(spec.name, spec) for spec in map(parse_engine, writer.serves if writer else ())]",
+        "served = list(named.values())",
+        "a record without engines keeps them from being asked", ("test_forged.py",)),
+    Mutation(
+        "verification/vocabulary.py",
+        "    return tuple(row_of[target] for target in ours.ids)",
+        "    return tuple(row_of[target] for target in theirs.ids)",
+        "rows of lm_head are compared in their own order", ("test_verify.py",)),
+    Mutation(
+        "verification/vocabulary.py",
+        "elif ours is None or theirs is None or sorted(ours.ids) != sorted(theirs.ids):",
+        "elif ours is None or theirs is None:",
+        "a map to other tokens passes", ("test_verify.py",)),
+)  # fmt: skip
+
+ATTESTATION = (
+    Mutation(
+        "attestation/statement.py",
+        "for artifact in map(Path, artifacts):", "for artifact in map(Path, artifacts[:0]):",
+        "a statement is written into what it is about", ("test_statements.py",)),
+    Mutation(
+        "attestation/verification.py",
+        '    "claimed": "failedTests",', '    "claimed": "passedTests",',
+        "what is only claimed is stated as passed", ("test_statements.py",)),
+    Mutation(
+        "attestation/statement.py",
+        "os.link(temporary, path)  # unlike a rename, it replaces nothing", "os.replace(temporary, path)",
+        "a file that exists is replaced by a statement", ("test_statements.py",)),
+)  # fmt: skip
+
 API = (
     Mutation(
         "api/push.py",
@@ -1170,36 +1248,6 @@ API = (
         "api/push.py",
         "or head.files.get(FILE) == _blob_id(path):", "or FILE in head.files:",
         "what another directory wrote is replaced", ("test_push.py",)),
-    Mutation(
-        "api/verify.py",
-        "return (*self.tensors, *self.facts, *self.directory)", "return (*self.facts, *self.directory)",
-        "a tensor that differs passes", ("test_verify.py",)),
-    Mutation(
-        "api/verify.py",
-        "for theirs in output_blocks(expected):", "for theirs in list(output_blocks(expected))[:1]:",
-        "only the first block of a tensor is verified", ("test_blocks.py", "test_verify.py")),
-    Mutation(
-        "api/verify.py",
-        "if tensor_hash(mine) == declared.expected_hash(name):", "if tensor_hash(mine):",
-        "a tensor that was made is not held to its hash", ("test_verify.py",)),
-    Mutation(
-        "api/verify.py",
-        '    "mis-read": "different",', '    "mis-read": "declared",',
-        "an output that an engine mis-reads passes", ("test_verify.py",)),
-    Mutation(
-        "api/verify.py",
-        'if cast and not (declared.find("cast", name) and', "if cast and not (",
-        "a cast that nobody declared passes", ("test_verify.py",)),
-    Mutation(
-        "api/verify.py",
-        "    return tuple(row_of[target] for target in ours)",
-        "    return tuple(row_of[target] for target in theirs)",
-        "rows of lm_head are compared in their own order", ("test_verify.py", "test_round_trip.py")),
-    Mutation(
-        "api/verify.py",
-        "elif ours is None or theirs is None or sorted(ours.ids) != sorted(theirs.ids):",
-        "elif ours is None or theirs is None:",
-        "a map to other tokens passes", ("test_verify.py",)),
     Mutation(
         "api/diff.py",
         "elif left.read() != right.read():", "elif not left.dtype:",
@@ -1324,5 +1372,5 @@ BESIDE = (
 
 MUTATIONS = (
     *CHECKPOINT, *DRAFTER, *LAYOUTS, *ENGINES, *QUANTIZATION, *REFERENCE, *REPLAY, *REPORT, *TRACES, *LIVE, *CONVERSION,
-    *API, *CLI, *BESIDE,
+    *VERIFICATION, *ATTESTATION, *API, *CLI, *BESIDE,
 )  # fmt: skip

@@ -38,6 +38,8 @@ MAY_IMPORT = {
     "traces": {*BASE, "engines", "reference"},
     "report": {*BASE, "layouts", "reference", "quantization"},
     "conversion": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay"},
+    "verification": {*BASE, "layouts", "engines", "quantization", "conversion"},
+    "attestation": {*BASE, "conversion", "verification"},
     "replay": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
     "live": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay", "report"},
 }

@@ -66,7 +66,7 @@ def test_a_format_is_quantized_to_repacked_and_read(environment: Mapping[str, st
     source = quantized.source(LLAMA)
     chosen = ("--recipe", tmp_path / "toy.yaml", "--target", target)
     draftconv(environment, "quantize", source, tmp_path / "a", *chosen)
-    draftconv(environment, "verify", tmp_path / "a", "--against", source)
+    draftconv(environment, "verify", tmp_path / "a", "--against", source, "--target", target)
     tensors = on_disk(tmp_path / "a")
     assert tensors["midlayer.mlp.down_proj.qweight"].dtype == "I8"
     for form, before, after in (("compressed-pack", "a", "b"), ("toy", "b", "c")):

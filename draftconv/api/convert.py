@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from draftconv.attestation.provenance import attest_conversion
+from draftconv.attestation.statement import refuse_statement
 from draftconv.checkpoint import Checkpoint, open_checkpoint
+from draftconv.conversion.changed_drafter import writer_of
 from draftconv.conversion.options import ConvertOptions
-from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place, writer_of
+from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place
 from draftconv.conversion.request import ConversionRequest
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
@@ -25,8 +30,10 @@ def convert(source: Place, out: Place, options: ConvertOptions) -> Conversion:
         DraftconvError: see `plan_conversion`; WriteError when the output cannot be written.
     """
     refuse_place(source, out, overwrite=options.overwrite)
+    refuse_statement(options.attest, out)
     conversion = prepare(source, options)
     conversion.write(out, overwrite=options.overwrite, progress=options.progress)
+    attest_conversion(conversion, options, Path(out))
     return conversion
 
 

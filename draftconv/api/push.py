@@ -260,7 +260,7 @@ def _card_with(folder: Path, path: Path, repo: str, named: str | None = None) ->
     report = read_report(folder)
     provenance = read_provenance(open_checkpoint(path))
     reader = DrafterReader(accept_detected=True)  # another reading than the report's has another fingerprint
-    target = find_target(named, None) or (provenance.target if provenance else None)
+    target = find_target(named, None) or (provenance.history[0].target if provenance else None)
     drafter = reader.read(open_checkpoint(path), target)
     ours = content(drafter)
     comparisons = [found for found in report.comparisons if report.arm(found.candidate).content == ours]

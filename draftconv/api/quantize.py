@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from draftconv.attestation.provenance import attest_conversion
+from draftconv.attestation.statement import refuse_statement
 from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.text import size
 from draftconv.conversion.options import QuantizeOptions
@@ -152,8 +154,10 @@ def quantize(source: Place, out: Place, options: QuantizeOptions) -> Quantizatio
         DraftconvError: see `prepare`; WriteError when the output cannot be written.
     """
     refuse_place(source, out, overwrite=options.overwrite)
+    refuse_statement(options.attest, out)
     quantization = prepare(source, options)
     quantization.write(out, overwrite=options.overwrite, progress=options.progress)
+    attest_conversion(quantization.conversion, options, Path(out))
     return quantization
 
 

@@ -8,9 +8,12 @@ from typing import Any
 import click
 
 from draftconv.api.convert import Conversion, ConvertOptions, prepare, refuse_place
+from draftconv.attestation.provenance import attest_conversion
+from draftconv.attestation.statement import refuse_statement
 from draftconv.cli.examples import ENGINE, OTHER
-from draftconv.cli.options import command_line, format_option, options_of
+from draftconv.cli.options import arguments_of, command_line, format_option, options_of
 from draftconv.display import table
+from draftconv.verification.options import said_again
 
 EPILOG = f"""\b
 Examples:
@@ -38,11 +41,13 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
     options = ConvertOptions(**keywords)
     if not dry_run:
         refuse_place(source, out, overwrite=options.overwrite)
+        refuse_statement(options.attest, out)
     conversion = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
             conversion.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
+        attest_conversion(conversion, options, out)
     output.print_doubts(conversion.drafter)
     match fmt:
         case "json":
@@ -53,14 +58,15 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
         case "human":
             _show(conversion, out)
             output.print_next(
-                ["draftconv", "verify", str(out), "--against", source, *_reading_arguments(conversion, out)]
+                ["draftconv", "verify", str(out), "--against", source, *_said_again(options, conversion, out)]
             )
 
 
-def _reading_arguments(conversion: Conversion, out: Path) -> list[str]:
+def _said_again(options: ConvertOptions, conversion: Conversion, out: Path) -> list[str]:
     """What has to be said of the source and of the output again, where only a person can."""
     accepted = ["--accept-detected"] if conversion.drafter.readings else []
-    return [*(["--from", f"{out}={conversion.layout.id}"] if conversion.ambiguous else []), *accepted]
+    ours = ["--from", f"{out}={conversion.layout.id}"] if conversion.ambiguous else []
+    return [*arguments_of(said_again(options)), *ours, *accepted]
 
 
 def _json(conversion: Conversion, *, dry_run: bool) -> dict[str, object]:

@@ -9,6 +9,8 @@ import click
 
 from draftconv.api.convert import refuse_place
 from draftconv.api.quantize import Quantization, QuantizeOptions, prepare
+from draftconv.attestation.provenance import attest_conversion
+from draftconv.attestation.statement import refuse_statement
 from draftconv.cli.examples import ENGINE, OTHER, THIRD
 from draftconv.cli.options import command_line, format_option, options_of
 
@@ -38,11 +40,13 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
     options = QuantizeOptions(**keywords)
     if not dry_run:
         refuse_place(source, out, overwrite=options.overwrite)
+        refuse_statement(options.attest, out)
     quantization = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = quantization.conversion.plan.total_bytes
         with output.progress(f"writing {out.name}") as report:
             quantization.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
+        attest_conversion(quantization.conversion, options, out)
     output.print_doubts(quantization.conversion.drafter)
     match fmt:
         case "json":

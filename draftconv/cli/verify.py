@@ -14,7 +14,7 @@ from draftconv.layouts.drafter_reader import reading_json
 EPILOG = """\b
 Examples:
   draftconv verify out --against kimi-k2.5-eagle3
-  draftconv verify out --against kimi-k2.5-eagle3 --format json
+  draftconv verify out --against kimi-k2.5-eagle3 --target kimi-k2.5 --format json
 """
 
 
@@ -24,9 +24,10 @@ Examples:
 @options_of(VerifyOptions)
 @format_option
 def command(out: str, against: str, fmt: str, **keywords: Any) -> None:
-    """Prove that OUT is its source: every bit compared, every difference declared.
+    """Prove that OUT is its source: every bit compared, every difference made again.
 
-    Exit code 1 when a tensor or fact differs and no draftconv.json of OUT declares it.
+    What the draftconv.json of OUT declares is made again from SOURCE. Exit code 1 when a tensor or fact is
+    another one, or when only the record says so: what to give then is printed.
     """
     from draftconv.cli import output
 
@@ -47,10 +48,12 @@ def command(out: str, against: str, fmt: str, **keywords: Any) -> None:
 def _json(verification: Verification) -> dict[str, object]:
     return {
         "passed": verification.passed,
+        "result": verification.result,
         "record": verification.record,
         "tensors": [_item_json(row) for row in verification.tensors],
         "facts": [_item_json(row) for row in verification.facts],
         "directory": [_item_json(row) for row in verification.directory],
+        "cures": list(verification.cures),
         "readings": {"output": reading_json(verification.output), "source": reading_json(verification.source)},
     }
 

@@ -13,6 +13,7 @@ from draftconv.errors import UsageError
 from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.options import (
     ACCEPT_DETECTED,
+    ATTEST,
     AUX_CONVENTION,
     FROM_FORMAT,
     LAYOUT,
@@ -94,6 +95,7 @@ class ConvertOptions:
     accept_detected: bool = option(False, ACCEPT_DETECTED)
     repairs: Several = option((), "Mend this problem (repeatable).", flag="--repair", metavar="CODE[=PATH]")
     overwrite: bool = option(False, OVERWRITE)
+    attest: Place | None = option(None, ATTEST)
     force: bool = option(False, "With --embed drop: drop it unproven. Accept length may suffer.")
     progress: Progress | None = python_only(None, "called with the number of bytes written so far")
 
@@ -141,6 +143,7 @@ class QuantizeOptions:
     aux_convention: str | None = option(None, AUX_CONVENTION)
     accept_detected: bool = option(False, ACCEPT_DETECTED)
     overwrite: bool = option(False, OVERWRITE)
+    attest: Place | None = option(None, ATTEST)
     progress: Progress | None = python_only(None, "called with the number of bytes written so far")
 
     @property

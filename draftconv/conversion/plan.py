@@ -25,11 +25,10 @@ from draftconv.checkpoint import (
 )
 from draftconv.checkpoint.staging import refuse_occupied, refuse_same
 from draftconv.checkpoint.text import size
+from draftconv.conversion.changed_drafter import change_drafter, spell_drafter
 from draftconv.conversion.licenses import SourceTerms, find_terms, license_files
 from draftconv.conversion.options import ConvertOptions, Progress
-from draftconv.conversion.passes import run_passes
-from draftconv.conversion.passes.base import Context
-from draftconv.conversion.planned_output import judge, named_quantization, planned_checkpoint, spell_config
+from draftconv.conversion.planned_output import judge, planned_checkpoint
 from draftconv.conversion.provenance import FILE, OURS, read_provenance
 from draftconv.conversion.quantization_plan import QuantizationPlan
 from draftconv.conversion.quantization_record import QuantizationRecord, quantization_record
@@ -45,7 +44,7 @@ from draftconv.conversion.record import completed, make_record, sealed
 from draftconv.conversion.repack_plan import RepackPlan
 from draftconv.conversion.request import ConversionRequest
 from draftconv.conversion.weight_plan import plan_weights
-from draftconv.conversion.working_drafter import CONFIG_KEY, Change, WorkingDrafter, grouped, start
+from draftconv.conversion.working_drafter import CONFIG_KEY, Change, WorkingDrafter, grouped
 from draftconv.display import Block, Displayed, named, table
 from draftconv.drafter.checks import VALUES, Findings
 from draftconv.drafter.drafter import Drafter
@@ -55,12 +54,11 @@ from draftconv.drafter.problems import KINDS, Problem
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import EMBEDDING
 from draftconv.engines import ENGINES, Engine, EngineSpec, LoadVerdict, parse_engine
-from draftconv.errors import Refused, UsageError
-from draftconv.layouts import MARK, layout, layouts, writable
+from draftconv.errors import Refused
+from draftconv.layouts import MARK, layout
 from draftconv.layouts.base import Layout, ReadOptions, Writer
 from draftconv.layouts.portable import PORTABLE
 from draftconv.layouts.reader import read_drafter
-from draftconv.layouts.tensor_names import spell
 from draftconv.options import several
 
 
@@ -207,18 +205,11 @@ def _plan(
         left_out: who does not read it, and why.
     """
     checkpoint, options = drafter.checkpoint, request.options
-    writer = writer_of(out_layout, str(options.to))
-    weights = plan_weights(drafter, out_layout, request)
     provenance = read_provenance(checkpoint)
-    twins = (name for name, candidate in layouts().items() if candidate.twin == out_layout.id)
-    returning = provenance.since_layout(out_layout.id, *twins) if provenance else None
-    work = run_passes(start(drafter), Context(target, writer, options, findings, weights, returning))
-
-    names = {name: spell(name, writer.spelling, work.facts.layers) for name in work.tensors}
-    spelled = spell_config(work, out_layout, writer, target, names, returning)
+    changed = change_drafter(drafter, findings, target, request, out_layout, provenance)
+    writer, weights = changed.writer, changed.weights
+    work, names, spelled = spell_drafter(changed, target)
     config, metadata = spelled.config, spelled.metadata
-    if work.packed is not None:
-        work = named_quantization(work, spelled, names, target)
     if readers is None:
         readers = _readers(weights.making, writer, drafter.facts)
     verdicts = judge(work, readers, names, spelled, target, weights.joined)
@@ -290,14 +281,6 @@ def _render_card(record: Mapping[str, object], conversion: Conversion, target: T
     planned = planned_checkpoint(work, conversion.names, conversion.config, conversion.plan.metadata)
     drafter = replace(read_drafter(planned, ReadOptions(target=target)), facts=work.facts)
     return model_card(record, Carded(drafter, target, conversion.terms, work.changes, conversion.quantization))
-
-
-def writer_of(out_layout: Layout, name: str) -> Writer:
-    if out_layout.writer is None:
-        raise UsageError(
-            f"{name} can be read, not written", why=f"layouts that can be written: {', '.join(writable())}"
-        )
-    return out_layout.writer
 
 
 STILL_THERE = frozenset(code for code, kind in KINDS.items() if kind.level in ("sample", "deep")) - CODES

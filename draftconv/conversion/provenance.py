@@ -59,6 +59,27 @@ class Origin:
         return section if section.data else None
 
     @property
+    def options(self) -> Config | None:
+        """What was asked for; None where a record of an early version does not tell."""
+        section = Config(self.data, FILE).section("options")
+        return section if section.data else None
+
+    @property
+    def shared_by(self) -> tuple[str, ...]:
+        """The engines whose portable layout was written, where these are not all."""
+        return Config(self.data, FILE).texts("shared_by") or ()
+
+    @property
+    def target(self) -> Target | None:
+        """The target that the conversion was told of."""
+        section = Config(self.data, FILE).section("target")
+        layers = section.size("layers")
+        if layers is None:
+            return None
+        family: Family | None = next((f for f in get_args(Family) if f == section.text("family")), None)
+        return Target(section.text("name") or "", layers, family, hidden=section.size("hidden"))
+
+    @property
     def order(self) -> tuple[int, ...] | None:
         """Source row of each row of lm_head, when they were permuted."""
         return Config(self.data, FILE).integers("lm_head_order")
@@ -111,19 +132,10 @@ class Provenance:
         return Config(self.data, FILE).texts("engines") if "engines" in self.data else None
 
     @property
-    def from_format(self) -> str | None:
-        """How the quantized weights of its direct source were said to be stored."""
-        return Config(self.data, FILE).section("options").text("from_format")
-
-    @property
-    def target(self) -> Target | None:
-        """The target that the conversion was told of."""
-        section = Config(self.data, FILE).section("target")
-        layers = section.size("layers")
-        if layers is None:
-            return None
-        family: Family | None = next((f for f in get_args(Family) if f == section.text("family")), None)
-        return Target(section.text("name") or "", layers, family, hidden=section.size("hidden"))
+    def left_out(self) -> tuple[str, ...]:
+        """The engines that it says it is not for."""
+        rows = cast(Sequence[Mapping[str, object]], self.data.get("left_out") or [])
+        return tuple(str(row.get("engine")) for row in rows)
 
     def since_layout(self, *names: str) -> Lineage | None:
         """The way from the newest source that was in one of these layouts."""
@@ -147,9 +159,10 @@ class Provenance:
         steps = len(self.history)
         limits.HISTORY.check(steps + 1, f"the output's {FILE} would remember {steps + 1} conversions")
         keys = ("source", "changes", "lm_head_order")
+        later = ("options", "target", "shared_by", "quantization")  # not in every record that early versions wrote
         return [
             {key: origin.data.get(key) for key in keys}
-            | ({"quantization": quantization.data} if (quantization := origin.quantization) else {})
+            | {key: value for key in later if (value := origin.data.get(key))}
             for origin in self.history
         ]
 

@@ -15,6 +15,7 @@ from draftconv.conversion.calibration import Calibration, calibrate
 from draftconv.conversion.options import QuantizeOptions
 from draftconv.conversion.quantized_output import QuantizedOutput, spelled
 from draftconv.conversion.request import ConversionRequest
+from draftconv.conversion.working_drafter import QUANTIZED
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
@@ -87,7 +88,7 @@ class QuantizationPlan:
     def why(self) -> str:
         """What the record tells of each weight."""
         by = f"; rounded by {self.rounding.package}" if self.rounding.package else ""
-        return f"quantized by recipe {self.recipe.name}: {self.deployment.scheme}{by}"
+        return f"{QUANTIZED}{self.recipe.name}: {self.deployment.scheme}{by}"
 
     @property
     def unpacked(self) -> tuple[str, ...]:

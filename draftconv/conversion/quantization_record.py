@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.drafter.config import Config
-from draftconv.errors import BadCheckpoint, UsageError
-from draftconv.quantization.scheme import DTYPES, RECORDED, SCALE_RULES, InputScheme, Scheme, WeightScheme, recorded
+from draftconv.quantization.scheme import InputScheme, Scheme, recorded
 
 if TYPE_CHECKING:
     from draftconv.conversion.quantization_plan import QuantizationPlan
@@ -60,22 +58,6 @@ def _record(decided: QuantizationPlan) -> dict[str, object]:
         "quantized": list(selection.quantized),
         "kept": dict(selection.kept),
     }
-
-
-def recorded_weights(quantization: Config) -> WeightScheme | None:
-    """How weights were rounded, by the `quantization` of a record; None where it does not tell."""
-    section = quantization.section("scheme").section("weights")
-    try:
-        dtype = next((name for name in DTYPES if name == section.text(RECORDED["dtype"])), None)
-        if dtype is None:
-            return None
-        info = DTYPES[dtype]
-        granularity = next(choice for choice in info.granularity if choice == section.text(RECORDED["granularity"]))
-        rule = next(name for name in SCALE_RULES if name == section.text("scale_rule"))
-        scale_dtype = next(name for name in info.scales if name == section.text("scale_dtype"))
-        return WeightScheme(dtype, granularity, rule, scale_dtype, section.size("group"))
-    except (StopIteration, BadCheckpoint, UsageError):
-        return None  # a later version's, or somebody's own
 
 
 def _numbers(scheme: Scheme) -> dict[str, object]:

@@ -36,6 +36,19 @@ class LeftOut:
         return f"not for {ENGINES[self.engine].title}: {self.why}"
 
 
+def shared_by(made: Layout) -> tuple[str, ...]:
+    """The engines that a portable layout was made for, where these are not all."""
+    if made.id != PORTABLE or made.writer is None:
+        return ()
+    everyone = layout(PORTABLE).writer
+    return () if everyone and everyone.serves == made.writer.serves else made.writer.serves
+
+
+def layout_shared_by(engines: Sequence[str]) -> Layout:
+    """The portable layout of these engines."""
+    return portable_layout([own for name in engines for own in ENGINES[name].layouts])
+
+
 def portable_engines() -> list[Engine]:
     """The engines that `--to portable` writes for."""
     return [engine for engine in ENGINES.values() if engine.portable]
@@ -47,7 +60,7 @@ def shared_layouts(engines: Sequence[Engine]) -> Iterator[Layout]:
     if len(engines) == 1:
         yield layout(engines[0].layout)
     else:
-        yield portable_layout([own for engine in engines for own in engine.layouts])
+        yield layout_shared_by([engine.name for engine in engines])
 
 
 def refuse_unread_form(making: RepackPlan | QuantizationPlan, spec: EngineSpec, facts: Facts) -> None:

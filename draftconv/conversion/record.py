@@ -12,6 +12,7 @@ from draftconv.checkpoint import Checkpoint, Computed, Copy, Hashes
 from draftconv.checkpoint.plan import encode
 from draftconv.checkpoint.staging import FileDigest
 from draftconv.conversion.provenance import FORMAT, Provenance, output_digest
+from draftconv.conversion.readers import shared_by
 from draftconv.conversion.working_drafter import WorkingDrafter, content_hash
 from draftconv.drafter.describe import facts_json
 from draftconv.drafter.targets import Target
@@ -64,12 +65,14 @@ def make_record(
     renamed: dict[str, list[str]] = {}
     for name in sorted(drafter.names.keys() & conversion.names.keys()):
         renamed.setdefault(drafter.names[name], []).append(conversion.names[name])
+    shared = {"shared_by": list(readers)} if (readers := shared_by(layout)) else {}
     left_out = {"left_out": [asdict(left) for left in conversion.left_out]} if conversion.left_out else {}
     quantization = {"quantization": conversion.quantization.record} if conversion.quantization else {}
     return {
         "draftconv": draftconv.__version__,
         "format": FORMAT,
         "layout": layout.id,
+        **shared,
         "source": {
             "name": checkpoint.name,
             "revision": checkpoint.revision,

@@ -45,8 +45,8 @@ NAMED = 16
 ACTIVATIONS = "activations"
 """What a record calls the rounding of inputs, which no fact of the drafter holds."""
 
-DEQUANTIZED = "dequantized from "
-"""How a record begins to tell of a weight that became floats again."""
+QUANTIZED = "quantized by recipe "
+"""How a record begins to tell of a weight that was rounded by a recipe."""
 
 ChangeKind = OneOf["dropped", "added", "replaced", "requantized", "cast", "permuted", "repaired", "fact"]
 

@@ -7,13 +7,12 @@ beyond it the outermost one. Quantized values in another order and scales that w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from draftconv.checkpoint import FLOATS, TensorRef, row_blocks
+from draftconv.checkpoint import FLOATS, TensorRef
 from draftconv.errors import BadCheckpoint, Refused
 from draftconv.quantization.computations import BLOCK, Floats, RestoredWeight, floats, rows
 from draftconv.quantization.deviation import Deviation, Sum
@@ -23,9 +22,9 @@ from draftconv.quantization.formats.checks import check_range
 from draftconv.quantization.quantized_values import decode, nearest
 from draftconv.quantization.quantized_weights import QuantizedWeights
 from draftconv.quantization.regroup import round_scales, same_values
-from draftconv.quantization.rounding import RoundedWeight, dequantize, peak, quantize
+from draftconv.quantization.rounding import RoundedWeight, dequantize
 from draftconv.quantization.scales import step
-from draftconv.quantization.scheme import DTYPES, WeightScheme
+from draftconv.quantization.scheme import DTYPES
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
 SLACK = 2.0**-20
@@ -183,40 +182,6 @@ def _describe_rounding(weight: Weight, deviation: Deviation, clipped: float) -> 
     beyond = f", {clipped:.2%} of the weights clipped" if clipped else ""
     title = DTYPES[weight.quantized.dtype].title
     return f"{title}, every value the nearest under its scale{beyond}; relative error {deviation.relative:.4f}"
-
-
-# ── quantized and dequantized ──────────────────────────────────────────────────────
-
-
-def rounded_again(
-    mine: TensorRef, theirs: TensorRef, fused: Sequence[TensorRef], scheme: WeightScheme
-) -> WeightComparison:
-    """Judge floats that were rounded on the way by rounding their source once more.
-
-    Args:
-        fused: what shares a scale for the whole with the weight in the source, itself included.
-    """
-    if {mine.dtype, theirs.dtype} - FLOATS or mine.shape != theirs.shape:
-        return WeightComparison(
-            f"{mine.dtype} {list(mine.shape)} in the output, {theirs.dtype} {list(theirs.shape)} before"
-        )
-    whole = torch.stack([peak(rows) for ref in fused for _, rows in _blocks(ref)]).amax() if scheme.whole else None
-    total = Sum()
-    for start, rows_BI in _blocks(theirs):
-        rounded_BI = dequantize(quantize(rows_BI, scheme, whole=whole, name=theirs.name))
-        stored_BI = to_torch(mine.row_range(start, start + len(rows_BI)))
-        unequal_B = (_bits(rounded_BI.to(stored_BI.dtype)) != _bits(stored_BI)).any(-1)
-        if unequal_B.any():
-            row = start + int(unequal_B.nonzero()[0])
-            return WeightComparison(f"not the source rounded to {scheme} and back, first in row {row}")
-        total.add(rows_BI.float(), rounded_BI)
-    return WeightComparison(None, f"{scheme}, and back to floats; relative error {total.deviation().relative:.4f}")
-
-
-def _blocks(ref: TensorRef) -> Iterator[tuple[int, Tensor]]:
-    """First row and rows."""
-    for start, stop in row_blocks(ref, BLOCK):
-        yield start, to_torch(ref.row_range(start, stop))
 
 
 # ── quantized before ───────────────────────────────────────────────────────────────

@@ -34,13 +34,13 @@ from draftconv.quantization.recipes import recipe_names
 from draftconv.quantization.regroup import same_values
 from tests import quantized, tiny
 from tests.api.conftest import Source
-from tests.api.test_verify import FLIPPED, different, flip, offsets_in_file
-from tests.api.test_verify_quantized import CODES, DOWN, NEAREST, REPACKED, rows
-from tests.keywords import keywords
+from tests.keywords import evidence, keywords
 from tests.quantization.formats import samples
 from tests.quantized import STATIC
 from tests.traces import made
 from tests.traces.recorded import Recorded
+from tests.verification.test_verify import FLIPPED, different, flip, offsets_in_file
+from tests.verification.test_verify_quantized import CODES, DOWN, NEAREST, REPACKED, rows
 
 ROOT = Path(draftconv.__file__).parent
 CONSTANTS = ("BLOCK", "COPY_CHUNK", "COPY_BUFFER", "ROWS")
@@ -146,12 +146,12 @@ def test_a_conversion_and_its_proof_in_small_blocks(
     convert(path, tmp_path / "again", **keywords(chosen))
     assert contents(tmp_path / "again") == contents(out)
 
-    assert verify(out, path).passed
+    assert verify(out, path, **evidence(chosen)).passed
     assert crossed["draftconv.conversion.working_drafter"] >= 3
     weights = out / "model.safetensors"
     for name, (_, stop) in offsets_in_file(weights).items():
         flip(weights, stop - 1, 6)
-        assert different(verify(out, path)), name
+        assert different(verify(out, path, **evidence(chosen))), name
         flip(weights, stop - 1, 6)
 
 
@@ -263,11 +263,12 @@ def test_a_quantizer_and_its_proof_in_small_blocks(
     crossed = shrink(SEVERAL)
     quantized.write(tmp_path / "out", NAME, recipe, trace=trace)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    assert verify(tmp_path / "out", SOURCE).passed
+    said: dict[str, Any] = {"target": str(quantized.target(NAME).path), "calibrate": trace}
+    assert verify(tmp_path / "out", SOURCE, **said).passed
     assert crossed["draftconv.quantization.computations"] >= 3
 
     flip_last_code(tmp_path / "out")
-    assert different(verify(tmp_path / "out", SOURCE)) == {DOWN}
+    assert different(verify(tmp_path / "out", SOURCE, **said)) == {DOWN}
     (tmp_path / "out/draftconv.json").unlink()  # without its hashes the codes themselves are looked at
     _, how = rows(verify(tmp_path / "out", SOURCE))[DOWN]
     assert any(said in how for said in NEAREST), how
@@ -282,7 +283,7 @@ def test_a_repack_and_its_proof_in_small_blocks(form: str, shrink: Shrink, tmp_p
     shrink(SEVERAL)
     convert(tmp_path / "start", tmp_path / "out", **keywords(packing))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    assert verify(tmp_path / "out", tmp_path / "start").passed
+    assert verify(tmp_path / "out", tmp_path / "start", **evidence(packing)).passed
     flip_last_code(tmp_path / "out", bit=0)
     (tmp_path / "out/draftconv.json").unlink()
     _, how = rows(verify(tmp_path / "out", tmp_path / "start"))[DOWN]
@@ -304,10 +305,10 @@ def test_floats_again_in_small_blocks(shrink: Shrink, tmp_path: Path) -> None:
     crossed = shrink(SEVERAL)
     quantized.write(tmp_path / "quantized", NAME, "w4a16")
     convert(tmp_path / "quantized", tmp_path / "out", target=target, dequantize=True)
-    assert verify(tmp_path / "out", SOURCE).passed
-    assert crossed["draftconv.quantization.compare_weights"] >= 3
+    assert verify(tmp_path / "out", SOURCE, target=target).passed
+    assert crossed["draftconv.quantization.computations"] >= 3
     weights = tmp_path / "out/model.safetensors"
     stop = offsets_in_file(weights)["midlayer.mlp.down_proj.weight"][1]
     flip(weights, stop - 1, 3)
     for against in (SOURCE, tmp_path / "quantized"):
-        assert DOWN in different(verify(tmp_path / "out", against))
+        assert DOWN in different(verify(tmp_path / "out", against, target=target))

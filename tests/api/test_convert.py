@@ -14,7 +14,7 @@ from draftconv.drafter.facts import Gqa, Mla
 from draftconv.errors import Refused, UsageError
 from tests import tiny
 from tests.api.conftest import Source
-from tests.keywords import keywords
+from tests.keywords import evidence, keywords
 from tests.layouts.spelled import IDS, KEY, WRITABLE, check_config, document, nulls, on_disk, refusal, stored
 
 
@@ -42,7 +42,7 @@ def test_every_variant_is_written_to_the_bit_or_refused(to: str, producer: str, 
         config = document(out, "config.json")
         assert config["_draftconv_layout"] == IDS.get(to, to)
         check_config(config, spelled.facts, to)
-        assert verify(out, path).passed, variant
+        assert verify(out, path, **evidence(options)).passed, variant
         assert sorted(file.name for file in out.iterdir()) == [
             "README.md", "config.json", "draftconv.json", "model.safetensors"
         ]  # fmt: skip
@@ -68,7 +68,7 @@ def test_speculators_gets_the_targets_table(producer: str, source: Source, tmp_p
         assert on_disk(out) == stored(spelled, "speculators") | {"embed_tokens.weight": table}, variant
         change = next(change for change in found.changes if change.what == "embed_tokens.weight")
         assert (change.kind, change.why) == ("added", f"the table of {target.name}")
-        assert verify(out, source(producer, variant)).passed, variant
+        assert verify(out, source(producer, variant), **evidence(options)).passed, variant
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_ids_stand_where_this_reader_finds_them(
     convert(path, tmp_path / "out", **keywords(options))
     config = document(tmp_path / "out", "config.json")
     assert (config.get(KEY), config.get("eagle_config", {}).get(KEY)) == wanted
-    assert verify(tmp_path / "out", path).passed
+    assert verify(tmp_path / "out", path, **evidence(options)).passed
 
 
 @pytest.mark.parametrize("to", ["sglang", "portable"])
@@ -242,7 +242,7 @@ def test_the_default_triple_becomes_numbers_when_the_target_is_known(source: Sou
     convert(path, tmp_path / "out", to="portable", target=str(target))
     config = document(tmp_path / "out", "config.json")
     assert (config[KEY], config["eagle_config"][KEY]) == ([2, 4, 5], [1, 3, 4])
-    assert verify(tmp_path / "out", path).passed
+    assert verify(tmp_path / "out", path, target=str(target)).passed
 
 
 # ── what readers cannot express, beyond the variants of the matrix ─────────────────

@@ -107,7 +107,7 @@ def test_every_cell_is_written_and_read_rightly_or_refused(
         if form not in outputs:
             outputs[form] = tmp_path / f"out-{len(outputs)}"
             found.write(outputs[form])
-            assert verify(outputs[form], quantized.source(name), target=target).passed
+            assert verify(outputs[form], quantized.source(name), target=target, calibrate=trace).passed
             assert found.decided.deviations.keys() == set(found.decided.selection.quantized)
             if spec.startswith("trtllm"):
                 names_every_module(outputs[form], len(found.decided.selection.quantized))

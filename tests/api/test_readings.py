@@ -156,14 +156,16 @@ def test_a_quantized_output_tells_how_its_source_was_read(alike: Path, tmp_path:
 
 
 def test_an_output_is_verified_under_the_reading_that_it_was_made_with(alike: Path, tmp_path: Path) -> None:
-    """What was said is taken from the record; that a doubt was accepted has to be said again."""
+    """What was said has to be said again: the record of an output cannot tell what its source means."""
     convert(alike, tmp_path / "said", to="vllm", target=TARGET, layout="vllm")
-    assert verify(tmp_path / "said", alike).passed
+    assert verify(tmp_path / "said", alike, target=TARGET, layout="vllm").passed
+    with pytest.raises(Undecided):
+        verify(tmp_path / "said", alike)
     convert(alike, tmp_path / "accepted", to="vllm", target=TARGET, accept_detected=True)
     with pytest.raises(Undecided):
         verify(tmp_path / "accepted", alike)
-    assert verify(tmp_path / "accepted", alike, accept_detected=True).passed
-    assert not verify(tmp_path / "accepted", alike, layout="vllm").passed
+    assert verify(tmp_path / "accepted", alike, target=TARGET, accept_detected=True).passed
+    assert not verify(tmp_path / "accepted", alike, target=TARGET, layout="vllm").passed
 
 
 def test_a_trace_tells_how_its_drafters_were_read(alike: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,13 +44,18 @@ def again(source: Path, out: Path, name: str, recipe: str, **others: object) -> 
     return out
 
 
-def rows(out: Path, source: Path) -> dict[str, ComparedItem]:
-    found = verify(out, source)
+def said(name: str) -> dict[str, Any]:
+    """What every quantization here was told."""
+    return {"target": str(quantized.target(name).path)}
+
+
+def rows(out: Path, source: Path, name: str) -> dict[str, ComparedItem]:
+    found = verify(out, source, **said(name))
     return {row.what: row for row in (*found.tensors, *found.facts, *found.directory)}
 
 
-def failed(out: Path, source: Path) -> list[str]:
-    return [what for what, row in rows(out, source).items() if row.outcome == "different"]
+def failed(out: Path, source: Path, name: str) -> list[str]:
+    return [what for what, row in rows(out, source, name).items() if row.outcome == "different"]
 
 
 @pytest.mark.parametrize("name", [REDUCED, MLA31])
@@ -65,8 +71,8 @@ def test_it_is_what_dequantizing_and_quantizing_give(name: str, first: str, seco
     assert json.loads((out / "config.json").read_text()) == json.loads(
         (tmp_path / "two steps" / "config.json").read_text()
     )
-    found = verify(out, source)
-    assert found.passed, failed(out, source)
+    found = verify(out, source, **said(name))
+    assert found.passed, failed(out, source, name)
 
 
 def test_the_error_is_that_of_the_second_rounding(tmp_path: Path) -> None:
@@ -90,7 +96,7 @@ def test_the_record_says_so_and_is_needed(tmp_path: Path) -> None:
     assert kinds[f"{DOWN}.weight"] == "requantized"
     assert kinds["activations"] == "fact"
     (out / "draftconv.json").unlink()
-    assert f"{DOWN}.weight" in failed(out, source)
+    assert f"{DOWN}.weight" in failed(out, source, REDUCED)
 
 
 @pytest.mark.parametrize("part", ["weight", "weight_scale"])
@@ -104,7 +110,7 @@ def test_what_was_changed_afterwards_fails(part: str, tmp_path: Path) -> None:
     if part == "weight":
         changed[5, 5] ^= 0x40
     save_file(tensors | {name: changed.view(tensors[name].dtype)}, out / "model.safetensors", {"format": "pt"})
-    assert failed(out, source) == [f"{DOWN}.weight"]
+    assert failed(out, source, REDUCED) == [f"{DOWN}.weight"]
 
 
 def test_another_source_fails(tmp_path: Path) -> None:
@@ -115,7 +121,7 @@ def test_another_source_fails(tmp_path: Path) -> None:
     tensors = load_file(source / "model.safetensors")
     (name,) = (name for name in tensors if name.endswith("down_proj.weight_packed"))
     save_file(tensors | {name: tensors[name].flip(0)}, source / "model.safetensors", {"format": "pt"})
-    assert failed(out, source) == [f"{DOWN}.weight"]
+    assert failed(out, source, REDUCED) == [f"{DOWN}.weight"]
 
 
 @pytest.mark.parametrize("recipe", ["w4a16", "fp8"])
@@ -138,7 +144,7 @@ def test_it_drafts(recorded: Recorded, tmp_path: Path) -> None:
     source = tmp_path / "source"
     quantized.write(source, REDUCED, "w4a16")
     out = again(source, tmp_path / "out", REDUCED, "fp8-tensor", trace=recorded("llama", count=2, length=8))
-    assert verify(out, source).passed
+    assert verify(out, source, calibrate=recorded("llama", count=2, length=8), **said(REDUCED)).passed
     report = parity(source, [out], trace=recorded("llama", count=4))
     estimate = report.comparisons[0].verdict.estimate
     assert estimate is not None

@@ -90,7 +90,7 @@ def test_a_quantization_that_is_not_written_has_no_errors_yet() -> None:
 
 
 def test_a_verification(out: Path) -> None:
-    found = draftconv.verify(out, STAR)
+    found = draftconv.verify(out, STAR, target=str(TARGET))
     assert repr(found) == "Verification(pass: 'out' of 'llama-eagle3.1', 17 of 17 tensors equal)"
     assert texts(found)[0] == ("p", "Verified: pass")
 
@@ -99,7 +99,7 @@ def test_a_verification_that_fails(out: Path) -> None:
     weights = bytearray((out / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (out / "model.safetensors").write_bytes(weights)
-    found = draftconv.verify(out, STAR)
+    found = draftconv.verify(out, STAR, target=str(TARGET))
     count = sum(row.outcome == "different" for row in found.rows)
     assert repr(found) == f"Verification(fail: 'out' of 'llama-eagle3.1', 16 of 17 tensors equal, {count} different)"
     assert ("td", "different") in texts(found)
@@ -183,8 +183,8 @@ def test_without_engines_every_one_is_judged(out: Path) -> None:
 
 
 def test_passed_is_what_verify_ends_with(out: Path) -> None:
-    assert draftconv.verify(out, STAR).passed
-    assert command("verify", out, "--against", STAR, "--format", "quiet").exit_code == 0
+    assert draftconv.verify(out, STAR, target=str(TARGET)).passed
+    assert command("verify", out, "--against", STAR, "--target", TARGET, "--format", "quiet").exit_code == 0
     other = DATA / "drafters/llama-eagle3"
     assert not draftconv.verify(out, other).passed
     assert command("verify", out, "--against", other, "--format", "quiet").exit_code == 1

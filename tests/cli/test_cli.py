@@ -377,11 +377,11 @@ def test_refusals_name_what_why_and_cure(run: Run, tmp_path: Path) -> None:
 
 def test_verify_json_and_exit_codes(run: Run, drafter: Path) -> None:
     run("convert", drafter, "out", "--to", "vllm", "--embed", "drop", "--force")
-    result = run("verify", "out", "--against", drafter, "--format", "json")
+    result = run("verify", "out", "--against", drafter, "--force", "--format", "json")
     found = json.loads(result.stdout)
     assert result.exit_code == 0
-    assert list(found) == ["passed", "record", "tensors", "facts", "directory", "readings"]
-    assert (found["passed"], found["record"]) == (True, "believed")
+    assert list(found) == ["passed", "result", "record", "tensors", "facts", "directory", "cures", "readings"]
+    assert (found["passed"], found["result"], found["record"]) == (True, "pass", "believed")
     assert {row["outcome"] for row in found["tensors"]} == {"equal", "declared"}
     assert list(found["facts"][0]) == ["what", "outcome", "how"]
     (Path("out") / "draftconv.json").unlink()

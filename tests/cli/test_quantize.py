@@ -259,7 +259,7 @@ def test_inspect_names_the_repack_that_is_served(run: Run) -> None:
     assert said.endswith("--pack compressed-pack")
     assert run(*shlex.split(said)[1:]).exit_code == 0
     assert run("inspect", "out-vllm", "--for", "vllm:b200", *TARGET).exit_code == 0
-    assert run("verify", "out-vllm", "--against", LLAMA).exit_code == 0
+    assert run("verify", "out-vllm", "--against", LLAMA, *TARGET).exit_code == 0
 
 
 def test_inspect_is_told_the_format(run: Run) -> None:

@@ -181,7 +181,9 @@ def test_the_order_of_nibbles_must_be_given(tmp_path: Path) -> None:
     with pytest.raises(Undecided):
         convert(path, tmp_path / "out", pack="compressed-pack")
     convert(path, tmp_path / "out", pack="compressed-pack", from_format="quark-int4:reorder")
-    assert verify(tmp_path / "out", path).passed  # the record remembers what was given
+    assert not verify(tmp_path / "out", path).passed
+    assert verify(tmp_path / "out", path, from_format="quark-int4:reorder").passed
+    assert not verify(tmp_path / "out", path, from_format="quark-int4:order").passed
     assert same_weights(stored(tmp_path / "out"), before)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from draftconv.checkpoint import Computed, PlannedTensor
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.working_drafter import DEQUANTIZED, WorkingDrafter
+from draftconv.conversion.working_drafter import WorkingDrafter
 from draftconv.quantization.exclusions import WEIGHT
 
 if TYPE_CHECKING:
@@ -47,5 +47,5 @@ def _restore_floats(work: WorkingDrafter, stored: QuantizedWeights, dtype: str |
         planned = PlannedTensor(
             f"{module}{WEIGHT}", computation.dtype, stored.shapes[module], Computed(computation, "weight")
         )
-        work = work.put(planned).declare("replaced", f"{module}{WEIGHT}", f"{DEQUANTIZED}{stored.format.title}")
+        work = work.put(planned).declare("replaced", f"{module}{WEIGHT}", f"dequantized from {stored.format.title}")
     return work

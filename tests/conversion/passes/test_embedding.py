@@ -39,7 +39,8 @@ def test_drop_leaves_the_table_to_the_target(force: bool, source: Source, tmp_pa
     assert on_disk(tmp_path / "out") == wanted
     why = {change.what: change.why for change in conversion.changes}["embed_tokens.weight"]
     assert why == ("dropped without proof (--force)" if force else "bit-equal to the table of target")
-    assert verify(tmp_path / "out", path).passed
+    assert verify(tmp_path / "out", path, target=target, force=force).passed
+    assert verify(tmp_path / "out", path).result == "claimed"
 
 
 def test_a_table_that_was_replaced_is_recorded_so(source: Source, tmp_path: Path) -> None:
@@ -59,7 +60,8 @@ def test_the_targets_table_is_attached(source: Source, tmp_path: Path) -> None:
     table = tiny.build(tiny.VARIANTS["llama"])["embed_tokens.weight"]
     assert on_disk(tmp_path / "out")["embed_tokens.weight"] == table
     assert conversion.drafter.facts.own_embedding is False
-    assert verify(tmp_path / "out", path).passed
+    assert verify(tmp_path / "out", path, target=str(target)).passed
+    assert verify(tmp_path / "out", path).result == "claimed"
     made = document(tmp_path / "out", "draftconv.json")["made"]
     assert made == {"embed_tokens.weight": hashlib.sha256(table.data).hexdigest()}
 

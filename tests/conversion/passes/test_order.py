@@ -8,9 +8,9 @@ import pytest
 
 from draftconv.api.convert import ConvertOptions
 from draftconv.conversion import passes
+from draftconv.conversion.changed_drafter import writer_of
 from draftconv.conversion.passes import PASSES
 from draftconv.conversion.passes.base import Context, Pass
-from draftconv.conversion.plan import writer_of
 from draftconv.conversion.weight_plan import WeightPlan
 from draftconv.conversion.working_drafter import start
 from draftconv.drafter.checks import check_drafter

@@ -11,7 +11,7 @@ from draftconv.api.convert import ConvertOptions, convert
 from draftconv.api.verify import verify
 from tests import tiny
 from tests.api.conftest import Source
-from tests.keywords import keywords
+from tests.keywords import evidence, keywords
 from tests.layouts.spelled import document
 
 
@@ -28,4 +28,5 @@ def test_positions(asked: int | None, target: int | None, wanted: int, source: S
     else:
         convert(path, tmp_path / "out", **keywords(replace(options, to="vllm")))
     assert document(tmp_path / "out", "config.json")["max_position_embeddings"] == wanted
-    assert verify(tmp_path / "out", path).passed
+    assert verify(tmp_path / "out", path, **evidence(options)).passed
+    assert verify(tmp_path / "out", path).result == ("pass" if wanted == 32768 else "claimed")

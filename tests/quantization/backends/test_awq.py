@@ -129,8 +129,9 @@ def test_smoothed_weights_err_less_on_real_inputs(
 def test_it_is_verified_inspected_and_replayed(recipe: str, lopsided: Path, recorded: Recorded, tmp_path: Path) -> None:
     out, trace = tmp_path / "out", recorded("llama", count=4, length=16)
     write(lopsided, out, recipe, trace)
-    assert verify(out, lopsided).passed
     target = str(quantized.DATA / "targets" / "llama")
+    assert verify(out, lopsided, target=target, calibrate=trace).passed
+    assert verify(out, lopsided, target=target).result == "claimed"
     assert [verdict.status for verdict in inspect(out, engines=["trtllm:h200"], target=target).verdicts] == ["loads"]
     report = parity(lopsided, [out], trace=trace)
     (comparison,) = report.comparisons
@@ -141,7 +142,7 @@ def test_it_is_verified_inspected_and_replayed(recipe: str, lopsided: Path, reco
     (name,) = (name for name in tensors if name.endswith("down_proj.pre_quant_scale"))
     tensors[name] = tensors[name] * 2
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
-    assert not verify(out, lopsided).passed
+    assert verify(out, lopsided, target=target, calibrate=trace).result == "fail"
 
 
 def test_joined_weights_share_what_engines_join(lopsided: Path, recorded: Recorded, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from draftconv.api.quantize import quantize
 from draftconv.api.verify import Verification, verify
 from tests import tiny
 from tests.api.conftest import Source
-from tests.keywords import keywords
+from tests.keywords import evidence, keywords
 from tests.layouts.spelled import WRITABLE, document, on_disk
 from tests.tiny import Tensor
 
@@ -97,15 +97,15 @@ def test_one_flipped_bit_in_any_tensor_fails(
     if record == "without":
         (out / "draftconv.json").unlink()
     else:
-        assert verify(out, path).passed
+        assert verify(out, path, **evidence(chosen)).passed
     weights = out / "model.safetensors"
     for name, (start, stop) in offsets_in_file(weights).items():
         for at, bit in ((start, 0), ((start + stop) // 2, 7), (stop - 1, 6)):
             flip(weights, at, bit)
-            assert not verify(out, path).passed, (name, at)
+            assert verify(out, path, **evidence(chosen)).result == "fail", (name, at)
             flip(weights, at, bit)
     if record == "with":
-        assert verify(out, path).passed
+        assert verify(out, path, **evidence(chosen)).passed
 
 
 def test_a_flipped_bit_in_an_added_bias_fails(tmp_path: Path) -> None:
@@ -271,7 +271,9 @@ def test_a_default_triple_is_compared_through_the_target(source: Source, tmp_pat
     path, out = source("torchspec-native", "llama", ids=False), tmp_path / "out"
     target, deep = (tiny.write_target(tmp_path / name, layers=n) for name, n in (("target", 8), ("deep", 12)))
     convert(path, out, to="vllm", target=str(target))
-    assert verify(out, path).passed  # the record knows the target
+    assert verify(out, path, target=str(target)).passed
+    unsaid = verify(out, path)
+    assert (unsaid.result, unsaid.cures) == ("claimed", ("add --target, which draftconv.json calls target",))
     (out / "draftconv.json").unlink()
     assert verify(out, path, target=str(target)).passed
     assert different(verify(out, path, target=str(deep))) == {"boundaries"}
@@ -315,7 +317,7 @@ def test_another_directorys_record_declares_nothing(source: Source, tmp_path: Pa
 
 
 def test_a_copied_record_does_not_vouch_for_other_bytes(tmp_path: Path) -> None:
-    """Two runs of one recipe: same names, shapes and config, other weights; repaired tensors are hashed."""
+    """Two runs of one recipe: same names, shapes and config, other weights; repairs are made again from the source."""
     outs = []
     for seed in (0, 1):
         spelled = tiny.spell(replace(tiny.VARIANTS["llama"], seed=seed), "modelopt-layers")
@@ -326,7 +328,7 @@ def test_a_copied_record_does_not_vouch_for_other_bytes(tmp_path: Path) -> None:
     mixed = on_disk(outs[0]) | {"midlayer.hidden_norm.weight": on_disk(outs[1])["midlayer.hidden_norm.weight"]}
     rewrite(outs[0], mixed)
     assert different(verify(outs[0], tmp_path / "source0")) == {"layers.0.hidden_norm.weight"}
-    assert different(verify(outs[1], tmp_path / "source1")) == {"layers.0.hidden_norm.weight"}
+    assert verify(outs[1], tmp_path / "source1").passed  # its bits are those of its own source
 
 
 def test_another_source_is_not_what_the_record_is_about(source: Source, tmp_path: Path) -> None:
@@ -345,16 +347,16 @@ def test_any_ancestor_can_be_verified_against(source: Source, tmp_path: Path) ->
     convert(tmp_path / "c", tmp_path / "d", to="modelopt")
     for out, ancestors in (("b", [path]), ("c", [path, tmp_path / "b"]), ("d", [path, tmp_path / "b", tmp_path / "c"])):
         for ancestor in ancestors:
-            found = verify(tmp_path / out, ancestor)
+            found = verify(tmp_path / out, ancestor, target=target)
             assert found.passed, (out, ancestor, different(found))
             assert found.record == "believed"
     weights = tmp_path / "c" / "model.safetensors"
     flip(weights, offsets_in_file(weights)["embed_tokens.weight"][0])
-    assert different(verify(tmp_path / "c", path)) == {"embed_tokens.weight"}
+    assert different(verify(tmp_path / "c", path, target=target)) == {"embed_tokens.weight"}
 
 
-def test_what_the_conversion_was_told_is_remembered(tmp_path: Path) -> None:
-    """--from and --aux-convention need not be repeated."""
+def test_what_the_conversion_was_told_of_its_source_is_said_again(tmp_path: Path) -> None:
+    """A record cannot tell what layer ids mean: nobody else's word is behind it."""
     spelled = tiny.spell("llama", "torchspec-native")
     del spelled.config["_torchspec_version"]
     spelled.metadata = None
@@ -362,10 +364,11 @@ def test_what_the_conversion_was_told_is_remembered(tmp_path: Path) -> None:
     path = spelled.write(tmp_path / "source")
     convert(path, tmp_path / "out", to="vllm", aux_convention="before")
     assert document(tmp_path / "out", "config.json")[KEY] == [2, 3, 4]
-    assert verify(tmp_path / "out", path).passed
+    assert verify(tmp_path / "out", path, aux_convention="before").passed
+    assert different(verify(tmp_path / "out", path, aux_convention="after")) == {"boundaries"}
     convert(path, tmp_path / "other", to="vllm", layout="angelslim")
     assert document(tmp_path / "other", "config.json")[KEY] == [3, 4, 5]
-    assert verify(tmp_path / "other", path).passed
+    assert verify(tmp_path / "other", path, layout="angelslim").passed
 
 
 def test_progress_ends_at_the_total(source: Source, tmp_path: Path) -> None:

@@ -36,6 +36,21 @@ Tensors = dict[str, Tensor]
 Change = Callable[[Tensors], Mapping[str, Tensor]]
 
 
+Checked = Callable[..., Verification]
+TARGET = str(quantized.target(NAME).path)
+
+
+@pytest.fixture(scope="module")
+def checked(recorded: Recorded) -> Checked:
+    """`checked(recipe, out)`: verified with what this recipe was given."""
+
+    def check(recipe: str, out: Path, against: Path = SOURCE) -> Verification:
+        trace = recorded("llama", count=2, length=8) if recipe in quantized.STATIC else None
+        return verify(out, against, target=TARGET, calibrate=trace)
+
+    return check
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
@@ -147,7 +162,7 @@ def kept_bit(tensors: Tensors) -> Mapping[str, Tensor]:
 
 NEAREST = ("not the nearest", "a quantized value is NaN")
 NO_NUMBER = ("neither finite nor positive", "not a scale", "which is no number")
-BYTES = ("other bytes than draftconv.json was written for",)
+BYTES = ("other bytes than when it is made again",)
 
 TAMPERED: dict[str, tuple[Change, str, tuple[str, ...]]] = {
     # what was done → to which tensor, and what verify says of it, one of these
@@ -203,8 +218,8 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
-def test_the_output_of_every_recipe_passes(recipe: str, written: Written) -> None:
-    found = verify(written(recipe), SOURCE)
+def test_the_output_of_every_recipe_passes(recipe: str, written: Written, checked: Checked) -> None:
+    found = checked(recipe, written(recipe))
     assert found.passed, different(found)
     assert found.record == "believed"
     outcome, how = rows(found)[DOWN]
@@ -212,11 +227,13 @@ def test_the_output_of_every_recipe_passes(recipe: str, written: Written) -> Non
 
 
 @pytest.mark.parametrize(("recipe", "case"), cases())
-def test_a_changed_tensor_fails_under_its_name(recipe: str, case: str, written: Written, tmp_path: Path) -> None:
+def test_a_changed_tensor_fails_under_its_name(
+    recipe: str, case: str, written: Written, checked: Checked, tmp_path: Path
+) -> None:
     change, what, hows = TAMPERED[case]
     names = tampered(written(recipe), tmp_path / "out", change)
     assert names
-    found = different(verify(tmp_path / "out", SOURCE))
+    found = different(checked(recipe, tmp_path / "out"))
     assert set(found) == {what}
     assert any(how in found[what] for how in hows), found
     if what != "fc.weight":
@@ -301,11 +318,11 @@ REPACKED = ("compressed-pack", "compressed-int", "gptq", "autoawq", "modelopt-aw
 @pytest.mark.parametrize("form", REPACKED)
 def test_packed_anew_it_is_still_the_16_bit_drafter_rounded(form: str, written: Written, tmp_path: Path) -> None:
     out = converted(written("quark-w4a8"), tmp_path / "out", pack=form)
-    found = verify(out, SOURCE)
+    found = verify(out, SOURCE, target=TARGET)
     assert found.passed, different(found)
     assert "INT4, every value the nearest under its scale" in rows(found)[DOWN][1]
     names = tampered(out, tmp_path / "changed", raw(first_code, *CODES))
-    told = different(verify(tmp_path / "changed", SOURCE))
+    told = different(verify(tmp_path / "changed", SOURCE, target=TARGET))
     assert set(told) == {DOWN}
     assert all(name.rpartition(".")[2] in told[DOWN] for name in names)
 
@@ -313,22 +330,23 @@ def test_packed_anew_it_is_still_the_16_bit_drafter_rounded(form: str, written: 
 @pytest.mark.parametrize("dtype", [None, "float32"])
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_dequantized_it_is_the_16_bit_drafter_rounded(
-    recipe: str, dtype: str | None, written: Written, tmp_path: Path
+    recipe: str, dtype: str | None, written: Written, checked: Checked, tmp_path: Path
 ) -> None:
-    """The record tells how it was rounded, so the 16-bit drafter is rounded once more: to the same bits."""
+    """The record tells by which recipe, so the 16-bit drafter is rounded once more: to the same bits."""
     out = converted(written(recipe), tmp_path / "out", dequantize=True, dtype=dtype)
-    assert verify(out, written(recipe)).passed
-    found = verify(out, SOURCE)
+    assert checked(recipe, out, written(recipe)).passed
+    found = checked(recipe, out)
     assert found.passed, different(found)
-    assert rows(found)[DOWN][0] == "declared"
-    assert "and back to floats; relative error 0." in rows(found)[DOWN][1]
+    outcome, how = rows(found)[DOWN]
+    assert outcome == "declared"
+    assert how.startswith("replaced: dequantized from ")
     tampered(out, tmp_path / "changed", raw(last_bit, "weight"))
-    assert "rounded to" in different(verify(tmp_path / "changed", SOURCE))[DOWN]
+    assert different(checked(recipe, tmp_path / "changed"))[DOWN].startswith("first in row 0")
 
 
 def test_dequantized_after_it_was_packed_anew(written: Written, tmp_path: Path) -> None:
     packed = converted(written("quark-w4a8"), tmp_path / "packed", pack="compressed-pack")
-    assert verify(converted(packed, tmp_path / "out", dequantize=True), SOURCE).passed
+    assert verify(converted(packed, tmp_path / "out", dequantize=True), SOURCE, target=TARGET).passed
 
 
 def forget(path: Path) -> None:
@@ -341,20 +359,23 @@ def forget(path: Path) -> None:
     (path / "draftconv.json").write_text(json.dumps(found))
 
 
-def test_an_older_record_still_declares(written: Written, tmp_path: Path) -> None:
+def test_an_older_record_claims_what_it_does_not_tell(written: Written, checked: Checked, tmp_path: Path) -> None:
     out = Path(shutil.copytree(written("w4a8-awq"), tmp_path / "out"))
     forget(out)
-    found = verify(out, SOURCE)
-    assert (found.passed, found.record) == (True, "believed")
+    found = checked("w4a8-awq", out)
+    assert (found.result, found.record) == ("claimed", "believed")
+    assert found.cures == ("draftconv.json does not tell how weights were rounded; quantize the source again",)
+    assert "how its scales were found" in rows(found)[DOWN][1]
 
 
 def test_a_rounding_that_nobody_recorded_is_not_guessed(written: Written, tmp_path: Path) -> None:
     between = Path(shutil.copytree(written("w4a16"), tmp_path / "between"))
     forget(between)
     out = converted(between, tmp_path / "out", dequantize=True)
-    told = different(verify(out, SOURCE))[DOWN]
-    assert "does not tell how it was rounded; verify it --against between, which it was made from" in told
-    assert verify(out, between).passed
+    found = verify(out, SOURCE, target=TARGET)
+    assert found.result == "claimed"
+    assert found.cures == ("draftconv.json does not tell how weights were rounded; quantize the source again",)
+    assert verify(out, between, target=TARGET).passed
 
 
 # ── what the record tells ──────────────────────────────────────────────────────────

@@ -1,0 +1,144 @@
+"""What the record of an output asks to be made again, and what it cannot ask.
+
+A step of a record is a request: which layout, which repairs, which recipe. Values that a drafter depends on are not
+taken from it: they come from the source, or from whoever verifies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+from draftconv.conversion.options import DTYPES, ConvertOptions, Embed, QuantizeOptions
+from draftconv.conversion.provenance import FILE, Origin
+from draftconv.conversion.quantization_plan import QuantizationRequest
+from draftconv.drafter.config import Config
+from draftconv.drafter.targets import Target
+from draftconv.engines import parse_engine
+from draftconv.errors import CheckFailed, UsageError
+from draftconv.options import several
+from draftconv.quantization.backends import BackendName
+from draftconv.verification.options import VerifyOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What whoever verifies gives, because a record can only claim it.
+
+    Attributes:
+        repairs: code → the checkpoint that it takes rows from.
+        from_format: how the quantized weights of the source are stored.
+    """
+
+    target: Target | None = None
+    max_positions: int | None = None
+    repairs: Mapping[str, str] = field(default_factory=dict)
+    trace: Path | None = None
+    force: bool = False
+    from_format: str | None = None
+
+    @classmethod
+    def of(cls, options: VerifyOptions, target: Target | None) -> Evidence:
+        """What the options give.
+
+        Raises:
+            UsageError: a repair without a path.
+        """
+        given = [repair.partition("=") for repair in several(options.repairs)]
+        for code, _, path in given:
+            if not path:
+                raise UsageError(
+                    f"--repair {code}: repairs are known from the record, a path is not",
+                    cure=f"write --repair {code}=PATH, or leave it out",
+                )
+        trace = None if options.calibrate is None else Path(options.calibrate)
+        paths = {code: path for code, _, path in given}
+        return cls(target, options.max_positions, paths, trace, options.force, options.from_format)
+
+
+def asked_options(step: Origin, evidence: Evidence, from_format: str | None) -> ConvertOptions:
+    """The options of a recorded step, with values from the evidence only.
+
+    Args:
+        from_format: how quantized weights of its source are stored, as a person said.
+
+    Raises:
+        CheckFailed: an early version's record does not tell. UsageError, BadCheckpoint: it was edited into nonsense.
+    """
+    asked = step.options
+    if asked is None:
+        raise CheckFailed(
+            "draftconv.json does not tell what was asked of an earlier conversion",
+            why="an early version wrote it",
+            cure="verify it --against its direct source, and that against its own",
+        )
+    repairs = asked.texts("repairs") or ()
+    if unknown := evidence.repairs.keys() - {repair.partition("=")[0] for repair in repairs}:
+        raise CheckFailed(f"--repair {min(unknown)}: draftconv.json names no such repair", cure="leave the option out")
+    return ConvertOptions(
+        to=asked.text("to") or "",
+        embed=_embed(asked),
+        dtype=_dtype(asked),
+        max_positions=evidence.max_positions,
+        dequantize=bool(asked.flag("dequantize")),
+        pack=asked.text("pack"),
+        unpack=asked.texts("unpack") or (),
+        allow_lossy=bool(asked.flag("allow_lossy")),
+        from_format=from_format,
+        repairs=tuple(_with_path(repair.partition("=")[0], evidence) for repair in repairs),
+        force=evidence.force,
+        deep=bool(asked.flag("deep")),
+    )
+
+
+def asked_quantization(
+    quantization: Config, evidence: Evidence, from_format: str | None, *, again: bool
+) -> QuantizationRequest:
+    """The quantization of a recorded step.
+
+    Args:
+        again: whether its source is quantized.
+
+    Raises:
+        UsageError, BadCheckpoint: it is a later version's, or was edited into nonsense.
+    """
+    from draftconv.quantization.recipe_schema import parse
+
+    recipe = dict(quantization.section("recipe").data)
+    name = str(recipe.pop("name", FILE))
+    backend = quantization.section("backend").text("name")
+    known: BackendName | None = next((name for name in get_args(BackendName) if name == backend), None)
+    if known is None:
+        raise UsageError(f"{FILE}: no such backend: {backend}")
+    options = QuantizeOptions(
+        recipe=name,
+        allow_a16=bool(quantization.flag("allow_a16")),
+        tensor_parallel_size=quantization.size("tp") or 1,
+        backend=known,
+        calibrate=evidence.trace,
+        requantize=again,
+        from_format=from_format,
+    )
+    engines = tuple(map(parse_engine, quantization.texts("engines") or ()))
+    return QuantizationRequest(options, parse(json.dumps(recipe), name, FILE), engines)
+
+
+def _embed(asked: Config) -> Embed:
+    said = asked.text("embed") or "keep"
+    found: Embed | None = next((choice for choice in get_args(Embed) if choice == said), None)
+    if found is None:
+        raise UsageError(f"{FILE}: no such policy of embed_tokens: {said}")
+    return found
+
+
+def _dtype(asked: Config) -> str | None:
+    """As `--dtype` is spelled; records call it as safetensors does, in lower case."""
+    said = asked.text("dtype")
+    return None if said is None else next((name for name, short in DTYPES.items() if short.lower() == said), said)
+
+
+def _with_path(code: str, evidence: Evidence) -> str:
+    return f"{code}={evidence.repairs[code]}" if code in evidence.repairs else code

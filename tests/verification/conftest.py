@@ -1,0 +1,8 @@
+"""Outputs to verify: written for real, then forged."""
+
+from __future__ import annotations
+
+from tests.api.conftest import no_waiting as no_waiting
+from tests.api.conftest import source as source
+from tests.quantized import written as written
+from tests.traces.recorded import recorded as recorded
