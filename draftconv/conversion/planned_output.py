@@ -18,7 +18,7 @@ from draftconv.drafter.facts import AuxLayers
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, EngineSpec, LoadVerdict
 from draftconv.engines.rules import BrokenRule
-from draftconv.errors import Refused
+from draftconv.errors import Refused, Undecided
 from draftconv.layouts import MARK
 from draftconv.layouts.alternatives import elsewhere
 from draftconv.layouts.base import Layout, ReadOptions, Writer, Writing
@@ -164,7 +164,8 @@ def judge(
         known: problems of stored values that it will have, which no header shows.
 
     Raises:
-        Refused: one of them would refuse or mis-read it, or cannot be judged without --target.
+        Refused: one of them would refuse or mis-read it, or no rule speaks of it.
+        Undecided: one of them cannot be judged without --target.
     """
     planned = planned_checkpoint(work, names, spelled.config, spelled.metadata)
     verdicts: list[LoadVerdict] = []
@@ -172,7 +173,8 @@ def judge(
         engine = ENGINES[spec.name]
         verdict = engine.check(planned, work.facts, target, spec, known)
         if line := verdict.reason:
-            raise Refused(
+            told_by_target = verdict.status == "undecided" and target is None and line.rule in verdict.rules
+            raise (Undecided if told_by_target else Refused)(
                 f"{engine.title} would not serve this drafter as it was trained ({verdict.status})",
                 why=f"{line.rule.says}: {line.detail} [{line.rule.code}; {line.rule.source}]",
                 cure=_cure(work, verdict, line),
@@ -185,7 +187,7 @@ FC = "fc.weight"
 
 
 def _cure(work: WorkingDrafter, verdict: LoadVerdict, line: BrokenRule) -> str:
-    if verdict.status == "undecided":
+    if verdict.status == "undecided" and line.rule in verdict.rules:
         return "give --target"
     packed = FC not in work.tensors or work.tensors[FC].dtype not in FLOATS
     if packed and FC in line.detail:

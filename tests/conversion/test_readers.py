@@ -21,7 +21,8 @@ from draftconv.conversion.readers import LeftOut, for_most, portable_engines
 from draftconv.drafter.boundaries import IDS as KEY
 from draftconv.drafter.facts import Gqa, Mla
 from draftconv.engines import ENGINES, Engine
-from draftconv.errors import Refused
+from draftconv.engines.rules import Rule
+from draftconv.errors import Refused, Undecided
 from draftconv.layouts.base import Writing
 from draftconv.layouts.config_json import explicit_config
 from draftconv.quantization.recipes import recipe_names
@@ -213,3 +214,16 @@ def test_a_fault_that_is_of_no_engine_is_told_as_it_is() -> None:
     with pytest.raises(Refused, match="no engine reads this drafter so written") as caught:
         for_most(portable_engines(), apart)
     assert caught.value.why.startswith("not for vLLM: vLLM stops; not for SGLang: SGLang stops; ")
+
+
+def test_what_the_target_would_tell_stops_and_leaves_nobody_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rule = Rule("sglang-toss", "undecided", "the target decides", "a coin", "inferred", lambda _: "heads or tails")
+    monkeypatch.setitem(ENGINES.by_name, "sglang", replace(ENGINES["sglang"], rules=(rule,)))
+    source = tiny.spell("llama", "torchspec-native").write(tmp_path / "source")
+    target = tiny.write_target(tmp_path / "target")
+    with pytest.raises(Undecided, match="the target decides: heads or tails") as caught:
+        plan_convert(source)
+    assert caught.value.cure == "give --target"
+    assert [left.engine for left in plan_convert(source, ConvertOptions(target=str(target))).left_out] == ["sglang"]
