@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 FOREIGN_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "original/*")
 """Weights that transformers does not load where safetensors files lie beside them."""
 
-_BLOB_ID = re.compile("[0-9a-f]{40}")
+_GIT_ID = re.compile("[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +169,13 @@ def repository_info(repo: str, revision: str | None, token: str | None) -> Model
         info: ModelInfo = ModelInfo(**parse_object(raw, "the list"))  # type: ignore[no-untyped-call]
     except (BadCheckpoint, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise _no_listing(repo) from error  # the client takes the answer apart without a look at its types
-    if not (isinstance(info.sha, str) and is_plain_name(info.sha)):
+    if not (isinstance(info.sha, str) and _GIT_ID.fullmatch(info.sha)):
         raise _no_listing(repo)
     for sibling in info.siblings or ():
         lfs = sibling.lfs
         sized = sibling.size is None or (type(sibling.size) is int and sibling.size >= 0)
         hashed = lfs is None or (isinstance(lfs.sha256, str) and re.fullmatch("[0-9a-f]{64}", lfs.sha256))
-        named = sibling.blob_id is None or (isinstance(sibling.blob_id, str) and _BLOB_ID.fullmatch(sibling.blob_id))
+        named = sibling.blob_id is None or (isinstance(sibling.blob_id, str) and _GIT_ID.fullmatch(sibling.blob_id))
         if not (isinstance(sibling.rfilename, str) and sized and hashed and named):
             raise _no_listing(repo)
     return info

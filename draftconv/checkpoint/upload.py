@@ -87,6 +87,7 @@ class Upload:
             BadCheckpoint: the Hub refuses, cannot be reached, or somebody else has committed in the meantime.
         """
         from huggingface_hub import CommitOperationDelete
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
         hub = api(self.token)
         added = [_addition(name, content, digest) for name, (content, digest) in self.files.items()]
@@ -96,15 +97,25 @@ class Upload:
                 repo = hub.create_repo(repo, private=private).repo_id
             if self.revision is not None and commit is None and not self.pull_request:
                 hub.create_branch(repo, branch=self.revision)
-            made = hub.create_commit(
-                repo,
-                [*added, *(CommitOperationDelete(name) for name in self.deleted)],
-                commit_message=message,
-                revision=self.revision,
-                create_pr=self.pull_request,
-                parent_commit=commit,
-            )
-        return str(made.pr_url or made.commit_url)
+            try:
+                made = hub.create_commit(
+                    repo,
+                    [*added, *(CommitOperationDelete(name) for name in self.deleted)],
+                    commit_message=message,
+                    revision=self.revision,
+                    create_pr=self.pull_request,
+                    parent_commit=commit,
+                )
+                return str(made.pr_url or made.commit_url)
+            except (HfHubHTTPError, HFValidationError):
+                raise
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                # the client takes answers apart without a look at their types
+                raise BadCheckpoint(
+                    f"what {show(repo)} answered to the upload is no answer of a Hub",
+                    why="whether the commit was made is not known",
+                    cure="look at the repository, and check HF_ENDPOINT",
+                ) from error
 
 
 def _unreadable(name: str, error: OSError) -> BadCheckpoint:

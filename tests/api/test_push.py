@@ -403,3 +403,11 @@ def test_a_report_may_lie_in_the_directory(hub: Hub, out: Path, report: Path) ->
     done = push(out, report=out / "parity")
     assert done.left == ()
     assert set(REPORT) <= hub.pushed.keys()
+
+
+@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b"null", b"{}", b'{"commitUrl": 5}', b'{"commitUrl": "x"}'])
+def test_an_answer_that_is_none_of_a_hub(answer: bytes, hub: Hub, out: Path) -> None:
+    hub.commit = answer
+    with pytest.raises(BadCheckpoint, match=f"what {REPO} answered to the upload is no answer of a Hub") as caught:
+        push(out)
+    assert "is not known" in caught.value.why

@@ -32,6 +32,7 @@ class Hub:
         sent: bytes of file contents that left the server.
         pushed: file name → contents of the commits received. `deleted`: names that they delete.
         committed: (branch, head that it follows, whether as a pull request) of each.
+        commit: what a commit is answered with in place of its address.
         patience: seconds that it waits for the rest of a request; None is for ever.
         exists, private: of the repository. `created`: what it was made with. `branches`: those that there are.
     """
@@ -52,6 +53,7 @@ class Hub:
     pushed: dict[str, bytes] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
     committed: list[tuple[str, str | None, bool]] = field(default_factory=list)
+    commit: bytes | None = None
     patience: float | None = None
     exists: bool = True
     private: bool = False
@@ -208,6 +210,9 @@ def serving(hub: Hub) -> Iterator[Hub]:
                             hub.pushed[file["path"]] = base64.b64decode(file["content"])
                         case "deletedFile", file:
                             hub.deleted.append(file["path"])
+                if hub.commit is not None:
+                    self.answer(200, hub.commit)
+                    return
                 url = {"pullRequestUrl": f"{hub.url}/{REPO}/discussions/1"} if proposed else {}
                 self.json({"commitUrl": f"{hub.url}/{REPO}/commit/{SHA}", "commitOid": SHA, "success": True, **url})
             else:

@@ -353,6 +353,7 @@ NO_LISTINGS = {
     "bad UTF-8": b'{"id": "\xff\xfe"}',
     "nested too deeply": b"[" * 100_000,
     "a commit that is a number": listing(sha=5),
+    "a commit that is a word": listing(sha="main"),
     "a commit that leads elsewhere": listing(sha="../other"),
     "no commit": listing(sha=None),
     "siblings that are none": listing(siblings=[None, 3]),
