@@ -76,7 +76,7 @@ ABSENT = "absent"
 class DiffOptions:
     """How the two are read."""
 
-    target: str | None = option(None, TARGET)
+    target: Place | None = option(None, TARGET)
     target_layers: int | None = option(None, TARGET_LAYERS)
 
 

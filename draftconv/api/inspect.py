@@ -193,7 +193,7 @@ class InspectOptions:
         flag="--for",
         metavar="ENGINE[@VERSION][:HARDWARE]",
     )
-    target: str | None = option(None, TARGET)
+    target: Place | None = option(None, TARGET)
     target_layers: int | None = option(None, TARGET_LAYERS)
     layout: str | None = option(None, LAYOUT)
     aux_convention: str | None = option(None, AUX_CONVENTION)

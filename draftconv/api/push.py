@@ -48,7 +48,7 @@ class PushOptions:
         metavar="DIR",
         file=True,
     )
-    target: str | None = option(
+    target: Place | None = option(
         None, "With --report: the target, where neither the record nor the files tell its layers.", metavar="TARGET"
     )
     create_pr: bool = option(False, "Open a pull request instead of committing to the branch.")
@@ -250,7 +250,7 @@ def _blob_id(path: Path) -> str:
         return blob_id(record)
 
 
-def _card_with(folder: Path, path: Path, repo: str, named: str | None = None) -> bytes:
+def _card_with(folder: Path, path: Path, repo: str, named: Place | None = None) -> bytes:
     """The card with what a report says of this very drafter.
 
     Raises:

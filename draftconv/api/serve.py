@@ -53,7 +53,7 @@ class ServeOptions:
     engine: str | None = option(
         None, "The engine to start; needed without --profile.", flag="--for", metavar="ENGINE[@VERSION][:HARDWARE]"
     )
-    target: str | None = option(
+    target: Place | None = option(
         None, "The target: a directory, a Hub id or a known name.  [default: the profile's]", metavar="TARGET"
     )
     profile: str | None = option(
@@ -121,7 +121,7 @@ def _chosen(options: ServeOptions, profile: Profile | None) -> tuple[str, str]:
     if target is None:
         beside = f"profile {profile.name} leaves it open" if profile else ""
         raise UsageError("serve needs a target", why=beside, cure="give --target a directory, a Hub id or a known name")
-    return engine, target
+    return engine, str(target)
 
 
 def _command(

@@ -63,7 +63,7 @@ class ConvertOptions:
         "[default: the portable one, or one for most engines where not every engine reads it]",
         metavar="LAYOUT",
     )
-    target: str | None = option(None, TARGET)
+    target: Place | None = option(None, TARGET)
     target_layers: int | None = option(None, TARGET_LAYERS)
     embed: Embed = option(
         "keep",
@@ -135,7 +135,7 @@ class QuantizeOptions:
     device: str = option("cpu", "Where torch rounds the weights (native).", metavar="DEVICE")
     requantize: bool = option(False, "Take a SOURCE that is quantized already; the errors of both add up.")
     from_format: str | None = option(None, FROM_FORMAT)
-    target: str | None = option(None, TARGET)
+    target: Place | None = option(None, TARGET)
     target_layers: int | None = option(None, TARGET_LAYERS)
     hash: bool = option(False, "Record the SHA-256 of each source file that is read (a download's is always recorded).")
     card: bool = option(True, "Write no README.md.", flag="--no-card")

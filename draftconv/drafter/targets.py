@@ -94,7 +94,7 @@ class Target:
         return open_checkpoint(self.path)
 
 
-def find_target(spec: str | None, layers: int | None) -> Target | None:
+def find_target(spec: str | Path | None, layers: int | None) -> Target | None:
     """Resolve `--target` and `--target-layers`; None when neither is given.
 
     Raises:
@@ -106,7 +106,7 @@ def find_target(spec: str | None, layers: int | None) -> Target | None:
     limits.TARGET_LAYERS.check(layers or 0, f"--target-layers is {layers}", error=UsageError)
     if spec is None:
         return Target(f"a target with {layers} layers", layers) if layers is not None else None
-    target = _resolve(spec)
+    target = _resolve(str(spec))
     logger.info("target %s: %d layers, family %s", show(target.name), target.layers, target.family)
     if layers is not None and layers != target.layers:
         raise UsageError(

@@ -53,7 +53,7 @@ class LiveOptions:
         flag="--for",
         metavar="ENGINE[@VERSION][:HARDWARE]",
     )
-    target: str = option(
+    target: Place = option(
         ..., "Live: the model that is served: a directory, a Hub id or a known name.", metavar="TARGET"
     )
     run: Place = option(..., "Live: keeps every answer; the same command goes on with it.", metavar="DIR")
@@ -214,7 +214,7 @@ def check_options(options: LiveOptions, way: Way, spec: EngineSpec, candidates: 
         )
 
 
-def in_full(spec: str) -> str:
+def in_full(spec: Place) -> str:
     """A local path in full, because servers run in another directory; anything else as it is."""
     path = Path(spec)
-    return str(path.resolve()) if exists(path) else spec
+    return str(path.resolve()) if exists(path) else str(spec)

@@ -26,7 +26,7 @@ from draftconv.options import (
 class VerifyOptions:
     """How an output and its source are read, and what the conversion was given besides."""
 
-    target: str | None = option(None, TARGET)
+    target: Place | None = option(None, TARGET)
     target_layers: int | None = option(None, TARGET_LAYERS)
     engines: Several = option(
         (),

@@ -16,6 +16,11 @@ def test_nothing_given() -> None:
     assert find_target(None, None) is None
 
 
+def test_a_path_is_as_good_as_its_text() -> None:
+    directory = Path(__file__).parents[1] / "data" / "targets" / "llama"
+    assert find_target(directory, None) == find_target(str(directory), None)
+
+
 def test_only_layers() -> None:
     found = find_target(None, 36)
     assert found == Target("a target with 36 layers", 36)

@@ -126,7 +126,7 @@ def test_no_step_reads_what_comes_from_outside_as_shell() -> None:
 
 
 def test_a_conversion_passes(runner: Runner) -> None:
-    draftconv.convert(runner.place / "ref", runner.place / "out", to="vllm", target=LLAMA)
+    draftconv.convert(runner.place / "ref", runner.place / "out", to="vllm", target=DATA / "targets" / "llama")
     inputs = runner.inputs(candidates="\n out\n")
     assert runner.step("Parity", inputs).returncode == 0
     assert runner.outputs() == {"verdict": "pass", "exit-code": "0"}
@@ -188,7 +188,7 @@ def test_one_comment_is_written_and_then_rewritten(runner: Runner) -> None:
 
 def test_a_name_that_forges_a_command_stays_text(runner: Runner) -> None:
     """GitHub takes a line that begins with `::` as a command, wherever the text came from."""
-    draftconv.convert(runner.place / "ref", runner.place / "out", to="vllm", target=LLAMA)
+    draftconv.convert(runner.place / "ref", runner.place / "out", to="vllm", target=DATA / "targets" / "llama")
     inputs = runner.inputs(candidates="out")
     runner.step("Parity", inputs)
     report = read_report(runner.place / "report")
