@@ -63,11 +63,26 @@ def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str
     """A JSON object in UTF-8, every key once.
 
     Args:
+        where, constants: see `parse_json`.
+
+    Raises:
+        BadCheckpoint: not an object; see `parse_json`.
+    """
+    document = parse_json(data, where, constants=constants)
+    if not isinstance(document, dict):
+        raise BadCheckpoint(f"{where} holds a JSON {type(document).__name__}, not an object")
+    return document
+
+
+def parse_json(data: bytes, where: str, *, constants: bool = True) -> object:
+    """A JSON document in UTF-8, every key once.
+
+    Args:
         where: what is being read, for the message (`config.json`, `header of x.safetensors`).
         constants: whether `NaN` and `Infinity` are allowed; transformers writes them into configs.
 
     Raises:
-        BadCheckpoint: not UTF-8, not JSON, not an object, a repeated key, a lone surrogate, nested too deeply.
+        BadCheckpoint: not UTF-8, not JSON, a repeated key, a lone surrogate, nested too deeply.
     """
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -88,7 +103,7 @@ def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str
 
     try:
         text = data.decode("utf-8")
-        document = json.loads(text, object_pairs_hook=once, parse_constant=constant)
+        document: object = json.loads(text, object_pairs_hook=once, parse_constant=constant)
         if "\\ud" in text or "\\uD" in text:
             # Half a surrogate pair passes json.loads and breaks whoever writes it out again.
             json.dumps(document, ensure_ascii=False).encode("utf-8")
@@ -98,8 +113,6 @@ def parse_object(data: bytes, where: str, *, constants: bool = True) -> dict[str
         raise limits.JSON_LEVELS.exceeded(f"{where} is nested too deeply") from error
     except ValueError as error:
         raise BadCheckpoint(f"{where} is not valid JSON: {show(error)}") from error
-    if not isinstance(document, dict):
-        raise BadCheckpoint(f"{where} holds a JSON {type(document).__name__}, not an object")
     refuse_deep(document, where)
     return document
 

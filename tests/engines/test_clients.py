@@ -240,6 +240,24 @@ def test_records_that_something_else_takes_away() -> None:
         assert "return_perf_metrics" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        (b"[" * 100_000, "/metrics is nested too deeply"),
+        (b'[{"a": 1, "a": 2}]', "/metrics has the key a twice"),
+        (b"\xff", "/metrics is not UTF-8 text"),
+        (b"", "/metrics is not valid JSON"),
+        (b"{}", "/metrics is no list of iterations"),
+    ],
+)
+def test_records_that_are_none(raw: bytes, what: str) -> None:
+    with serving(stub("trtllm")) as served:
+        served._iterations = lambda: raw  # type: ignore[method-assign, assignment, return-value]
+        with pytest.raises(EngineError) as caught:
+            client(served).served(PROMPT)
+        assert what in str(caught.value)
+
+
 @pytest.mark.parametrize("way", ["vllm totals", "trtllm"])
 def test_a_request_that_broke_off_spoils_no_other(way: str) -> None:
     """Its steps are still counted when it is sent again."""

@@ -12,13 +12,13 @@ away.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from draftconv import limits
 from draftconv.checkpoint import show
+from draftconv.checkpoint.text import parse_json
 from draftconv.drafter.config import Config
 from draftconv.engines.client import GREEDY, RequestSettings, ServerInfo, refuse_depth, refuse_length
 from draftconv.engines.http import Http, first
@@ -155,11 +155,7 @@ class TrtllmServer:
 
     def _drained(self) -> list[DraftIteration]:
         """The iterations with drafts since the last reading."""
-        raw = self.http.send("GET", "/metrics")
-        try:
-            records = json.loads(raw)
-        except ValueError as error:
-            raise BadCheckpoint("/metrics is not JSON") from error
+        records = parse_json(self.http.send("GET", "/metrics"), "/metrics")
         if not isinstance(records, list):
             raise BadCheckpoint("/metrics is no list of iterations")
         return list(_steps(records))
