@@ -106,7 +106,9 @@ def dtype_option(text: str, names: Sequence[str], **more: Any) -> Option:
 # ── what several commands have ────────────────────────────────────────────────────────
 
 TARGET = Option(
-    "The target model: a directory with a config.json, a Hub id, or a known name (kimi-k2.6 …).", metavar="TARGET"
+    "The target model: a directory with a config.json, a Hub id, or a known name (kimi-k2.6 …).",
+    metavar="TARGET",
+    parse=str,  # a Hub id is no path
 )
 TARGET_LAYERS = Option("Number of decoder layers of the target.", metavar="N", least=1)
 LAYOUT = Option("Read the source as this layout instead of detecting it.", flag="--from", metavar="LAYOUT")

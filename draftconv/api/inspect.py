@@ -122,7 +122,7 @@ class Inspection(Displayed):
         yield from self.problems_told()
 
     def problems_told(self) -> Iterator[str]:
-        """Errors and warnings, with their cure, and what is unusual about how quantized weights are stored."""
+        """Errors and warnings, with their cure, what is unusual about quantized weights, and what nobody compared."""
         from draftconv.engines.problems import why
 
         for problem in self.problems:
@@ -134,6 +134,8 @@ class Inspection(Displayed):
             yield f"{told}{because} Cure: {kind.cure}."
         if self.weights and self.weights.findings:
             yield f"Weights: {'; '.join(self.weights.findings)}."
+        if self.not_verified:
+            yield f"Not verified: {self.not_verified}."
 
     def details(self) -> Iterator[Block]:
         """Identity card, all problems, what was not checked, and the rules of each engine that speak of it."""
@@ -145,8 +147,6 @@ class Inspection(Displayed):
             yield "No problems found."
         if self.not_made:
             yield f"Not checked: {'; '.join(self.not_made)}."
-        if self.not_verified:
-            yield f"Not verified: {self.not_verified}."
         yield table("Engines", "", ("engine", "verdict", "rule broken"), self._engines())
 
     def _described(self) -> str:

@@ -49,7 +49,10 @@ class PushOptions:
         file=True,
     )
     target: Place | None = option(
-        None, "With --report: the target, where neither the record nor the files tell its layers.", metavar="TARGET"
+        None,
+        "With --report: the target, where neither the record nor the files tell its layers.",
+        metavar="TARGET",
+        parse=str,
     )
     create_pr: bool = option(False, "Open a pull request instead of committing to the branch.")
     token: str | None = python_only(None, "of the Hub; huggingface_hub's own when None")

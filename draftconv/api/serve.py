@@ -54,7 +54,10 @@ class ServeOptions:
         None, "The engine to start; needed without --profile.", flag="--for", metavar="ENGINE[@VERSION][:HARDWARE]"
     )
     target: Place | None = option(
-        None, "The target: a directory, a Hub id or a known name.  [default: the profile's]", metavar="TARGET"
+        None,
+        "The target: a directory, a Hub id or a known name.  [default: the profile's]",
+        metavar="TARGET",
+        parse=str,
     )
     profile: str | None = option(
         None,

@@ -54,7 +54,7 @@ class LiveOptions:
         metavar="ENGINE[@VERSION][:HARDWARE]",
     )
     target: Place = option(
-        ..., "Live: the model that is served: a directory, a Hub id or a known name.", metavar="TARGET"
+        ..., "Live: the model that is served: a directory, a Hub id or a known name.", metavar="TARGET", parse=str
     )
     run: Place = option(..., "Live: keeps every answer; the same command goes on with it.", metavar="DIR")
     url_ref: str | None = option(None, "Live: a running server with REFERENCE.", metavar="URL")

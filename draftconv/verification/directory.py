@@ -82,7 +82,7 @@ def judges(
     writer = layouts()[out.detection.layout].writer
     served = [named.get(spec.name, spec) for spec in map(parse_engine, writer.serves if writer else ())]
     if out.facts.quantization is None or len(served) == 1:
-        left_out = provenance.left_out if provenance and len(served) > 1 else ()
+        left_out = provenance.left_out if provenance else ()
         must = {spec.name: spec for spec in (*served, *named.values()) if spec.name not in left_out}
         return tuple(must.values()), tuple(spec for spec in served if spec.name in left_out)
     return tuple(named.values()), tuple(spec for spec in served if spec.name not in named)

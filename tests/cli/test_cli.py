@@ -254,8 +254,8 @@ def test_strict_fails_on_a_warning(run: Run, tmp_path: Path) -> None:
 def test_inspect_json(run: Run, drafter: Path) -> None:
     found = json.loads(run("inspect", drafter, "--format", "json").stdout)
     assert list(found) == ["name", "revision", "files", "layout", "facts", "reasons", "readings", "tensors",
-                           "companions", "dropped", "target", "problems", "weights", "not_checked",
-                           "engines"]  # fmt: skip
+                           "companions", "dropped", "target", "problems", "weights", "not_verified",
+                           "not_checked", "engines"]  # fmt: skip
     assert found["name"] == "drafter"
     assert found["layout"]["id"] == "torchspec-native"
     assert found["facts"]["eagle"] == "3"
@@ -769,3 +769,12 @@ def test_an_engine_that_loads_one_reading_is_not_said_to_load_the_drafter(run: R
     path = spelled.write(tmp_path / "flagged")
     assert run("inspect", path, "--for", "vllm").exit_code == 1
     assert run("inspect", path, "--for", "vllm", "--from", "vllm").exit_code == 0
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("recipes", "trace")])
+def test_a_hub_id_of_a_target_is_no_path(name: str) -> None:
+    """A path would lose one of two slashes."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    (option,) = [param for param in command.params if "--target" in param.opts]
+    assert option.type.convert("hf://owner/name", option, None) == "hf://owner/name"
