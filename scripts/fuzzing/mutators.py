@@ -277,23 +277,24 @@ ODD = (b"", b"[]", b"null", b"{}", b"1", b'"x"', PORTAL, b"\xff\xfe", b"[" * 50_
 """Answers of what is no Hub or engine."""
 
 
-def listing(seeds: Seeds, seed: str) -> dict[str, object]:
-    """A repository with a seed's files."""
+def listing(files: Mapping[str, bytes]) -> dict[str, object]:
+    """A repository with these files, and their true hashes."""
     siblings: list[dict[str, object]] = []
-    for name in seeds.files(seed):
-        data = seeds.read(seed, name)
+    for name, data in files.items():
         sha256 = hashlib.sha256(data).hexdigest()
         large = (
             {"lfs": {"sha256": sha256, "size": len(data), "pointerSize": 130}} if name.endswith(".safetensors") else {}
         )
-        siblings.append({"rfilename": name, "size": len(data), "blobId": "0" * 40, **large})
+        git_id = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+        siblings.append({"rfilename": name, "size": len(data), "blobId": git_id, **large})
     return {"id": "owner/name", "modelId": "owner/name", "sha": SHA, "private": True, "siblings": siblings}
 
 
 def hub(random: Random, seeds: Seeds) -> Broken:
     """The Hub: its list of files, a file, or all of its answers."""
     seed = random.choice((*DRAFTERS[:2], "vllm", "sharded"))
-    answers = {"listing": json.dumps(listing(seeds, seed)).encode(), "status": b"200"}
+    files = {name: seeds.read(seed, name) for name in seeds.files(seed)}
+    answers = {"listing": json.dumps(listing(files)).encode(), "status": b"200"}
     match random.randrange(5):
         case 0:
             answers["everything"] = random.choice(ODD)
@@ -301,12 +302,14 @@ def hub(random: Random, seeds: Seeds) -> Broken:
             status = random.choice((401, 403, 404, 429, 500, 503, 204, 302, 299))
             answers |= {"status": str(status).encode(), "listing": random.choice(ODD)}
         case 2:
-            name = random.choice(seeds.files(seed))
-            answers[f"files/{name}"] = broken_bytes(random, seeds.read(seed, name)[:100_000])
+            name = random.choice(sorted(files))
+            broken = broken_bytes(random, files[name][:100_000])
+            answers[f"files/{name}"] = broken
+            if random.random() < 0.7:  # else it is another file than the one that is listed
+                answers["listing"] = json.dumps(listing(files | {name: broken})).encode()
         case _:
-            answers["listing"] = broken_document(random, listing(seeds, seed))
-    for name in seeds.files(seed):
-        answers.setdefault(f"files/{name}", seeds.read(seed, name))
+            answers["listing"] = broken_document(random, listing(files))
+    answers = {f"files/{name}": data for name, data in files.items()} | answers
     commands: Sequence[Command] = (
         ("inspect", "hf://owner/name"),
         ("convert", "hf://owner/name", "{out}", "--target-layers", "8"),
