@@ -31,9 +31,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+def target(drafter: str) -> Path:
+    return DATA / "targets" / drafter.partition("-")[0]
+
+
 def quantize(drafter: str, out: Path, *words: object) -> str:
-    source, target = DATA / "drafters" / drafter, DATA / "targets" / drafter.partition("-")[0]
-    given = ["quantize", source, out, *words, "--target", target, "--format", "json"]
+    given = ["quantize", DATA / "drafters" / drafter, out, *words, "--target", target(drafter), "--format", "json"]
     done = CliRunner().invoke(cli, [str(word) for word in given], prog_name="draftconv")
     assert done.exit_code == 0, done.output
     return done.stdout
@@ -61,7 +64,7 @@ class TestQuark:
         record = json.loads((tmp_path / "quark" / "draftconv.json").read_text())
         whys = [change["why"] for change in record["changes"] if "quantized by" in change["why"]]
         assert whys and all(f"rounded by {told['backend']['package']}" in why for why in whys)
-        assert verify(tmp_path / "quark", DATA / "drafters" / drafter).passed
+        assert verify(tmp_path / "quark", DATA / "drafters" / drafter, target=target(drafter)).passed
 
     def test_another_rule_would_be_noticed(self, tmp_path: Path) -> None:
         quantize(DRAFTERS[0], tmp_path / "quark", "--recipe", "quark-w4a8", "--backend", "quark")
