@@ -8,13 +8,10 @@ from pathlib import Path
 
 from draftconv.attestation.statement import ResourceDescriptor
 from draftconv.checkpoint import Checkpoint
+from draftconv.checkpoint.checkpoint import CONFIG
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.hashing import sha256
-from draftconv.checkpoint.weights import is_weights
 from draftconv.drafter.targets import Target
-
-CONFIG = "config.json"
-INDEX = ".index.json"
 
 
 def files_of(checkpoint: Checkpoint, *, everything: bool = False) -> Iterator[ResourceDescriptor]:
@@ -26,8 +23,7 @@ def files_of(checkpoint: Checkpoint, *, everything: bool = False) -> Iterator[Re
     where = _uri(checkpoint)
     files = {ref.file.name: ref.file for ref in checkpoint.tensors.values()}
     for info in checkpoint.files:
-        read = info.name in checkpoint.sidecars or info.name == CONFIG or info.name.endswith(INDEX)
-        if not (everything or read or (is_weights(info.name) and not info.unused)):
+        if not (everything or info.is_read):
             continue
         digest = info.sha256
         if digest is None and checkpoint.path is not None:
