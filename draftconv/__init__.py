@@ -9,6 +9,7 @@ One function per command, with the command's name and its options as keyword arg
     diff         what differs between two drafters
     serve        the command that serves it
     trace        run a target once and keep what it did
+    accept       measure on a trace how much single drafters accept
     parity       judge on a trace whether drafters accept as much as their reference
     live_parity  the same on a running engine
     push         upload an output to the Hub
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from draftconv.api.accept import accept
     from draftconv.api.convert import convert
     from draftconv.api.diff import diff
     from draftconv.api.inspect import inspect
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "DraftconvError": "draftconv.errors",
+    "accept": "draftconv.api.accept",
     "convert": "draftconv.api.convert",
     "diff": "draftconv.api.diff",
     "inspect": "draftconv.api.inspect",
@@ -57,6 +60,7 @@ _HOMES = {
 
 __all__ = [
     "DraftconvError",
+    "accept",
     "convert",
     "diff",
     "inspect",

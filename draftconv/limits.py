@@ -65,6 +65,10 @@ INDEX = Limit(
     100_000_000, "bytes", "index of sharded weights",
     "a million tensors have one of this size",
     EXPORT)  # fmt: skip
+TOKENIZER = Limit(
+    100_000_000, "bytes", "tokenizer.json of a trace",
+    "the largest known ones have 20 MB; it is held in memory while two targets are compared",
+    "give a trace of the target's own tokenizer")  # fmt: skip
 PICKLE = Limit(
     4_000_000, "bytes", "data.pkl of a .bin file",
     "a drafter's has some kilobytes, a model of 10 000 tensors two megabytes",
@@ -196,6 +200,18 @@ TRACE = Limit(
     100_000_000, "bytes", "trace.json",
     "300 000 requests have one of this size",
     "make the trace again with `draftconv trace`, of fewer prompts")  # fmt: skip
+REPORT = Limit(
+    100_000_000, "bytes", "report.json, and records.jsonl beside it",
+    "a report on 10 000 requests has a tenth of it; it is held in memory whole",
+    "write the report again, of fewer requests")  # fmt: skip
+RUN = Limit(
+    1_000_000, "bytes", "run.json, arm.json and server.json of a live run",
+    "they have a kilobyte or two",
+    "choose another directory; the run begins anew there")  # fmt: skip
+ANSWERS = Limit(
+    1_000_000_000, "bytes", "answers.jsonl of a live run",
+    "30 000 texts of 4096 tokens have one of this size; it is held in memory whole",
+    "choose another directory, and fewer prompts")  # fmt: skip
 
 # ── the Hub ────────────────────────────────────────────────────────────────────────
 

@@ -21,7 +21,10 @@ MOST = 2_000_000
 
 NOT_PUBLISHED = re.compile(r"(^|/)(tests|scripts|docs|__pycache__|\.(?!gitignore)\w+)(/|$)|\.(safetensors|bin|pyc)$")
 """Hatchling puts .gitignore into every sdist: what it leaves out of a build follows from it."""
-LINK = re.compile(r"(?:\]\(|src=\")(?P<link>[^)\s\"]+)")
+LINK = re.compile(r"(?:\]\(|src=\"|^\[[^\]]+\]: +)(?P<link>[^)\s\"]+)", re.MULTILINE)
+DEFINITION = re.compile(r"^\[(?P<label>[^\]]+)\]: ", re.MULTILINE)
+REFERENCE = re.compile(r"\[(?P<text>[^\]\[]+)\](?!\()(?:\[(?P<label>[^\]]+)\])?")
+CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 CLASSIFIER = "Programming Language :: Python :: 3."
 
 
@@ -67,10 +70,20 @@ def _described(metadata: Message) -> Iterator[str]:
         yield f"the classifiers tell Python 3.{minors}, requires-python begins at 3.{least}"
     if not metadata.get_all("Project-URL"):
         yield "the wheel names no project URL"
-    for link in LINK.findall(str(metadata.get_payload())):
+    page = str(metadata.get_payload())
+    yield from _undefined(CODE.sub("", page))
+    for link in LINK.findall(page):
         if not link.startswith(("https://", "#")):
             yield f"README.md links to {link}, which is nothing outside a checkout"
         yield from _dead(link, project["urls"]["Homepage"])
+
+
+def _undefined(text: str) -> Iterator[str]:
+    """References that would be shown as they are typed, and definitions that nothing refers to."""
+    defined = {label.lower() for label in DEFINITION.findall(text)}
+    used = {(found["label"] or found["text"]).lower() for found in REFERENCE.finditer(DEFINITION.sub("", text))}
+    yield from (f"README.md refers to [{label}], which is defined nowhere" for label in sorted(used - defined))
+    yield from (f"README.md defines [{label}], to which nothing refers" for label in sorted(defined - used))
 
 
 def _dead(link: str, home: str) -> Iterator[str]:

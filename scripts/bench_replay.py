@@ -30,8 +30,9 @@ from draftconv.layouts.base import ReadOptions
 from draftconv.layouts.reader import read_drafter
 from draftconv.reference.accept_length import Counts
 from draftconv.reference.drafter import DrafterModel
+from draftconv.replay.batches import roots
 from draftconv.replay.load_arm import LoadSettings, load_arm
-from draftconv.replay.replay import ROWS_AT_ONCE, Arm, replay, roots
+from draftconv.replay.replay import ROWS_AT_ONCE, Arm, replay
 from draftconv.replay.run import run
 from draftconv.traces.request import TraceRequest
 from draftconv.traces.trace import Trace, open_trace

@@ -1,4 +1,4 @@
-"""Holds what draftconv says of vLLM against a real vLLM: see `scripts/engine-truth`."""
+"""Holds what draftconv says of an engine against that engine: see `scripts/engine-truth`."""
 
 from __future__ import annotations
 
@@ -17,40 +17,37 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from truth.store import Ask, Store, made_by
-from truth.table import PARTS, Part, Row, Truth, changes, disagreements, incoherent, load, plain, save
+from truth.drafts import Makers
+from truth.judges import JUDGES, Judge, find_judge
+from truth.store import Store, made_by
+from truth.table import Part, Row, Truth, changes, disagreements, incoherent, load, plain, save
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "docs" / "engine-truth.json"
+TABLES = ROOT / "docs" / "engine-truth"
 WORK = ROOT / ".engine-truth"
 AT_A_TIME = 2
 """Parts that are asked side by side; an engine computes with one thread and takes about 1 GB."""
 
-Rows = Callable[[Part, Path, Store], Iterator[Row]]
-"""Everything of one part."""
+Rows = Callable[[Judge, Part, Path, Store], Iterator[Row]]
+"""Everything of one part, or what every test run asks of it."""
 
 
-def everything(part: Part, work: Path, store: Store) -> Iterator[Row]:
-    """The whole of a part, asked of vLLM."""
+def everything(judge: Judge, part: Part, work: Path, store: Store) -> Iterator[Row]:
+    """The whole of a part, asked of the engine."""
 
     def ask(part: Part, case: str, depends: Iterable[object], find: Callable[[], Any]) -> Any:
         return store.get(f"{part} {case}", depends, find)
 
-    return _rows(part, work, store, ask, whole=True)
+    return judge.rows(part, Makers(work, judge.reader), store, ask, True)
 
 
-def fixed(part: Part, work: Path, store: Store) -> Iterator[Row]:
-    """What every test run asks: each rule once, each format and each kind of spelling once.
+def fixed(judge: Judge, part: Part, work: Path, store: Store) -> Iterator[Row]:
+    """What every test run asks.
 
-    Of the loader and the matcher, every prediction is made anew; where vLLM is not asked again, it is
-    compared with what was committed.
+    Every prediction is made anew; where the engine is not asked again, it is compared with what was committed.
     """
-    from truth import dtypes, loader_cases, matcher
-
-    known = {(row.part, row.case): row for row in load(TABLE).rows}
-    chosen = {("loader", case) for case in loader_cases.fixed() | dtypes.fixed()} | {
-        ("matcher", case) for case in matcher.fixed()
-    }
+    known = {(row.part, row.case): row for row in load(table_of(judge)).rows}
+    chosen = judge.fixed() if judge.fixed else frozenset(known)
 
     def ask(part: Part, case: str, depends: Iterable[object], find: Callable[[], Any]) -> Any:
         row = known.get((part, case))
@@ -58,32 +55,19 @@ def fixed(part: Part, work: Path, store: Store) -> Iterator[Row]:
             return store.get(f"{part} {case}", depends, find)
         return {"observed": row.observed, "detail": row.detail}
 
-    return _rows(part, work, store, ask, whole=False)
+    return judge.rows(part, Makers(work, judge.reader), store, ask, False)
 
 
-def _rows(part: Part, work: Path, store: Store, ask: Ask, *, whole: bool) -> Iterator[Row]:
-    from truth import controls, conversions, loader, matcher, replaying, twins
-
-    match part:
-        case "loader":
-            return loader.rows(work, ask)
-        case "matcher":
-            return matcher.rows(work, ask)
-        case "replay":
-            return replaying.rows(work, store, length=replaying.LENGTH if whole else replaying.SHORT)
-        case "conversions":
-            return conversions.rows(work, store, None if whole else conversions.fixed(work))
-        case "quantized":
-            return twins.rows(work, store, twins.ALL if whole else twins.FIXED)
-        case "controls":
-            return controls.rows(work, store, controls.FAULTS if whole else controls.FIXED)
+def table_of(judge: Judge) -> Path:
+    """The file that keeps what an engine did."""
+    return TABLES / f"{judge.name}.json"
 
 
-def collect(parts: Sequence[Part], rows: Rows, work: Path, store: Store) -> tuple[Row, ...]:
+def collect(judge: Judge, parts: Sequence[Part], rows: Rows, work: Path, store: Store) -> tuple[Row, ...]:
     """The rows of some parts, two parts at a time; each part is told when it is known."""
     table_rows: list[Row] = []
-    with ProcessPoolExecutor(AT_A_TIME, get_context("fork")) as pool:  # forked: vLLM is imported already
-        for part, (its, seconds) in zip(parts, pool.map(partial(_timed, rows, work, store), parts), strict=True):
+    with ProcessPoolExecutor(AT_A_TIME, get_context("fork")) as pool:  # forked: the engine is imported already
+        for part, (its, seconds) in zip(parts, pool.map(partial(_timed, judge, rows, work, store), parts), strict=True):
             table_rows += its
             for fault in disagreements(its):
                 say(fault)
@@ -91,11 +75,11 @@ def collect(parts: Sequence[Part], rows: Rows, work: Path, store: Store) -> tupl
     return tuple(table_rows)
 
 
-def _timed(rows: Rows, work: Path, store: Store, part: Part) -> tuple[list[Row], float]:
+def _timed(judge: Judge, rows: Rows, work: Path, store: Store, part: Part) -> tuple[list[Row], float]:
     """A part, and how many seconds it took; it makes its files in a directory of its own."""
     started, place = time.monotonic(), work / part
     place.mkdir(parents=True, exist_ok=True)
-    table_rows = [replace(row, detail=plain(row.detail)) for row in rows(part, place, store)]
+    table_rows = [replace(row, detail=plain(row.detail)) for row in rows(judge, part, place, store)]
     return table_rows, time.monotonic() - started
 
 
@@ -118,45 +102,50 @@ def say(text: str) -> None:
     print(f"engine-truth: {text}", file=sys.stderr, flush=True)
 
 
-def main(argv: Sequence[str], start: Callable[[], str] | None = None, rows: Rows | None = None) -> int:
+def main(argv: Sequence[str], judge: Judge | None = None, rows: Rows | None = None) -> int:
     """The exit code: 1 when draftconv and the engine disagree, or the table is not what was committed.
 
     Args:
-        start: makes the engine ready and returns its version. `rows`: of a part; stand-ins in tests.
+        judge: the engine, and `rows`: of a part; stand-ins in tests.
     """
     parser = argparse.ArgumentParser(
-        prog="scripts/engine-truth", description="Hold what draftconv says of vLLM against a real vLLM."
+        prog="scripts/engine-truth", description="Hold what draftconv says of an engine against that engine."
+    )
+    parser.add_argument("engine", choices=JUDGES, help="which engine is asked")
+    parser.add_argument("parts", nargs="*", help="some of its parts; all by default, and the table is written")
+    parser.add_argument(
+        "--check", action="store_true", help="what every test run asks, against the committed table; writes nothing"
     )
     parser.add_argument(
-        "parts", nargs="*", help=f"some of {', '.join(PARTS)}; all by default, and the table is written"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="a fixed part, against the committed table; writes nothing"
+        "--write", action="store_true", help="with parts: put their rows into the table, keep the others"
     )
     parser.add_argument("--work", type=Path, default=WORK, help="where answers are kept (default: %(default)s)")
     options = parser.parse_args(argv)
-    if unknown := [part for part in options.parts if part not in PARTS]:
-        parser.error(f"unknown part {unknown[0]}; known: {', '.join(PARTS)}")
-    chosen = [part for part in PARTS if not options.parts or part in options.parts]
-    if start is None:
-        from truth import engine
-
-        start = engine.start
-    version = start()
+    judge = judge or find_judge(options.engine)
+    if unknown := [part for part in options.parts if part not in judge.parts]:
+        parser.error(f"unknown part {unknown[0]}; known: {', '.join(judge.parts)}")
+    if options.write and (options.check or not options.parts):
+        parser.error("--write goes with some parts, and without --check")
+    chosen = [part for part in judge.parts if not options.parts or part in options.parts]
+    version = judge.start()
+    table = table_of(judge)
     if options.check:
         with tempfile.TemporaryDirectory() as directory:
             work = Path(directory)
-            table_rows = collect(chosen, rows or fixed, work, Store(work / "answers", version))
-        committed = load(TABLE)
+            table_rows = collect(judge, chosen, rows or fixed, work, Store(work / "answers", version, judge.asking))
+        committed = load(table)
         faults = [*disagreements(table_rows), *changes(table_rows, committed), *incoherent(committed)]
     else:
-        work, made_at = fresh(options.work), commit()
-        table_rows = collect(chosen, rows or everything, work, Store(options.work / "answers", version))
+        work, made_at = fresh(options.work / judge.name), commit()
+        answers = Store(options.work / judge.name / "answers", version, judge.asking)
+        table_rows = collect(judge, chosen, rows or everything, work, answers)
         faults = disagreements(table_rows)
-        if not options.parts:
-            save(Truth(f"vLLM {version}, CPU", made_at, str(datetime.date.today()), table_rows), TABLE)
-            say(f"wrote docs/{TABLE.name}; run scripts/docs")
-    print(f"{len(table_rows)} cases, {len(faults)} disagreements")
+        if not options.parts or options.write:
+            kept = [row for row in load(table).rows if row.part not in chosen] if options.parts else []
+            whole = tuple(sorted((*kept, *table_rows), key=lambda row: judge.parts.index(row.part)))
+            save(Truth(judge.title.format(version=version), made_at, str(datetime.date.today()), whole), table)
+            say(f"wrote docs/{table.parent.name}/{table.name}; run scripts/docs")
+    print(f"{judge.name}: {len(table_rows)} cases, {len(faults)} disagreements")
     print("".join(f"{fault}\n" for fault in faults), end="")
     return 1 if faults else 0
 

@@ -172,6 +172,8 @@ def commands(inputs: Path) -> Iterator[tuple[Command, ...]]:
         "--overwrite",
     )  # fmt: skip  (the report repeats the command)
 
+    accept = ("accept", drafter, "--trace", str(inputs / "trace"), "-k", "2", "--report", "out", "--overwrite")
+
     def older_stands(work: Path) -> None:
         shutil.copytree(older, work / "out")
 
@@ -194,6 +196,7 @@ def commands(inputs: Path) -> Iterator[tuple[Command, ...]]:
             Command("quantize", quantize, (*quantize, "--overwrite"), "out", source=source),
             Command("trace", (*tracing, "out"), (*tracing, "out"), "out", keeps=True),
             Command("parity --report", parity, parity, "out"),
+            Command("accept --report", accept, accept, "out"),
             Command("push", ("push", "out", REPO), ("push", "out", REPO), "out", output_stands, hub=hub),
         )
 

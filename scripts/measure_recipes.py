@@ -25,7 +25,7 @@ from draftconv.api.parity import parity
 from draftconv.api.quantize import QuantizeOptions, quantize
 from draftconv.api.trace import TraceOptions, trace
 from draftconv.drafter.shipped_files import recipes as shipped_directory
-from draftconv.quantization.recipes import recipe_names
+from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.report import Report
 from tests.keywords import keywords
 
@@ -97,7 +97,9 @@ def measured(drafter: Path, work: Path, held_out: Path, calibration: Path) -> tu
     (work / drafter.name).mkdir()
     for recipe in written:
         engines = (SERVED[recipe],) if recipe in SERVED else ()
-        options = QuantizeOptions(recipe=recipe, engines=engines, calibrate=calibration, target=target)
+        inputs = find_recipe(recipe).scheme.inputs
+        calibrate = calibration if inputs is not None and not inputs.dynamic else None
+        options = QuantizeOptions(recipe=recipe, engines=engines, calibrate=calibrate, target=target)
         quantize(drafter, work / drafter.name / recipe, **keywords(options))
     report = parity(
         drafter,

@@ -158,7 +158,7 @@ CHECKPOINT = (
         "return digest.sha256 is None or sha256(file) == digest.sha256", "return True",
         "--overwrite deletes a file that was edited", ("test_staging.py",)),
     Mutation(
-        "checkpoint/staging.py",
+        "checkpoint/directories.py",
         "        os.fsync(descriptor)\n", "        os.fstat(descriptor)\n",
         "names in a directory are not made durable", ("test_staging.py", "test_faults.py", "test_execute.py")),
     Mutation(
@@ -203,7 +203,7 @@ DRAFTER = (
         "ids of DeepSeek and of all others are spelled the other way", ("test_boundaries.py",)),
     Mutation(
         "drafter/boundaries.py",
-        "        if boundaries[0] == 1:", "        if boundaries[0] == -1:",
+        '    if family == "deepseek" and boundaries[0] == 1:', '    if family == "deepseek" and boundaries[0] == -1:',
         "boundary 1 first is written for DeepSeek, which reads it otherwise", ("test_boundaries.py",)),
     Mutation(
         "drafter/vocabulary.py",
@@ -375,7 +375,8 @@ LAYOUTS = (
         "the usual triple `after the layer` is looked for one layer off", ("test_reader.py",)),
     Mutation(
         "layouts/detect.py",
-        "    _refuse_strangers(fingerprint)\n    if mark", "    if mark",
+        "    _refuse_strangers(fingerprint)  # --from names a spelling, not a network\n",
+        "",
         "what is no drafter is read as one", ("test_detect.py",)),
     Mutation(
         "layouts/ambiguity.py",
@@ -727,19 +728,31 @@ REFERENCE = (
         "reference/rope.py",
         "a, b = x_BTND[..., 0::2], x_BTND[..., 1::2]", "b, a = x_BTND[..., 0::2], x_BTND[..., 1::2]",
         "interleaved pairs turn backwards", ("test_rope.py",)),
+    Mutation(
+        "reference/accept_length.py",
+        "root += accepted[root] + 1", "root += max(1, accepted[root])",
+        "the bonus token is left out of a walk", ("test_accept_length.py",)),
 )  # fmt: skip
 
 REPLAY = (
     Mutation(
-        "replay/replay.py",
-        "root += accepted[root] + 1", "root += max(1, accepted[root])",
-        "the bonus token is left out of a walk", ("test_replay.py",)),
+        "replay/settings.py",
+        "    if depth > kept + 1:", "    if depth > kept + 2:",
+        "a trace that keeps too few tokens is replayed", ("test_baseline.py",)),
     Mutation(
-        "replay/replay.py",
+        "replay/accept.py",
+        "request.prompt + 1, roots(request)", "request.prompt, roots(request)",
+        "what a map lacks is counted from one token too early", ("test_accept.py",)),
+    Mutation(
+        "replay/baseline.py",
+        "if baseline.about.trace != trace:", "if False:",
+        "a baseline of another trace is taken", ("test_baseline.py",)),
+    Mutation(
+        "replay/batches.py",
         "return max(0, request.counted - 1)", "return max(0, request.counted - 2)",
         "the last step of a text is left out", ("test_replay.py",)),
     Mutation(
-        "replay/replay.py",
+        "replay/batches.py",
         "beyond < depth - 1", "beyond < depth - 2",
         "clipped steps are counted", ("test_replay.py",)),
     Mutation(
@@ -747,8 +760,8 @@ REPLAY = (
         "= k + 1\n", "= k\n",
         "a chain counts one token less", ("test_replay.py",)),
     Mutation(
-        "replay/replay.py",
-        "return [boundaries.index(b) for b in arm.boundaries]", "return [*range(len(arm.boundaries))]",
+        "replay/batches.py",
+        "return [boundaries.index(b) for b in wanted]", "return [*range(len(wanted))]",
         "a drafter is fed the trace's first boundaries", ("test_replay.py",)),
     Mutation(
         "replay/replay.py",
@@ -851,7 +864,31 @@ REPORT = (
         "            plus=1.0,\n", "            plus=0.0,\n",
         "accept length leaves the bonus token out", ("test_statistics.py",)),
     Mutation(
-        "report/statistics.py",
+        "report/acceptance/records.py",
+        "[min(count, depth) for count in self.accepted]", "[min(count, depth + 1) for count in self.accepted]",
+        "a smaller K accepts what it did not draft", ("acceptance/test_records.py",)),
+    Mutation(
+        "report/acceptance/records.py",
+        "return self.prompt + 1 + root", "return self.prompt + root",
+        "the target's first token is left out of the context", ("acceptance/test_records.py",)),
+    Mutation(
+        "report/acceptance/measure.py",
+        "draws_BX[:, first : first + width]", "draws_BX[:, :width]",
+        "every slice has the resamples of the first", ("acceptance/test_measure.py",)),
+    Mutation(
+        "report/acceptance/model.py",
+        "if low > min_al:", "if whole.length.value > min_al:",
+        "the gate looks at the figure in place of its interval", ("acceptance/test_model.py",)),
+    Mutation(
+        "report/acceptance/model.py",
+        "lost[token_ended] += depth - accepted", "lost[token_ended] += 1",
+        "a token that a map lacks costs one, however early it comes", ("acceptance/test_model.py",)),
+    Mutation(
+        "report/acceptance/write.py",
+        "if rows != requests[names[0]]:", "if len(rows) != len(requests[names[0]]):",
+        "drafters of a baseline may have other requests", ("acceptance/test_write.py",)),
+    Mutation(
+        "report/intervals.py",
         "Interval(min(low, value - half), max(high, value + half))",
         "Interval(max(low, value - half), min(high, value + half))",
         "the narrower of two intervals is taken", ("test_statistics.py",)),
@@ -1043,8 +1080,8 @@ LIVE = (
 CONVERSION = (
     Mutation(
         "conversion/passes/__init__.py",
-        '    Pass("repair", repair.run),\n    Pass("limits", limits.run),',
-        '    Pass("limits", limits.run),\n    Pass("repair", repair.run),',
+        '    Pass("repair", repair.run),\n    Pass("rope", rope.run),\n    Pass("limits", limits.run),',
+        '    Pass("limits", limits.run),\n    Pass("repair", repair.run),\n    Pass("rope", rope.run),',
         "what a layout cannot express is refused before it is mended", ("passes/test_order.py",)),
     Mutation(
         "conversion/passes/__init__.py",
@@ -1222,9 +1259,9 @@ ATTESTATION = (
         '    "claimed": "failedTests",', '    "claimed": "passedTests",',
         "what is only claimed is stated as passed", ("test_statements.py",)),
     Mutation(
-        "attestation/statement.py",
+        "checkpoint/staging.py",
         "os.link(temporary, path)  # unlike a rename, it replaces nothing", "os.replace(temporary, path)",
-        "a file that exists is replaced by a statement", ("test_statements.py",)),
+        "a file that exists is replaced by a statement", ("test_staging.py",)),
 )  # fmt: skip
 
 API = (
@@ -1258,11 +1295,7 @@ API = (
         "a drafter that can be read in several ways passes", ("test_results.py",)),
     Mutation(
         "api/parity.py",
-        "    if depth > trace_depth + 1:", "    if depth > trace_depth + 2:",
-        "a trace that keeps too few tokens is replayed", ("test_parity.py",)),
-    Mutation(
-        "api/parity.py",
-        "return provenance.engines if provenance else None", "return None",
+        "reference, candidates, options, recorded_engines,", "reference, candidates, options, lambda _: None,",
         "what an output was written for decides no replay", ("test_parity_as.py",)),
     Mutation(
         "api/parity.py",
@@ -1313,7 +1346,7 @@ CLI = (
         "sys.exit(exit_code(report))", "sys.exit(0)",
         "parity ends with 0 whatever its verdict", ("test_parity.py",)),
     Mutation(
-        "cli/parity.py",
+        "cli/replaying.py",
         "Path(argument).name if Path(argument).is_absolute() else argument", "argument",
         "a report tells where it was made", ("test_parity.py",)),
     Mutation(

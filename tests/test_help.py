@@ -27,7 +27,8 @@ TYPED_ONLY = {
     "--against", "--out",
 }  # fmt: skip
 """What a command line has for itself, and what is a function's positional argument."""
-NOT_OPTIONS = {("trace", "--target"), ("trace", "--prompts"), ("parity", "--overwrite"), ("parity", "--report")}
+NOT_OPTIONS = {("trace", "--target"), ("trace", "--prompts"), ("parity", "--overwrite"), ("parity", "--report"),
+               ("accept", "--overwrite"), ("accept", "--report")}  # fmt: skip
 """The same of some commands only."""
 PYTHON_ONLY = {"progress", "announce", "command", "token", "alone", "arguments", "patience", "environment",
                "margins", "profile"}  # fmt: skip

@@ -158,7 +158,7 @@ def test_code_uses_the_words_of_the_glossary(path: Path) -> None:
 def test_the_glossary_is_one_screen_and_linked() -> None:
     docs = ROOT.parent / "docs"
     assert len((docs / "glossary.md").read_text(encoding="utf-8").splitlines()) <= 40
-    assert "/docs/glossary.md)" in (ROOT.parent / "README.md").read_text(encoding="utf-8")
+    assert "/docs/glossary.md\n" in (ROOT.parent / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_former_word_is_noticed() -> None:
@@ -167,7 +167,7 @@ def test_a_former_word_is_noticed() -> None:
 
 # ── engines ──────────────────────────────────────────────────────────────────────────
 
-TITLES = [re.escape(word) for engine in ENGINES.values() for word in (engine.name, engine.title)]
+TITLES = [re.escape(word) for engine in ENGINES.by_name.values() for word in (engine.name, engine.title)]
 ENGINE = re.compile(rf"(?<![a-z])({'|'.join(TITLES)}|tensorrt.llm)", re.IGNORECASE)
 
 OF_TRAINERS = [found for found in layouts().values() if not (found.writer and found.writer.serves)]

@@ -36,10 +36,13 @@ from draftconv.drafter.yaml_file import parse_yaml
 from draftconv.engines.http import Http
 from draftconv.engines.quantized_modules import built, declaration, method
 from draftconv.engines.rules import EngineSpec
-from draftconv.errors import DraftconvError
+from draftconv.errors import BadReport, DraftconvError
 from draftconv.limits import LIMITS, Limit
 from draftconv.live.machine import _run
+from draftconv.live.run_directory import ArmDirectory
 from draftconv.quantization.recipes import find_recipe
+from draftconv.replay.two_targets import vocabulary_of
+from draftconv.report import read_report
 from draftconv.traces.prompts import load_prompts
 from draftconv.traces.trace import open_trace
 from tests.checkpoint.made import MemoryFile
@@ -256,7 +259,11 @@ USES: Mapping[str, Callable[[Path, int], object]] = {
     "YAML_NODES": lambda _, n: parse_yaml(yaml_aliases(n), "own.yaml"),
     "PROMPT": lambda room, n: load_prompts(str(written(room, "p.txt", "x" * n))),
     "PROMPTS": lambda room, n: load_prompts(str(written(room, "p.json", b'["x"]' + b" " * (n - 5)))),
+    "TOKENIZER": lambda room, n: vocabulary_of(written(room, "tokenizer.json", b"{}" + b" " * (n - 2))),
     "TRACE": lambda room, n: opened_trace(request(room, n)),
+    "REPORT": lambda room, n: opened_report(written(room, "report.json", b"{}" + b" " * (n - 2)).parent),
+    "RUN": lambda room, n: ArmDirectory(written(room, "arm.json", b"{}" + b" " * (n - 2)).parent, 3).terms(),
+    "ANSWERS": lambda room, n: ArmDirectory(written(room, "answers.jsonl", answers(n)).parent, 3),
 }  # fmt: skip
 """Limit → something that meets it with so much."""
 
@@ -272,7 +279,20 @@ def opened_trace(room: Path) -> None:
             raise
 
 
-SMALL = {"TENSORS": 20_000}
+def opened_report(room: Path) -> None:
+    """It is no whole report; that is told once it has been read."""
+    with pytest.raises(BadReport) as caught:
+        read_report(room)
+    if "limit" in caught.value.what:
+        raise caught.value
+
+
+def answers(size: int) -> bytes:
+    line = json.dumps({"id": "a", "prompt": "p", "tokens": [1], "histogram": [0, 0, 0, 1]}).encode()
+    return line.ljust(size - 1) + b"\n"
+
+
+SMALL = {"TENSORS": 20_000, "ANSWERS": 20_000_000}
 """What takes more than a moment at its limit is tried with a smaller one."""
 
 

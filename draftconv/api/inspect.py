@@ -217,7 +217,7 @@ def inspect(source: Place, options: InspectOptions) -> Inspection:
         BadCheckpoint, NotADrafter, NeedsExport: it is not a readable drafter.
         UsageError: unknown engine, layout, target, convention or format, or a format of a drafter that has none.
     """
-    specs = [parse_engine(text) for text in several(options.engines) or ENGINES]
+    specs = [parse_engine(text, reading=True) for text in several(options.engines) or ENGINES]
     target = find_target(options.target, options.target_layers)
     reader = DrafterReader(options.layout, options.aux_convention)
     drafter = read_drafter(open_checkpoint(source), reader.options(target))
@@ -265,6 +265,8 @@ MISDECLARED = "weights-misdeclared"
 def remedy(inspection: Inspection) -> ConvertOptions | None:
     """The conversion after which the engines that were asked about read the drafter rightly, if there is one.
 
+    Those for which nothing is written are not among them (`Engine.only_named`).
+
     It has been planned, not only guessed: with the same target and source, `convert` will do it. Integers
     that an engine does not read are offered in another format first, and as floats where none will do.
     """
@@ -277,10 +279,9 @@ def remedy(inspection: Inspection) -> ConvertOptions | None:
         return None  # a person has to say first which of them is right
     quantized = inspection.drafter.facts.quantization is not None
     broken = [problem.code for problem in errors(inspection.problems, quantized=quantized)]
+    written = [verdict for verdict in inspection.verdicts if not ENGINES[verdict.spec.name].only_named]
     failing = [
-        verdict.spec.name
-        for verdict in inspection.verdicts
-        if verdict.status != "loads" or broken or inspection.misdeclared
+        verdict.spec.name for verdict in written if verdict.status != "loads" or broken or inspection.misdeclared
     ]
     if not failing or not mendable(broken):
         return None
@@ -289,8 +290,8 @@ def remedy(inspection: Inspection) -> ConvertOptions | None:
     ):
         return None  # a plan reads the weights, which on the Hub would be fetched first
     findings = Findings(inspection.problems, inspection.not_made)
-    for to in dict.fromkeys([*(["portable"] if len(inspection.verdicts) > 1 else []), *failing]):
-        engines = [verdict.spec for verdict in inspection.verdicts if to == verdict.spec.name]  # portable has its own
+    for to in dict.fromkeys([*(["portable"] if len(written) > 1 else []), *failing]):
+        engines = [verdict.spec for verdict in written if to == verdict.spec.name]  # portable has its own
         for attempt in _weight_choices(inspection) if quantized else [ConvertOptions()]:
             options = replace(attempt, to=to, repairs=tuple(dict.fromkeys(broken)), card=False)
             try:
@@ -305,15 +306,6 @@ PACKS = ("compressed-pack", "compressed-float", "gptq", "modelopt-awq", "modelop
 """Formats to offer, those that most engines read first."""
 
 
-def _pack_choices() -> Iterator[str]:
-    """The same, in the style that is one engine's own where a format has one."""
-    from draftconv.quantization.formats import formats
-
-    for name in PACKS:
-        engine_style = next((style for style in formats()[name].styles if style in ENGINES), None)
-        yield f"{name}:{engine_style}" if engine_style else name
-
-
 def _weight_choices(inspection: Inspection) -> Iterator[ConvertOptions]:
     """What to do with quantized weights, the least first."""
     from draftconv.conversion.options import ConvertOptions
@@ -322,6 +314,6 @@ def _weight_choices(inspection: Inspection) -> Iterator[ConvertOptions]:
         "fc.weight" not in inspection.drafter.tensors or inspection.drafter.tensors["fc.weight"].dtype not in FLOATS
     )
     for unpack in ((), ("fc",)) if packed_fc else ((),):
-        for pack in _pack_choices():
+        for pack in PACKS:
             yield ConvertOptions(pack=pack, unpack=unpack, from_format=inspection.from_format)
     yield ConvertOptions(dequantize=True, from_format=inspection.from_format)

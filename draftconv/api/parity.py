@@ -6,27 +6,25 @@ for, one arm per changed tensor (`attribute`) and one per fault (`self_test`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import draftconv
-from draftconv.checkpoint import Checkpoint, show
-from draftconv.conversion.provenance import read_provenance
+from draftconv.conversion.provenance import recorded_engines
 from draftconv.errors import UsageError
 from draftconv.options import Place, each_of, several, takes
 from draftconv.reference.accept_length import Counts
 from draftconv.replay.arms import ReplayArm, ReplayArms, load_arms
 from draftconv.replay.options import ParityOptions, Progress
-from draftconv.replay.target_tables import semantics
+from draftconv.replay.settings import drawn_at, refuse_depth, refuse_impossible, run_info, tokens_done
 from draftconv.report import read_report
 from draftconv.report.merge_extension import announce_extension, extended, refuse_unextendable
-from draftconv.report.model import Attribution, Comparison, Control, Report, RunInfo
+from draftconv.report.model import Attribution, Comparison, Control, Diagnostics, Report
 from draftconv.report.records import Record, paired
 from draftconv.report.verdict import CONTROL_MARGIN, EXIT_CODES, Gate, judge
-from draftconv.traces.trace import DTYPES, Trace, TraceEntry, digest, open_trace
+from draftconv.traces.trace import Trace, TraceEntry, open_trace
 
 if TYPE_CHECKING:
     from draftconv.replay import controls, replay
@@ -39,15 +37,20 @@ def parity(reference: Place, candidates: Place | Sequence[Place], options: Parit
     """Replay drafters on a trace and judge each candidate against the reference.
 
     Args:
-        reference: directory or Hub id. `candidates`: one or several of them; `fake_quant` adds simulated ones.
+        reference: directory or Hub id; with `baseline` the first candidate.
+        candidates: none or several of them; `fake_quant` adds simulated ones.
 
     Raises:
         UsageError: nothing to compare, an option is impossible, or the trace lacks something that replay needs.
         BadCheckpoint, Refused, Undecided: a drafter or the trace cannot be read or computed.
-        BadReport: the report to be extended cannot be read.
+        BadReport: the report to be extended, or the baseline, cannot be read.
     """
     progress, candidates = options.progress, each_of(candidates)
-    _check_options(options)
+    refuse_impossible(options)
+    if options.trace_cand is not None:
+        return _on_two_targets(reference, candidates, options)
+    if options.baseline is not None:
+        return _against_baseline((reference, *candidates), options)
     candidate_count = len(candidates) + len(several(options.fake_quant))
     if not candidate_count and not options.self_test:
         raise UsageError(
@@ -58,47 +61,42 @@ def parity(reference: Place, candidates: Place | Sequence[Place], options: Parit
     if earlier:
         refuse_unextendable(earlier, candidate_count)
     trace = open_trace(options.trace)
-    _refuse_depth(options.num_speculative_tokens, trace.about.depth)
+    refuse_depth(options.num_speculative_tokens, trace)
     entries = trace.entries[: options.limit]
-    loading = None if progress is None else partial(progress, "reading")
-    arms = load_arms(trace, reference, candidates, options, _written_for, loading)
+    arms = load_arms(trace, reference, candidates, options, recorded_engines, _reading(options))
     if earlier:
         announce_extension(earlier, arms.reference.about, arms.candidates[0].about, options.announce)
     report = _report(trace, entries, arms, options, progress)
     return extended(earlier, report) if earlier else report
 
 
+def _against_baseline(candidates: Sequence[Place], options: ParityOptions) -> Report:
+    from draftconv.replay.baseline import compare_with_baseline
+
+    trace = open_trace(options.trace)
+    refuse_depth(options.num_speculative_tokens, trace)
+    entries = trace.entries[: options.limit]
+    return compare_with_baseline(trace, entries, candidates, options, recorded_engines, _reading(options))
+
+
+def _on_two_targets(drafter: Place, candidates: Sequence[Place], options: ParityOptions) -> Report:
+    from draftconv.replay.two_targets import compare_targets
+
+    if candidates:
+        raise UsageError(
+            "--trace-cand is about one drafter on two targets", cure="name the one drafter, or leave out --trace-cand"
+        )
+    first, second = open_trace(options.trace), open_trace(Path(str(options.trace_cand)))
+    return compare_targets(first, second, drafter, options, recorded_engines)
+
+
+def _reading(options: ParityOptions) -> Callable[[int, int], None] | None:
+    return None if options.progress is None else partial(options.progress, "reading")
+
+
 def exit_code(report: Report) -> int:
     """0 if every candidate passed and every control was caught, else what the worst of them asks for."""
     return EXIT_CODES[report.outcome]
-
-
-def _check_options(options: ParityOptions) -> None:
-    """Refuse what the command line would not let through."""
-    for name, number in (("num-speculative-tokens", options.num_speculative_tokens), ("limit", options.limit)):
-        if number is not None and number < 1:
-            raise UsageError(f"--{name} {number}: too small", cure="give a number from 1")
-    for name, value, known in (("dtype", options.dtype, DTYPES), ("semantics", options.semantics, tuple(semantics()))):
-        if value not in known:
-            raise UsageError(f"--{name} {show(value)}: unknown", cure=f"one of {', '.join(known)}")
-
-
-def _refuse_depth(depth: int, trace_depth: int) -> None:
-    """The first draft of the last step is a counted token, the others lie beyond the end."""
-    if depth > trace_depth + 1:
-        raise UsageError(
-            f"--num-speculative-tokens {depth}: the trace keeps {trace_depth} tokens beyond the end of each text, "
-            f"{depth - 1} are needed",
-            why="the last steps would be clipped, which lowers the accept length",
-            cure=f"make a trace with --num-speculative-tokens {depth}, "
-            f"or replay with --num-speculative-tokens {trace_depth + 1}",
-        )
-
-
-def _written_for(checkpoint: Checkpoint) -> tuple[str, ...] | None:
-    """The engines that the record of a drafter names; None where it has none that is its own."""
-    provenance = read_provenance(checkpoint)
-    return provenance.engines if provenance else None
 
 
 # ── the report ─────────────────────────────────────────────────────────────────────
@@ -113,18 +111,11 @@ def _report(
 ) -> Report:
     from draftconv.replay.run import run
 
-    total, done = sum(entry.prompt + entry.counted + trace.about.depth for entry in entries), 0
-
-    def count_tokens(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        if progress:
-            progress("replaying", done, total)
-
     reference = arms.reference.arm
     replayed = run(
         trace, entries, reference, [side.arm for side in arms.candidates], arms.others(),
-        depth=options.num_speculative_tokens, progress=count_tokens,
+        depth=options.num_speculative_tokens, drawn_at=drawn_at(trace, options),
+        progress=tokens_done(trace, entries, progress),
     )  # fmt: skip
     comparisons = tuple(
         Comparison.of(
@@ -134,13 +125,14 @@ def _report(
             side.gate,
             how="replay",
             again=arms.again.name,
-            losses=replayed.tallies[side.arm.name].losses(),
+            losses=tally.losses() if tally else None,
             diagnostics=replace(
-                replayed.tallies[side.arm.name].diagnostics(),
+                tally.diagnostics() if tally else Diagnostics(),
                 attribution=_attribution(replayed.records, reference, side),
             ),
         )
         for side in arms.candidates
+        for tally in [replayed.tallies.get(side.arm.name)]
     )
     infos = (
         arms.reference.about,
@@ -149,7 +141,7 @@ def _report(
     )
     names = {arm.name for arm in infos}
     return Report(
-        about=_run_about(trace, entries, options),
+        about=run_info(trace, entries, options),
         arms=infos,
         records=tuple(record for record in replayed.records if record.arm in names),
         comparisons=comparisons,
@@ -195,25 +187,3 @@ def _control(
 
 def _accept_length(records: Sequence[Record], arm: str) -> float:
     return Counts.pooled(line.counts for line in records if line.arm == arm).accept_length
-
-
-def _run_about(trace: Trace, entries: Sequence[TraceEntry], options: ParityOptions) -> RunInfo:
-    about = trace.about
-    return RunInfo(
-        how="replay",
-        target=about.target + (f"@{about.revision}" if about.revision else ""),
-        prompts=about.prompts,
-        prompts_sha256=about.prompts_sha256,
-        depth=options.num_speculative_tokens,
-        version=draftconv.__version__,
-        command=options.command,
-        settings={
-            "requests": str(len(entries)),
-            "tokens": f"at most {about.max_tokens} per request",
-            "sampling": "greedy",
-            "target": f"{about.dtype}, {about.made_by}",
-            "replay": f"{options.dtype} on {options.device}",
-            "tables": f"as {options.semantics} takes them",
-        },
-        trace=digest(about, trace.tables, entries),
-    )

@@ -16,7 +16,12 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.text import size
 from draftconv.conversion.options import QuantizeOptions
 from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place
-from draftconv.conversion.quantization_plan import QuantizationPlan, QuantizationRequest, plan_quantization
+from draftconv.conversion.quantization_plan import (
+    QuantizationPlan,
+    QuantizationRequest,
+    plan_quantization,
+    refuse_unneeded_trace,
+)
 from draftconv.display import Block, Displayed, Table, card, named, table
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.facts import Mla
@@ -169,8 +174,8 @@ def prepare(source: Place, options: QuantizeOptions, *, download: bool = True) -
             the head, the drafter is quantized already, the backend does not have the scheme, or what would be
             written would not be read rightly.
         Undecided: the source can be read in several ways.
-        UsageError: unknown recipe or engine, several engines that need different files, no calibration,
-            a backend whose package is missing or does not start.
+        UsageError: unknown recipe or engine, several engines that need different files, no calibration or
+            one that is not needed, a backend whose package is missing or does not start.
     """
     request = QuantizationRequest.of(options)
     target = find_target(options.convert.target, options.convert.target_layers)
@@ -178,6 +183,7 @@ def prepare(source: Place, options: QuantizeOptions, *, download: bool = True) -
         open_checkpoint(source, download=download, hashed=options.hash and download), target
     )
     decided = plan_quantization(drafter, target, request)
+    refuse_unneeded_trace(decided)
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     return Quantization(decided, plan_drafter(drafter, findings, target, decided.request))
 

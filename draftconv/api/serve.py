@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from draftconv.checkpoint import show
-from draftconv.checkpoint.staging import write_error
+from draftconv.checkpoint.staging import write_error, write_new
 from draftconv.engines.serving import ServeCommand
 from draftconv.errors import EngineError, UsageError, WriteError
 from draftconv.layouts.drafter_reader import DrafterReader
@@ -172,14 +172,22 @@ def start(command: ServeCommand) -> NoReturn:
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a file of the server's settings, whole or not at all, unless it is there already."""
     content = text.encode()
     try:
-        if path.exists() and path.read_bytes() != content:
-            raise WriteError(
-                f"there is another {show(path.name)} in this directory",
-                why="the server would be started with its settings, or they would be lost",
-                cure="move it away, or run this in another directory",
-            )
-        path.write_bytes(content)
+        if not path.exists():
+            write_new(path, content)
+        elif path.read_bytes() != content:
+            raise _another(path)
+    except FileExistsError as error:
+        raise _another(path) from error  # since it was looked for, or a link that leads nowhere
     except OSError as error:
         raise write_error(error, path) from error
+
+
+def _another(path: Path) -> WriteError:
+    return WriteError(
+        f"there is another {show(path.name)} in this directory",
+        why="the server would be started with its settings, or they would be lost",
+        cure="move it away, or run this in another directory",
+    )

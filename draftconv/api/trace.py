@@ -17,7 +17,7 @@ from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.errors import Undecided, UsageError, WriteError
 from draftconv.layouts.drafter_reader import drafter_readers, reading_line, reading_warnings
 from draftconv.options import Place, takes
-from draftconv.traces.options import TraceOptions, TraceSize
+from draftconv.traces.options import TraceOptions, TraceSize, sampling_of
 from draftconv.traces.prompts import load_prompts
 from draftconv.traces.runners import Runner, TraceJob, running
 from draftconv.traces.target_prompts import ends_of, goal_of, refuse_too_long, target_files, tokenize_prompts
@@ -30,7 +30,7 @@ _TABLES: Mapping[str, tuple[str, ...]] = {"embed_tokens": EMBED_NAMES, "lm_head"
 
 @takes(TraceOptions)
 def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> Trace:
-    """Run a target greedily over prompts and store its tokens and states in `out`.
+    """Run a target over prompts and store its tokens and states in `out`; greedily, or as `temperature` says.
 
     A run that was stopped goes on where it was when called again with the same arguments;
     `device`, `url` and `batch` may differ.
@@ -52,6 +52,7 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
 
     out = Path(out)
     _check_numbers(options)
+    sampling = sampling_of(options)
     goal = goal_of(str(target), options.revision)
     drafters = _drafters(goal, options)
     boundaries, reason = _boundaries(goal, options, drafters)
@@ -83,6 +84,7 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
         eos,
         tokenized.longest,
         out,
+        sampling,
     )
     with running(job, options) as runner:
         tables = {
@@ -105,6 +107,7 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
             eos=eos,
             family=goal.family,
             drafters=readings,
+            sampling=sampling,
         )
         sizing = TraceSize(
             boundaries=boundaries,

@@ -16,6 +16,7 @@ from draftconv.layouts.drafter_reader import drafter_readers
 from draftconv.options import Place, several, takes
 from draftconv.verification.claims import Claims
 from draftconv.verification.compared import ComparedItem
+from draftconv.verification.config_keys import compare_config
 from draftconv.verification.directory import check_directory
 from draftconv.verification.facts import compare_facts
 from draftconv.verification.options import VerifyOptions
@@ -57,11 +58,13 @@ def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
     claims = Claims(provenance, lineage, evidence, remade.fault, of_target)
     record: Record = "absent" if FILE not in ours.sidecars else "of another source" if provenance else "not believed"
     edited = not lineage and record == "not believed"
-    rows = (
-        tuple(compare_tensors(Compared(result, source, remade, claims), options.progress or (lambda _, __: None))),
-        tuple(compare_facts(result, source, remade, claims)),
-        tuple(check_directory(result, target, remade, provenance, several(options.engines), edited=edited)),
+    tensors = tuple(compare_tensors(Compared(result, source, remade, claims), options.progress or (lambda _, __: None)))
+    facts = tuple(compare_facts(result, source, remade, claims))
+    directory = (
+        *check_directory(result, target, remade, provenance, several(options.engines), edited=edited),
+        *compare_config(result, source, remade, claims, facts),
     )
+    rows = (tensors, facts, directory)
     cures = tuple(claims.cures([row for part in rows for row in part]))
     found = Verification(*rows, "believed" if lineage else record, result, source, cures)
     if options.attest is not None:

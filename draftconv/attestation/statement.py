@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import draftconv
-from draftconv.checkpoint.staging import write_error
+from draftconv.checkpoint.directories import nearest_parent, parents_made
+from draftconv.checkpoint.staging import write_error, write_new
 from draftconv.checkpoint.text import show
 from draftconv.errors import UsageError, WriteError
 from draftconv.options import Place
@@ -74,7 +74,7 @@ def refuse_statement(file: Place | None, *artifacts: Place) -> None:
     """Refuse a place that `write_statement` would refuse, or that is in one of these directories, before any work.
 
     Raises:
-        UsageError: it is inside an artifact. WriteError: it exists, or its directory does not.
+        UsageError: it is inside an artifact. WriteError: it exists, or no directory can be made for it.
     """
     if file is None:
         return
@@ -88,32 +88,20 @@ def refuse_statement(file: Place | None, *artifacts: Place) -> None:
             )
     if os.path.lexists(path):
         raise WriteError(f"{show(path.name)} exists already", cure="name another file for --attest, or remove it")
-    if not path.resolve().parent.is_dir():
-        raise WriteError(
-            f"--attest {show(path.name)}: there is no directory {show(path.parent.name)}", cure="make the directory"
-        )
+    nearest_parent(path)
 
 
 def write_statement(file: Place, statement: Statement) -> None:
-    """Write a statement; the file appears whole or not at all.
+    """Write a statement; the file appears whole or not at all, and with it the directories above it.
 
     Raises:
         WriteError: it exists already, or the file system refuses.
     """
-    path = Path(file)
+    path = Path(file).absolute()
     data = json.dumps(statement.document(), indent=2, ensure_ascii=False) + "\n"
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.resolve().parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as made:
-                made.write(data.encode("utf-8"))
-                made.flush()
-                os.fsync(made.fileno())
-            temporary.chmod(0o644)
-            os.link(temporary, path)  # unlike a rename, it replaces nothing
-        finally:
-            temporary.unlink(missing_ok=True)
+        with parents_made(path):
+            write_new(path, data.encode("utf-8"))
     except FileExistsError as error:
         raise WriteError(f"{show(path.name)} exists already", cure="name another file for --attest") from error
     except OSError as error:

@@ -215,10 +215,28 @@ def http_error(what: str, status: int) -> BadCheckpoint:
 
 
 @contextmanager
+def without_telemetry() -> Iterator[None]:
+    """Keep huggingface_hub from asking the Hub what it may tell of this machine.
+
+    For its User-Agent 2.4.0 fetches /api/agent-harnesses (utils/_detect_agent.py), without a limit of size or time,
+    keeps the answer for a day, and fails in every request where the answer was another than the Hub's.
+    """
+    from huggingface_hub import constants
+
+    was = constants.HF_HUB_DISABLE_TELEMETRY
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_DISABLE_TELEMETRY = was
+
+
+@contextmanager
 def network_errors(what: str) -> Iterator[None]:
     """Turn what huggingface_hub and its HTTP client raise into BadCheckpoint (a full disk: WriteError).
 
-    Only the kind of the error is repeated: a client's own text can hold headers and signed URLs.
+    Only the kind of the error is repeated: a client's own text can hold headers and signed URLs. Nothing is asked
+    beside what was wanted: see `without_telemetry`.
     """
     from huggingface_hub.errors import (
         HfHubHTTPError,
@@ -230,7 +248,8 @@ def network_errors(what: str) -> Iterator[None]:
     # its bases are the HTTP client's own error, whichever client it is, and OSError
     unreachable = cast("tuple[type[Exception], ...]", (*HfHubHTTPError.__bases__, LocalEntryNotFoundError))
     try:
-        yield
+        with without_telemetry():
+            yield
     except HfHubHTTPError as error:
         raise http_error(what, error.response.status_code) from error
     except HFValidationError as error:

@@ -18,12 +18,14 @@ import logging
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from draftconv import limits
+from draftconv.checkpoint.directories import nearest_parent, parents_made, sync_directory
 from draftconv.checkpoint.files import LocalFile, exists, is_directory
 from draftconv.checkpoint.hashing import sha256
 from draftconv.checkpoint.syscalls import exchange
@@ -60,7 +62,7 @@ class OwnershipMark(NamedTuple):
 
 @contextmanager
 def staging(out: Path, *, overwrite: bool = False, mark: OwnershipMark | None = None) -> Iterator[Path]:
-    """A fresh directory that becomes `out` when the block ends without an exception.
+    """A fresh directory that becomes `out` when the block ends without an exception; directories above it are made.
 
     Args:
         overwrite: replace an `out` that has the mark and nothing in it that draftconv did not write. An empty one is
@@ -75,7 +77,7 @@ def staging(out: Path, *, overwrite: bool = False, mark: OwnershipMark | None = 
     room = out.with_name(f".{out.name}.draftconv")
     published = False
     try:
-        with _claimed(room):
+        with parents_made(out), _claimed(room):
             _clear(room, out)
             _refuse_target(out, mark, overwrite=overwrite)
             new = room / "new"
@@ -118,17 +120,18 @@ def refuse_occupied(out: Path, *, overwrite: bool = False, mark: OwnershipMark |
     refuse_long_name(out, with_name=f".{out.name}.draftconv")
     try:
         _refuse_target(out, mark, overwrite=overwrite)
+        above = nearest_parent(out)
     except OSError as error:
         raise write_error(error, out) from error
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        mounted = os.statvfs(out.parent).f_flag
+    if not os.access(above, os.W_OK | os.X_OK):
+        mounted = os.statvfs(above).f_flag
         code = errno.EROFS if mounted & os.ST_RDONLY else errno.EACCES
         raise write_error(OSError(code, os.strerror(code)), out)
     return out
 
 
 def refuse_long_name(out: Path, with_name: str = "") -> None:
-    """Refuse a name that no file system takes.
+    """Refuse a name that no file system takes, of the output or of a directory above it.
 
     Args:
         with_name: what stands beside `out` while it is made, under a longer name.
@@ -141,6 +144,9 @@ def refuse_long_name(out: Path, with_name: str = "") -> None:
     needs = f" and needs {added} more while it is made" if added > 0 else ""
     what = f"the name of the output, {show(out.name)}, has {longest - added} bytes{needs}"
     limits.FILE_NAME.check(longest, what, error=UsageError)
+    above = max(out.absolute().parts[:-1], key=lambda part: len(os.fsencode(part)), default="")
+    what = f"the name of a directory above the output, {show(above)}, has {len(os.fsencode(above))} bytes"
+    limits.FILE_NAME.check(len(os.fsencode(above)), what, error=UsageError)
 
 
 def refuse_same(source: Path, out: Path) -> None:
@@ -180,24 +186,33 @@ def write_error(error: OSError, out: Path, *, why: str = "nothing was left behin
     return WriteError(what, why=why, cure=cure)
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def write_new(path: Path, data: bytes) -> None:
+    """Write a single file, which appears whole or not at all and replaces nothing.
+
+    Raises:
+        FileExistsError: there is one. OSError: the file system refuses; nothing was left behind.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.resolve().parent)
+    temporary = Path(name)
     try:
-        os.fsync(descriptor)
+        with os.fdopen(descriptor, "wb") as made:
+            made.write(data)
+            made.flush()
+            os.fsync(made.fileno())
+        temporary.chmod(0o644)
+        os.link(temporary, path)  # unlike a rename, it replaces nothing
     finally:
-        os.close(descriptor)
+        temporary.unlink(missing_ok=True)
 
 
 def occupied(out: Path) -> bool:
     """Whether a directory stands at `out`, which must then be looked into.
 
     Raises:
-        WriteError: something else stands there, or there is no directory to put it in.
+        WriteError: something else stands there, or where a directory above it would have to be made.
     """
     name = show(out.name)
-    if not is_directory(out.parent):
-        raise WriteError(f"the directory that {name} would stand in does not exist", cure="create it first")
+    nearest_parent(out)
     if not os.path.lexists(out):
         return False
     if out.is_symlink() or not is_directory(out):

@@ -24,6 +24,7 @@ COMMANDS = {
     "diff": "what differs between two drafters",
     "serve": "print the server command for a drafter",
     "trace": "run a target once and keep its tokens and hidden states",
+    "accept": "how much does a drafter accept? by drafted tokens, text and context, replayed on a trace",
     "parity": "is a candidate as good as its reference? accept length, replayed on a trace",
     "push": "upload an output to the Hub",
 }
@@ -131,7 +132,7 @@ def _missing_extra(error: Exception) -> DraftconvError | None:
         return None
     return UsageError(
         f"{module} is not installed",
-        why="draftconv computes with it; inspect, convert, diff, serve, recipes and push do without",
+        why="this computes with it; inspect, convert, verify (of 16-bit weights), diff, serve, recipes and push do not",
         cure=f"`pip install 'draftconv[{EXTRAS[module]}]'`",
     )
 

@@ -16,6 +16,7 @@ from draftconv.checkpoint import Checkpoint
 from draftconv.cli.examples import ENGINE
 from draftconv.cli.loudness import is_verbose
 from draftconv.cli.options import format_option, options_of
+from draftconv.engines import ENGINES
 from draftconv.engines.target_stops import instead_of, target_stop
 from draftconv.errors import NotADrafter
 from draftconv.options import several
@@ -93,8 +94,9 @@ def _next_command(inspection: Inspection, checkpoint: str, ctx: click.Context) -
         return ["draftconv", "convert", checkpoint, out, "--to", str(remedied.to), *options, *packing, *repairs]
     target = inspection.target
     served = not inspection.misdeclared and all(verdict.status == "loads" for verdict in inspection.verdicts)
-    if target and (target.path or target.repo) and served:
-        spec = inspection.verdicts[0].spec
+    started = [verdict.spec for verdict in inspection.verdicts if not ENGINES[verdict.spec.name].only_named]
+    if target and (target.path or target.repo) and served and started:
+        spec = started[0]
         if target_stop(spec, target) is not None:
             if (other := next(instead_of(spec, target), None)) is None:
                 return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from draftconv.checkpoint.files import exists
 from draftconv.checkpoint.text import safe
 from draftconv.cli.examples import ENGINE, OTHER
 from draftconv.cli.options import command_line, format_option, options_of
+from draftconv.cli.replaying import STAGES, decoder, without_places
 from draftconv.errors import UsageError, WriteError
 from draftconv.live.options import LiveOptions
 from draftconv.replay.options import ParityOptions
@@ -27,16 +28,28 @@ Examples:
   draftconv parity drafter --fake-quant w4a16 --trace trace --margin 0.02 --report report
   draftconv parity drafter --fake-quant w4a8 --as {ENGINE}:b200 --trace trace
   draftconv parity drafter --self-test --trace trace
+  draftconv parity out --baseline baseline/accept.json --trace trace
+  draftconv parity drafter --trace trace --trace-cand fp8-trace
   draftconv parity drafter out --for {ENGINE} --target Qwen/Qwen3-8B --launch --run run
   draftconv parity drafter out --profile b200-trtllm --launch --run run --dry-run
   draftconv parity drafter out --for {OTHER} --target target --run run --url-ref http://a:30000 --url-cand http://b:30000
 """
 
-STAGES = {"reading": "bytes", "replaying": "tokens"}
-
 BOTH = ("reference", "candidates", "margin", "num_speculative_tokens", "limit", "extend", "out", "overwrite",
         "layout", "aux_convention", "accept_detected", "fmt")  # fmt: skip
-REPLAY = ("trace", "semantics", "fake_quant", "as_engine", "attribute", "self_test", "dtype", "device")
+REPLAY = (
+    "trace",
+    "baseline",
+    "trace_cand",
+    "semantics",
+    "fake_quant",
+    "as_engine",
+    "draft_sample_method",
+    "attribute",
+    "self_test",
+    "dtype",
+    "device",
+)
 """Parameters of a replay; all that are in neither list are of a live run."""
 
 
@@ -69,7 +82,8 @@ def command(
     """Judge whether each CANDIDATE accepts as much as REFERENCE.
 
     With --trace every drafter is replayed on the target's own text and hidden states, step by step as
-    an engine would, and compared on the same steps. With --for an engine serves each of them, and its
+    an engine would, and compared on the same steps; with --baseline as well, each is compared with
+    what `draftconv accept` recorded of the reference. With --for an engine serves each of them, and its
     own counts are compared. Exit code 0 when every candidate passes, 1 when one fails, 3 when there is
     too little to tell, 4 when the measurement itself is not to be trusted.
     """
@@ -81,7 +95,7 @@ def command(
     _refuse_misplaced(ctx, trace, engine, options)
     if out is not None:
         refuse_place(out, overwrite=overwrite)
-    options["command"] = _without_places(command_line(ctx))
+    options["command"] = without_places(command_line(ctx))
     if options.pop("dry_run"):
         _show_plan(reference, candidates, {**options, "engine": engine}, fmt)
         return
@@ -91,7 +105,7 @@ def command(
         report = _run_live(reference, candidates, {**options, "engine": engine})
     if out is not None:
         try:
-            report.save(out, decode=_decoder(Path(trace)) if trace else None, overwrite=overwrite)
+            report.save(out, decode=decoder(Path(trace)) if trace else None, overwrite=overwrite)
         except WriteError:
             _print(ctx, report, None, fmt)  # a full disk does not cost what was measured
             raise
@@ -212,32 +226,6 @@ def _print(ctx: click.Context, report: Report, out: Path | None, fmt: str) -> No
             output.print_json(_json(report))
         case "human":
             _show(ctx, report, out)
-
-
-def _without_places(argv: Sequence[str]) -> tuple[str, ...]:
-    """The command for the report, which names no place on this machine: an absolute path by its last part."""
-    return tuple(Path(argument).name if Path(argument).is_absolute() else argument for argument in argv)
-
-
-def _decoder(trace: Path) -> Callable[..., str] | None:
-    """Token ids to text, when the trace has a tokenizer and something here can read it."""
-    from draftconv.cli import output
-    from draftconv.traces.trace import open_trace
-
-    path = open_trace(trace).tokenizer
-    if path is None:
-        return None
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        output.print_notes(["the report shows token ids: `pip install tokenizers` makes them text"])
-        return None
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises nothing narrower; the figures stand without it
-        output.print_notes([f"the report shows token ids: {path.name} of the trace cannot be read: {error}"])
-        return None
-    return lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False))
 
 
 # ── for a person ───────────────────────────────────────────────────────────────────

@@ -17,7 +17,7 @@ from draftconv.checkpoint.text import safe
 from draftconv.cli.options import format_option, options_of
 from draftconv.traces.options import runners
 from draftconv.traces.prompts import DEFAULT_SUITE
-from draftconv.traces.trace import PARTIAL, Trace
+from draftconv.traces.trace import PARTIAL, Trace, about_json, request_json
 
 EPILOG = f"""\b
 Examples:
@@ -44,8 +44,8 @@ Examples:
 def command(target: str, prompts: str, out: Path, fmt: str, **keywords: Any) -> None:
     """Run a target once and keep what it did: tokens and hidden states, to replay drafters on.
 
-    The target continues every prompt greedily. A run that is stopped keeps what it has; the same
-    command goes on with it.
+    The target continues every prompt greedily, or draws its text at a --temperature. A run that is
+    stopped keeps what it has; the same command goes on with it.
     """
     from draftconv.cli import output
 
@@ -107,7 +107,7 @@ def _progress() -> Iterator[Callable[[int, float], None] | None]:
 
 def _json(captured: Trace) -> dict[str, object]:
     return {
-        **asdict(captured.about),
+        **about_json(captured.about),
         "tables": {name: asdict(table) for name, table in captured.tables.items()},
-        "requests": [asdict(entry) for entry in captured.entries],
+        "requests": [request_json(entry) for entry in captured.entries],
     }

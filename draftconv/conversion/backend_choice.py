@@ -45,6 +45,11 @@ class BackendChoice:
     smooths: bool = False
     notes: tuple[str, ...] = ()
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether it needs what is measured on a trace: static scales of activations, or what smooths them."""
+        return self.smooths or (self.scheme.inputs is not None and not self.scheme.inputs.dynamic)
+
 
 def choose_backend(name: str, recipe: Recipe, deployment: Deployment, trace: Path | None, device: str) -> BackendChoice:
     """The rounding by one backend, its package imported.

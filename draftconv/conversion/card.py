@@ -15,6 +15,7 @@ from draftconv.conversion.licenses import SourceTerms, license_keys
 from draftconv.conversion.start_commands import HUB_ID, PLACEHOLDER, hub_target, start_commands
 from draftconv.conversion.working_drafter import Change, grouped
 from draftconv.drafter.config import Config
+from draftconv.drafter.describe import join_words
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts, Gqa, describe_boundaries
 from draftconv.drafter.kinds import kind_of
@@ -22,6 +23,7 @@ from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
+from draftconv.layouts.portable import PORTABLE
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -49,19 +51,20 @@ class Carded:
 
 def model_card(record: Mapping[str, object], about: Carded) -> str:
     """Render the card. Nothing that came from a checkpoint can act as markup or YAML in it."""
-    layout = layouts()[str(record["layout"])]
+    layout = str(record["layout"])
     facts, quantization = about.drafter.facts, about.quantization
     asked = [parse_engine(name) for name in cast(Sequence[str], record["engines"])]
     # Version and hardware decide what quantized weights run as; other files are for every version.
     specs = asked if facts.quantization else [parse_engine(spec.name) for spec in asked]
     target = about.target
+    titles = list(dict.fromkeys(ENGINES[spec.name].title for spec in specs))
     return _template().render(
         front_matter=write_front_matter(_front_matter(record, about, [spec.name for spec in specs])),
         results=EMPTY_RESULTS,
         section=EMPTY_SECTION,
         record=record,
         source=cast(Mapping[str, object], record["source"]),
-        title=layout.title,
+        title=layouts()[layout].title if layout != PORTABLE else join_words(titles, "and") if titles else "",
         starts=start_commands(about.drafter, specs, target),
         left_out=record.get("left_out", ()),
         quantized=quantization,

@@ -27,6 +27,7 @@ class ChangedDrafter:
     Attributes:
         weights: what became of quantized weights.
         returning: the way from the newest source that was in this layout, for a drafter that returns to it.
+        verifier: what a config that names the target is to call it.
     """
 
     work: WorkingDrafter
@@ -34,6 +35,7 @@ class ChangedDrafter:
     layout: Layout
     writer: Writer
     returning: Lineage | None
+    verifier: str | None = None
 
 
 def change_drafter(
@@ -52,12 +54,17 @@ def change_drafter(
     Raises:
         Refused, UsageError, BadCheckpoint: see `plan_weights` and the passes.
     """
-    writer = writer_of(out_layout, str(request.options.to))
+    writer, verifier = writer_of(out_layout, str(request.options.to)), request.options.verifier
+    if verifier is not None and not writer.names_verifier:
+        raise UsageError(
+            f"--verifier {verifier}: {out_layout.title} names no target in its config",
+            cure="leave it out, or convert --to speculators",
+        )
     weights = plan_weights(drafter, out_layout, request)
     twins = (name for name, candidate in layouts().items() if candidate.twin == out_layout.id)
     returning = provenance.since_layout(out_layout.id, *twins) if provenance else None
     work = run_passes(start(drafter), Context(target, writer, request.options, findings, weights, returning))
-    return ChangedDrafter(work, weights, out_layout, writer, returning)
+    return ChangedDrafter(work, weights, out_layout, writer, returning, verifier)
 
 
 def spell_drafter(
@@ -70,7 +77,7 @@ def spell_drafter(
     """
     work, writer = changed.work, changed.writer
     names = {name: spell(name, writer.spelling, work.facts.layers) for name in work.tensors}
-    spelled = spell_config(work, changed.layout, writer, target, names, changed.returning)
+    spelled = spell_config(work, changed.layout, writer, target, names, changed.returning, changed.verifier)
     if work.packed is not None:
         work = named_quantization(work, spelled, names, target)
     return work, names, spelled

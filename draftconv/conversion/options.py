@@ -75,6 +75,11 @@ class ConvertOptions:
             "Cast every float tensor.", tuple(DTYPES), former_values=tuple(name.lower() for name in DTYPES.values())
         ),
     )
+    verifier: str | None = option(
+        None,
+        "With --to speculators: what it opens the target by.  [default: the Hub id of --target]",
+        metavar="NAME",
+    )
     max_positions: int | None = option(None, "max_position_embeddings to write.", metavar="N", least=1)
     shard_size: int | None = option(None, "Most bytes of tensors per file, e.g. 5GB.", metavar="SIZE", parse=read_size)
     dequantize: bool = option(False, "Write a quantized drafter as the floats that its weights stand for.")

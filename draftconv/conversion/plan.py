@@ -9,7 +9,7 @@ whole result, and a refused conversion has written nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -213,7 +213,8 @@ def _plan(
     if readers is None:
         readers = _readers(weights.making, writer, drafter.facts)
     verdicts = judge(work, readers, names, spelled, target, weights.joined)
-    work = _declare_config(work, checkpoint.config, config)
+    work = _declare_config(work, checkpoint.config, config, moved=out_layout.flatten(config))
+    known = {problem.code for problem in findings.problems}
     tensors = tuple(
         PlannedTensor(names[name], t.dtype, t.shape, t.operation) for name, t in sorted(work.tensors.items())
     )
@@ -228,7 +229,12 @@ def _plan(
         names=names,
         verdicts=verdicts,
         left_out=left_out,
-        warnings=_warnings(findings, (spelled.codes | STILL_THERE | weights.joined) - _cured(work)),
+        warnings=(
+            *_warnings(
+                findings, (spelled.codes | STILL_THERE | weights.joined) - _cured(work), several(options.repairs)
+            ),
+            *(p for p in spelled.problems if p.kind.written and p.code not in known),
+        ),
         not_made=findings.not_made if options.deep else _not_made(findings, tensors),
         reads=_local_directories(checkpoint, target, options),
         ambiguous="reading-doubtful" in spelled.codes,
@@ -291,9 +297,13 @@ OF_EMBEDDING = frozenset({"embedding-differs", "embedding-random"})
 """What the target's table in place of the drafter's cures."""
 
 
-def _warnings(findings: Findings, left: frozenset[str]) -> tuple[Problem, ...]:
+def _warnings(findings: Findings, left: frozenset[str], repaired: Collection[str]) -> tuple[Problem, ...]:
     """Warnings that no conversion cures, of how the source was read, and those that this one did not."""
-    return tuple(p for p in findings.problems if p.severity != "error" and (p.kind.reading or p.code in left))
+    return tuple(
+        p
+        for p in findings.problems
+        if p.severity != "error" and p.code not in repaired and (p.kind.reading or p.code in left)
+    )
 
 
 def _cured(work: WorkingDrafter) -> frozenset[str]:
@@ -317,13 +327,27 @@ def _local_directories(checkpoint: Checkpoint, target: Target | None, options: C
 
 
 def _declare_config(
-    work: WorkingDrafter, source: Mapping[str, object], config: Mapping[str, object], path: str = ""
+    work: WorkingDrafter,
+    source: Mapping[str, object],
+    config: Mapping[str, object],
+    path: str = "",
+    *,
+    moved: Mapping[str, object],
 ) -> WorkingDrafter:
-    """Declare every key of the source's config, at any depth, that the output does not have."""
+    """Declare every key of the source's config, at any depth, that the output does not have.
+
+    Args:
+        moved: the output's keys wherever a reader of its layout finds them; one that only moved is still there.
+    """
     for key, value in source.items():
         kept = config.get(key)
-        if key not in config and key != MARK:
+        if isinstance(value, Mapping) and (isinstance(kept, Mapping) or (key not in config and value.keys() & moved)):
+            inner = kept if isinstance(kept, Mapping) else {}
+            work = _declare_config(work, value, inner, f"{path}{key}.", moved=moved)
+        elif key not in config and key not in moved and DTYPE_KEYS.get(key) not in moved and key != MARK:
             work = work.declare("dropped", f"{CONFIG_KEY}{path}{key}", "not a key of this layout; kept in the record")
-        elif isinstance(value, Mapping) and isinstance(kept, Mapping):
-            work = _declare_config(work, value, kept, f"{path}{key}.")
     return work
+
+
+DTYPE_KEYS = {"torch_dtype": "dtype", "dtype": "torch_dtype"}
+"""Two names of one key: of transformers 4, and of 5."""

@@ -14,7 +14,9 @@ from draftconv.checkpoint import FLOATS, Checkpoint, Copy, Literal, MemoryFile, 
 from draftconv.conversion.provenance import Lineage
 from draftconv.conversion.working_drafter import MAPS, WorkingDrafter, main_dtype
 from draftconv.drafter.checks import check_drafter
+from draftconv.drafter.config import Config
 from draftconv.drafter.facts import AuxLayers
+from draftconv.drafter.problems import Problem
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, EngineSpec, LoadVerdict
 from draftconv.engines.rules import BrokenRule
@@ -32,11 +34,15 @@ QUANTIZATIONS = (QUANTIZATION, "compression_config")
 
 @dataclass(frozen=True, slots=True)
 class PlannedConfig:
-    """The config of an output, the metadata of its weights, and the codes of the problems it still has."""
+    """The config of an output, the metadata of its weights, and the problems it still has."""
 
     config: dict[str, object]
     metadata: Mapping[str, str]
-    codes: frozenset[str]
+    problems: tuple[Problem, ...]
+
+    @property
+    def codes(self) -> frozenset[str]:
+        return frozenset(problem.code for problem in self.problems)
 
 
 def spell_config(
@@ -46,13 +52,14 @@ def spell_config(
     target: Target | None,
     names: Mapping[str, str],
     returning: Lineage | None,
+    verifier: str | None = None,
 ) -> PlannedConfig:
     """The layout's config.json and metadata; the recorded original ones where they still say the same."""
     if returning is not None and not _is_quantized(work, returning) and not _is_cast_since(work, returning):
         original = cast(dict[str, object], _without_code(returning.origin.config))
         metadata = {key: str(value) for key, value in returning.origin.source.section("metadata").data.items()}
-        if (codes := _remaining_codes(work, names, original, metadata, target)) is not None:
-            return PlannedConfig(original, metadata, codes)
+        if verifier is None and (left := _remaining(work, names, original, metadata, target)) is not None:
+            return PlannedConfig(original, metadata, left)
     boundaries = work.facts.boundaries
     writing = Writing(
         facts=work.facts,
@@ -60,18 +67,24 @@ def spell_config(
         target=target,
         kept={key: work.drafter.config[key] for key in NEUTRAL_KEYS if _is_plain(work.drafter.config.get(key))},
         dtype=TORCH_DTYPES[main_dtype(work)],
+        verifier=verifier or _own_verifier(work),
     )
     config = _spell_with(writer, writing) | {MARK: layout.id}
     if work.packed is not None:
         config[QUANTIZATION] = dict(work.packed.config)
-    codes = _remaining_codes(work, names, config, writer.metadata, target)
-    if codes is None:
+    left = _remaining(work, names, config, writer.metadata, target)
+    if left is None:
         raise Refused(
             f"the {layout.title} spelling of this drafter does not read back as the same drafter",
             why="a fact would be lost; this is a fault of draftconv",
             cure="please report it with the output of `draftconv inspect --format json`",
         )
-    return PlannedConfig(config, writer.metadata, codes)
+    return PlannedConfig(config, writer.metadata, left)
+
+
+def _own_verifier(work: WorkingDrafter) -> str:
+    """What the source calls its target."""
+    return Config(work.drafter.config).section("speculators_config").section("verifier").text("name_or_path") or ""
 
 
 def _spell_with(writer: Writer, writing: Writing) -> dict[str, object]:
@@ -108,17 +121,17 @@ def _without_code(value: object) -> object:
             return value
 
 
-def _remaining_codes(
+def _remaining(
     work: WorkingDrafter, names: Mapping[str, str], config: Mapping[str, object], metadata: Mapping[str, str],
     target: Target | None,
-) -> frozenset[str] | None:  # fmt: skip
+) -> tuple[Problem, ...] | None:  # fmt: skip
     """Problems of the planned directory, read as anybody's; None when one is an error or a fact has changed."""
     reread = read_drafter(planned_checkpoint(work, names, config, metadata), ReadOptions(target=target))
     findings = check_drafter(reread, target, level="maps")
     same = replace(reread.facts, quantization=None) == replace(work.facts, quantization=None)
     if not same or any(problem.severity == "error" for problem in findings.problems):
         return None
-    return frozenset(problem.code for problem in findings.problems)
+    return findings.problems
 
 
 def planned_checkpoint(

@@ -182,6 +182,16 @@ def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
     return Provenance(data) if genuine else None
 
 
+def recorded_engines(checkpoint: Checkpoint) -> tuple[str, ...] | None:
+    """The engines that the record of a drafter names; None where it has none that is its own.
+
+    Raises:
+        BadCheckpoint: as `read_provenance`.
+    """
+    provenance = read_provenance(checkpoint)
+    return provenance.engines if provenance else None
+
+
 def written(directory: Path) -> Mapping[str, FileDigest] | None:
     """What was written with the record of a directory, by file name; None when it is no record of draftconv's."""
     try:
@@ -245,6 +255,8 @@ def _is_well_formed(data: Mapping[str, object]) -> bool:
         return False
     engines = data.get("engines", [])
     texts = isinstance(engines, list) and all(isinstance(item, str) for item in engines)
+    left_out = data.get("left_out", [])
+    texts = texts and isinstance(left_out, list) and all(map(_is_map, left_out))
     return texts and all(_is_step(step) for step in (data, *earlier)) and _is_map(data.get("made", {}))
 
 

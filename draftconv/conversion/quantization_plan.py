@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from draftconv.conversion.backend_choice import BackendChoice, choose_backend
+from draftconv.conversion.backend_choice import SMOOTHED, BackendChoice, choose_backend
 from draftconv.conversion.calibration import Calibration, calibrate
 from draftconv.conversion.options import QuantizeOptions
 from draftconv.conversion.quantized_output import QuantizedOutput, spelled
@@ -222,3 +222,23 @@ def _refuse_uncalibrated(deployment: Deployment, options: QuantizeOptions) -> No
             why="they are measured on the drafter's own inputs, never invented",
             cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
         )
+
+
+def refuse_unneeded_trace(decided: QuantizationPlan) -> None:
+    """Refuse a trace that nobody would open: whoever gives one expects that it changes the output.
+
+    Raises:
+        UsageError: there is one, and nothing of this quantization is calibrated.
+    """
+    rounding, name = decided.rounding, decided.recipe.name
+    if decided.requested.options.calibrate is None or rounding.calibrated:
+        return
+    inputs = decided.deployment.scheme.inputs
+    activations = "stay in 16 bits" if inputs is None else "are scaled while the drafter runs"
+    smooths = decided.deployment.format == SMOOTHED and rounding.backend == "native"
+    raise UsageError(
+        f"recipe {name} needs no calibration, so --calibrate would change nothing",
+        why=f"its activations {activations}",
+        cure="leave --calibrate out"
+        + (", or add --backend modelopt, which smooths activations by it" if smooths else ""),
+    )

@@ -40,9 +40,6 @@ def _record(decided: QuantizationPlan) -> dict[str, object]:
     """
     recipe, deployment, selection, rounding = decided.recipe, decided.deployment, decided.selection, decided.rounding
     options = decided.requested.options
-    calibrate = options.trace
-    inputs = deployment.scheme.inputs
-    static = inputs is not None and not inputs.dynamic
     return {
         "recipe": {"name": recipe.name, "about": recipe.about}
         | _numbers(recipe.scheme)
@@ -54,7 +51,7 @@ def _record(decided: QuantizationPlan) -> dict[str, object]:
         "allow_a16": options.allow_a16,
         "tp": options.tensor_parallel_size,
         "backend": {"name": rounding.backend, "package": rounding.package, "smooths": rounding.smooths},
-        "calibration": _calibration(calibrate) if (static or rounding.smooths) and calibrate is not None else None,
+        "calibration": _calibration(options.trace) if rounding.calibrated and options.trace is not None else None,
         "quantized": list(selection.quantized),
         "kept": dict(selection.kept),
     }

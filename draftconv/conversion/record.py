@@ -34,6 +34,7 @@ RECORDED: Mapping[str, str] = {"to": "to", "source": "layout"} | {
         "force",
         "dtype",
         "max_positions",
+        "verifier",
         "repairs",
         "shard_size",
         "hash",

@@ -70,7 +70,7 @@ def family_captures(ids: Sequence[int], family: Family, layers: int) -> tuple[in
     An id of -1 is boundary 0 (not counted from the end), except to gpt-oss and DeepSeek.
     """
     boundaries = [i + 1 for i in ids] if family_convention(ids, family, layers) == "after" else ids
-    start = 1 if family == "deepseek" or (family == "gpt-oss" and layers not in boundaries) else 0
+    start = 1 if family == "gpt-oss" and layers not in boundaries else 0
     reach = layers if family == "gpt-oss" else layers - 1
     return tuple(sorted({b for b in boundaries if start <= b <= reach}))
 
@@ -94,17 +94,11 @@ def family_ids(boundaries: Sequence[int], family: Family | None, layers: int | N
             why="DeepSeek/Kimi targets read an id as the layer entered, others as the layer left",
             cure="give --target (a name, a directory with a config.json, or a Hub id)",
         )
-    if family == "deepseek":
-        if boundaries[0] == 1:
-            raise Refused(
-                f"{reader} cannot capture boundary 1 first on a DeepSeek/Kimi target",
-                why="it reads a first id of 1 as `all ids are one lower`",
-            )
-        if boundaries[0] == 0:
-            raise Refused(
-                f"{reader} cannot capture boundary 0 on a DeepSeek/Kimi target",
-                why="there is no residual stream before the first layer in its loop",
-            )
+    if family == "deepseek" and boundaries[0] == 1:
+        raise Refused(
+            f"{reader} cannot capture boundary 1 first on a DeepSeek/Kimi target",
+            why="it reads a first id of 1 as `all ids are one lower`",
+        )
     if layers is not None and layers in boundaries:
         if family == "gpt-oss":
             return tuple(boundaries)

@@ -14,11 +14,12 @@ from functools import cached_property
 from draftconv.checkpoint import FLOATS, ByteCounter, Progress, TensorRef, show, show_some
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import SAME_WITHOUT, Drafter
-from draftconv.drafter.facts import UNDECLARED, Mla
+from draftconv.drafter.facts import UNDECLARED, Facts, Mla
 from draftconv.drafter.fused_qparams import joined_values
 from draftconv.drafter.names import PREFIXES
 from draftconv.drafter.problems import LEVELS, Level, Problem
 from draftconv.drafter.random_table import judged, sampled_bytes, table_statistics
+from draftconv.drafter.rope import DEFAULT_THETA
 from draftconv.drafter.targets import EMBED_NAMES, Target
 from draftconv.drafter.tensors import EMBEDDING, OPTIONAL, ExpectedTensor, expected
 from draftconv.drafter.vocabulary import offset_twins
@@ -218,14 +219,32 @@ def _flags(subject: CheckedDrafter) -> Iterator[Problem]:
         yield Problem("model-type-mtp", f"model_type: {config.text('model_type')}")
     if config.flag("attention_bias") and not any(name.endswith("_proj.bias") for name in drafter.tensors):
         yield Problem("tensor-missing", "attention_bias is true, no *_proj.bias stored")
+    if (verifiers := config.section("speculators_config")).has("verifier"):
+        name = verifiers.section("verifier").text("name_or_path")
+        if not name:
+            yield Problem("verifier-unnamed", f"name_or_path is {'absent or null' if name is None else 'empty'}")
+    if drafter.detection.layout == "torchspec-native" and (needs := _newer_torchspec(drafter.facts)):
+        yield Problem("torchspec-older", ", ".join(needs))
     if drafter.facts.double_norm:
         yield Problem("double-norm", "next_layer_regular / layers.0.* names: ModelOpt 0.41 or later")
+
+
+def _newer_torchspec(facts: Facts) -> list[str]:
+    """What TorchSpec reads since its pull request 97 of 2026-05-12."""
+    needs = [f"{facts.aux} captured states"] if facts.aux != 3 else []
+    needs += ["fc_norm"] if facts.fusion == "fc_norm" else []
+    return needs + (["norm_output"] if facts.feedback == "post-norm" else [])
 
 
 def _rope(subject: CheckedDrafter) -> Iterator[Problem]:
     drafter, rope = subject.drafter, subject.drafter.facts.rope
     if "attention_factor" in rope.scaling:
         yield Problem("rope-attention-factor", f"attention_factor: {rope.scaling['attention_factor']}")
+    if drafter.detection.layout == "angelslim" and rope.theta != DEFAULT_THETA:
+        yield Problem("rope-base-untrained", f"rope_theta is {rope.theta:g}, trained by {DEFAULT_THETA:g}")
+    latent = drafter.detection.layout == "automodel" and isinstance(drafter.facts.attention, Mla)
+    if latent and rope.kind == "yarn" and rope.scaling.get("mscale_all_dim"):
+        yield Problem("softmax-scale-untrained", f"mscale_all_dim: {rope.scaling['mscale_all_dim']}")
     if rope.kind != "yarn":
         return
     if "mscale" in rope.scaling and "mscale_all_dim" in rope.scaling:

@@ -39,6 +39,8 @@ class ProblemKind:
     """`convert --repair CODE` can mend it."""
     reading: bool = False
     """It is about how the file was read, so nothing that is written cures it: every command that acts on it says so."""
+    written: bool = False
+    """`convert` tells it of what it writes, also where the source does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,17 @@ KINDS: Mapping[str, ProblemKind] = {
         "warning", "config", "YaRN injected at export, without mscale keys",
         "ModelOpt adds it to a drafter trained with plain rope",
         "convert --repair rope-injected restores the trained plain rope", repair=True),
+    "rope-base-untrained": ProblemKind(
+        "warning", "config", "rope_theta is not the base that its trainer turns by",
+        "AngelSlim's training class turns by 10000 whatever rope_theta says (0.5.0, run), its own inference class and "
+        "every engine by rope_theta",
+        "convert --repair rope-base-untrained writes the trained base; judge both by accept length", repair=True,
+        reading=True),
+    "softmax-scale-untrained": ProblemKind(
+        "warning", "config", "trained without YaRN's softmax factor",
+        "Automodel's MLA class leaves it out (0.7.0, run), and every engine multiplies the softmax scale by "
+        "(0.1 mscale_all_dim ln(factor) + 1) squared",
+        "no config says it to every engine; judge by accept length", reading=True),
     "rope-mscale-missing": ProblemKind(
         "warning", "config", "YaRN without mscale and mscale_all_dim",
         "Llama-style: engines multiply cos and sin by 0.1 ln(factor) + 1; MLA: the softmax factor is lost. "
@@ -271,6 +284,16 @@ KINDS: Mapping[str, ProblemKind] = {
         "warning", "config", "auto_map asks for remote code",
         "nothing in a drafter needs it",
         "convert never writes it"),
+    "verifier-unnamed": ProblemKind(
+        "warning", "config", "verifier.name_or_path names no target",
+        "speculators opens the target by it to train the drafter further, and a server that is given the drafter alone "
+        "takes it from there; an empty name stops speculators 0.9.0 from opening the drafter at all",
+        "convert --to speculators --verifier NAME, with a Hub id or a directory", written=True),
+    "torchspec-older": ProblemKind(
+        "note", "config", "TorchSpec before 2026-05-12 does not take this drafter",
+        "it had three captured states and no EAGLE-3.1: num_aux_hidden_states, fc_norm and norm_output are read since "
+        "its pull request 97; before, other tensors stop it (6f21829 of 2026-04-28, run) and norm_output goes unread",
+        "train it further with a TorchSpec of that day or later", written=True),
     "vocab-target": ProblemKind(
         "error", "config", "vocab_size is not the target's",
         "ids of the one are not ids of the other",

@@ -7,6 +7,7 @@ transformers-5 object `rope_parameters {rope_theta, rope_type, …}`, and both m
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -19,7 +20,10 @@ from draftconv.errors import BadCheckpoint
 DEFAULT_THETA = 10000.0
 """What transformers, vLLM, SGLang and TensorRT-LLM use when no spelling gives a base."""
 
-_NOT_SCALING = frozenset({"type", "rope_type", "rope_theta"})
+_NOT_SCALING = frozenset({"type", "rope_type", "rope_theta", "partial_rotary_factor"})
+"""Keys that are no parameters of the kind. No trainer's drafter turns a part of its heads, whatever a config says that
+was copied from a target (transformers 5.19 LlamaRotaryEmbedding, TorchSpec, SpecForge, SafeAILab)."""
+
 Pairs = Literal["halves", "interleaved"]
 
 
@@ -61,6 +65,26 @@ def read_rope(config: Config, *, mla: bool) -> tuple[Rope, str, tuple[str, ...]]
     scaling = next(iter(scalings.values()), {})
     reason = f"read from {source}" if source != "absent" else f"absent: every engine and trainer uses {theta:g}"
     return Rope(theta, pairs, kind, MappingProxyType(dict(scaling))), reason, tuple(contradictions)
+
+
+def with_yarn_defaults(rope: Rope, *, latent: bool) -> Rope:
+    """A YaRN embedding with every key that readers without defaults take, standing for the same function.
+
+    A Llama-style one has a multiplier of 0.1 ln(factor) + 1 unless both mscales are given, whatever a lone one says; of
+    an MLA one each has its own default (see `reference.rope.table_multiplier`). Other kinds are returned as they are.
+    """
+    if rope.kind != "yarn":
+        return rope
+    both = "mscale" in rope.scaling and "mscale_all_dim" in rope.scaling
+    kept = dict(rope.scaling)
+    if not both and not latent:
+        kept = {key: value for key, value in kept.items() if key not in YARN_MSCALES}
+    return replace(rope, scaling=MappingProxyType({**YARN_DEFAULTS, **YARN_MSCALES, **kept}))
+
+
+YARN_DEFAULTS: Mapping[str, Scalar] = MappingProxyType({"beta_fast": 32.0, "beta_slow": 1.0})
+YARN_MSCALES: Mapping[str, Scalar] = MappingProxyType({"mscale": 1.0, "mscale_all_dim": 0.0})
+"""What transformers, vLLM and SGLang take where a config has none."""
 
 
 def spell_rope(rope: Rope, *, both: bool = True) -> dict[str, object]:

@@ -59,6 +59,7 @@ class Target:
         stored: how its weights are quantized, `compressed-tensors INT4` or `modelopt NVFP4`: quant_method and
             algorithm of its config; empty is not at all, or not known.
         model: the known name of the model that it is, which several checkpoints store in their own ways.
+        architectures: names of its class, as its config has them.
     """
 
     name: str
@@ -73,6 +74,12 @@ class Target:
     path: Path | None = None
     stored: str = ""
     model: str = ""
+    architectures: tuple[str, ...] = ()
+
+    @property
+    def hub_id(self) -> str:
+        """Where anybody can open it; empty for a directory of this machine, or where only a layer count is known."""
+        return "" if self.path else self.repo
 
     @property
     def has_weights(self) -> bool:
@@ -155,6 +162,7 @@ def _read_target(name: str, entry: Config) -> Target:
         bool(entry.flag("remote_code")),
         stored=entry.text("stored") or "",
         model=entry.text("model") or name,
+        architectures=tuple(filter(None, (entry.text("architecture"),))),
     )
 
 
@@ -185,6 +193,7 @@ def _from_config(spec: str, data: Mapping[str, object], path: Path | None) -> Ta
         path,
         _stored_as(outer) or _stored_as(text),
         "" if path else _known_model(spec.removeprefix("hf://").partition("@")[0]),
+        outer.texts("architectures"),
     )
 
 

@@ -81,6 +81,9 @@ def parse_yaml(text: str, where: str) -> object:
         _refuse_repeated_keys(root, where)
         _refuse_large(root, where)
         return loader.construct_document(root)
+    except (AttributeError, LookupError, TypeError) as error:
+        # `!!timestamp x`, `!!bool x` and `!!float ""`: PyYAML 6.0.3 (constructor.py) takes a tag at its word
+        raise ValueError("a value is none of the type that its tag says") from error
     finally:
         loader.dispose()
 

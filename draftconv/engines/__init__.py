@@ -21,18 +21,28 @@ from draftconv.errors import UsageError, did_you_mean
 __all__ = ["ENGINES", "Engine", "EngineSpec", "LoadVerdict", "ServeCommand", "ServeRequest", "parse_engine"]
 
 
-def parse_engine(text: str) -> EngineSpec:
+def parse_engine(text: str, *, reading: bool = False) -> EngineSpec:
     """Read `ENGINE[@VERSION][:HARDWARE]`, e.g. `vllm`, `vllm@0.22`, `trtllm@1.3:b200`.
 
     Case makes no difference; an engine may be called by its title, hardware by another name of `hardware.ALIASES`.
 
+    Args:
+        reading: whether only a verdict is asked for, which one that is `Engine.only_named` has too.
+
     Raises:
-        UsageError: unknown engine or hardware, or a version that is not numbers and dots.
+        UsageError: unknown engine or hardware, a version that is not numbers and dots, or an engine that has
+            verdicts only where more is asked for.
     """
     rest, _, typed = text.partition(":")
     called, _, version = rest.partition("@")
     engine = _engine(called)
     name = engine.name
+    if engine.only_named and not reading:
+        raise UsageError(
+            f"{engine.title} is an engine for `inspect --for` alone",
+            why="draftconv judges what it reads, and writes, quantizes, starts and measures nothing for it",
+            cure=f"`draftconv inspect DRAFTER --for {name}`, or one of {', '.join(ENGINES)} here",
+        )
     if version and not version.replace(".", "").isdigit():
         raise UsageError(f"{text}: {version} is not a version", cure=f"for example {name}@{engine.version}")
     if ":" not in text:
@@ -51,15 +61,16 @@ def _engine(called: str) -> Engine:
     Raises:
         UsageError: there is none.
     """
-    names = {_plain_title(title): name for name, engine in ENGINES.items() for title in (engine.title, name)}
-    name = called if called in ENGINES else names.get(_plain_title(called))
+    every = ENGINES.by_name
+    names = {_plain_title(title): name for name, engine in every.items() for title in (engine.title, name)}
+    name = called if called in every else names.get(_plain_title(called))
     if name is None:
         raise UsageError(
             f"unknown engine {called}",
             why=f"known: {', '.join(ENGINES)}, written ENGINE[@VERSION][:HARDWARE]",
-            cure=did_you_mean(called.lower(), ENGINES),
+            cure=did_you_mean(called.lower(), every),
         )
-    return ENGINES[name]
+    return every[name]
 
 
 def _plain_title(title: str) -> str:

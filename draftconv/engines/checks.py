@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 from draftconv.checkpoint import QUANT_FILE, show_some
 from draftconv.drafter.config import Config
-from draftconv.drafter.facts import AuxLayers, Mla
+from draftconv.drafter.facts import AuxLayers, Mla, Rope
 from draftconv.drafter.problems import KINDS
 from draftconv.engines.load_results import Causes, cause
 from draftconv.engines.model_build import defaults
@@ -49,9 +51,15 @@ def compare(fact: str, name: str) -> Check:
 
 def rope_differs(load: SimulatedLoad) -> str | None:
     """A rotary embedding built otherwise than it was trained, part by part."""
-    built, truth = load.built.rope, load.truth.rope
+    built, truth = (_turning(rope, mla=load.mla) for rope in (load.built.rope, load.truth.rope))
     pairs = [(part, getattr(built, part), getattr(truth, part)) for part in ("theta", "pairs", "kind", "scaling")]
     return listed([f"{part}: built as {b}, trained as {t}" for part, b, t in pairs if b != t])
+
+
+def _turning(rope: Rope, *, mla: bool) -> Rope:
+    """What turns a query: MLA's multipliers come of mscale and mscale_all_dim, whatever attention_factor says."""
+    scaling = {key: value for key, value in rope.scaling.items() if not (mla and key == "attention_factor")}
+    return replace(rope, scaling=MappingProxyType(scaling))
 
 
 def double_norm(load: SimulatedLoad) -> str | None:
@@ -88,12 +96,6 @@ def null_keys(*keys: str) -> Check:
 def tied(load: SimulatedLoad) -> str | None:
     """tie_word_embeddings, as the target's config may have left it."""
     return "tie_word_embeddings: true" if load.config.flag("tie_word_embeddings") else None
-
-
-def null_experts(load: SimulatedLoad) -> str | None:
-    """n_routed_experts: null, where the config becomes one of transformers' DeepSeek classes."""
-    deepseek = load.model_type.startswith(("deepseek", "kimi", "glm_moe_dsa"))
-    return null_keys("n_routed_experts")(load) if deepseek else None
 
 
 def last_state_only(load: SimulatedLoad) -> str | None:
@@ -273,6 +275,15 @@ def d2t_missing(load: SimulatedLoad) -> str | None:
     if "d2t" not in load.missing:
         return None
     return load.gap("d2t") if "d2t" in load.unplaced else "draft_vocab_size is smaller than vocab_size"
+
+
+WRONG_MAPS = ("d2t-absolute", "d2t-range", "d2t-rounded")
+"""Problems of a map's values that every engine takes as they are."""
+
+
+def wrong_map(load: SimulatedLoad) -> str | None:
+    """A map whose values are known to be wrong (`inspect` looks at them)."""
+    return listed([KINDS[code].title for code in WRONG_MAPS if code in load.known])
 
 
 def joined(code: str, *dtypes: str) -> Check:

@@ -18,7 +18,7 @@ from draftconv.engines.hardware import HARDWARE
 from draftconv.engines.ignore_lists import IgnoreLists
 from draftconv.engines.kernels import Gap, Kernel
 from draftconv.engines.live import Live
-from draftconv.engines.module_names import ModuleNames
+from draftconv.engines.module_names import NO_NAMES, ModuleNames
 from draftconv.engines.other_kinds import OtherKind
 from draftconv.engines.quantized_modules import Method, declaration, method_name
 from draftconv.engines.rules import (
@@ -35,6 +35,7 @@ from draftconv.engines.serving import ServeCommand, ServeRequest
 from draftconv.engines.shapes import Shapes
 from draftconv.engines.target_stops import TargetStop
 from draftconv.engines.tracing import Tracing
+from draftconv.errors import Refused
 from draftconv.layouts.base import Layout
 from draftconv.quantization.recipes import FormatName
 
@@ -42,6 +43,19 @@ logger = logging.getLogger(__name__)
 
 UNQUANTIZED = "16 bit"
 """How a drafter is stored that no quantization method has touched."""
+
+
+def not_started(_: ServeRequest, spec: EngineSpec) -> ServeCommand:
+    """What `Engine.command` is where an engine has none.
+
+    Raises:
+        Refused: always.
+    """
+    raise Refused(
+        f"how {spec.name} is started is not known",
+        why="its package says no command",
+        cure="start it by its own documentation",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,8 @@ class Engine:
         command: what starts it with a target and a drafter; raises Refused or Undecided when the
             captured layers must be named and have no name there.
         names: what its classes call a drafter's linear layers.
+        only_named: it is judged where a person names it to `inspect`, and is in no list or default: nothing is
+            written, quantized, started or measured for it.
         kinds: the kinds of drafters that the rules speak of; others are undecided.
         covers: how weights may be stored for the rules to speak of them: `UNQUANTIZED`, methods by quant_method.
             What is stored otherwise is undecided.
@@ -82,8 +98,8 @@ class Engine:
     hardware: tuple[str, ...]
     rules: tuple[Rule, ...]
     read: Callable[[DirectoryView, Facts, Target | None, EngineSpec], SimulatedLoad]
-    command: Callable[[ServeRequest, EngineSpec], ServeCommand]
-    names: ModuleNames
+    command: Callable[[ServeRequest, EngineSpec], ServeCommand] = field(default=not_started)
+    names: ModuleNames = NO_NAMES
     kinds: tuple[DrafterKind, ...] = ()
     covers: tuple[str, ...] = ()
     methods: Mapping[str, Method] = field(default_factory=dict)
@@ -101,6 +117,7 @@ class Engine:
     live: Live | None = None
     tracing: Tracing | None = None
     targets: tuple[TargetStop, ...] = ()
+    only_named: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what would be a wrong verdict or a fault later on, by whoever wrote it.
@@ -212,6 +229,8 @@ def _faults(engine: Engine) -> Iterator[str]:
         yield from (f"a kernel for {chip}, which no hardware of it has" for chip in kernel.chips if chip not in chips)
     if not {"llama"} <= engine.names.layer.keys() & engine.names.once.keys():
         yield "names have a row for llama, in layers and outside"
+    if engine.only_named and (engine.layouts or engine.kernels or engine.live or engine.tracing):
+        yield "it is only_named, and has layouts, kernels, live or tracing that nobody would be offered"
     yield from _faults_of_rules(engine)
 
 

@@ -53,7 +53,7 @@ def build(
         aux=3,
         boundaries=AuxLayers.UNKNOWN,
         rope=read_rope(config, mla=mla)[0],
-        eps=config.number("rms_norm_eps") or DEFAULT_EPS,
+        eps=DEFAULT_EPS if (eps := config.number("rms_norm_eps")) is None else eps,
         activation=config.text("hidden_act") or "silu",
         vocab_order="full" if draft_vocab == vocab else "unordered",
     )

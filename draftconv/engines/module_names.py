@@ -82,6 +82,10 @@ class ModuleNames:
     apart: frozenset[str] = frozenset()
 
 
+NO_NAMES = ModuleNames("", {"llama": ()}, {"llama": ()})
+"""Of an engine for which nothing is quantized."""
+
+
 def modules(spec: EngineSpec, facts: Facts, layers: int | None) -> tuple[Module, ...]:
     """Every module of a drafter that asks how it is quantized, in the order it is built.
 

@@ -88,7 +88,11 @@ class Method:
 
 
 class _Unsafe(Exception):
-    """A pattern that cannot be tried: no regular expression, or one that could take for ever."""
+    """A pattern that is not tried, for it could take for ever."""
+
+
+class _Malformed(Exception):
+    """A pattern that is no regular expression."""
 
 
 @cache
@@ -96,7 +100,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
     """A checkpoint's own regular expression; patterns that could backtrack for ever are not tried.
 
     Raises:
-        _Unsafe: it is malformed, or repeats a group, or repeats more than a few times.
+        _Unsafe: it repeats a group, or repeats more than a few times. _Malformed: it is no regular expression.
     """
     if (
         len(pattern) > limits.REGEX.value
@@ -107,7 +111,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise _Unsafe(pattern) from error
+        raise _Malformed(pattern) from error
 
 
 def _repeats(pattern: str) -> list[str]:
@@ -177,7 +181,7 @@ HEAD_LEFT = BuiltModule("plain", "the head is never quantized by this method")
 
 
 def by_layer(declared: DeclaredQuantization, name: str) -> BuiltModule:
-    """Quark's configs per layer, else the global one; a config without weights quantizes nothing."""
+    """Quark's configs per layer, else the global one; one without weights has no scheme (run: vLLM 0.32, SGLang)."""
     layers = declared.config.section("layer_quant_config")
     if entry := globbed(name, layers.data):
         return _layer_outcome(layers.section(entry), f"layer_quant_config: {entry}")
@@ -185,7 +189,7 @@ def by_layer(declared: DeclaredQuantization, name: str) -> BuiltModule:
 
 
 def _layer_outcome(config: Config, because: str) -> BuiltModule:
-    return BuiltModule("quantized" if config.raw("weight") else "unknown", because)
+    return BuiltModule("quantized", because) if config.raw("weight") else BuiltModule("stops", f"{because}: no weight")
 
 
 def excluded(section: Config) -> tuple[str, ...]:
@@ -210,6 +214,14 @@ def dynamic(config: Config, name: str) -> str | None:
 
 def full(pattern: str, name: str) -> bool:
     return bool(compiled(pattern).fullmatch(name))
+
+
+def full_if_regular(pattern: str, name: str) -> bool:
+    """The same for engines that pass over what is no regular expression."""
+    try:
+        return full(pattern, name)
+    except _Malformed:
+        return False
 
 
 def declaration(
@@ -296,3 +308,5 @@ def _match_module(rule: Method, declared: DeclaredQuantization, module: Module) 
         return rule.matcher(declared, module)
     except _Unsafe as unsafe:
         return BuiltModule("unknown", f"the pattern {unsafe} is not tried")
+    except _Malformed as malformed:
+        return BuiltModule("stops", f"{malformed} is no regular expression")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Engines(Mapping[str, "Engine"]):
-    """Every engine, in the order in which they are listed.
+    """Engines in the order in which they are listed; one that is `only_named` is found by its name and listed nowhere.
 
     Raises:
         BadPlugin: on the first use, when one of another package cannot be used.
@@ -28,6 +28,7 @@ class Engines(Mapping[str, "Engine"]):
 
     @cached_property
     def by_name(self) -> dict[str, Engine]:
+        """Every engine there is, in order."""
         from draftconv.engines.engine import Engine
 
         packages = (info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.ispkg)
@@ -41,10 +42,10 @@ class Engines(Mapping[str, "Engine"]):
         return self.by_name[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.by_name)
+        return (name for name, engine in self.by_name.items() if not engine.only_named)
 
     def __len__(self) -> int:
-        return len(self.by_name)
+        return sum(1 for _ in self)
 
 
 ENGINES = Engines()

@@ -73,10 +73,14 @@ def layout(name: str) -> Layout:
     """Find a layout by id, whatever its case.
 
     Raises:
-        UsageError: unknown; names the closest.
+        UsageError: unknown, and names the closest; or the name of an engine for which nothing is written.
     """
+    from draftconv.engines import ENGINES, parse_engine
+
     known = _layouts_by_name()
     match = known.get(spelled(name))
+    if match is None and name.lower() in ENGINES.by_name:
+        parse_engine(name)
     if match is None:
         cure = did_you_mean(name.lower(), known)
         raise UsageError(f"unknown layout {name}", why=f"known: {', '.join(known)}", cure=cure)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from draftconv.drafter.describe import join_words
-from draftconv.drafter.facts import AuxLayers, Facts
+from draftconv.drafter.facts import AuxLayers, Facts, Mla
+from draftconv.drafter.rope import with_yarn_defaults
 from draftconv.drafter.targets import Target
 from draftconv.errors import Refused, UsageError
 from draftconv.layouts import writable
@@ -26,6 +29,8 @@ def elsewhere(refusing: Writer, facts: Facts, target: Target | None) -> str:
 
 
 def _can_hold(writer: Writer, facts: Facts, target: Target | None) -> bool:
+    if writer.spelling.yarn_in_full:
+        facts = replace(facts, rope=with_yarn_defaults(facts.rope, latent=isinstance(facts.attention, Mla)))
     if any(limit.holds(facts) for limit in writer.refuses):
         return False
     boundaries = None if isinstance(facts.boundaries, AuxLayers) else facts.boundaries

@@ -77,6 +77,7 @@ class Spelling:
         order: `ascending` when the reader indexes logits with the t2d mask.
         embedding: `never` when the producer leaves the target's table out, `always` when its reader has no other.
         o_bias: the reader builds an o_proj bias whenever attention_bias is set.
+        yarn_in_full: the reader has no defaults for what YaRN is made of.
     """
 
     first: str = "midlayer."
@@ -88,6 +89,7 @@ class Spelling:
     order: Literal["any", "ascending"] = "any"
     embedding: Literal["keep", "never", "always"] = "keep"
     o_bias: bool = False
+    yarn_in_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class Writing:
     kept: Mapping[str, object]
     """Neutral keys of the source config: token ids, dtype, initializer_range …"""
     dtype: str
+    verifier: str = ""
+    """What a person calls the target, or the source did, where a config names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,8 @@ class Writer:
     metadata: Mapping[str, str] = field(default_factory=dict)
     serves: tuple[str, ...] = ()
     """Engines whose check the result must pass before a byte is written."""
+    names_verifier: bool = False
+    """Its config says for which target the drafter was made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ def detect(fingerprint: Fingerprint, options: ReadOptions) -> tuple[Layout, Dete
     """Return the layout and the reasons for it.
 
     Raises:
-        NotADrafter: the checkpoint is something else, named in the message.
+        NotADrafter: the checkpoint is something else, named in the message, whatever `--from` calls it.
         UsageError: `--from` names an unknown layout.
     """
+    _refuse_strangers(fingerprint)  # --from names a spelling, not a network
     if options.layout:
         named = layout(options.layout)
         return named, Detection(named.id, "given", (f"--from {options.layout}",))
-    _refuse_strangers(fingerprint)
     if mark := fingerprint.config.text(MARK):
         try:
             named = layout(mark)

@@ -19,7 +19,7 @@ DENOMINATORS = "fc_norm and norm_before_fc have different denominators and canno
 YARN_KEYS = frozenset(
     {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}
 )
-"""What a YaRN embedding is made of; only some readers have defaults."""
+"""What a YaRN embedding is made of in TorchSpec and SpecForge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,10 @@ LIMITS: Mapping[str, UnsupportedFeature] = {
         lambda f: not f.own_head,
         "{reader} always has a head of the drafter's own, and this drafter uses the target's",
         "the missing lm_head would be left as it was made, or training would not start"),
-    "yarn-keys": UnsupportedFeature(
-        lambda f: f.rope.kind == "yarn" and not f.rope.scaling.keys() >= YARN_KEYS,
-        "{reader} has no defaults for YaRN, and this drafter's rope does not name every key",
-        f"its class takes {', '.join(sorted(YARN_KEYS))} as they stand, and stops at the first one that is missing"),
+    "yarn-factors": UnsupportedFeature(
+        lambda f: f.rope.kind == "yarn" and f.rope.scaling.keys() != YARN_KEYS,
+        "{reader} makes YaRN of six numbers, and this drafter's rope has others or not all of them",
+        f"its class takes {', '.join(sorted(YARN_KEYS))} and no other key"),
     "layers": UnsupportedFeature(
         lambda f: f.layers > 1,
         "{reader} builds one layer only",

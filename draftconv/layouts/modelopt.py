@@ -120,7 +120,7 @@ LAYOUTS = (
                     lambda f: not f.double_norm,
                     "ModelOpt would normalise the state twice, and this drafter was trained with one normalisation",
                     "its class computes hidden_norm(input_layernorm(s)) since 0.41, so the same weights give "
-                    "other logits there (0.47.0 run)",
+                    "other logits there, and folding input_layernorm into q, k and v rounds them again (0.47.0 run)",
                 ),
             ),
         ),

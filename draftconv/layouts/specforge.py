@@ -45,7 +45,7 @@ LAYOUTS = (
         unmarked=(_NAMED, MIDLAYER, _OWN_KEYS, EMBEDDING),
         alias="specforge",
         writer=Writer(
-            Spelling(t2d=True, maps="always", order="ascending"),
+            Spelling(t2d=True, maps="always", order="ascending", yarn_in_full=True),
             _config,
             lacks(
                 "SpecForge",
@@ -62,7 +62,7 @@ LAYOUTS = (
                 "fc-bias",
                 "window",
                 "three-states",
-                "yarn-keys",
+                "yarn-factors",
                 "lent-head",
             ),
         ),

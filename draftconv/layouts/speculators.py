@@ -37,9 +37,11 @@ def _config(writing: Writing) -> dict[str, object]:
     flat = explicit_config(writing) | attention_keys(facts)
     inner = {key: flat[key] for key in (*_INNER, *attention_keys(facts)) if key in flat}
     target = writing.target
-    # A directory goes in by its base name: outputs do not tell where they were made.
-    name = (target.name if target.path else target.repo) if target else ""
-    verifier = {"name_or_path": name, "architectures": list[str]()}
+    # null is what its classes read as none; a name that nobody can open stops them, and so does an empty one.
+    verifier = {
+        "name_or_path": writing.verifier or (target.hub_id if target else "") or None,
+        "architectures": list(target.architectures) if target else [],
+    }
     config: dict[str, object] = {
         "architectures": ["Eagle3DraftModel"],
         "speculators_model_type": "eagle3",
@@ -104,6 +106,7 @@ LAYOUTS = (
                     "the tensors would be unexpected",
                 ),
             ),
+            names_verifier=True,
         ),
     ),
 )

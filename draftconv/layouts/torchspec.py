@@ -2,6 +2,7 @@
 
 The vLLM export adds one to the layer ids, but only when model_type is kimi_k2; with any
 other model_type the ids stay in the native numbering (tools/convert_to_hf, 2026-04…08).
+Training from a published draft takes every tensor or none, the embedding too (training/checkpoint.py, 0d741940, run).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ LAYOUTS = (
         unmarked=(MIDLAYER,),
         alias="torchspec",
         writer=Writer(
-            Spelling(t2d=True, order="ascending"),
+            Spelling(t2d=True, order="ascending", embedding="always", yarn_in_full=True),
             _config,
             lacks(
                 "TorchSpec",
@@ -86,7 +87,7 @@ LAYOUTS = (
                 "fc-bias",
                 "mla-half-split",
                 "window",
-                "yarn-keys",
+                "yarn-factors",
                 "lent-head",
             ),
             {"torchspec_version": "0.1.0"},

@@ -22,7 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from draftconv import limits
 from draftconv.checkpoint import show
+from draftconv.checkpoint.directories import parents_made
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.staging import refuse_long_name, write_error
 from draftconv.checkpoint.text import parse_object
@@ -87,7 +89,7 @@ class ArmDirectory:
         path = self.directory / ANSWERS
         if not path.exists():
             return
-        data = _read(path)
+        data = _read(path, limits.ANSWERS)
         whole = data.rfind(b"\n") + 1
         if whole < len(data):  # a kill in the middle of a line
             os.truncate(path, whole)
@@ -192,8 +194,8 @@ class RunDirectory:
     def __enter__(self) -> Self:
         refuse_long_name(self.directory)
         try:
-            self.directory.mkdir(exist_ok=True)
-            self._lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with parents_made(self.directory / RUN):
+                self._lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise write_error(error, self.directory) from error
         try:
@@ -292,14 +294,15 @@ def _line(line: bytes, where: str, depth: int) -> tuple[str, str, RequestOutput]
 
 def _document(path: Path) -> Mapping[str, object]:
     try:
-        return parse_object(_read(path), path.name)
+        return parse_object(_read(path, limits.RUN), path.name)
     except BadCheckpoint as error:
         raise _altered(error.what) from error
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: limits.Limit) -> bytes:
     try:
         with LocalFile(path) as file:
+            limit.check(file.size, f"{path.name} has {file.size} bytes", error=BadReport)
             return file.read(0, file.size)
     except BadCheckpoint as error:
         raise _altered(error.what) from error

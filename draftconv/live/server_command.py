@@ -45,11 +45,14 @@ def serve_as(
     look = shlex.join(["draftconv", "inspect", str(source), "--for", engine, *flags])
     engine_spec = f"{spec.name}:{spec.hardware}"
     again = f"quantize the 16-bit drafter with --for {engine_spec}, or write 16-bit weights: {convert} --dequantize"
-    known = frozenset(problem.code for problem in check_drafter(drafter, goal).problems)
+    problems = check_drafter(drafter, goal).problems
+    known = frozenset(problem.code for problem in problems)
     check = partial(ENGINES[spec.name].check, drafter.checkpoint, drafter.facts, goal, known=known)
     verdict = check(spec=spec)
     if line := verdict.reason:
-        if drafter.facts.quantization is None:
+        if found := next((problem for problem in problems if problem.severity == "error"), None):
+            cure = f"{found.kind.cure}; {look} tells more"  # convert refuses it
+        elif drafter.facts.quantization is None:
             cure = f"convert it first: {convert}"
         elif check(spec=replace(spec, hardware=None)).status == "loads":
             cure = again

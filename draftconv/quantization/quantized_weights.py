@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from draftconv.checkpoint import FLOATS, TensorRef, show, show_some
+from draftconv.checkpoint import FLOATS, QUANT_FILE, TensorRef, show, show_some
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.fused_projections import FUSED
@@ -103,12 +103,18 @@ def find_quantized(drafter: Drafter, spec: str | None = None) -> QuantizedWeight
     Raises:
         Undecided: several formats fit the tensors, and only `spec` can tell.
         Refused: no format that draftconv reads fits, the variant is not known, or there are two formats.
-        BadCheckpoint: config.json contradicts itself, or something is quantized that is no weight.
+        BadCheckpoint: config.json contradicts itself, something is quantized that is no weight, or nothing is.
         UsageError: no format is called as given.
     """
     modules = dict(quantized_modules(drafter))
+    if not modules:
+        raise BadCheckpoint(
+            f"weights are declared quantized ({show(drafter.facts.quantization)}), and none is",
+            why="engines would look for scales that are not there",
+            cure=f"remove {QUANT_FILE} and the key quantization_config of config.json, or export the checkpoint again",
+        )
     shapes = _shapes(drafter, modules)
-    fits = _in_range(detect_formats(modules, shapes), modules) if modules else ()
+    fits = _in_range(detect_formats(modules, shapes), modules)
     config_match = _declared_match(drafter, forgiving=spec is not None)
     findings, lies = [], []
     if spec is not None:

@@ -34,7 +34,7 @@ FORMATS: Mapping[FormatName, tuple[str, ...]] = {
     "autoawq": ("awq", "auto-round"),
     "quark-int4": ("reorder", "order"),
     "quark-mxfp4": ("reorder",),
-    "modelopt-awq": (PER_MODULE, "plain"),
+    "modelopt-awq": ("plain", PER_MODULE),
     "modelopt-fp8": ("plain", PER_MODULE),
     "modelopt-nvfp4": ("plain", PER_MODULE),
 }

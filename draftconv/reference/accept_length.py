@@ -8,7 +8,7 @@ end of the text, and then all its accepted tokens count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -17,16 +17,24 @@ from draftconv.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """`histogram[j]` verify steps had exactly j accepted draft tokens, j = 0…K."""
+    """`histogram[j]` verify steps had exactly j accepted draft tokens, j = 0…K.
 
-    histogram: tuple[int, ...]
+    Whole numbers where steps were counted; expected ones where drafts are drawn and only their odds are known.
+    """
+
+    histogram: tuple[float, ...]
 
     @classmethod
     def of(cls, accepted: Iterable[int], depth: int) -> Self:
         """Counts of steps that accepted so many of `depth` drafted tokens."""
-        histogram = [0] * (depth + 1)
-        for count in accepted:
-            histogram[count] += 1
+        return cls.weighted(((count, 1) for count in accepted), depth)
+
+    @classmethod
+    def weighted(cls, accepted: Iterable[tuple[int, float]], depth: int) -> Self:
+        """The same of steps that happen with some probability: (accepted tokens, probability)."""
+        histogram: list[float] = [0] * (depth + 1)
+        for count, weight in accepted:
+            histogram[count] += weight
         return cls(tuple(histogram))
 
     @classmethod
@@ -50,12 +58,12 @@ class Counts:
         return len(self.histogram) - 1
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> float:
         """D: verify steps."""
         return sum(self.histogram)
 
     @property
-    def accepted(self) -> int:
+    def accepted(self) -> float:
         """A: accepted draft tokens."""
         return sum(j * count for j, count in enumerate(self.histogram))
 
@@ -77,7 +85,38 @@ class Counts:
         before = sum(self.histogram[j - 1 :])
         return sum(self.histogram[j:]) / before if before else float("nan")
 
-    def _some_steps(self) -> int:
+    def _some_steps(self) -> float:
         if not self.steps:
             raise UsageError("no verify step was counted", cure="give at least one request of two or more tokens")
         return self.steps
+
+
+def walk(accepted: Sequence[int]) -> Iterator[int]:
+    """Roots from which verify steps start, given what is accepted from every root."""
+    root = 0
+    while root < len(accepted):
+        yield root
+        root += accepted[root] + 1
+
+
+def expected_steps(odds: Sequence[Sequence[float]], depth: int) -> Iterator[tuple[int, int, float]]:
+    """(root, accepted tokens, probability) of every verify step that there may be.
+
+    With c_j the product of the first j odds of a root, P(a) = c_a (1 - odds_a+1), P(K) = c_K; the first root is
+    visited, and root t + a + 1 with v(t) P(a) more for every root t before it. Then AL = 1 + Σ v E[a] / Σ v.
+
+    Args:
+        odds: of each root, how likely its j-th draft is accepted where those before it were; `depth` or more of them.
+    """
+    visits = [1.0, *[0.0] * (len(odds) + depth)]
+    for root, chances in enumerate(odds):
+        chain = visits[root]
+        for accepted, chance in enumerate(chances[:depth]):
+            ends = chain * (1 - chance)
+            chain *= chance
+            if ends:
+                visits[root + accepted + 1] += ends
+                yield root, accepted, ends
+        if chain:
+            visits[root + depth + 1] += chain
+            yield root, depth, chain

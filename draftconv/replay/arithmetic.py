@@ -120,6 +120,14 @@ class AskedEngines:
         found += [self._of_recipe(place, recipe, reference) for place, recipe in enumerate(recipes, len(drafters))]
         return (self._of_reference(name, reference, [one for one in found if one is not None]), *found)
 
+    def of_each(self, drafters: Mapping[str, Drafter]) -> tuple[ArmArithmetic | None, ...]:
+        """How each drafter is multiplied where none is a reference; None where its weights are floats.
+
+        Raises:
+            Refused, BadCheckpoint: as `arithmetics`.
+        """
+        return tuple(self._of_candidate(place, *row) for place, row in enumerate(drafters.items()))
+
     def _of_candidate(self, place: int, name: str, drafter: Drafter) -> ArmArithmetic | None:
         if drafter.facts.quantization is None:
             return None

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.checkpoint import ByteCounter, open_checkpoint
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.targets import Target
-from draftconv.errors import UsageError
-from draftconv.layouts.drafter_reader import drafter_readers
 from draftconv.options import several
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import Recipe, find_recipe
 from draftconv.quantization.scheme import recorded
 from draftconv.replay.arithmetic import ArmArithmetic, AskedEngines, WrittenFor
-from draftconv.report.arms import ArmNames, about_arm, bits, bytes_of, comparison_kind, gate
+from draftconv.replay.drafters import load_drafters, read_drafters, target_of
+from draftconv.report.arms import ArmNames, bits, comparison_kind, gate
 from draftconv.report.model import ArmInfo
 from draftconv.report.verdict import EXACT, Gate
 from draftconv.traces.trace import Trace
@@ -29,8 +24,6 @@ from draftconv.traces.trace import Trace
 if TYPE_CHECKING:
     from draftconv.replay import controls, replay
     from draftconv.replay.options import ParityOptions
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,69 +81,27 @@ def load_arms(
         UsageError: a drafter is of another target than the trace, or the trace lacks what it needs.
         BadCheckpoint, Refused, Undecided: a drafter cannot be read or computed.
     """
-    from draftconv.replay.load_arm import LoadSettings, fed_by, load_arm, replaced_one_by_one
+    from draftconv.replay.load_arm import replaced_one_by_one
 
     names = ArmNames()
     recipes = [find_recipe(spec) for spec in several(options.fake_quant)]
-    typed, target = (reference, *candidates, *several(options.fake_quant)), _target_of(trace)
-    asked = AskedEngines.of(typed, options.as_engine, target, written_for)
-    drafters = {
-        names.new(drafter.checkpoint.name): drafter
-        for drafter in _read_drafters(target, (reference, *candidates), options)
-    }
-    for name, drafter in drafters.items():
-        _refuse_other_target(name, drafter, trace)
-        trace.columns(fed_by(name, drafter))
-    first_arithmetic, *arithmetics = asked.arithmetics(drafters, recipes)
-    logger.info("replaying %s, %s on %s", ", ".join(drafters), options.dtype, options.device)
-    total = 2 * sum(bytes_of(drafter) for drafter in drafters.values())  # once to hash it, once to load it
-    tally = ByteCounter(None if progress is None else lambda done: progress(done, total))
-    how = LoadSettings(cache(trace.table), options.semantics, options.dtype, options.device)
-
-    (first_name, first_drafter), *rest = drafters.items()
-    first = load_arm(first_name, first_drafter, how, weight_only=_weight_only(first_arithmetic))
-    tally.add(bytes_of(first_drafter))
-    leader = ReplayArm(_told(about_arm(first_name, first_drafter, tally), first_arithmetic), first)
+    typed = (reference, *candidates, *several(options.fake_quant))
+    asked = AskedEngines.of(typed, options.as_engine, target_of(trace), written_for)
+    drafters = read_drafters(trace, (reference, *candidates), options, names)
+    arithmetics = asked.arithmetics(drafters, recipes)
+    leader, *rest = load_drafters(trace, drafters, arithmetics[: len(drafters)], options, progress)
+    first = ReplayArm(leader.about, leader.arm)
     sides = []
-    for (name, drafter), chosen in zip(rest, arithmetics, strict=False):
-        arm = load_arm(name, drafter, how, like=first.model, weight_only=_weight_only(chosen))
-        tally.add(bytes_of(drafter))
-        parts = _name_parts(replaced_one_by_one(first, arm), name, names) if options.attribute else {}
-        arm_gate = gate(comparison_kind(first_drafter, drafter), options.margin)
-        sides.append(ReplayArm(_told(about_arm(name, drafter, tally), chosen), arm, arm_gate, parts))
-    for recipe, chosen in zip(recipes, arithmetics[len(rest) :], strict=True):
-        sides.append(_quantized_arm(leader, first_drafter, recipe, chosen, options, names))
-    line = ReplayArms(leader, tuple(sides), replace(first, name=names.new(f"{first_name} again")))
-    return _with_controls(line, first_drafter, trace, names) if options.self_test else line
-
-
-# ── drafters ───────────────────────────────────────────────────────────────────────
-
-
-def _target_of(trace: Trace) -> Target:
-    about = trace.about
-    return Target(about.target, about.layers, about.family, hidden=about.hidden, vocab=about.vocab)
-
-
-def _read_drafters(target: Target, specs: Sequence[str | Path], options: ParityOptions) -> list[Drafter]:
-    readers = drafter_readers(specs, options.layout, options.aux_convention, accept_detected=options.accept_detected)
-    return [
-        reader.read(open_checkpoint(spec, download=True), target) for reader, spec in zip(readers, specs, strict=True)
-    ]
-
-
-def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
-    facts, about = drafter.facts, trace.about
-    for what, its, targets in (
-        ("a vocabulary of", facts.vocab, about.vocab),
-        ("states of width", facts.target_hidden, about.hidden),
-    ):
-        if its != targets:
-            raise UsageError(
-                f"{name} is made for {what} {its}, {about.target} has {targets}",
-                why="a drafter can only be replayed on the target that it was trained for",
-                cure="give a trace of its own target",
-            )
+    for side in rest:
+        parts = (
+            _name_parts(replaced_one_by_one(leader.arm, side.arm), side.arm.name, names) if options.attribute else {}
+        )
+        side_gate = gate(comparison_kind(leader.drafter, side.drafter), options.margin)
+        sides.append(ReplayArm(side.about, side.arm, side_gate, parts))
+    for recipe, chosen in zip(recipes, arithmetics[len(drafters) :], strict=True):
+        sides.append(_quantized_arm(first, leader.drafter, recipe, chosen, options, names))
+    line = ReplayArms(first, tuple(sides), replace(leader.arm, name=names.new(f"{leader.arm.name} again")))
+    return _with_controls(line, leader.drafter, trace, names) if options.self_test else line
 
 
 # ── what is made of them ───────────────────────────────────────────────────────────
@@ -158,14 +109,6 @@ def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
 
 def _name_parts(parts: Mapping[str, replay.Arm], whose: str, names: ArmNames) -> dict[str, replay.Arm]:
     return {tensor: replace(arm, name=names.new(f"{whose}: {tensor}")) for tensor, arm in parts.items()}
-
-
-def _weight_only(chosen: ArmArithmetic | None) -> bool:
-    return chosen is not None and chosen.weight_only
-
-
-def _told(about: ArmInfo, chosen: ArmArithmetic | None) -> ArmInfo:
-    return about if chosen is None else replace(about, arithmetic=chosen.told)
 
 
 def _quantized_arm(
@@ -179,7 +122,7 @@ def _quantized_arm(
     """The reference as a recipe would leave it."""
     from draftconv.quantization.simulate import simulate, stored_dtypes
 
-    if _weight_only(chosen):
+    if chosen is not None and chosen.weight_only:
         recipe = replace(recipe, scheme=replace(recipe.scheme, inputs=None))
     first, stored = reference.arm, stored_dtypes(drafter)
     name = names.new(f"{first.name} as {recipe.name}")

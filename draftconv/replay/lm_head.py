@@ -127,6 +127,23 @@ def best_tokens(head: Head, normed_RH: Tensor) -> Tensor:
     return best.tokens()
 
 
+def token_log_probs(head: Head, normed_RH: Tensor, row_R: Tensor, temperature: float) -> Tensor:
+    """log q of one row of the head for each row of inputs, at a temperature: [R], float32 or better.
+
+    Args:
+        row_R: int64, rows of the head; -1 for a token that it does not have, whose log q is -inf.
+    """
+    total = _Exponentials(normed_RH)
+    wanted_R = _accumulator(normed_RH, float("-inf"))
+    for first, last in _vocabulary_blocks(head, normed_RH):
+        logits_RV = head.logits(normed_RH, first, last) / temperature
+        total.see(logits_RV, logits_RV)
+        here_R = (row_R >= first) & (row_R < last)
+        picked_R = logits_RV.gather(1, (row_R - first).clamp(0, last - first - 1)[:, None])[:, 0]
+        wanted_R = torch.where(here_R, picked_R, wanted_R)
+    return wanted_R - total.log_total()
+
+
 def compared_tokens(
     reference: Head, normed_RH: Tensor, others: Sequence[tuple[Head, Tensor]]
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from draftconv.replay.accept import accept_records
 from draftconv.replay.replay import Arm, replay
 from draftconv.replay.tally import Tally, record
 from draftconv.report.records import Record
@@ -16,7 +17,8 @@ class ReplayResult:
     """What one pass found.
 
     Attributes:
-        records: of every arm, request by request. `tallies`: of every candidate against the reference.
+        records: of every arm, request by request. `tallies`: of every candidate against the reference, where drafts
+            are not drawn.
     """
 
     records: tuple[Record, ...]
@@ -31,6 +33,7 @@ def run(
     others: Sequence[Arm] = (),
     *,
     depth: int,
+    drawn_at: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ReplayResult:
     """Replay arms on requests of a trace.
@@ -38,6 +41,8 @@ def run(
     Args:
         candidates: are tallied against the reference, place by place.
         others: arms of which only the counts are wanted.
+        drawn_at: the temperature that drafts are drawn at, where counts are expected ones and nothing is tallied; None
+            where the most likely token is drafted.
         progress: told the tokens of each request that is done.
 
     Raises:
@@ -46,6 +51,9 @@ def run(
     arms = (reference, *candidates, *others)
     boundaries = sorted({boundary for arm in arms for boundary in arm.boundaries})
     requests = (trace.read(entry, boundaries) for entry in entries)
+    if drawn_at is not None:
+        found = accept_records(trace, entries, arms, depth=depth, drawn_at=drawn_at, progress=progress)
+        return ReplayResult(tuple(line.record(depth) for line in found), {})
     records: list[Record] = []
     tallies = {arm.name: Tally(depth) for arm in candidates}
     replayed = replay(arms, requests, boundaries, depth=depth, compared=len(candidates), done=progress)

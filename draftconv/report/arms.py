@@ -21,6 +21,10 @@ TOLD = (
 """Facts that the report states of each arm, after its kind."""
 
 
+PLAIN = "none"
+"""The quantization, in words, of a drafter that has none."""
+
+
 class ArmNames:
     """Hands out names; one that is taken gets a number: a second `out` is called `out (2)`."""
 
@@ -54,7 +58,7 @@ def about_arm(name: str, drafter: Drafter, tally: ByteCounter | None = None) -> 
         name=name,
         source=drafter.checkpoint.name + (f"@{revision}" if revision else ""),
         layout=drafter.detection.layout,
-        quantization=facts.quantization or "none",
+        quantization=facts.quantization or PLAIN,
         content=content(drafter, tally),
         facts={"eagle": drafter.kind.name}
         | {fact: describe_value(getattr(facts, fact)) for fact in TOLD}
@@ -86,7 +90,12 @@ def content(drafter: Drafter, tally: ByteCounter | None = None) -> str:
 
 def comparison_kind(reference: Drafter, candidate: Drafter) -> Kind:
     """What was done to a candidate: quantized, if the reference is not; else nothing that changes a weight."""
-    if candidate.facts.quantization is None or reference.facts.quantization is not None:
+    return kind_against(reference.facts.quantization or PLAIN, candidate)
+
+
+def kind_against(quantization: str, candidate: Drafter) -> Kind:
+    """The same, where of the reference only its quantization in words is at hand."""
+    if candidate.facts.quantization is None or quantization != PLAIN:
         return "conversion"
     from draftconv.quantization.quantized_weights import find_quantized
 

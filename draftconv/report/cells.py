@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-HASH = re.compile(r"(?<![0-9a-fA-F])([0-9a-f]{12})[0-9a-f]{20,}(?![0-9a-fA-F])")
-"""A hash or revision, and the part of it that people compare."""
+HASH = re.compile(r"(?<![0-9a-fA-F])(([0-9a-f]{7})[0-9a-f]{5})[0-9a-f]{20,}(?![0-9a-fA-F])")
+"""A hash, the part of it that people compare, and what git leaves of it, for names that are long already."""
 WORD = re.compile(r"\S+")
 HEAD, TAIL = 32, 12
 """Characters that are left of a longer word: names that differ at their ends must not look alike."""
+LONGEST = HEAD + 1 + TAIL
 UNBROKEN = 16
-"""Characters of a word that a narrow column may break."""
+"""Characters of a word that a narrow column may not break; of text that stays on one line."""
 WORDY = 24
 """Characters of what stands in a column of figures and is none."""
 HALF_CARD = 18
@@ -39,18 +40,21 @@ def short(text: str) -> str:
 
 def _cut(word: re.Match[str]) -> str:
     text = HASH.sub(r"\1…", word[0])
-    return text if len(text) <= HEAD + 1 + TAIL else f"{text[:HEAD]}…{text[-TAIL:]}"
+    if len(text) > LONGEST:
+        text = HASH.sub(r"\2", word[0])
+    return text if len(text) <= LONGEST else f"{text[:HEAD]}…{text[-TAIL:]}"
 
 
 def cell_class(text: str, figures: bool, title: str = "") -> str:
     """The classes of a cell, by name what styles them.
 
-    `figure` stands at the right, on one line unless `wordy`; `long` may be broken anywhere; `whole` takes a line of
-    its own on a card, where it stands after its column's title.
+    `figure` stands at the right, on one line unless `wordy`; `brief` keeps to one line, titles where there is room;
+    `long` may be broken anywhere; `whole` takes a line of its own on a card, where it stands after its column's title.
     """
     classes = {
         "figure": figures,
         "wordy": figures and len(text) > WORDY,
+        "brief": len(text) <= UNBROKEN and text.isascii(),  # other letters may be wider than a column
         "long": max(map(len, text.split()), default=0) > UNBROKEN,
         "whole": len(title) + len(text) > HALF_CARD,
     }

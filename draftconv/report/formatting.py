@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from draftconv.checkpoint.text import safe
+from draftconv.report.intervals import Interval
 from draftconv.report.model import Comparison, JoinedSample, Report, RunInfo, SimulatedArithmetic
-from draftconv.report.statistics import FEWEST_CLUSTERS, Interval
+from draftconv.report.statistics import FEWEST_CLUSTERS
 from draftconv.report.verdict import Outcome, percent
 
 Decode = Callable[[Sequence[int]], str]

@@ -12,7 +12,7 @@ error, as void is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
@@ -48,16 +48,25 @@ class Case:
 def junit(report: Report) -> str:
     """The report in the dialect of JUnit XML that Jenkins, GitLab and GitHub actions read."""
     cases = [case for comparison in report.comparisons for case in _comparison(comparison)]
-    cases += _controls(report)
+    told = {arm.name: arithmetic(arm.name, arm.arithmetic) for arm in report.arms if arm.arithmetic}
+    return junit_xml("draftconv parity", [*cases, *_controls(report)], told)
+
+
+def junit_xml(name: str, cases: Sequence[Case], arithmetics: Mapping[str, str]) -> str:
+    """One suite of test cases.
+
+    Args:
+        arithmetics: drafter → how it was multiplied.
+    """
     totals = {"tests": str(len(cases))}
     for plural, result in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         totals[plural] = str(sum(case.result == result for case in cases))
-    root = ElementTree.Element("testsuites", {"name": "draftconv parity", **totals})
-    suite = ElementTree.SubElement(root, "testsuite", {"name": "draftconv parity", **totals})
-    if told := {arm.name: arithmetic(arm.name, arm.arithmetic) for arm in report.arms if arm.arithmetic}:
+    root = ElementTree.Element("testsuites", {"name": name, **totals})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": name, **totals})
+    if arithmetics:
         properties = ElementTree.SubElement(suite, "properties")
-        for name, text in told.items():
-            ElementTree.SubElement(properties, "property", {"name": safe(f"arithmetic of {name}"), "value": safe(text)})
+        for arm, text in arithmetics.items():
+            ElementTree.SubElement(properties, "property", {"name": safe(f"arithmetic of {arm}"), "value": safe(text)})
     for case in cases:
         element = ElementTree.SubElement(suite, "testcase", {"classname": safe(case.group), "name": safe(case.name)})
         if case.result == "passed":

@@ -38,12 +38,12 @@ def _blocks(report: Report, decode: Decode | None) -> Iterator[str]:
     for comparison in report.comparisons:
         yield from _comparison(report, comparison, decode)
     if report.controls:
-        yield from _section(tables.controls(report))
+        yield from section(tables.controls(report))
     for table in (tables.speed(report), tables.accuracy(report)):
         if table.rows:
-            yield from _section(table)
-    yield from _section(tables.arms(report))
-    yield from _section(tables.settings(report))
+            yield from section(table)
+    yield from section(tables.arms(report))
+    yield from section(tables.settings(report))
     yield "## Reproduce"
     yield f"```sh\n{code(shlex.join(report.about.command))}\n```"
     yield "`records.jsonl` has the counts of every request, from which every figure above can be computed again."
@@ -53,7 +53,7 @@ def _comparison(report: Report, comparison: Comparison, decode: Decode | None) -
     verdict = comparison.verdict
     yield f"## {plain(comparison.candidate)} against {plain(comparison.reference)}"
     yield "\n".join(f"- {plain(line)}" for line in (*verdict.reasons, *verdict.notes))
-    yield from _section(tables.categories(comparison), level=3)
+    yield from section(tables.categories(comparison), level=3)
     for table in (
         tables.depths(comparison),
         tables.diagnostics(comparison),
@@ -62,10 +62,10 @@ def _comparison(report: Report, comparison: Comparison, decode: Decode | None) -
         tables.missed(comparison, decode),
     ):
         if table.rows:
-            yield from _section(table, level=3)
+            yield from section(table, level=3)
     if comparison.losses and comparison.losses.largest:
-        yield from _section(_places(comparison, decode), level=3)
-    yield from _section(tables.sample(report, comparison), level=3)
+        yield from section(_places(comparison, decode), level=3)
+    yield from section(tables.sample(report, comparison), level=3)
 
 
 def _places(comparison: Comparison, decode: Decode | None) -> Table:
@@ -89,7 +89,8 @@ def _places(comparison: Comparison, decode: Decode | None) -> Table:
     )
 
 
-def _section(table: Table, level: int = 2) -> Iterator[str]:
+def section(table: Table, level: int = 2) -> Iterator[str]:
+    """A table under its title, and its note."""
     yield f"{'#' * level} {table.title}"
     yield markdown_table(table)
     if table.note:

@@ -12,9 +12,9 @@ from draftconv.checkpoint.text import plain
 from draftconv.display import Column, Table, table
 from draftconv.report import tables
 from draftconv.report.formatting import SYMBOLS, length, sentence
+from draftconv.report.intervals import Interval
 from draftconv.report.markdown import markdown_table
 from draftconv.report.model import Comparison, Report
-from draftconv.report.statistics import Interval
 from draftconv.report.write import FILES
 
 FOLDER = "parity"

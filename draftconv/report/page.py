@@ -127,7 +127,7 @@ def page(report: Report, decode: Decode | None = None) -> str:
     Args:
         decode: token ids to text; ids are shown without it.
     """
-    return _template().render(
+    return template("report.html.j2").render(
         report=report,
         sections=[
             Section.of(report, comparison, number, decode) for number, comparison in enumerate(report.comparisons, 1)
@@ -150,14 +150,17 @@ def _keep_units(text: str) -> str:
 
 
 @cache
-def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined
+def template(name: str) -> Template:
+    """One of the pages of this package, with the tables, words and styles that all of them share."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
     def source(name: str) -> str:
         return files("draftconv.report").joinpath(name).read_text(encoding="utf-8")
 
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True)
+    environment = Environment(
+        loader=FunctionLoader(source), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
+    )
     environment.globals |= {"style": Markup(source("report.css")), "symbols": SYMBOLS, "meanings": MEANINGS}
     filters: dict[str, Callable[..., str]] = {
         "safe_text": safe,
@@ -174,4 +177,4 @@ def _template() -> Template:
         "together": _keep_units,
     }
     environment.filters |= filters
-    return environment.from_string(source("report.html.j2"))
+    return environment.get_template(name)

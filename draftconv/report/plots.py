@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from draftconv.report.statistics import Depth, Measured, Pair
+from draftconv.report.intervals import Measured
+from draftconv.report.statistics import Depth, Pair
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,6 +88,31 @@ def acceptance_by_depth(name: str, depths: Sequence[Depth]) -> str:
             "Acceptance by depth",
             "Bars: share of steps that accepted at least so many drafted tokens, for both arms. Below: "
             "candidate minus reference with 95 % intervals. The table beside it has the same figures.",
+        )
+
+
+def accept_length_by_depth(name: str, lengths: Sequence[Measured]) -> str:
+    """Accept length with 1, 2 … drafted tokens per step, with 95 % intervals.
+
+    Args:
+        name: of the drawing, unique on its page.
+    """
+    with _figure(3.2) as figure:
+        axes = figure.subplots()
+        places = range(1, len(lengths) + 1)
+        axes.plot(places, [measured.value for measured in lengths], "o-", color=CANDIDATE, markersize=6, linewidth=1)
+        for k, measured in zip(places, lengths, strict=True):
+            axes.plot([k, k], [measured.interval.low, measured.interval.high], color=CANDIDATE, linewidth=2)
+        axes.set(xlabel="drafted tokens per step", ylabel="tokens per step", xlim=(0.5, len(lengths) + 0.5))
+        axes.set_ylim(bottom=1)
+        axes.set_xticks(places)
+        axes.grid(visible=False, axis="x")
+        return _svg(
+            figure,
+            name,
+            "Accept length by drafted tokens",
+            "Accept length for each number of drafted tokens per step, with 95 % intervals. The table below has the "
+            "same figures.",
         )
 
 

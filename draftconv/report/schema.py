@@ -18,6 +18,8 @@ from draftconv.report.model import Accuracy, ArmInfo, Comparison, Control, RunIn
 FORMAT: Final = "draftconv-parity-report"
 
 Count = Annotated[int, Field(ge=0)]
+Amount = Annotated[int | float, Field(ge=0)]
+"""A count; an expected one where drafts are drawn."""
 
 
 class _Strict(BaseModel):
@@ -46,9 +48,9 @@ class RecordLine(_Strict):
     prompt_tokens: Count
     counted_tokens: Count
     depth: Annotated[int, Field(ge=1)]
-    steps: Count
-    accepted: Count
-    histogram: tuple[Count, ...]
+    steps: Amount
+    accepted: Amount
+    histogram: tuple[Amount, ...]
     tokens: str
 
 

@@ -21,11 +21,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import NormalDist
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from draftconv.errors import UsageError
 from draftconv.reference.accept_length import Counts
-from draftconv.report.resampling import TAIL, bounds, influence, percentiles, reach, resampled
+from draftconv.report.intervals import Interval, Measured, measured, pooled
+from draftconv.report.resampling import TAIL, bounds, influence, resampled
 from draftconv.report.student import t_quantile
 
 if TYPE_CHECKING:
@@ -63,26 +64,6 @@ class Pair:
     def counted(self) -> bool:
         """Whether both arms have a step; the statistics take no other pair."""
         return bool(self.reference.steps and self.candidate.steps)
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A 95 % interval, two-sided."""
-
-    low: float
-    high: float
-
-    def clipped(self, limits: Interval) -> Interval:
-        """The part of it inside `limits`."""
-        return Interval(max(self.low, limits.low), min(self.high, limits.high))
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A figure with its interval, which never leaves what is possible and is all of that for a single cluster."""
-
-    value: float
-    interval: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +146,15 @@ class Discordance:
 Row = TypeVar("Row", Pair, Discordant)
 
 
+class Labelled(Protocol):
+    """Something of a prompt."""
+
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def category(self) -> str: ...
+
+
 def called(category: str) -> str:
     """A category in words: prompts need not have one."""
     return category or "(none)"
@@ -191,7 +181,7 @@ def estimate(pairs: Iterable[Pair]) -> Estimate:
     longest = tails_C2J.shape[-1]
     possible = Interval(1 / longest, float(longest))
     reference, candidate = (
-        _pooled(
+        pooled(
             accepted[:, arm],
             steps[:, arm],
             accepted_draws[:, arm],
@@ -264,9 +254,9 @@ def discordance(requests: Iterable[Discordant]) -> Discordance:
     share = Interval(0.0, 1.0)
     return Discordance(
         positions=int(positions.sum()),
-        lost=_pooled(lost, positions, lost_drawn, positions_drawn, share),
-        gained=_pooled(gained, positions, gained_drawn, positions_drawn, share),
-        net=_pooled(lost - gained, positions, lost_drawn - gained_drawn, positions_drawn, Interval(-1.0, 1.0)),
+        lost=pooled(lost, positions, lost_drawn, positions_drawn, share),
+        gained=pooled(gained, positions, gained_drawn, positions_drawn, share),
+        net=pooled(lost - gained, positions, lost_drawn - gained_drawn, positions_drawn, Interval(-1.0, 1.0)),
     )
 
 
@@ -325,26 +315,24 @@ def _tails(pairs: Sequence[Pair]) -> tuple[list[int], Floats]:
 def _strata(ordered: Sequence[Row]) -> tuple[list[int], list[list[Row]]]:
     """Clusters per category, and the rows of each cluster."""
     groups = [list(rows) for _, rows in groupby(ordered, key=lambda row: (row.category, row.cluster))]
-    categories: dict[str, str] = {}
-    for cluster, category in ((rows[0].cluster, rows[0].category) for rows in groups):
-        if cluster in categories:
-            raise UsageError(
-                f"prompt {cluster} is in two categories, {called(categories[cluster])} and {called(category)}",
-                cure="give all requests of a prompt the same category",
-            )
-        categories[cluster] = category
+    one_category(rows[0] for rows in groups)
     return [len(list(same)) for _, same in groupby(groups, key=lambda rows: rows[0].category)], groups
 
 
-# ── intervals ──────────────────────────────────────────────────────────────────────
+def one_category(rows: Iterable[Labelled]) -> dict[str, str]:
+    """Cluster → its category.
 
-
-def _pooled(
-    part_C: Floats, whole_C: Floats, parts_B: Floats, wholes_B: Floats, limits: Interval, *, plus: float = 0.0
-) -> Measured:
-    """`plus` + Σ part / Σ whole."""
-    value = plus + float(part_C.sum() / whole_C.sum())
-    return _measured(value, influence(part_C, whole_C), plus + parts_B / wholes_B, limits)
+    Raises:
+        UsageError: a cluster is in several.
+    """
+    categories: dict[str, str] = {}
+    for row in rows:
+        if (other := categories.setdefault(row.cluster, row.category)) != row.category:
+            raise UsageError(
+                f"prompt {row.cluster} is in two categories, {called(other)} and {called(row.category)}",
+                cure="give all requests of a prompt the same category",
+            )
+    return categories
 
 
 def _paired(part_C2: Floats, whole_C2: Floats, parts_B2: Floats, wholes_B2: Floats) -> PairedRate | None:
@@ -352,20 +340,14 @@ def _paired(part_C2: Floats, whole_C2: Floats, parts_B2: Floats, wholes_B2: Floa
     if not wholes_B2.all():
         return None
     reference, candidate = (
-        _pooled(part_C2[:, arm], whole_C2[:, arm], parts_B2[:, arm], wholes_B2[:, arm], Interval(0.0, 1.0))
+        pooled(part_C2[:, arm], whole_C2[:, arm], parts_B2[:, arm], wholes_B2[:, arm], Interval(0.0, 1.0))
         for arm in (0, 1)
     )
     psi_C2, draws_B2 = influence(part_C2, whole_C2), parts_B2 / wholes_B2
-    difference = _measured(
+    difference = measured(
         candidate.value - reference.value,
         psi_C2[:, 1] - psi_C2[:, 0],
         draws_B2[:, 1] - draws_B2[:, 0],
         Interval(-1.0, 1.0),
     )
     return PairedRate(reference, candidate, difference)
-
-
-def _measured(value: float, psi_C: Floats, draws_B: Floats, limits: Interval) -> Measured:
-    low, high = map(float, percentiles(draws_B))
-    half = float(reach(psi_C))
-    return Measured(value, Interval(min(low, value - half), max(high, value + half)).clipped(limits))

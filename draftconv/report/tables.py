@@ -19,18 +19,26 @@ from draftconv.report.formatting import (
     share,
     token,
 )
-from draftconv.report.model import Comparison, Report, Texts
+from draftconv.report.model import ArmInfo, Comparison, Report, Texts
 from draftconv.report.statistics import Estimate, called
 from draftconv.report.verdict import CATEGORY_FLOOR, CONTROL_MARGIN, category_floor, percent
 
 NONE = "—"
 """A cell with nothing to say."""
+NARROW = 16
+"""Characters of a name that a column of figures has room for."""
 ALL = "all"
 """The row of all requests together."""
 
 
 def _figure(title: str) -> Column:
     return Column(title, figures=True)
+
+
+def _arms(comparison: Comparison) -> tuple[str, str]:
+    """What columns of the two drafters are called: by name, or by part where names are wider than their figures."""
+    names = comparison.reference, comparison.candidate
+    return names if max(map(len, names)) <= NARROW else ("reference", "candidate")
 
 
 def headline(report: Report) -> Table:
@@ -84,6 +92,7 @@ def categories(comparison: Comparison) -> Table:
         if verdict.estimate:
             yield row(ALL, verdict.estimate, "")
 
+    reference, candidate = _arms(comparison)
     margin = comparison.verdict.gate.margin
     floor = CATEGORY_FLOOR if margin is None else category_floor(margin)
     return table(
@@ -93,8 +102,8 @@ def categories(comparison: Comparison) -> Table:
         (
             "benchmark",
             _figure("prompts"),
-            _figure(comparison.reference),
-            _figure(comparison.candidate),
+            _figure(reference),
+            _figure(candidate),
             _figure("change"),
             _figure("95 % interval"),
             "",
@@ -119,18 +128,19 @@ def depths(comparison: Comparison) -> Table:
                 share(then.candidate.value) if then else NONE,
             )
 
+    reference, candidate = _arms(comparison)
     return table(
         "By depth",
         "Reached: the share of steps that accepted at least so many drafted tokens. Given the one before: of the "
         "steps that accepted all earlier ones, how many accepted this one too. Differences are in percentage points.",
         (
             _figure("drafted token"),
-            _figure(comparison.reference),
-            _figure(comparison.candidate),
+            _figure(reference),
+            _figure(candidate),
             _figure("difference"),
             _figure("95 % interval"),
-            _figure(f"{comparison.reference}, given the one before"),
-            _figure(f"{comparison.candidate}, given the one before"),
+            _figure(f"{reference}, given the one before"),
+            _figure(f"{candidate}, given the one before"),
         ),
         rows(),
     )
@@ -182,13 +192,14 @@ def diagnostics(comparison: Comparison) -> Table:
 
 def every_position(comparison: Comparison) -> Table:
     """Rates by depth over every position."""
+    reference, candidate = _arms(comparison)
     return table(
         "Acceptance from every position",
         "As by depth, but from every position of the text.",
         (
             _figure("drafted token"),
-            _figure(comparison.reference),
-            _figure(comparison.candidate),
+            _figure(reference),
+            _figure(candidate),
             _figure("difference"),
         ),
         (
@@ -295,7 +306,11 @@ def accuracy(report: Report) -> Table:
 def arms(report: Report) -> Table:
     """What each drafter is."""
     again = {comparison.again for comparison in report.comparisons}
-    arms = [arm for arm in report.arms if arm.name not in again]
+    return drafters([arm for arm in report.arms if arm.name not in again])
+
+
+def drafters(arms: Sequence[ArmInfo]) -> Table:
+    """A column of facts for each of some drafters."""
     names = dict.fromkeys(name for arm in arms for name in arm.facts)
 
     def rows() -> Iterator[Sequence[object]]:
@@ -346,7 +361,7 @@ def sample(report: Report, comparison: Comparison) -> Table:
         if verdict.aa:
             yield "reference against itself", f"{change(verdict.aa.ratio)} ({change_interval(verdict.aa.interval)})"
         elif report.about.how == "replay":
-            yield "reference against itself", "the same, since nothing in a replay varies"
+            yield "reference against itself", "not run: its counts are a baseline's"
         if figures.again:
             yield (
                 "identical texts of the reference and itself",

@@ -215,7 +215,7 @@ def _equality(basis: ParityVerdict, pairs: Sequence[Pair]) -> ParityVerdict:
     return replace(basis, outcome="fail", reasons=(reason,), differing=tuple(differing))
 
 
-def _difference(pair: Pair) -> int:
+def _difference(pair: Pair) -> float:
     """Steps that would have to be counted elsewhere for the histograms to be equal."""
     ours, theirs = pair.candidate.histogram, pair.reference.histogram
     return sum(abs(a - b) for a, b in zip_longest(ours, theirs, fillvalue=0))

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from draftconv.checkpoint import show
-from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.staging import FileDigest, OwnershipMark, refuse_occupied, staging
-from draftconv.errors import BadCheckpoint, BadReport
+from draftconv.errors import BadReport
 from draftconv.report import records
+from draftconv.report.files import read_file, write_file
 from draftconv.report.formatting import Decode
 from draftconv.report.junit import junit
 from draftconv.report.markdown import markdown
@@ -56,11 +56,11 @@ def write_report(report: Report, out: Path, *, decode: Decode | None = None, ove
         records_sha256=hashlib.sha256(lines).hexdigest(),
     )
     with staging(out, overwrite=overwrite, mark=OURS) as directory:
-        _write(directory / records.FILE, lines)
-        _write(directory / FILE, document.model_dump_json(indent=2, ensure_ascii=True).encode() + b"\n")
-        _write(directory / "report.md", markdown(report, decode).encode())
-        _write(directory / "junit.xml", junit(report).encode())
-        _write(directory / "report.html", page(report, decode).encode())
+        write_file(directory / records.FILE, lines)
+        write_file(directory / FILE, document.model_dump_json(indent=2, ensure_ascii=True).encode() + b"\n")
+        write_file(directory / "report.md", markdown(report, decode).encode())
+        write_file(directory / "junit.xml", junit(report).encode())
+        write_file(directory / "report.html", page(report, decode).encode())
         if read_report(directory) != report:
             raise BadReport(
                 "the report does not come back as it was written",
@@ -77,8 +77,8 @@ def read_report(directory: Path) -> Report:
     """
     from draftconv.report.schema import Document, parse
 
-    document = parse(Document, _read(directory / FILE), FILE)
-    lines = _read(directory / records.FILE)
+    document = parse(Document, read_file(directory / FILE), FILE)
+    lines = read_file(directory / records.FILE)
     if hashlib.sha256(lines).hexdigest() != document.records_sha256:
         raise BadReport(
             f"{records.FILE} is not the one that {FILE} was written with",
@@ -137,7 +137,7 @@ def _report_files(directory: Path) -> Mapping[str, FileDigest] | None:
     from draftconv.report.schema import Document, parse
 
     try:
-        document = parse(Document, _read(directory / FILE), FILE)
+        document = parse(Document, read_file(directory / FILE), FILE)
     except BadReport:
         return None
     return {**dict.fromkeys((FILE, *PAGES), FileDigest()), records.FILE: FileDigest(None, document.records_sha256)}
@@ -145,18 +145,3 @@ def _report_files(directory: Path) -> Mapping[str, FileDigest] | None:
 
 OURS = OwnershipMark(FILE, _report_files)
 """The mark of a directory that `write_report` wrote."""
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with LocalFile(path) as file:
-            return file.read(0, file.size)
-    except BadCheckpoint as error:
-        raise BadReport(error.what, why=error.why, cure=error.cure or "name a directory that --report wrote") from error

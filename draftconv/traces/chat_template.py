@@ -147,9 +147,11 @@ def end_tokens(config: Mapping[str, object], generation: Mapping[str, object]) -
 
 
 def prompts_hash(prompts: Sequence[Prompt], first: Sequence[Sequence[int]]) -> str:
-    """SHA-256 over one line of ASCII JSON per prompt: [id, category, turns, token ids of the first turn]."""
+    """SHA-256 over one line of ASCII JSON per prompt: [id, category, turns, token ids of the first turn],
+    and its language where it has one."""
     digest = hashlib.sha256()
     for prompt, ids in zip(prompts, first, strict=True):
-        line = json.dumps([prompt.id, prompt.category, prompt.turns, list(ids)], separators=(",", ":"))
+        row = [prompt.id, prompt.category, prompt.turns, list(ids), *filter(None, [prompt.language])]
+        line = json.dumps(row, separators=(",", ":"))
         digest.update(line.encode() + b"\n")
     return digest.hexdigest()

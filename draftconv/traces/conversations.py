@@ -63,7 +63,7 @@ def slots(prompts: Sequence[Prompt]) -> list[Slot]:
             name = f"{prompt.id}/{number}" if count > 1 else prompt.id
             if name in by_name:
                 raise UsageError(f"two requests would be called {show(name)}", cure="give the prompts other ids")
-            by_name[name] = Slot(name, prompt.id, prompt.category)
+            by_name[name] = Slot(name, prompt.id, prompt.category, prompt.language)
     return list(by_name.values())
 
 

@@ -10,8 +10,8 @@ An entry of a JSON file is one of
     {"messages": [{"role": "user", …}, …]}     the same, user messages only
     {"token_ids": [1, 2, 3]}                   token ids
 
-and an object may add `id` (else the entry's number) and `category` (else none); its other
-keys are not read. A .txt file holds one prompt per line. Blank lines are skipped.
+and an object may add `id` (else the entry's number), `category` and `language` (else none);
+its other keys are not read. A .txt file holds one prompt per line. Blank lines are skipped.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ class Prompt:
         id: unique in its suite or file; all turns together are one cluster.
         turns: what the user says, turn by turn; empty when `tokens` is given.
         tokens: token ids of a single turn, taken as they are: no chat template, no tokenizer.
+        language: that it is asked in, as whoever wrote it says; empty where nobody does.
     """
 
     id: str
     category: str
     turns: tuple[str, ...] = ()
     tokens: tuple[int, ...] = ()
+    language: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,19 +228,22 @@ def _prompt_from_entry(entry: dict[str, object], index: str, where: str) -> Prom
         )
     id = _label(entry.get("id", index), f"{where}: id")
     category = _label(entry.get("category", ""), f"{where}: category")
+    language = _label(entry.get("language", ""), f"{where}: language")
     if not id:
         raise BadPrompts(f"{where}: id is empty", cure="leave it out, or give every prompt its own")
     value = entry[kinds[0]]
     at = f"{where}: {kinds[0]}"
     match kinds[0], value:
         case "prompt", _:
-            return Prompt(id, category, (one_turn(value, at),))
+            return Prompt(id, category, (one_turn(value, at),), language=language)
         case "turns", list():
-            return Prompt(id, category, all_turns(value, at))
+            return Prompt(id, category, all_turns(value, at), language=language)
         case "messages", list():
-            return Prompt(id, category, all_turns([_user_content(message, at) for message in value], at))
+            return Prompt(
+                id, category, all_turns([_user_content(message, at) for message in value], at), language=language
+            )
         case "token_ids", list():
-            return Prompt(id, category, tokens=_token_ids(value, at))
+            return Prompt(id, category, tokens=_token_ids(value, at), language=language)
     raise BadPrompts(f"{at} is {_kind(value)}, not a list")
 
 

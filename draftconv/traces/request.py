@@ -17,6 +17,8 @@ class TraceRequest:
             generated and count, the rest is kept so that the last counted step is not clipped.
         states_TAW: [n, A, W]: row t is the residual stream at position t, one column per
             boundary in ascending order.
+        logprobs_N: float32 [n + 1 - prompt], log p of every token after the prompt under the distribution that it was
+            drawn from; None for greedy text.
     """
 
     id: str
@@ -26,3 +28,5 @@ class TraceRequest:
     counted: int
     tokens_N: Tensor
     states_TAW: Tensor
+    language: str = ""
+    logprobs_N: Tensor | None = None

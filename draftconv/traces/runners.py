@@ -17,6 +17,7 @@ from draftconv.engines import ENGINES
 from draftconv.engines.engine import Engine
 from draftconv.engines.tracing import Extraction, Extractor, Tracing
 from draftconv.errors import Refused, Undecided, UsageError
+from draftconv.reference.sampling import Sampling
 from draftconv.traces.options import TRANSFORMERS, runners
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class TraceJob:
         directory: where its files are. `boundaries`: ascending.
         max_tokens, depth, eos: how long texts are; see `trace.TraceInfo`.
         longest: tokens of the longest prompt and its text together, as far as it can be told beforehand.
-        out: the trace's directory.
+        out: the trace's directory. `sampling`: None for greedy text.
     """
 
     target: Target
@@ -46,6 +47,7 @@ class TraceJob:
     eos: tuple[int, ...]
     longest: int
     out: Path
+    sampling: Sampling | None = None
 
     @property
     def room(self) -> int:
@@ -82,6 +84,12 @@ def running(job: TraceJob, options: TraceOptions) -> Iterator[Runner]:
         BadCheckpoint, Refused: transformers cannot run it. EngineError: the engine cannot.
     """
     engine_tracing = _tracing(options.engine)
+    if engine_tracing is not None and job.sampling is not None:
+        raise UsageError(
+            f"--temperature with --engine {options.engine}: sampled text is made with transformers only",
+            why="an engine that hands out states does not tell the probabilities that its tokens were drawn with",
+            cure="leave out --engine, or --temperature for greedy text",
+        )
     _check_options(options, engine_tracing)
     if engine_tracing is None:
         yield _transformers(job, options)
@@ -146,7 +154,7 @@ def _transformers(job: TraceJob, options: TraceOptions) -> Runner:
         job.directory, dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code
     )
     layers = find_layers(model, job.target.layers)
-    target = TransformersTarget(model, layers, job.boundaries, job.max_tokens, job.depth, job.eos)
+    target = TransformersTarget(model, layers, job.boundaries, job.max_tokens, job.depth, job.eos, job.sampling)
     return Runner(
         target,
         dtype=str(target.dtype).removeprefix("torch."),

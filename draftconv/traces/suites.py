@@ -18,6 +18,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from draftconv.checkpoint import show, show_some
+from draftconv.checkpoint.hub import endpoint
+from draftconv.checkpoint.hub_file import without_telemetry
 from draftconv.drafter.shipped_files import recipes
 from draftconv.errors import BadPrompts
 from draftconv.traces.prompts import Prompt, PromptSet, all_turns, collected, one_turn
@@ -41,7 +43,7 @@ class Suite(BaseModel):
         count: rows asked, always the first; `choice` says in words which those are.
         stream: fetch only what the first rows need, for data sets of gigabytes; nothing is cached.
         turns: a template per turn. `turns_from`: a column that holds the turns as a list.
-        id, category: templates.
+        id, category: templates; language alike, where a column tells it.
         placeholder: how a text starts that the data set's owner may not publish.
         max_tokens: generated tokens that count, per turn.
         evidence: how the columns are known: run, read in `source`, or inferred from it.
@@ -63,6 +65,7 @@ class Suite(BaseModel):
     turns_from: str = ""
     id: str = "{_index}"
     category: str
+    language: str = ""
     placeholder: str = ""
     max_tokens: int = Field(gt=0)
     modality: Literal["text", "image"] = "text"
@@ -75,7 +78,7 @@ class Suite(BaseModel):
     def _is_complete(self) -> Suite:
         if self.modality == "text" and bool(self.turns) == bool(self.turns_from):
             raise ValueError("a suite of texts has either turns or turns_from")
-        for template in (*self.turns, self.id, self.category):
+        for template in (*self.turns, self.id, self.category, self.language):
             list(_parts(template))
         return self
 
@@ -134,7 +137,22 @@ def _commit(suite: Suite) -> str:
     """The commit that `revision` is now: what is loaded and what is recorded are the same."""
     from huggingface_hub import HfApi
 
-    return str(HfApi().dataset_info(suite.dataset, revision=suite.revision).sha)
+    try:
+        with without_telemetry():
+            commit = HfApi(endpoint=endpoint()).dataset_info(suite.dataset, revision=suite.revision).sha
+    except (TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise _no_hub(suite) from error  # the client takes the answer apart without a look at its types
+    if not isinstance(commit, str):
+        raise _no_hub(suite)
+    return commit
+
+
+def _no_hub(suite: Suite) -> BadPrompts:
+    return BadPrompts(
+        f"what answered for the data set {suite.dataset} is no Hub",
+        why=f"{endpoint()} may be a login page, a proxy or a mirror of something else",
+        cure=f"open that address in a browser, or check HF_ENDPOINT; or {LOCAL}",
+    )
 
 
 def _rows(suite: Suite, datasets: ModuleType, commit: str) -> Iterator[tuple[str, Row]]:
@@ -216,7 +234,10 @@ def _prompts(suite: Suite, rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[st
                 why="its text belongs to another data set and is not in this one",
                 cure="fill it in with the data set's own script (docs/suites.md) and give the result as .jsonl",
             )
-        yield where, Prompt(_fill(suite, known, suite.id), _fill(suite, known, suite.category), turns)
+        id, category, language = (
+            _fill(suite, known, template) for template in (suite.id, suite.category, suite.language)
+        )
+        yield where, Prompt(id, category, turns, language=language)
 
 
 def _parts(template: str) -> Iterator[tuple[str, str | None]]:

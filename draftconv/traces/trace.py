@@ -5,11 +5,11 @@
     DIR/tables/embed_tokens.safetensors, lm_head.safetensors
     DIR/tokenizer.json                  to show text in reports, when the target has one
 
-A request holds `token_ids` I64 [n + 1], `prompt_len` I64 [1] and `hidden_states` [n, A, W] in
-the target's dtype. Row t is the residual stream at position t, one column per boundary in
-ascending order; the last token never entered the target and has no row. Beyond the counted
-end `depth` more tokens are kept, so that the last counted step is not clipped:
-n + 1 = prompt + counted + depth.
+A request holds `token_ids` I64 [n + 1], `prompt_len` I64 [1], `hidden_states` [n, A, W] in
+the target's dtype and, of sampled text, `logprobs` F32 [n + 1 - prompt], log p of every written
+token. Row t is the residual stream at position t, one column per boundary in ascending order; the
+last token never entered the target and has no row. Beyond the counted end `depth` more tokens are
+kept, so that the last counted step is not clipped: n + 1 = prompt + counted + depth.
 
 While a trace is being made there is `trace.partial.json` in place of `trace.json`.
 """
@@ -22,10 +22,10 @@ import logging
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from draftconv import limits
 from draftconv.checkpoint import TensorRef, show, show_some
@@ -38,6 +38,7 @@ from draftconv.display import Block, Displayed, card, named
 from draftconv.drafter.config import Config
 from draftconv.drafter.targets import FAMILY_NAMES, Family
 from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.reference.sampling import Sampling
 
 if TYPE_CHECKING:
     from draftconv.traces.request import TraceRequest
@@ -67,6 +68,8 @@ class TraceEntry:
         prompt: prompt tokens P. `counted`: generated tokens that count, EOS included.
         tokens: SHA-256 of all its token ids as little-endian int64.
         states: SHA-256 of the bytes of its hidden states.
+        language: of the prompt; empty where nobody said.
+        logprobs: SHA-256 of the bytes of its log-probabilities; empty for greedy text.
     """
 
     id: str
@@ -77,6 +80,8 @@ class TraceEntry:
     counted: int
     tokens: str
     states: str
+    language: str = ""
+    logprobs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ class TraceInfo:
         eos: the tokens that end the counted text; none when every text has full length.
         family: how engines number the target's layers, which the ids of some drafters depend on.
         drafters: how the drafters were read whose boundaries are kept, a line for each and for each doubt.
+        sampling: how the text was drawn; None where it is greedy.
     """
 
     target: str
@@ -125,6 +131,7 @@ class TraceInfo:
     eos: tuple[int, ...] = ()
     family: Family | None = None
     drafters: tuple[str, ...] = ()
+    sampling: Sampling | None = None
 
 
 HASHED = ("layers", "hidden", "vocab", "boundaries", "depth", "max_tokens", "dtype", "chat", "eos", "family")
@@ -139,9 +146,36 @@ def digest(about: TraceInfo, tables: Mapping[str, TargetTable], entries: Iterabl
     whole = {
         "about": {name: getattr(about, name) for name in HASHED},
         "tables": {name: table.sha256 for name, table in tables.items()},
-        "requests": [(e.id, e.cluster, e.category, e.prompt, e.counted, e.tokens, e.states) for e in entries],
+        "requests": [
+            (*_labels(e), e.prompt, e.counted, e.tokens, e.states, *filter(None, [e.logprobs])) for e in entries
+        ],
     }
+    if about.sampling is not None:
+        whole["sampling"] = asdict(about.sampling)
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+
+LATER = ("language", "logprobs")
+"""What a request lists only where it has it, so that traces without keep their bytes."""
+
+
+def about_json(about: TraceInfo) -> dict[str, object]:
+    """What trace.json says besides its requests; of greedy text nothing about sampling."""
+    return {name: value for name, value in asdict(about).items() if value is not None or name != "sampling"}
+
+
+def request_json(request: Any) -> dict[str, object]:
+    """A request as trace.json lists it.
+
+    Args:
+        request: an entry, or what is known of it before it is made.
+    """
+    return {name: value for name, value in asdict(request).items() if value or name not in LATER}
+
+
+def _labels(entry: TraceEntry) -> tuple[str, ...]:
+    """What a request is called, and what it is counted under."""
+    return (entry.id, entry.cluster, entry.category, *filter(None, [entry.language]))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -182,6 +216,7 @@ class Trace(Displayed):
             (
                 ("target", f"{about.target}{revision}, {about.dtype}"),
                 ("prompts", f"{about.prompts}, {'chat template' if about.chat else 'as they are'}"),
+                ("text", "greedy" if about.sampling is None else str(about.sampling)),
                 ("requests", f"{len(entries)} from {len({e.cluster for e in entries})} prompts"),
                 ("tokens", f"{prompts} of prompts, {counted} counted, {about.depth} more per request"),
                 ("ended early", f"{ended} of {len(entries)} texts"),
@@ -218,6 +253,15 @@ class Trace(Displayed):
         if hashlib.sha256(raw).hexdigest() != entry.states:
             raise _altered(f"{entry.file} does not hold the hidden states that {INDEX} was written for")
         states_TAW = torch.frombuffer(raw, dtype=getattr(torch, self.about.dtype)).reshape(request.states.shape)
+        logprobs_N = None
+        if request.logprobs is not None:
+            data = bytearray(request.logprobs.nbytes)
+            request.logprobs.file.readinto(request.logprobs.offset, memoryview(data))
+            if hashlib.sha256(data).hexdigest() != entry.logprobs:
+                raise _altered(f"{entry.file} does not hold the log-probabilities that {INDEX} was written for")
+            logprobs_N = torch.frombuffer(data, dtype=torch.float32)
+            if not bool((logprobs_N <= 0).all()) or not bool(logprobs_N.isfinite().all()):
+                raise _altered(f"{entry.file} holds log-probabilities that are none")
         return TraceRequest(
             id=entry.id,
             cluster=entry.cluster,
@@ -226,7 +270,20 @@ class Trace(Displayed):
             counted=entry.counted,
             tokens_N=torch.tensor(tokens),
             states_TAW=states_TAW[:, columns],
+            language=entry.language,
+            logprobs_N=logprobs_N,
         )
+
+    def tokens(self, entry: TraceEntry) -> tuple[int, ...]:
+        """All token ids of a request, without its states.
+
+        Raises:
+            BadCheckpoint: the file is missing, short, or does not hold the tokens that trace.json was written for.
+        """
+        found = open_request(self.requests, entry.file, self.about).tokens()
+        if token_hash(found) != entry.tokens:
+            raise _altered(f"{entry.file} does not hold the tokens that {INDEX} was written for")
+        return tuple(found)
 
     def columns(self, boundaries: Sequence[int]) -> list[int]:
         """Where these boundaries stand in the file.
@@ -294,6 +351,7 @@ class RequestFile:
     ids: TensorRef
     states: TensorRef
     metadata: Mapping[str, str]
+    logprobs: TensorRef | None = None
 
     def tokens(self) -> list[int]:
         """All token ids: [n + 1]."""
@@ -378,6 +436,7 @@ def read_about(document: Config) -> TraceInfo:
         eos=document.integers("eos") or (),
         family=_family(document),
         drafters=document.texts("drafters"),
+        sampling=_sampling(document),
     )
     if about.dtype not in DTYPES:
         raise BadCheckpoint(f"{where}: dtype {show(about.dtype)} is none of {', '.join(DTYPES)}", cure=_AGAIN)
@@ -404,7 +463,7 @@ def open_request(requests: LocalDirectory, name: str, about: TraceInfo) -> Reque
     """
     header: SafetensorsHeader = read_header(requests.open(name))
     tensors = header.tensors
-    if set(tensors) != {"token_ids", "prompt_len", "hidden_states"}:
+    if set(tensors) != {"token_ids", "prompt_len", "hidden_states"} | ({"logprobs"} if about.sampling else set()):
         raise _altered(f"{name} holds {show_some(sorted(tensors)) or 'nothing'}")
     ids, length, states = (tensors[key] for key in ("token_ids", "prompt_len", "hidden_states"))
     if (ids.dtype, length.dtype, length.shape, len(ids.shape)) != ("I64", "I64", (1,), 1):
@@ -419,7 +478,10 @@ def open_request(requests: LocalDirectory, name: str, about: TraceInfo) -> Reque
         )
     if not 0 < prompt < rows + 1 - about.depth:
         raise _altered(f"{name} has {prompt} prompt tokens of {rows + 1} in all, {about.depth} of them uncounted")
-    return RequestFile(name, prompt, ids, states, header.metadata)
+    logprobs = tensors.get("logprobs")
+    if logprobs is not None and (logprobs.dtype, logprobs.shape) != ("F32", (rows + 1 - prompt,)):
+        raise _altered(f"{name}: logprobs is {logprobs.dtype} {list(logprobs.shape)} for {rows + 1 - prompt} tokens")
+    return RequestFile(name, prompt, ids, states, header.metadata, logprobs)
 
 
 def token_hash(tokens: Sequence[int]) -> str:
@@ -474,6 +536,8 @@ def _entry(row: Config, about: TraceInfo) -> TraceEntry:
         counted=row.required("counted"),
         tokens=_digest(row, "tokens"),
         states=_digest(row, "states"),
+        language=row.text("language") or "",
+        logprobs=_digest(row, "logprobs") if about.sampling else "",
     )
     if entry.counted > about.max_tokens:
         raise BadCheckpoint(f"{row.where}: {entry.counted} counted tokens, {about.max_tokens} at most", cure=_AGAIN)
@@ -491,6 +555,22 @@ def _table(name: str, tables: Config) -> TargetTable:
             cure=_AGAIN,
         )
     return table
+
+
+def _sampling(document: Config) -> Sampling | None:
+    if document.raw("sampling") is None:
+        return None
+    section = document.section("sampling")
+    try:
+        return Sampling(
+            temperature=section.number("temperature") or 0.0,
+            top_p=section.number("top_p") or 0.0,
+            top_k=section.integer("top_k") or 0,
+            min_p=section.number("min_p") or 0.0,
+            seed=section.integer("seed") or 0,
+        )
+    except UsageError as error:
+        raise BadCheckpoint(f"{section.where}: {error.what}", cure=_AGAIN) from error
 
 
 def _family(document: Config) -> Family | None:

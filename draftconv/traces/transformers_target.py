@@ -1,14 +1,16 @@
-"""A transformers model as the target: greedy text, and the residual stream taken by hooks.
+"""A transformers model as the target: its text, and the residual stream taken by hooks.
 
 The stream is read where the layers hand it on, never from `output_hidden_states`, whose last
 entry is after the final norm. Generation is a loop of its own: `generate()` would mix in
-what generation_config.json says (repetition penalties, sampling, forbidden tokens).
+what generation_config.json says (repetition penalties, forbidden tokens, other sampling).
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
+import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,8 @@ from torch import Tensor, nn
 from draftconv.checkpoint import MemoryFile, TensorRef, show, show_some
 from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.reference.devices import find_device
+from draftconv.reference.processors import drawn, log_probs
+from draftconv.reference.sampling import Sampling
 from draftconv.traces.trace import DTYPES
 from draftconv.traces.writer import CapturedText
 
@@ -142,6 +146,7 @@ class TransformersTarget:
         boundaries: ascending, 0…len(layers).
         eos: ids that end the counted text. `max_tokens`: where it ends at the latest.
         depth: tokens generated beyond the counted end.
+        sampling: how tokens are drawn; None takes the most likely.
     """
 
     model: nn.Module
@@ -150,6 +155,7 @@ class TransformersTarget:
     max_tokens: int
     depth: int
     eos: tuple[int, ...]
+    sampling: Sampling | None = None
 
     @property
     def device(self) -> torch.device:
@@ -194,12 +200,14 @@ class TransformersTarget:
     def capture(self, prompts: Sequence[Sequence[int]], advance: Callable[[int], None]) -> list[CapturedText]:
         """See `conversations.Capturer`. Prompts of unequal length are padded on the left."""
         step_BT, mask_BT = self._pad(prompts)
-        run = _BatchRun(self, mask_BT)
+        run, choose = _BatchRun(self, mask_BT), _chooser(self.sampling, prompts)
         counted: list[int | None] = [None] * len(prompts)
         chosen: list[list[int]] = []
+        logprobs: list[Tensor] = []
         while None in counted or len(chosen) < max(end or 0 for end in counted) + self.depth:
-            next_B = run.feed(step_BT).argmax(-1)
+            next_B, logprob_B = choose(run.feed(step_BT))
             chosen.append(next_B.tolist())
+            logprobs += [] if logprob_B is None else [logprob_B]
             for i, token in enumerate(chosen[-1]):
                 if counted[i] is None and (token in self.eos or len(chosen) == self.max_tokens):
                     counted[i] = len(chosen)
@@ -212,7 +220,8 @@ class TransformersTarget:
             first = mask_BT.shape[1] - len(prompt)
             tokens = [*prompt, *(step[i] for step in chosen[:length])]
             states_TAW = states_BTAW[i, first : first + len(tokens) - 1].clone()
-            texts.append(CapturedText(len(prompt), end or 0, torch.tensor(tokens), states_TAW))
+            logprobs_N = torch.stack(logprobs[:length])[:, i].clone() if logprobs else None
+            texts.append(CapturedText(len(prompt), end or 0, torch.tensor(tokens), states_TAW, logprobs_N))
         return texts
 
     @torch.no_grad()
@@ -279,6 +288,30 @@ class TransformersTarget:
         tokens = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
         mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         return torch.tensor(tokens, device=self.device), torch.tensor(mask, device=self.device)
+
+
+def _chooser(
+    sampling: Sampling | None, prompts: Sequence[Sequence[int]]
+) -> Callable[[Tensor], tuple[Tensor, Tensor | None]]:
+    """From logits [B, V] to tokens [B] and, of drawn ones, their log p (float32 [B], on the CPU).
+
+    A request draws by the seed and its own tokens, so its text does not depend on what shares its batch.
+    """
+    if sampling is None:
+        return lambda logits_BV: (logits_BV.argmax(-1), None)
+    generators = [torch.Generator().manual_seed(_seed(sampling.seed, prompt)) for prompt in prompts]
+
+    def choose(logits_BV: Tensor) -> tuple[Tensor, Tensor]:
+        log_BV = log_probs(logits_BV, sampling)
+        token_B = drawn(log_BV, generators)
+        return token_B, log_BV.gather(-1, token_B[:, None])[:, 0].clamp(max=0).float().cpu()
+
+    return choose
+
+
+def _seed(seed: int, prompt: Sequence[int]) -> int:
+    digest = hashlib.sha256(struct.pack(f"<{len(prompt) + 1}q", seed, *prompt)).digest()
+    return int.from_bytes(digest[:7], "little")
 
 
 class _BatchRun:

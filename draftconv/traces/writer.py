@@ -24,11 +24,12 @@ import torch
 from torch import Tensor
 
 from draftconv.checkpoint import TensorRef, encode_header, row_blocks, show
+from draftconv.checkpoint.directories import parents_made, sync_directory
 from draftconv.checkpoint.files import LocalFile
 from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.checkpoint.headers import HeaderEntry
 from draftconv.checkpoint.local import LocalDirectory
-from draftconv.checkpoint.staging import occupied, refuse_long_name, sync_directory, write_error
+from draftconv.checkpoint.staging import occupied, refuse_long_name, write_error
 from draftconv.errors import BadCheckpoint, UsageError, Void, WriteError
 from draftconv.traces.trace import (
     BLOCK,
@@ -44,9 +45,11 @@ from draftconv.traces.trace import (
     Trace,
     TraceEntry,
     TraceInfo,
+    about_json,
     open_request,
     open_trace,
     read_document,
+    request_json,
     token_hash,
 )
 
@@ -60,6 +63,7 @@ class Slot:
     id: str
     cluster: str
     category: str
+    language: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,14 @@ class CapturedText:
         prompt: prompt tokens P. `counted`: generated tokens that count, EOS included.
         tokens_N: int64 [P + counted + depth].
         states_TAW: [P + counted + depth - 1, A, W] in the target's dtype; row t belongs to token t.
+        logprobs_N: float32 [counted + depth], of sampled text; see `request.TraceRequest`.
     """
 
     prompt: int
     counted: int
     tokens_N: Tensor
     states_TAW: Tensor
+    logprobs_N: Tensor | None = None
 
 
 class TraceWriter:
@@ -112,13 +118,13 @@ class TraceWriter:
     def __enter__(self) -> Self:
         refuse_occupied(self.out)
         try:
-            self.out.mkdir(exist_ok=True)
-            self._lock = _locked(self.out)
-            try:
-                self._begin()
-            except BaseException:
-                os.close(self._lock)
-                raise
+            with parents_made(self.out / PARTIAL):
+                self._lock = _locked(self.out)
+                try:
+                    self._begin()
+                except BaseException:
+                    os.close(self._lock)
+                    raise
         except OSError as error:
             raise _failed(error, self.out) from error
         return self
@@ -147,8 +153,10 @@ class TraceWriter:
         tokens = file.tokens()
         counted = len(tokens) - file.prompt - self.about.depth
         if index not in self._entries:
-            entry = self._entry(index, file.prompt, counted, tokens, tensor_hash(file.states))
-            if (entry.tokens, entry.states) != (file.metadata.get("tokens"), file.metadata.get("states")):
+            drawn = tensor_hash(file.logprobs) if file.logprobs else ""
+            entry = self._entry(index, file.prompt, counted, tokens, tensor_hash(file.states), drawn)
+            noted = tuple(file.metadata.get(name, "") for name in ("tokens", "states", "logprobs"))
+            if (entry.tokens, entry.states, entry.logprobs) != noted:
                 raise BadCheckpoint(
                     f"{REQUESTS}/{name} does not hold what was written to it",
                     why="a replay would measure something else than the target did",
@@ -169,22 +177,25 @@ class TraceWriter:
         tokens_N, states_TAW = captured.tokens_N.cpu(), captured.states_TAW.detach().cpu().contiguous()
         self._check(slot, captured)
         tokens = [int(token) for token in tokens_N.tolist()]
-        states = states_TAW.view(torch.uint8).numpy().tobytes()
+        states = _bytes(states_TAW)
         pieces = {
             "token_ids": ("I64", tuple(tokens_N.shape), struct.pack(f"<{len(tokens)}q", *tokens)),
             "prompt_len": ("I64", (1,), struct.pack("<q", captured.prompt)),
             "hidden_states": (DTYPES[about.dtype], tuple(states_TAW.shape), states),
         }
+        if captured.logprobs_N is not None:
+            pieces["logprobs"] = ("F32", tuple(captured.logprobs_N.shape), _bytes(captured.logprobs_N))
         entries: list[HeaderEntry] = []
         for name, (dtype, shape, data) in pieces.items():
             start = entries[-1].stop if entries else 0
             entries.append(HeaderEntry(name, dtype, shape, start, start + len(data)))
-        digest = hashlib.sha256(states).hexdigest()
+        digest, drawn = hashlib.sha256(states).hexdigest(), _digest_of(captured)
         metadata = {"format": "pt", "id": slot.id, "tokens": token_hash(tokens), "states": digest}
+        metadata |= {"logprobs": drawn} if drawn else {}
         header = encode_header(entries, metadata)
         path = self.out / REQUESTS / _file(index)
         self._publish(path, (header, *(data for _, _, data in pieces.values())))
-        self._entries[index] = self._entry(index, captured.prompt, captured.counted, tokens, digest)
+        self._entries[index] = self._entry(index, captured.prompt, captured.counted, tokens, digest, drawn)
 
     def finish(self) -> Trace:
         """Write trace.json and open the trace.
@@ -196,7 +207,7 @@ class TraceWriter:
         if missing:
             raise UsageError(f"{len(missing)} of {len(self.slots)} requests are missing, first {show(missing[0])}")
         tables = {name: asdict(table) for name, table in self._tables.items()}
-        rows = [asdict(self._entries[index]) for index in range(len(self.slots))]
+        rows = [request_json(self._entries[index]) for index in range(len(self.slots))]
         self._publish(self.out / INDEX, (_json({**_header(self.about), "tables": tables, "requests": rows}),))
         try:
             (self.out / PARTIAL).unlink()
@@ -207,7 +218,7 @@ class TraceWriter:
     def _begin(self) -> None:
         """Say what is being made, or check that it is what was begun."""
         kinds = dict.fromkeys(self._sources, "linked" if self._link else "stored")
-        settings = {**_header(self.about), "tables": kinds, "requests": [asdict(slot) for slot in self.slots]}
+        settings = {**_header(self.about), "tables": kinds, "requests": [request_json(slot) for slot in self.slots]}
         listing = LocalDirectory(self.out)
         if PARTIAL in listing.files:
             _same_settings(read_document(listing, PARTIAL).data, json.loads(_json(settings)), self.out)
@@ -243,10 +254,21 @@ class TraceWriter:
         self._publish(self.out / file, pieces())
         return TargetTable(file, tensor, digest.hexdigest())
 
-    def _entry(self, index: int, prompt: int, counted: int, tokens: Sequence[int], states: str) -> TraceEntry:
+    def _entry(
+        self, index: int, prompt: int, counted: int, tokens: Sequence[int], states: str, logprobs: str
+    ) -> TraceEntry:
         slot = self.slots[index]
         return TraceEntry(
-            slot.id, slot.cluster, slot.category, _file(index), prompt, counted, token_hash(tokens), states
+            slot.id,
+            slot.cluster,
+            slot.category,
+            _file(index),
+            prompt,
+            counted,
+            token_hash(tokens),
+            states,
+            slot.language,
+            logprobs,
         )
 
     def _check(self, slot: Slot, captured: CapturedText) -> None:
@@ -267,6 +289,10 @@ class TraceWriter:
             fault = f"{states_TAW.dtype} states {list(states_TAW.shape)}, {about.dtype} {list(shape)} belong there"
         elif not bool(states_TAW.isfinite().all()):
             fault = "states that are not finite"
+        elif (captured.logprobs_N is not None) != (about.sampling is not None):
+            fault = "log-probabilities for greedy text" if captured.logprobs_N is not None else "no log-probabilities"
+        elif captured.logprobs_N is not None and not _are_logprobs(captured.logprobs_N, length - captured.prompt):
+            fault = "log-probabilities that are none, or not one for each token of the text"
         if fault:
             raise Void(
                 f"request {show(slot.id)}: the target gave {fault}",
@@ -346,7 +372,21 @@ def _failed(error: OSError, out: Path) -> WriteError:
 
 
 def _header(about: TraceInfo) -> dict[str, object]:
-    return {"format": FORMAT, "version": VERSION, **asdict(about)}
+    return {"format": FORMAT, "version": VERSION, **about_json(about)}
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def _digest_of(captured: CapturedText) -> str:
+    """Of its log-probabilities; empty for greedy text."""
+    return "" if captured.logprobs_N is None else hashlib.sha256(_bytes(captured.logprobs_N)).hexdigest()
+
+
+def _are_logprobs(logprobs_N: Tensor, length: int) -> bool:
+    shaped = tuple(logprobs_N.shape) == (length,) and logprobs_N.dtype == torch.float32
+    return shaped and bool((logprobs_N.isfinite() & (logprobs_N <= 0)).all())
 
 
 def _json(document: Mapping[str, object]) -> bytes:

@@ -70,6 +70,8 @@ class Claims:
             yield f"add --target, which draftconv.json calls {show(target)}"
         elif "max_positions" in names:
             yield "add --max-positions with the number that was asked for"
+        if any(name.endswith("verifier.name_or_path") for name in names):
+            yield "add --verifier with the name that was asked for"
         if names and self.fault is not None:
             yield self.fault.what + (f"; {self.fault.cure}" if self.fault.cure else "")
 

@@ -56,7 +56,11 @@ DECLARATIONS = (
     ChangeDeclaration("fact", "own_embedding", "embedding: as embed_tokens", f"{WEIGHTS}, or --force"),
     ChangeDeclaration("fact", "vocab_order", "vocabulary, repair: as d2t"),
     ChangeDeclaration("fact", "max_positions", "positions: the target's", "--target, or --max-positions"),
-    ChangeDeclaration("fact", "rope", "repair: `rope-injected`"),
+    ChangeDeclaration(
+        "fact",
+        "rope",
+        "repair: `rope-injected`, `rope-base-untrained`; rope: YaRN's defaults, for a reader without them",
+    ),
     ChangeDeclaration("fact", "double_norm", "repair: `double-norm`"),
     ChangeDeclaration("fact", "quantization", "dequantize, repack, quantize: what the same steps write", TRACE),
     ChangeDeclaration("fact", "activations", "repack, quantize: what the same steps write"),

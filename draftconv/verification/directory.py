@@ -17,7 +17,7 @@ from draftconv.drafter.facts import Facts
 from draftconv.drafter.fused_qparams import joined_values
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, parse_engine
-from draftconv.engines.rules import EngineSpec, Status
+from draftconv.engines.rules import EngineSpec, LoadVerdict, Status
 from draftconv.errors import DraftconvError
 from draftconv.layouts import layouts
 from draftconv.verification.compared import ComparedItem, Outcome
@@ -53,15 +53,20 @@ def check_directory(
             yield ComparedItem(file.name, "different", "a weights file that is not part of the output")
     must, may = judges(out, provenance, asked)
     known = frozenset(problem.code for problem in joined_values(out))
-    yield from (_judge(out.checkpoint, out.facts, target, spec, known) for spec in must)
+
+    def judge(spec: EngineSpec, checkpoint: Checkpoint = out.checkpoint, facts: Facts = out.facts) -> LoadVerdict:
+        return ENGINES[spec.name].check(checkpoint, facts, target, spec, known)
+
+    yield from (_row(judge(spec)) for spec in must)
     again = _planned(remade, target) if may else None
     for spec in may:
-        row = _judge(out.checkpoint, out.facts, target, spec, known)
+        verdict = judge(spec)
+        row = _row(verdict)
         if row.outcome != "different":
             yield row
         elif remade.fault:
             yield ComparedItem(row.what, "claimed", f"{row.how}; only draftconv.json says that it serves others")
-        elif again is not None and _judge(*again, target, spec, known) == row:
+        elif again is not None and _broken(judge(spec, *again)) == _broken(verdict):
             yield ComparedItem(row.what, "declared", f"{row.how}; so is what the recorded steps write, --for judges it")
         else:
             yield row
@@ -99,10 +104,12 @@ def _planned(remade: Remade, target: Target | None) -> tuple[Checkpoint, Facts] 
     return planned_checkpoint(work, names, spelled.config, spelled.metadata), work.facts
 
 
-def _judge(
-    checkpoint: Checkpoint, facts: Facts, target: Target | None, spec: EngineSpec, known: frozenset[str]
-) -> ComparedItem:
-    verdict = ENGINES[spec.name].check(checkpoint, facts, target, spec, known)
+def _row(verdict: LoadVerdict) -> ComparedItem:
     line = verdict.reason
     how = f"{verdict.status}: {line.rule.says}: {line.detail} [{line.rule.code}]" if line else ""
     return ComparedItem(str(verdict.spec), READ[verdict.status], how)
+
+
+def _broken(verdict: LoadVerdict) -> frozenset[str]:
+    """The rules that are broken. By which tensors is told in the order of a file; they are compared elsewhere."""
+    return frozenset(line.rule.code for line in verdict.lines)

@@ -37,6 +37,7 @@ class VerifyOptions:
     max_positions: int | None = option(
         None, "The max_position_embeddings that the conversion was told to write.", metavar="N", least=1
     )
+    verifier: str | None = option(None, "The name that the conversion was told to open the target by.", metavar="NAME")
     repairs: Several = option(
         (),
         "The checkpoint that a repair of the conversion took rows from (repeatable).",
@@ -60,6 +61,7 @@ def said_again(options: ConvertOptions | QuantizeOptions) -> VerifyOptions:
         target=converted.target,
         target_layers=converted.target_layers,
         max_positions=converted.max_positions,
+        verifier=converted.verifier,
         repairs=tuple(repair for repair in several(converted.repairs) if "=" in repair),
         calibrate=None if isinstance(options, ConvertOptions) else options.calibrate,
         force=converted.force,

@@ -31,6 +31,7 @@ class Evidence:
     Attributes:
         repairs: code → the checkpoint that it takes rows from.
         from_format: how the quantized weights of the source are stored.
+        verifier: what the conversion was told to call the target.
     """
 
     target: Target | None = None
@@ -39,6 +40,7 @@ class Evidence:
     trace: Path | None = None
     force: bool = False
     from_format: str | None = None
+    verifier: str | None = None
 
     @classmethod
     def of(cls, options: VerifyOptions, target: Target | None) -> Evidence:
@@ -56,7 +58,7 @@ class Evidence:
                 )
         trace = None if options.calibrate is None else Path(options.calibrate)
         paths = {code: path for code, _, path in given}
-        return cls(target, options.max_positions, paths, trace, options.force, options.from_format)
+        return cls(target, options.max_positions, paths, trace, options.force, options.from_format, options.verifier)
 
 
 def asked_options(step: Origin, evidence: Evidence, from_format: str | None) -> ConvertOptions:
@@ -83,6 +85,7 @@ def asked_options(step: Origin, evidence: Evidence, from_format: str | None) -> 
         embed=_embed(asked),
         dtype=_dtype(asked),
         max_positions=evidence.max_positions,
+        verifier=evidence.verifier,
         dequantize=bool(asked.flag("dequantize")),
         pack=asked.text("pack"),
         unpack=asked.texts("unpack") or (),

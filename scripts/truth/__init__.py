@@ -1,5 +1,6 @@
-"""What draftconv says of vLLM, held against a real vLLM: see `scripts/engine-truth`.
+"""What draftconv says of engines, held against the engines themselves: see `scripts/engine-truth`.
 
-`engine` asks vLLM, `drafts` makes the directories it is asked about, one module per part holds the
-cases and compares, `table` keeps what was found.
+`judges` lists them. `drafts` makes the directories they are asked about, `asking` asks in forked processes,
+`replaying`, `controls` and `conversions` compare whole engines with replay, `table` keeps what was found. A
+package per engine holds how it is asked, its cases, and how an answer is read.
 """

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
+from draftconv.engines.registry import DEFAULT
 from draftconv.reference.accept_length import Counts
 from draftconv.report.statistics import Pair
 from draftconv.report.verdict import GATES, How, judge
-from truth import engine
-from truth.drafts import IDS, Directory, Makers, family, target_path, whole
-from truth.loader_cases import Change
+from truth.drafts import IDS, Change, Directory, Makers, family, target_path, whole
 from truth.replaying import prompts, replayed, traced
+from truth.serving import Run, counts, histograms
 from truth.store import Store
 from truth.table import Row
 
@@ -26,7 +26,7 @@ class Fault:
     """One way to break a base; nothing about it stops the load.
 
     Attributes:
-        facts: what vLLM then takes the drafter for, where draftconv may still know better.
+        facts: what the engine then takes the drafter for, where draftconv may still know better.
     """
 
     base: str
@@ -51,17 +51,25 @@ FIXED = (FAULTS[0], FAULTS[2], FAULTS[4])
 """What every test run asks: each kind once."""
 
 
-def rows(work: Path, store: Store, chosen: Sequence[Fault] = FAULTS) -> Iterator[Row]:
-    makers = Makers(work)
+def rows(
+    makers: Makers,
+    store: Store,
+    run: Run,
+    chosen: Sequence[Fault] = FAULTS,
+    *,
+    semantics: str = DEFAULT,
+    length: int = LENGTH,
+) -> Iterator[Row]:
     for fault in chosen:
-        path, base = work / "controls" / fault.name.replace(": ", "-").replace(" ", "-"), makers.base(fault.base)
+        path, base = makers.work / "controls" / fault.name.replace(": ", "-").replace(" ", "-"), makers.base(fault.base)
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
             whole(path, fault.change(Directory.open(base)))
-        sound = live(base, fault.base, store)
-        broken = live(path, fault.base, store)
-        trace = traced(work, family(fault.base), LENGTH, len(prompts()))
-        mine, worse = replayed(trace, fault.base, base), replayed(trace, fault.base, path, fault.facts)
+        sound = live(base, fault.base, store, run, length)
+        broken = live(path, fault.base, store, run, length)
+        trace = traced(makers.work, family(fault.base), length, len(prompts()))
+        mine = replayed(trace, fault.base, base, semantics=semantics)
+        worse = replayed(trace, fault.base, path, fault.facts, semantics=semantics)
         predicted, observed = outcome(mine, worse, "replay"), outcome(sound, broken, "live")
         lengths = f"{_lengths(mine, worse)} by replay and {_lengths(sound, broken)} live"
         agrees = predicted == observed == "fail"
@@ -72,18 +80,14 @@ def _lengths(sound: Sequence[Counts], broken: Sequence[Counts]) -> str:
     return " → ".join(f"{Counts.pooled(counts).accept_length:.3f}" for counts in (sound, broken))
 
 
-def live(path: Path, name: str, store: Store) -> tuple[Counts, ...]:
+def live(path: Path, name: str, store: Store, run: Run, length: int = LENGTH) -> tuple[Counts, ...]:
     """Counts of every request by the engine, in float32."""
     target, prompt_ids = target_path(name), prompts()
 
     def observe() -> list[tuple[int, ...]]:
-        ran = engine.run(path, target, prompt_ids, LENGTH)
-        if isinstance(ran, engine.Refusal):
-            raise engine.EngineDied(ran.error)
-        return list(ran.histograms)
+        return histograms(run(path, target, prompt_ids, length))
 
-    histograms = store.get(f"control {name}", (path, target, prompt_ids, LENGTH), observe)
-    return tuple(Counts(tuple(histogram)) for histogram in histograms)
+    return counts(store.get(f"control {name}", (path, target, prompt_ids, length), observe))
 
 
 def outcome(sound: Sequence[Counts], broken: Sequence[Counts], how: How) -> str:

@@ -1,7 +1,7 @@
-"""The directories that vLLM is asked about: trained fixtures, edited file by file.
+"""The directories that engines are asked about: trained fixtures, edited file by file.
 
 A `Directory` is held in memory with real weights; each method returns one that differs in one
-point. `BASES` are sound drafters in vLLM's own layout: the fixtures, and what no fixture has
+point. `BASES` are sound drafters in the layout of the engine that is asked: the fixtures, and what no fixture has
 (several layers, biases, q/k norms …), made from a fixture's weights.
 """
 
@@ -127,6 +127,9 @@ class Directory:
         return self.drop(*names).put(f"{LAYER}{joined}.weight", whole)
 
 
+Change = Callable[[Directory], Directory]
+
+
 # ── sound drafters ─────────────────────────────────────────────────────────────────
 
 
@@ -171,8 +174,16 @@ def _window(d: Directory) -> Directory:
 
 
 def _four_states(d: Directory) -> Directory:
+    """One boundary more; nested ids go on in the numbering of the engine that the directory is for."""
     wide = torch.cat((d.tensors["fc.weight"], some(256, 256)), dim=1)
-    return d.put("fc.weight", wide).set(**{IDS: [2, 4, 5, 7]}, num_aux_hidden_states=4).nest(**{IDS: [1, 3, 4, 6]})
+    boundaries = [2, 4, 5, 7]
+    nested = d.config.get("eagle_config", {}).get(IDS)
+    first = nested[0] if nested else 1
+    return (
+        d.put("fc.weight", wide)
+        .set(**{IDS: boundaries}, num_aux_hidden_states=4)
+        .nest(**{IDS: [boundary - boundaries[0] + first for boundary in boundaries]})
+    )
 
 
 def _small_vocabulary(d: Directory) -> Directory:
@@ -182,6 +193,11 @@ def _small_vocabulary(d: Directory) -> Directory:
 
 def _normed_before_fc(d: Directory) -> Directory:
     return d.put("input_norm.weight", some(768, around=1.0)).set(norm_before_fc=True).nest(norm_before_fc=True)
+
+
+def _own_embedding(d: Directory) -> Directory:
+    """A table that differs from the target's, row by row."""
+    return d.put("embed_tokens.weight", d.tensors["embed_tokens.weight"].roll(1, 0))
 
 
 BASES: Mapping[str, tuple[str, Callable[[Directory], Directory]]] = MappingProxyType({
@@ -197,6 +213,8 @@ BASES: Mapping[str, tuple[str, Callable[[Directory], Directory]]] = MappingProxy
     "llama-small-vocabulary": ("llama-eagle3", _small_vocabulary),
     "llama-normed-residual": ("llama-eagle3", lambda d: d.set(norm_before_residual=True)),
     "mla-normed-residual": ("mla-eagle3", lambda d: d.set(norm_before_residual=True)),
+    "llama-own-embedding": ("llama-eagle3", _own_embedding),
+    "mla-own-embedding": ("mla-eagle3", _own_embedding),
     "mla-two-layers": ("mla-eagle3", _two_layers),
     "mla-four-states": ("mla-eagle3", _four_states),
 })  # fmt: skip
@@ -230,23 +248,39 @@ WAYS: Mapping[str, Way] = {
 """Quantized forms that vLLM on a CPU loads."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Which engine directories are made for.
+
+    Attributes:
+        layout: that is written for it. `engines`: what `quantize` is told to write for.
+        unconverted: other layouts that it reads as they are.
+    """
+
+    layout: str
+    engines: tuple[str, ...]
+    unconverted: tuple[str, ...] = ()
+
+
 class Makers:
     """Writes directories once each, below one directory."""
 
-    def __init__(self, work: Path) -> None:
-        self.work = work
+    def __init__(self, work: Path, reader: Reader) -> None:
+        self.work, self.reader = work, reader
         for part in ("bases", "converted", "traces"):
             (work / part).mkdir(parents=True, exist_ok=True)
 
     def base(self, name: str) -> Path:
-        """A sound drafter as vLLM reads it, or with `@WAY` behind its name one of its quantized forms."""
+        """A sound drafter as the engine reads it, or with `@WAY` behind its name one of its quantized forms."""
         path = self.work / "bases" / name
         plain, _, way = name.partition("@")
         if not path.exists() and way:
             self._quantized(plain, WAYS[way], path)
         elif not path.exists():
             fixture, change = BASES[name]
-            whole(path, change(Directory.open(self.converted(DATA / "drafters" / fixture, fixture, "vllm"))))
+            whole(
+                path, change(Directory.open(self.converted(DATA / "drafters" / fixture, fixture, self.reader.layout)))
+            )
         return path
 
     @contextmanager
@@ -269,7 +303,7 @@ class Makers:
         return path
 
     def _quantized(self, plain: str, way: Way, path: Path) -> None:
-        recipe, engines, where = way.recipe, ("vllm:cpu",), path
+        recipe, engines, where = way.recipe, self.reader.engines, path
         if way.changes:
             text = yaml.safe_load(shipped_directory().joinpath(f"{recipe}.yaml").read_text(encoding="utf-8"))
             file = self.work / f"{path.name}.yaml"
@@ -285,7 +319,7 @@ class Makers:
                 target=target,
             )  # fmt: skip
         if way.pack:
-            convert(where, path, to="vllm", pack=way.pack, target=target)
+            convert(where, path, to=self.reader.layout, pack=way.pack, target=target)
 
 
 def whole(path: Path, directory: Directory) -> Path:

@@ -63,3 +63,19 @@ def _bytes(tensor: object) -> bytes:
 def as_trained(name: str) -> Facts:
     """What the fixture is, whatever a layout lets its file say."""
     return read(DATA / "drafters" / name, name).facts
+
+
+def unlike(facts: Facts, trained: Facts) -> str:
+    """Facts that decide the computation and were read otherwise than they were trained."""
+    computed = (
+        "attention",
+        "layers",
+        "boundaries",
+        "rope",
+        "eps",
+        "fusion",
+        "feedback",
+        "norm_before_residual",
+        "vocab_order",
+    )
+    return ", ".join(name for name in computed if getattr(facts, name) != getattr(trained, name))

@@ -33,22 +33,26 @@ def _files(path: Path) -> Iterable[Path]:
 
 def made_by(root: Path) -> str:
     """A short name for the code that makes directories and traces: what other code made is not used again."""
-    sources = [*(root / "draftconv").rglob("*.py"), *(root / "recipes").glob("*.yaml"), *HERE.glob("*.py")]
+    sources = [*(root / "draftconv").rglob("*.py"), *(root / "recipes").glob("*.yaml"), *HERE.rglob("*.py")]
     return digest(*sorted(sources), root / "tests" / "tiny.py")
 
 
 class Ask(Protocol):
-    """How a part gets an observation: from vLLM, from an earlier run, or from the committed table."""
+    """How a part gets an observation: from the engine, from an earlier run, or from the committed table."""
 
     def __call__(self, part: Part, case: str, depends: Iterable[object], find: Callable[[], Any]) -> Any:
         """What was observed in a case, as `observed` and `detail`; `depends` is everything that decides it."""
 
 
 class Store:
-    """JSON values in a directory, each under the digest of everything it depends on."""
+    """JSON values in a directory, each under the digest of everything it depends on.
 
-    def __init__(self, directory: Path, version: str) -> None:
-        self.directory, self.version = directory, version
+    Attributes:
+        version: of the engine. `asking`: the file that holds how it is asked.
+    """
+
+    def __init__(self, directory: Path, version: str, asking: Path) -> None:
+        self.directory, self.version, self.asking = directory, version, asking
         directory.mkdir(parents=True, exist_ok=True)
 
     def get(self, name: str, depends: Iterable[object], find: Callable[[], Any]) -> Any:
@@ -58,7 +62,7 @@ class Store:
             name: of the question, for a person who looks into the directory.
             depends: everything that decides the answer beside the engine's version.
         """
-        key = digest(self.version, HERE / "engine.py", name, *depends)
+        key = digest(self.version, self.asking, name, *depends)
         path = self.directory / f"{name.replace('/', '_').replace(' ', '-')[:80]}-{key}.json"
         if path.exists():
             return json.loads(path.read_text(encoding="utf-8"))

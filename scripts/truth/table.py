@@ -9,15 +9,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-Part = Literal["loader", "matcher", "replay", "controls", "conversions", "quantized"]
+Part = Literal[
+    "loader", "mutations", "quantized-loader", "matcher", "replay", "controls", "conversions", "quantized", "depths",
+    "tables",
+]  # fmt: skip
 
 TITLES: Mapping[Part, str] = {
     "loader": "What `inspect` says of a checkpoint",
+    "mutations": "Checkpoints changed by rule",
+    "quantized-loader": "What `inspect` says of a quantized checkpoint",
     "matcher": "What is built quantized",
     "replay": "Replay and the engine",
     "controls": "Drafters broken on purpose",
     "conversions": "Every spelling of a drafter",
     "quantized": "Quantized drafters and their BF16 twins",
+    "depths": "Accept length as more is drafted",
+    "tables": "Whose embedding and head are used",
 }
 
 
@@ -27,8 +34,8 @@ class Row:
 
     Attributes:
         case: its name, unique within the part.
-        predicted, observed: what draftconv says and what vLLM did, in the same words where they must be equal.
-        agrees: whether they agree by the part's own measure. `detail`: figures, or what vLLM said.
+        predicted, observed: what draftconv says and what the engine did, in the same words where they must be equal.
+        agrees: whether they agree by the part's own measure. `detail`: figures, or what the engine said.
         rules: codes of the rules that the case is about.
     """
 
@@ -107,7 +114,7 @@ def incoherent(committed: Truth) -> list[str]:
 
 PARTS: tuple[Part, ...] = tuple(TITLES)
 
-EXACT: frozenset[Part] = frozenset({"loader", "matcher", "controls"})
+EXACT: frozenset[Part] = frozenset({"loader", "mutations", "quantized-loader", "matcher", "controls"})
 """Parts whose observation is a verdict; counts of the others may differ from one CPU to another."""
 
 SAME: frozenset[Part] = EXACT | {"conversions"}

@@ -140,6 +140,11 @@ def test_the_command_is_that_of_serve(
         assert script.startswith(f"cat > {name} <<'EOF'\n{text}EOF\n")
 
 
+def test_what_no_engine_reads_is_named_for_none(tmp_path: Path) -> None:
+    draftconv.quantize(LLAMA, tmp_path / "out", recipe="quark-w4a8", target="tiny")
+    assert "\n# llama-eagle3.1\n" in card_of(tmp_path / "out")
+
+
 @pytest.mark.parametrize("recipe", ["w4a16", "fp8", "nvfp4", "w4a8", "fp8-tensor", "mxfp4"])
 def test_quantized_weights_have_a_start_too(recipe: str, tmp_path: Path) -> None:
     assert recipe in recipe_names()

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+import torch
 
-from draftconv.api.convert import ConvertOptions, convert
+from draftconv.api.convert import Conversion, ConvertOptions, convert
 from draftconv.api.verify import verify
 from draftconv.drafter.facts import Gqa, Mla
+from draftconv.drafter.targets import Target, known_targets
 from draftconv.errors import Refused, UsageError
-from tests import tiny
+from draftconv.reference.rope import inverse_frequencies, table_multiplier
+from tests import opening, tiny
 from tests.api.conftest import Source
 from tests.keywords import evidence, keywords
 from tests.layouts.spelled import IDS, KEY, WRITABLE, check_config, document, nulls, on_disk, refusal, stored
@@ -139,15 +143,139 @@ def test_a_trainer_gets_a_head(to: str, tmp_path: Path) -> None:
         convert(spelled.write(tmp_path / "source"), tmp_path / "out", to=to)
 
 
-@pytest.mark.parametrize("to", ["torchspec", "specforge"])
-@pytest.mark.parametrize("missing", sorted(tiny.YARN))
-def test_a_trainer_without_defaults_gets_every_key_of_yarn(to: str, missing: str, tmp_path: Path) -> None:
+def with_yarn(path: Path, **scaling: float | bool) -> Path:
     base = tiny.VARIANTS["yarn"]
-    scaling = {key: value for key, value in tiny.YARN.items() if key != missing}
-    bare = replace(base, facts=replace(base.facts, rope=replace(base.facts.rope, scaling=scaling)))
-    path = tiny.spell(bare, "angelslim").write(tmp_path / "source")
-    with pytest.raises(Refused, match="no defaults for YaRN"):
-        convert(path, tmp_path / "out", to=to)
+    changed = replace(base, facts=replace(base.facts, rope=replace(base.facts.rope, scaling=scaling)))
+    return tiny.spell(changed, "angelslim").write(path)
+
+
+LEAST = {"factor": 16.0, "original_max_position_embeddings": 2048}
+FULL = {**LEAST, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0}
+
+
+@pytest.mark.parametrize("to", ["torchspec", "specforge"])
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ({}, FULL),
+        ({"beta_fast": 24.0}, {**FULL, "beta_fast": 24.0}),
+        ({"mscale": 0.7}, FULL),  # a lone one is what no reader of a Llama-style drafter acts on
+        ({"mscale": 0.7, "mscale_all_dim": 0.7}, {**FULL, "mscale": 0.7, "mscale_all_dim": 0.7}),
+    ],
+)
+def test_a_trainer_without_defaults_gets_every_key_of_yarn(
+    to: str, said: dict[str, float], written: dict[str, float], tmp_path: Path
+) -> None:
+    """As numbers that stand for the same rotation: those that the drafter was read with."""
+    path = with_yarn(tmp_path / "source", **LEAST, **said)
+    convert(path, tmp_path / "out", to=to)
+    rope = opening.read(tmp_path / "out").facts.rope
+    assert rope.scaling == written
+    assert table_multiplier(rope, latent=False) == table_multiplier(opening.read(path).facts.rope, latent=False)
+    assert torch.equal(inverse_frequencies(rope, 16), inverse_frequencies(opening.read(path).facts.rope, 16))
+    assert verify(tmp_path / "out", path).passed
+
+
+@pytest.mark.parametrize("to", ["torchspec", "specforge"])
+@pytest.mark.parametrize("said", [{"factor": 16.0}, {**FULL, "attention_factor": 1.2}, {**FULL, "truncate": False}])
+def test_a_trainer_gets_no_yarn_that_it_cannot_make(to: str, said: dict[str, float], tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="makes YaRN of six numbers"):
+        convert(with_yarn(tmp_path / "source", **said), tmp_path / "out", to=to)
+
+
+def test_torchspec_gets_an_embedding(source: Source, tmp_path: Path) -> None:
+    """Training from a published draft takes every tensor or none there."""
+    path, table = source("modelopt-layers", "reduced"), tiny.build(tiny.VARIANTS["reduced"])[tiny.EMBEDDING]
+    with pytest.raises(Refused, match="this layout must store embed_tokens"):
+        convert(path, tmp_path / "out", to="torchspec")
+    convert(path, tmp_path / "out", to="torchspec", target=tiny.write_target(tmp_path / "target"))
+    assert on_disk(tmp_path / "out")[tiny.EMBEDDING].data == table.data
+
+
+# ── what speculators calls the target ──────────────────────────────────────────────
+
+
+def verifier_of(path: Path) -> object:
+    return document(path, "config.json")["speculators_config"]["verifier"]
+
+
+def test_a_known_target_is_the_verifier(source: Source, tmp_path: Path) -> None:
+    """By its Hub id, which speculators and vLLM can open, and the name of its class."""
+    with patch.object(Target, "hub_id", "meta-llama/Llama-3.1-8B-Instruct"):
+        target = tiny.write_target(tmp_path / "target")
+        conversion = convert(source("torchspec-native", "llama"), tmp_path / "out", to="speculators", target=target)
+    assert verifier_of(tmp_path / "out") == {
+        "name_or_path": "meta-llama/Llama-3.1-8B-Instruct",
+        "architectures": ["LlamaForCausalLM"],
+    }
+    assert "verifier-unnamed" not in {problem.code for problem in conversion.warnings}
+
+
+def test_every_known_target_can_be_named() -> None:
+    for target in known_targets().values():
+        assert target.hub_id == target.repo and "/" in target.repo
+        assert all(name[0].isupper() and "For" in name for name in target.architectures) and target.architectures
+
+
+def test_a_verifier_without_a_name_is_told(source: Source, tmp_path: Path) -> None:
+    """A name that nobody can open stops speculators 0.9.0, and so does an empty one; null does not."""
+    target = tiny.write_target(tmp_path / "target")
+    conversion = convert(source("torchspec-native", "llama"), tmp_path / "out", to="speculators", target=target)
+    assert verifier_of(tmp_path / "out") == {"name_or_path": None, "architectures": ["LlamaForCausalLM"]}
+    assert "verifier-unnamed" in {problem.code for problem in conversion.warnings}
+
+
+@pytest.mark.parametrize(
+    ("variant", "told"),
+    [
+        ("four-aux", "4 captured states"),
+        ("mla-four-aux", "4 captured states"),
+        ("3.1", "fc_norm, norm_output"),
+        ("post-norm", "norm_output"),
+        ("llama", None),
+    ],
+)
+def test_what_an_older_torchspec_does_not_take_is_told(
+    variant: str, told: str | None, source: Source, tmp_path: Path
+) -> None:
+    """It had three captured states, and no EAGLE-3.1; the same drafter written for vLLM has no such note."""
+    target = tiny.write_target(tmp_path / "target", tiny.VARIANTS[variant])
+    for to, expected in (("torchspec", told), ("vllm", None)):
+        conversion = convert(source("torchspec-vllm", variant), tmp_path / to, to=to, target=target)
+        assert {p.code: p.detail for p in conversion.warnings}.get("torchspec-older") == expected
+        assert [b for b in conversion.blocks() if "torchspec-older" in str(b)] == (
+            [f"Note torchspec-older: {expected}"] if expected else []
+        )
+
+
+def test_a_person_names_the_verifier(source: Source, tmp_path: Path) -> None:
+    path = source("torchspec-native", "llama")
+    convert(path, tmp_path / "out", to="speculators", verifier="me/mine")
+    assert verifier_of(tmp_path / "out")["name_or_path"] == "me/mine"  # type: ignore[index]
+    again = convert(tmp_path / "out", tmp_path / "vllm", to="vllm")
+    convert(tmp_path / "vllm", tmp_path / "back", to="speculators")
+    assert verifier_of(tmp_path / "back")["name_or_path"] == "me/mine"  # type: ignore[index]
+    assert verify(tmp_path / "out", path, verifier="me/mine").passed and again
+    assert verify(tmp_path / "out", path).result == "claimed"
+    assert verify(tmp_path / "out", path, verifier="me/other").result == "fail"
+    with pytest.raises(UsageError, match="names no target in its config"):
+        convert(path, tmp_path / "other", to="vllm", verifier="me/mine")
+
+
+def test_keys_that_moved_are_not_left_out(source: Source, tmp_path: Path) -> None:
+    """Into the nested object of speculators, out of it, and from one of transformers' two names to the other."""
+    path = source("torchspec-native", "llama")
+    there = convert(path, tmp_path / "out", to="speculators")
+    gone = {"_torchspec_version", "sliding_window", "use_sliding_window", "eagle_config.use_aux_hidden_state"}
+    assert left_out(there) == gone
+    back = convert(source("speculators", "llama"), tmp_path / "vllm", to="vllm")
+    gone = left_out(back)
+    assert not gone & {"transformer_layer_config", "hidden_size", "dtype"}
+    assert {"speculators_config", "auto_map"} <= gone
+
+
+def left_out(conversion: Conversion) -> set[str]:
+    return {c.what.removeprefix("config.json: ") for c in conversion.changes if c.what.startswith("config.json: ")}
 
 
 @pytest.mark.parametrize("to", ["vllm", "speculators"])
@@ -179,7 +307,7 @@ PLACES: list[tuple[str, str, tuple[int, ...], Any]] = [
     ("sglang", "deepseek", (2, 4, 5), ([2, 4, 5], [2, 4, 5])),
     ("sglang", "deepseek", (3, 5, 7), ([3, 5, 7], [3, 5, 7])),
     ("sglang", "deepseek", (1, 4, 5), "SGLang cannot capture boundary 1 first"),
-    ("sglang", "deepseek", (0, 4, 5), "SGLang cannot capture boundary 0"),
+    ("sglang", "deepseek", (0, 4, 5), ([0, 4, 5], [0, 4, 5])),
     ("sglang", "deepseek", (2, 4, 8), "SGLang cannot capture boundary 8"),
     ("sglang", "gpt-oss", (2, 4, 5), ([2, 4, 5], [1, 3, 4])),
     ("sglang", "gpt-oss", (2, 4, 8), ([2, 4, 8], [2, 4, 8])),

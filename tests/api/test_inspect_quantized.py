@@ -162,7 +162,7 @@ def test_the_format_can_be_said(written: Written, tmp_path: Path) -> None:
     ("recipe", "engine", "wanted"),
     [
         ("quark-w4a8", "vllm:b200", ConvertOptions(to="vllm", pack="compressed-pack")),
-        ("quark-w4a8", "trtllm:b200", ConvertOptions(to="trtllm", pack="modelopt-awq:trtllm")),
+        ("quark-w4a8", "trtllm:b200", ConvertOptions(to="trtllm", pack="modelopt-awq")),
         ("quark-w4a8", "sglang:mi325x", ConvertOptions(to="sglang", dequantize=True)),
         ("packed-fc", "sglang:b200", ConvertOptions(to="sglang", pack="compressed-pack", unpack=("fc",))),
     ],

@@ -193,7 +193,7 @@ def test_a_copied_record_does_not_make_a_directory_ours(out: Path, source: Sourc
 
 
 def test_an_occupied_place_is_refused_before_any_work(
-    out: Path, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    out: Path, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convert_module, "prepare", lambda *_: pytest.fail("it was planned"))
     monkeypatch.setattr(quantize_module, "prepare", lambda *_: pytest.fail("it was planned"))
@@ -206,5 +206,5 @@ def test_an_occupied_place_is_refused_before_any_work(
             quantize(path, out, **keywords(AWQ, overwrite=overwrite))
     with pytest.raises(UsageError, match="is the source"):
         convert(path, path, **keywords(VLLM, overwrite=True))
-    with pytest.raises(WriteError, match="does not exist"):
-        convert(path, tmp_path / "no/out", **keywords(VLLM))
+    with pytest.raises(WriteError, match="which is not a directory"):
+        convert(path, out / "config.json/new", **keywords(VLLM))

@@ -18,7 +18,7 @@ from draftconv.api.parity import exit_code, parity
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import find_target
-from draftconv.errors import BadReport, Refused, Undecided, UsageError
+from draftconv.errors import BadCheckpoint, BadReport, Refused, Undecided, UsageError
 from draftconv.layouts.base import ReadOptions
 from draftconv.layouts.reader import read_drafter
 from draftconv.quantization.recipes import find_recipe
@@ -616,7 +616,7 @@ def test_somebody_has_to_be_compared(recorded: Recorded) -> None:
 def test_quantized_weights_that_are_not_there_are_refused(recorded: Recorded, tmp_path: Path) -> None:
     out = shutil.copytree(LLAMA, tmp_path / "int4")
     edit(out / "config.json", {"quantization_config": {"quant_method": "compressed-tensors"}})
-    with pytest.raises(Refused, match=r"int4: .*cannot read weights that are compressed-tensors"):
+    with pytest.raises(BadCheckpoint, match=r"int4: weights are declared quantized .*, and none is"):
         parity(LLAMA, [out], trace=recorded())
 
 

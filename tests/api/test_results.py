@@ -22,6 +22,7 @@ from tests.test_display import Parsed
 from tests.traces.recorded import DATA, Recorded
 
 STAR, TARGET = DATA / "drafters/llama-eagle3.1", DATA / "targets/llama"
+PLAIN = DATA / "drafters/llama-eagle3"
 
 
 def command(*words: object) -> Result:
@@ -49,8 +50,9 @@ def test_an_inspection() -> None:
     loads = ", ".join(str(verdict.spec) for verdict in found.verdicts)
     assert [text.split(":")[0] for _, text in told[:2]] == ["llama-eagle3.1", "Verdict"]
     assert told[1:4] == [("p", f"Verdict: loads on {loads}."), ("caption", "llama-eagle3.1"), ("td", "layout")]
-    assert ("p", "No problems found.") in told
-    assert [text for tag, text in told if tag == "th"] == ["engine", "verdict", "rule broken"]
+    assert ("p", "No problems found.") not in told  # a note for whoever trains it further with an older TorchSpec
+    assert "No problems found." in [text for _, text in texts(draftconv.inspect(PLAIN, target=str(TARGET)))]
+    assert [text for tag, text in told if tag == "th"][-3:] == ["engine", "verdict", "rule broken"]
 
 
 def test_an_inspection_with_problems(tmp_path: Path) -> None:

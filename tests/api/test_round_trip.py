@@ -137,7 +137,7 @@ def test_three_steps_come_home_too(source: Source, tmp_path: Path) -> None:
     """ModelOpt's frequency order survives other layouts, two of which sort it and one of which takes a table."""
     path = source("modelopt-layers", "frequency")
     target = str(tiny.write_target(tmp_path / "target"))
-    for number, to in enumerate(("torchspec", "sglang", "speculators", "modelopt")):
+    for number, to in enumerate(("specforge", "sglang", "speculators", "modelopt")):
         convert(path, tmp_path / str(number), to=to, target=target if to == "speculators" else None)
         path = tmp_path / str(number)
     spelled = tiny.spell("frequency", "modelopt-layers")

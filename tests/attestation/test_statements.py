@@ -161,9 +161,12 @@ def test_it_replaces_nothing(source: Source, tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["mine.json"]
 
 
-def test_it_needs_a_directory(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(WriteError, match="there is no directory nowhere"):
-        convert(source("torchspec-native", "llama"), tmp_path / "out", attest=tmp_path / "nowhere" / "made.json")
+def test_directories_above_it_are_made(source: Source, tmp_path: Path) -> None:
+    path, room = source("torchspec-native", "llama"), tmp_path / "a" / "b"
+    convert(path, room / "out", attest=room / "made.json")
+    assert sorted(file.name for file in room.iterdir()) == ["made.json", "out"]
+    with pytest.raises(WriteError, match=r"made\.json cannot stand in config\.json, which is not a directory"):
+        convert(path, tmp_path / "out", attest=room / "out" / ".." / "out" / "config.json" / ".." / "made.json")
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

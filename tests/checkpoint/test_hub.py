@@ -14,6 +14,7 @@ from draftconv.checkpoint import hub as hub_module
 from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.hub import fetch_model, hub_directory
 from draftconv.checkpoint.hub_file import BLOCK, HubFile, origin
+from draftconv.checkpoint.upload import find_head
 from draftconv.errors import BadCheckpoint, WriteError
 from tests.checkpoint.hub import hub as hub
 from tests.checkpoint.made import directory, tensor_bytes, tensors
@@ -343,6 +344,16 @@ def listing(**changes: object) -> bytes:
 
 def sibling(**fields: object) -> bytes:
     return listing(siblings=[{"rfilename": "config.json", "size": 3, **fields}])
+
+
+def test_nothing_is_asked_beside_the_repository(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client would fetch a list of agents once a day, and fail in everything where a login page answered."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
+    monkeypatch.setattr("huggingface_hub.utils._detect_agent._registry", [])
+    open_checkpoint(SPEC, download=True)
+    find_head(REPO, None, None)
+    assert not [path for _, path, _, _ in hub.log if REPO not in path]
+    assert constants.HF_HUB_DISABLE_TELEMETRY is False
 
 
 NO_LISTINGS = {

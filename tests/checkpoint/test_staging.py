@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from draftconv.checkpoint import staging as staging_module
-from draftconv.checkpoint.staging import FileDigest, OwnershipMark, refuse_occupied, refuse_same, staging
+from draftconv.checkpoint.directories import sync_directory
+from draftconv.checkpoint.staging import FileDigest, OwnershipMark, refuse_occupied, refuse_same, staging, write_new
 from draftconv.errors import UsageError, WriteError
 from tests.checkpoint.made import synced
 
@@ -51,6 +52,41 @@ def test_the_output_and_its_name_are_made_durable(tmp_path: Path) -> None:
     with synced() as found, staging(tmp_path / "out"):
         pass
     assert {path.stat().st_ino for path in (tmp_path / "out", tmp_path)} <= found
+
+
+def test_directories_above_it_are_made_and_made_durable(tmp_path: Path) -> None:
+    with synced() as found, staging(tmp_path / "a/b/out") as new:
+        (new / "x").touch()
+    assert names(tmp_path / "a/b/out") == ["x"]
+    assert {path.stat().st_ino for path in (tmp_path, tmp_path / "a", tmp_path / "a/b")} <= found
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_only_the_directories_that_it_made_go_with_an_error(tmp_path: Path, error: type[BaseException]) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(error), staging(tmp_path / "a/b/c/out") as new:
+        assert names(tmp_path / "a/b/c") == [".out.draftconv"]
+        (new / "x").touch()
+        raise error
+    assert names(tmp_path) == ["a"]
+    assert names(tmp_path / "a") == []
+    with pytest.raises(error), staging(tmp_path / "a/b/c/out"):
+        (tmp_path / "a/b/notes.md").touch()
+        raise error
+    assert names(tmp_path / "a/b") == ["notes.md"]
+
+
+def test_a_directory_above_that_cannot_be_made_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mkdir = Path.mkdir
+
+    def second_fails(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        fails() if path.name == "b" else mkdir(path, mode, parents, exist_ok)
+
+    monkeypatch.setattr(Path, "mkdir", second_fails)
+    with pytest.raises(WriteError, match="Input/output error") as caught, staging(tmp_path / "a/b/out"):
+        pytest.fail("it must not start")
+    assert caught.value.why == "nothing was left behind"
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -114,8 +150,10 @@ def test_refuses_what_is_in_the_way(tmp_path: Path, overwrite: bool) -> None:
     for name in ("file", "link", "full", "fake", "linked"):
         with pytest.raises(WriteError, match=name), staging(tmp_path / name, overwrite=overwrite, mark=OURS):
             pytest.fail("it must not start")
-    with pytest.raises(WriteError, match="does not exist"), staging(tmp_path / "no/out", overwrite=overwrite):
-        pytest.fail("it must not start")
+    for name, above in (("file/a/out", "file"), ("link/out", "link")):
+        said = f"out cannot stand in {above}, which is not a directory"
+        with pytest.raises(WriteError, match=said), staging(tmp_path / name, overwrite=overwrite):
+            pytest.fail("it must not start")
     assert names(tmp_path) == before
 
 
@@ -279,8 +317,9 @@ def test_what_may_not_be_written_to_is_told_before_the_work(
     """Root may write everywhere, so the answers of the system are played."""
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
-    with pytest.raises(WriteError, match=f"out could not be written: {said}"):
-        refuse_occupied(tmp_path / "out")
+    for out in (tmp_path / "out", tmp_path / "a/b/out"):
+        with pytest.raises(WriteError, match=f"out could not be written: {said}"):
+            refuse_occupied(out)
     monkeypatch.undo()
     assert refuse_occupied(tmp_path / "out") == tmp_path / "out"
 
@@ -421,10 +460,9 @@ def test_an_error_does_not_hide_behind_that_of_the_cleaning(tmp_path: Path, monk
 
 def test_an_output_that_may_not_last_is_not_called_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rename is done, and its sync fails."""
-    sync = staging_module.sync_directory
 
     def parent_fails(path: Path) -> None:
-        fails() if path == tmp_path else sync(path)
+        fails() if path == tmp_path else sync_directory(path)
 
     monkeypatch.setattr(staging_module, "sync_directory", parent_fails)
     with (
@@ -443,3 +481,24 @@ def test_an_output_that_cannot_be_looked_into_is_an_error_in_words(
     monkeypatch.setattr(Path, "iterdir", fails)
     with pytest.raises(WriteError, match="out could not be written: Input/output error"):
         refuse_occupied(out, overwrite=True, mark=OURS)
+
+
+# ── a single file ──────────────────────────────────────────────────────────────────
+
+
+def test_a_file_appears_whole_and_replaces_nothing(tmp_path: Path) -> None:
+    write_new(tmp_path / "a", b"first")
+    with pytest.raises(FileExistsError):
+        write_new(tmp_path / "a", b"second")
+    assert ((tmp_path / "a").read_bytes(), names(tmp_path)) == (b"first", ["a"])
+
+
+@pytest.mark.parametrize("call", ["fsync", "link"])
+def test_a_file_that_cannot_be_written_is_not_there(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space left"):
+        write_new(tmp_path / "a", b"first")
+    assert names(tmp_path) == []

@@ -24,8 +24,10 @@ def dflash(tmp_path: Path) -> Path:
     return written(tmp_path / "drafter", "dflash_specforge")
 
 
-def test_inspect_says_what_it_is_and_who_serves_it(dflash: Path) -> None:
-    done = CliRunner().invoke(cli, ["inspect", str(dflash)])
+@pytest.mark.parametrize("told", [[], ["--from", "specforge-sglang"], ["--from", "generic"]])
+def test_inspect_says_what_it_is_and_who_serves_it(told: list[str], dflash: Path) -> None:
+    """Also to somebody who calls it a layout of EAGLE-3: a layout says how a network is spelled, not which it is."""
+    done = CliRunner().invoke(cli, ["inspect", str(dflash), *told])
     assert done.exit_code == 2
     for line in ("a DFlash drafter (block diffusion)", "layers", "block", "16", "[1, 9, 17, 25, 33]", "method dflash",
                  "--speculative-algorithm DFLASH", "decoding_type: DFlash"):  # fmt: skip
@@ -54,6 +56,11 @@ def test_the_same_in_json(dflash: Path) -> None:
         ["verify", "{}", "--against", "{}"],
         ["diff", "{}", "{}"],
         ["serve", "{}", "--for", "vllm", "--target", "kimi-k2.5"],
+        ["convert", "{}", "out", "--from", "specforge-sglang"],
+        ["convert", "{}", "out", "--from", "generic", "--repair", "tensor-unexpected"],
+        ["quantize", "{}", "out", "--recipe", "w4a16", "--from", "specforge-sglang"],
+        ["verify", "{}", "--against", "{}", "--from", "speculators"],
+        ["serve", "{}", "--for", "vllm", "--target", "kimi-k2.5", "--from", "specforge-sglang"],
     ],
     ids=" ".join,
 )

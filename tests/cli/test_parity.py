@@ -17,8 +17,7 @@ from click.testing import Result
 from safetensors.torch import load_file, save_file
 
 from draftconv.api import parity as api
-from draftconv.cli import output
-from draftconv.cli import parity as module
+from draftconv.cli import output, replaying
 from draftconv.replay import controls
 from draftconv.report import read_report
 from tests.cli.conftest import Run, environment
@@ -298,7 +297,7 @@ def test_stages_are_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    with output.stages(module.STAGES) as progress:
+    with output.stages(replaying.STAGES) as progress:
         progress("reading", 10_000_000, 20_000_000)
         progress("reading", 20_000_000, 20_000_000)
         progress("replaying", 3, 12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -17,6 +18,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from draftconv.api.quantize import QuantizeOptions, quantize
+from draftconv.api.serve import start
+from draftconv.engines.serving import ServeCommand
+from draftconv.errors import WriteError
 from draftconv.live.launch import address, free_port
 from draftconv.live.profiles import find_profile, profile_names
 from tests.cli.conftest import Run, environment
@@ -122,6 +126,19 @@ def test_exec_overwrites_nothing_that_is_no_text(engine: Path, tmp_path: Path) -
     assert "there is another serve.yaml" in done.stderr
 
 
+def test_exec_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there half would be another file to the next run, and would have to be removed by hand."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WriteError, match="no room left"):
+        start(ServeCommand(("true",), {"serve.yaml": "mine: 1\n"}))
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_exec_without_the_engine(engine: Path, tmp_path: Path) -> None:
     (engine.parent / "vllm").unlink()
     done = started(tmp_path, "--for", "vllm", "--engine-python", str(engine), "--exec")
@@ -189,6 +206,15 @@ def test_hardware_without_a_kernel_is_refused(
     assert why in said
     assert f"with --for {asked}" in said
     assert "--dequantize" in said
+
+
+def test_a_drafter_of_another_target_is_not_sent_to_convert(run: Run) -> None:
+    """Which refuses it, too: nothing that is written makes its fc wider."""
+    found = run("serve", DRAFTER, "--for", "vllm", "--target", "kimi-k2.6")
+    said = " ".join(found.stderr.split())
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert "This is the wrong target, or target_hidden_size is wrong; draftconv inspect" in said
+    assert "draftconv convert" not in said
 
 
 def test_what_a_kernel_needs_is_in_the_command(run: Run, quantized: Callable[[str, str], str]) -> None:

@@ -96,7 +96,9 @@ APART = {"two-layers": (VLLM, TRTLLM), "every-bias": (VLLM, TRTLLM)}
 
 
 def readers(name: str, recipe: str) -> set[str]:
-    read = READ[recipe] - (SGLANG if name.startswith("mla") and recipe == "nvfp4" else set())
+    rounded = name == "f32" and recipe.startswith("w4a16")  # scales like the weights, and SGLang has the model's own
+    switched_off = name.startswith("mla") and recipe == "nvfp4"
+    read = READ[recipe] - (SGLANG if rounded or switched_off else set())
     if name in APART:
         return next((engine for engine in APART[name] if engine <= read), set())
     return HELD.get(name, ALL) & read

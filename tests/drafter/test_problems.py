@@ -166,6 +166,12 @@ FITTING = Target("t", 8, "llama", hidden=64, vocab=tiny.VOCAB, max_positions=327
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 2048}
 
 # code → severity, level, and the ways to break a drafter so that it must be found
+MLA_NO_SCALE = replace(
+    tiny.VARIANTS["mla"],
+    facts=replace(
+        tiny.LATENT, rope=replace(tiny.LATENT.rope, scaling={**tiny.YARN, "mscale": 0.0, "mscale_all_dim": 0.0})
+    ),
+)
 CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
     "d2t-absolute": ("error", "maps", (
         Case(absolute, variant="reduced"),
@@ -340,6 +346,10 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
         Case(keys(rope_scaling=YARN), "modelopt-layers"),
         Case(keys(rope_scaling=YARN), "modelopt-midlayer"),
     )),
+    "rope-base-untrained": ("warning", "config", (Case(keys(rope_theta=50000.0), "angelslim", "plain-rope"),)),
+    "softmax-scale-untrained": ("warning", "config", (
+        Case(keys(rope_scaling={"type": "yarn", **tiny.YARN}), "automodel", MLA_NO_SCALE),
+    )),
     "rope-mscale-missing": ("warning", "config", (
         Case(keys(rope_scaling=YARN)),
         Case(keys(rope_scaling=YARN | {"mscale": 1.0})),
@@ -372,6 +382,20 @@ CASES: dict[str, tuple[Severity, Level, tuple[Case, ...]]] = {
     "layers-config": ("note", "config", (Case(keys(num_hidden_layers=24)),)),
     "tied-flag": ("warning", "config", (Case(keys(tie_word_embeddings=True), "angelslim"),)),
     "auto-map": ("warning", "config", (Case(keys(auto_map={"AutoModel": "modeling.Model"})),)),
+    "verifier-unnamed": ("warning", "config", (
+        Case(lambda s: s.config["speculators_config"]["verifier"].update(name_or_path=""), "speculators"),
+        Case(lambda s: s.config["speculators_config"]["verifier"].update(name_or_path=None), "speculators"),
+    )),
+    "torchspec-older": ("note", "config", (
+        Case(lambda s: (s.put("fc.weight", floats("fc", (64, 256), "BF16")),
+                        s.config["eagle_config"].update({IDS: [1, 3, 4, 6]})), "torchspec-native"),
+        Case(lambda s: (s.put("fc.weight", floats("fc", (64, 128), "BF16")),
+                        s.config["eagle_config"].update({IDS: [1, 3]})), "torchspec-native", "mla"),
+        Case(keys(norm_output=True), "torchspec-native"),
+        Case(lambda s: (s.config.update(fc_norm=True),
+                        [s.put(f"fc_norm.{a}.weight", floats("norm", (64,), "BF16")) for a in range(3)]),
+             "torchspec-native", "mla"),
+    )),
     "vocab-target": ("error", "config", (
         Case(lambda s: (s.put(EMBEDDING, floats("e", (168, 64), "BF16")), s.config.update(vocab_size=168)),
              target=FITTING),

@@ -9,6 +9,7 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, LoadVerdict, parse_engine
+from draftconv.engines.registry import DEFAULT
 from tests.engines.views import KIMI_TARGET, LLAMA, LLAMA_TARGET, FakeView, vary, written
 
 Change = Callable[[FakeView], FakeView]
@@ -25,7 +26,7 @@ class Case:
 
     Attributes:
         detail: what its line must say.
-        facts: the drafter, written by the engine's own layout. `good_facts`: of the one that keeps the rule.
+        facts: the drafter, written by the layout of `spelled_for`. `good_facts`: of the one that keeps the rule.
         broken, good: what is changed in the two directories.
         truth: facts that the broken directory does not have although it was trained so.
         target, good_target: None for the family's own; "none" for no target at all.
@@ -58,18 +59,23 @@ def vary_target(target: Target, **changes: object) -> Target:
 
 
 def judged(engine: str, view: FakeView, truth: Facts, target: Target | None, spec: str = "") -> LoadVerdict:
-    return ENGINES[engine].check(view, truth, target, parse_engine(engine + spec))
+    return ENGINES[engine].check(view, truth, target, parse_engine(engine + spec, reading=True))
+
+
+def spelled_for(engine: str) -> str:
+    """The layout to start from: the default engine's where nothing is written for this one."""
+    return ENGINES[engine].layout if ENGINES[engine].layouts else DEFAULT
 
 
 def assert_case(engine: str, code: str, case: Case) -> None:
     """The broken directory breaks this rule and, notes aside, no other; the good one keeps it."""
     rule = next(rule for rule in ENGINES[engine].rules if rule.code == code)
-    assert rule.applies(parse_engine(engine + case.spec))
+    assert rule.applies(parse_engine(engine + case.spec, reading=True))
 
     broken_target = _target(case.target, case.facts)
-    view = case.broken(written(case.facts, engine, broken_target))
+    view = case.broken(written(case.facts, spelled_for(engine), broken_target))
     truth = vary(case.facts, **case.truth)
-    spec = parse_engine(engine + case.spec)
+    spec = parse_engine(engine + case.spec, reading=True)
     verdict = ENGINES[engine].check(view, truth, broken_target, spec, case.known)
     lines = {line.rule.code: line for line in verdict.lines}
     assert code in lines, list(lines)
@@ -81,7 +87,7 @@ def assert_case(engine: str, code: str, case: Case) -> None:
 
     facts = case.good_facts or case.facts
     target = _target(case.target if case.good_target is None else case.good_target, facts)
-    view = case.good(written(facts, engine, target))
+    view = case.good(written(facts, spelled_for(engine), target))
     kept = judged(engine, view, facts, target, case.spec if case.good_spec is None else case.good_spec)
     assert code not in {line.rule.code for line in kept.lines}
     assert kept.status == "loads"
@@ -168,6 +174,21 @@ def quark(
             "export": {"pack_method": "reorder"},
         }
         return view.retype({"int4": "I32", "int8": "I8"}.get(dtype, "F8_E4M3"), *PARTS).set(quantization_config=config)
+
+    return change
+
+
+def quark_fp8(dtype: str = "fp8_e4m3", exclude: Sequence[str] = (), **keys: object) -> Change:
+    """Quark's FP8, one scale for a tensor and activations scaled as they come."""
+    kind = {"dtype": dtype, "qscheme": "per_tensor", "is_dynamic": False}
+
+    def change(view: FakeView) -> FakeView:
+        config = {
+            "quant_method": "quark", "export": {"pack_method": "reorder"}, "exclude": list(exclude or KEPT),
+            "layer_quant_config": {}, "layer_type_quant_config": {},
+            "global_quant_config": {"weight": kind, "input_tensors": {**kind, "is_dynamic": True}}, **keys,
+        }  # fmt: skip
+        return view.retype("F8_E4M3", *PARTS).set(quantization_config=config)
 
     return change
 

@@ -91,10 +91,12 @@ class Stub:
                 return {
                     "model_path": f"/models/{self.target}",
                     "version": self.version,
-                    "context_length": 1024,
+                    "context_length": None,
+                    "max_req_input_len": 1018,
                     "speculative_algorithm": "EAGLE3",
                     "speculative_draft_model_path": f"/models/{self.drafter}",
                     "speculative_num_steps": self.depth,
+                    "speculative_num_draft_tokens": self.depth + 1,
                     "speculative_eagle_topk": 1,
                     "speculative_accept_threshold_single": 1.0,
                     **self.info,

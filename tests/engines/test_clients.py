@@ -64,6 +64,22 @@ def test_requests_are_greedy_and_hold_the_very_ids(way: str) -> None:
         assert body.get("prompt", body.get("input_ids")) == PROMPT
 
 
+@pytest.mark.parametrize(
+    ("told", "room"),
+    [
+        ({}, 1020),  # a context of 1024, and drafts of one step
+        ({"context_length": 1024}, 1020),
+        ({"context_length": 4096}, 1022),  # the KV cache holds less
+        ({"speculative_num_draft_tokens": 2}, 1022),
+        ({"context_length": 1024, "max_req_input_len": None}, 1024),
+        ({"max_req_input_len": None}, None),
+    ],
+)
+def test_the_room_of_sglang_is_what_surely_fits(told: dict[str, object], room: int | None) -> None:
+    with serving(Stub("sglang", info=told)) as served:
+        assert client(served).served(PROMPT).room == room
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_another_depth(way: str) -> None:
     with (

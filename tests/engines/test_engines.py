@@ -11,19 +11,42 @@ from dataclasses import replace
 import pytest
 
 from draftconv.drafter.kinds.eagle3 import KIND as EAGLE3
-from draftconv.engines import ENGINES, EngineSpec, parse_engine
+from draftconv.engines import ENGINES, EngineSpec, ServeRequest, parse_engine
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.module_names import ModuleNames
 from draftconv.engines.rules import Rule
-from draftconv.errors import UsageError
+from draftconv.errors import Refused, UsageError
 from tests.engines.cases import judged
 from tests.engines.views import LLAMA, LLAMA_TARGET, FakeView, written
 
-RULES = [(engine.name, rule) for engine in ENGINES.values() for rule in engine.rules]
+RULES = [(engine.name, rule) for engine in ENGINES.by_name.values() for rule in engine.rules]
 
 
 def test_engines_in_order() -> None:
     assert list(ENGINES) == ["vllm", "sglang", "trtllm"]
+    assert list(ENGINES.by_name) == [*ENGINES, "llamacpp"]
+
+
+@pytest.mark.parametrize("text", ["llamacpp", "llama.cpp", "LLAMACPP@10158"])
+def test_one_that_is_only_named_is_parsed_for_a_verdict_alone(text: str) -> None:
+    assert parse_engine(text, reading=True).name == "llamacpp"
+    with pytest.raises(UsageError, match="for `inspect --for` alone") as caught:
+        parse_engine(text)
+    assert "one of vllm, sglang, trtllm here" in str(caught.value.cure)
+
+
+def test_an_engine_that_is_only_named_is_in_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES.by_name, "toy", toy(UNQUANTIZED))
+    assert list(ENGINES)[-1] == "toy"
+    monkeypatch.setitem(ENGINES.by_name, "toy", replace(toy(UNQUANTIZED), only_named=True))
+    assert ("toy" in list(ENGINES), len(ENGINES), ENGINES["toy"].title) == (False, 3, "Toy")
+
+
+def test_an_engine_without_a_command_or_names() -> None:
+    engine = Engine("toy", "Toy", 99, "1.0", "1.0", (), (KEPT,), ENGINES["vllm"].read)
+    with pytest.raises(Refused, match="how toy is started is not known"):
+        engine.command(ServeRequest("out", LLAMA, LLAMA_TARGET), EngineSpec("toy", "1.0"))
+    assert (engine.names.layer, engine.names.once) == ({"llama": ()}, {"llama": ()})
 
 
 @pytest.mark.parametrize(
@@ -59,7 +82,7 @@ BESIDE_MISREADINGS = {"vllm-indexer-cpu": "refused"}
 """Rules that stand where their kin do, with another effect."""
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES.by_name)
 @pytest.mark.parametrize(
     ("part", "effects"), [("refusals", {"refused"}), ("misreadings", {"mis-read"}), ("notes", {"note", "undecided"})]
 )
@@ -133,6 +156,7 @@ KEPT = Rule("toy-kept", "refused", "it is always kept", "toy.py, 1.0", "run", la
         ({"replaces": "embed_tokens"}, "replaces is a str"),
         ({"live": print}, "live is a builtin_function_or_method"),
         ({"names": ModuleNames("layers.{}", {}, {})}, "names have a row for llama"),
+        ({"only_named": True, "live": ENGINES["vllm"].live}, "it is only_named, and has layouts, kernels, live"),
         ({"rules": ()}, "it covers drafters and has no rule"),
         (
             {"rules": (replace(KEPT, effect="misread"),)},  # type: ignore[arg-type]

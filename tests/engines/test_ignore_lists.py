@@ -49,7 +49,7 @@ def declared(
             config = {"quant_method": "auto-round", "extra_config": {name: {"bits": 16} for name in ignore}}
         case "autoawq":
             config = {"quant_method": "awq", "modules_to_not_convert": list(ignore)}
-        case _ if listed:
+        case _ if listed and engine != "trtllm":  # it is given one algorithm for all
             layers = {name: {"quant_algo": "FP8"} for name in listed}
             section = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers, "exclude_modules": list(ignore)}
             return {}, {"hf_quant_config.json": {"quantization": section}}

@@ -18,6 +18,7 @@ from tests.engines.cases import (
     judged,
     modelopt,
     quark,
+    quark_fp8,
 )
 from tests.engines.views import LLAMA, MLA, FakeView, vary, written
 
@@ -102,8 +103,8 @@ def test_vllm_as_observed(expected: str, change: Change, codes: set[str]) -> Non
     [
         # fc of the Llama class never asks, so leaving it out of the list is harmless there
         ("sglang", "loads", ignoring("lm_head"), set()),
-        ("sglang", "loads", quark("fp8_e4m3", exclude=("*fc", "*lm_head")), set()),
-        ("sglang", "refused", quark("fp8_e4m3", exclude=("re:.*gate_proj$",)), {"sglang-unmatched"}),
+        ("sglang", "loads", quark_fp8(exclude=("*fc", "*lm_head")), set()),
+        ("sglang", "refused", quark_fp8(exclude=("re:.*gate_proj$",)), {"sglang-unmatched"}),
         # ModelOpt's own export: everything is excluded
         ("sglang", "mis-read", modelopt("FP8", "F8_E4M3", exclude=("lm_head", "model*")), {"sglang-excluded"}),
         ("trtllm", "mis-read", modelopt("FP8", "F8_E4M3", exclude=("lm_head", "model*", "eagle_module.fc")),
@@ -152,7 +153,7 @@ def test_what_never_asks_for_a_quantization(engine: str, expected: str, facts: F
     assert status(engine, compressed, facts)[0] == "loads"
 
 
-def test_mixed_precision_names_midlayer_in_tensorrt_llm() -> None:
+def test_mixed_precision_quantizes_no_module_of_a_drafter_in_tensorrt_llm() -> None:
     def mixed(prefix: str) -> Change:
         layers = {f"{prefix}.{name}": {"quant_algo": "W4A8_AWQ"} for name in UNFUSED}
         section = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers, "exclude_modules": ["lm_head"]}
@@ -161,7 +162,7 @@ def test_mixed_precision_names_midlayer_in_tensorrt_llm() -> None:
         )
 
     for version in ("@1.2", "@1.3"):
-        assert status("trtllm", mixed("model.midlayer"), spec=version) == ("loads", set())
+        assert status("trtllm", mixed("model.midlayer"), spec=version) == ("refused", {"trtllm-excluded"})
         assert status("trtllm", mixed("layers.0"), spec=version) == ("refused", {"trtllm-excluded"})
 
 

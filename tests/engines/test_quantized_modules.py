@@ -155,7 +155,7 @@ TRT = "model.midlayer"
         ("trtllm", LLAMA, modelopt("lm_head", "layers.0.*"), HEAD),
         ("trtllm", LLAMA, modelopt("lm_head", "*q_proj"), HEAD | {f"{TRT}.self_attn.qkv_proj"}),
         ("trtllm", LLAMA, mixed(f"{TRT}.self_attn.q_proj", f"{TRT}.self_attn.o_proj", f"{TRT}.mlp.gate_proj",
-                                f"{TRT}.mlp.down_proj"), BOTH),
+                                f"{TRT}.mlp.down_proj"), ALL),
         ("trtllm", LLAMA, mixed("midlayer.mlp.down_proj", "layers.0.self_attn.q_proj"), ALL),
         ("trtllm@1.2", LLAMA, modelopt("lm_head"), BOTH),  # fc takes no quantization there
         ("trtllm@1.2", LLAMA, modelopt("lm_head", "re:.*down_proj", "model.midlayer.mlp"), BOTH),
@@ -208,17 +208,59 @@ def test_the_sidecar_wins_in_tensorrt_llm_only() -> None:
     assert [module.name for module, built in made.items() if built.outcome == "plain"] == ["model.fc"]
 
 
+def nested(*exclude: str, algorithm: str = "FP8", **more: object) -> dict[str, object]:
+    """What ModelOpt 0.47 puts into config.json of a drafter: the legacy file's header."""
+    return {"producer": {"name": "modelopt"}, **more,
+            "quantization": {"quant_algo": algorithm, "exclude_modules": list(exclude)}}  # fmt: skip
+
+
+def test_sglang_loses_the_list_of_a_nested_header() -> None:
+    """Where it names the method after the algorithm itself; a method that is written leaves the header as it is."""
+    everything = ("lm_head", "model*")
+    projections = {"model.qkv_proj", "model.self_attn.o_proj", "model.gate_up_proj", "model.down_proj"}
+    assert plain("sglang", nested(*everything)) == set()
+    assert plain("sglang", nested(*everything, quant_method="modelopt")) == set()
+    assert plain("sglang", nested(*everything, ignore=["lm_head"])) == HEAD
+    assert plain("sglang", nested(*everything, quant_method="modelopt_fp8")) == HEAD | projections
+    assert plain("sglang", nested(*everything, algorithm="NVFP4")) == set()
+    assert plain("sglang", nested(*everything, algorithm="NVFP4", quant_method="modelopt_fp4")) == HEAD | projections
+    assert plain("vllm", nested(*everything)) == BOTH | {QKV, O, GATE_UP, DOWN}
+
+
 def test_nothing_is_said_of_methods_without_a_rule() -> None:
     for name in ENGINES:
-        assert built(parse_engine(name), {"quant_method": "bitsandbytes"}, {}, LLAMA, L) == {}
+        assert built(parse_engine(name), {"quant_method": "strange"}, {}, LLAMA, L) == {}
         assert built(parse_engine(name), {}, {}, LLAMA, L) == {}
-    assert built(parse_engine("trtllm"), quark(FC), {}, LLAMA, L) == {}
 
 
-@pytest.mark.parametrize("pattern", ["(", "(a+)+$", "(.*)*x", ".*.*.*.*.*x", "a?a?a?a?a?b", r"(.)\1", "x" * 2000])
+@pytest.mark.parametrize("config", [quark(), {"quant_method": "bitsandbytes"}, {"quant_method": "gptq"}])
+def test_methods_that_have_no_branch_in_tensorrt_llm(config: dict[str, object]) -> None:
+    parts = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
+    assert plain("trtllm", config) == BOTH | {f"{TRT}.{part}" for part in parts}
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(.*)*x", ".*.*.*.*.*x", "a?a?a?a?a?b", r"(.)\1", "x" * 2000])
 def test_patterns_that_could_take_for_ever_are_not_tried(pattern: str) -> None:
     assert plain("vllm", compressed(f"re:{pattern}")) == "unknown"
     assert plain("vllm", compressed("re:.*(q|k|v)?_proj.*$", FC)) != "unknown"
+
+
+@pytest.mark.parametrize(
+    ("engine", "config", "made"),
+    [
+        ("vllm", compressed("re:("), "stops"),
+        ("vllm", compressed("re:.*", "re:("), BOTH | {QKV, O, GATE_UP, DOWN}),  # matched before it is tried
+        ("vllm", quark("re:("), "stops"),
+        ("vllm", {**quark(FC), "global_quant_config": {"weight": None}}, "stops"),
+        ("sglang", compressed("re:("), "stops"),
+        ("sglang", auto_round(**{"(fc": {"bits": 16}}), HEAD),  # passed over
+        ("sglang", {**quark(), "layer_quant_config": {"*down_proj": {"weight": None}}}, "stops"),
+        ("sglang", {**quark(), "layer_quant_config": {"*nothing": {"weight": None}}}, HEAD),
+        ("trtllm", modelopt("re:("), "stops"),
+    ],
+)
+def test_what_no_engine_can_follow(engine: str, config: dict[str, object], made: set[str] | str) -> None:
+    assert plain(engine, config) == made
 
 
 def test_a_list_of_something_else_is_an_error() -> None:

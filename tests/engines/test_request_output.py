@@ -17,9 +17,9 @@ STEPS = st.lists(st.integers(0, 3), min_size=1, max_size=20)
 def test_an_engines_counts_are_taken_as_they_are(accepted: list[int], short: int) -> None:
     """A histogram may end early, and the last step may reach beyond the text."""
     whole = Counts.of(accepted, 3)
-    histogram = whole.histogram[: max(accepted) + 1]
-    found = counted(histogram, whole.steps, whole.accepted, 3)
-    length = 1 + whole.steps + whole.accepted - min(short, accepted[-1])
+    histogram = [int(steps) for steps in whole.histogram[: max(accepted) + 1]]
+    found = counted(histogram, len(accepted), sum(accepted), 3)
+    length = 1 + len(accepted) + sum(accepted) - min(short, accepted[-1])
     assert explained(range(length), found).counts == whole
 
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from draftconv.drafter.facts import AuxLayers, Facts
+from draftconv.drafter.facts import AuxLayers, Facts, Rope
 from draftconv.drafter.targets import Target
 from draftconv.engines.sglang import RULES
 from tests.engines.cases import (
-    FC,
     IDS,
     KEPT,
     PARTS,
     Case,
+    Change,
     assert_case,
     compressed,
     compressed_activations,
-    grouped,
+    declaring,
     ignoring,
     judged,
     modelopt,
-    quark,
+    quark_fp8,
     targeting,
     vary_target,
-    without_export,
+    weighing,
 )
 from tests.engines.views import (
     FACTS,
@@ -43,23 +45,74 @@ LAYERS = FACTS["llama, layers given"]
 REDUCED = FACTS["llama, reduced vocabulary"]
 EMBEDDED = FACTS["llama with its own embedding"]
 QUANTIZED = vary(LLAMA, quantization="int4")
-FP8, NVFP4 = modelopt("FP8", "F8_E4M3"), modelopt("NVFP4")
+FP8 = modelopt("FP8", "F8_E4M3")
 MLA_QUANTIZED = vary(MLA, quantization="int4")
 PLAIN_NORM = {"norm_before_fc": False}
 
 
-def gptq(view: FakeView) -> FakeView:
-    packed = view.pack(*PARTS).set(quantization_config={"quant_method": "gptq", "bits": 4})
-    for name in [name for name in packed.tensors if name.endswith(".weight_scale")]:
-        stem, ref = name.removesuffix(".weight_scale"), packed.tensors[name]
-        packed = packed.put(f"{stem}.scales", *ref.shape).put(f"{stem}.qzeros", *ref.shape, dtype="I32")
-    return packed
+def nvfp4(exclude: tuple[str, ...] = ("lm_head",), *more: str) -> Change:
+    """ModelOpt's FP4: two values in a byte, one scale for sixteen."""
+
+    def change(view: FakeView) -> FakeView:
+        made = modelopt("NVFP4", exclude=exclude)(view).retype("U8", *(more or PARTS))
+        for name, ref in [(name, ref) for name, ref in made.tensors.items() if ref.dtype == "U8"]:
+            rows, columns = ref.shape
+            made = made.put(name, rows, columns // 2, dtype="U8")
+            made = made.put(f"{name}_scale", rows, columns // 16, dtype="F8_E4M3")
+            for scalar in ("weight_scale_2", "input_scale"):
+                made = made.put(f"{name.removesuffix('weight')}{scalar}", dtype="F32")
+        return made
+
+    return change
+
+
+NVFP4 = nvfp4()
+
+
+def words(view: FakeView, along: int) -> FakeView:
+    """Packed weights as GPTQ (along the inputs) or AWQ (along the outputs) stores them, all inputs in one group."""
+    for name, ref in list(view.pack(*PARTS).tensors.items()):
+        stem, _, suffix = name.rpartition(".")
+        if suffix == "weight_packed":
+            rows, columns = ref.shape[0], ref.shape[1] * 8
+            size = (columns // 8, rows) if along else (columns, rows // 8)
+            view = view.drop(f"{stem}.weight").put(f"{stem}.qweight", *size, dtype="I32")
+            view = view.put(f"{stem}.scales", 1, rows).put(f"{stem}.qzeros", 1, rows // 8, dtype="I32")
+    return view
+
+
+def gptq(view: FakeView, **keys: object) -> FakeView:
+    config = {"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True, "desc_act": False, **keys}
+    return words(view, 1).set(quantization_config=config)
+
+
+def awq(view: FakeView, **keys: object) -> FakeView:
+    config = {"quant_method": "awq", "bits": 4, "group_size": -1, "zero_point": True, **keys}
+    return words(view, 0).set(quantization_config=config)
+
+
+def auto_round(view: FakeView, **keys: object) -> FakeView:
+    config = {"quant_method": "auto-round", "bits": 4, "group_size": -1, "sym": True,
+              "packing_format": "auto_round:auto_awq", **keys}  # fmt: skip
+    return words(view, 0).set(quantization_config=config)
 
 
 CASES = {
     "sglang-architecture": Case("Eagle3LlamaForCausalLM", lambda v: v.set(architectures=["Eagle3LlamaForCausalLM"])),
     "sglang-mtp": Case("DeepseekV3ForCausalLM", lambda v: v.set(architectures=["DeepseekV3ForCausalLM"]), MLA),
-    "sglang-class": Case("builds Llama-style", lambda v: v.set(architectures=["LlamaForCausalLMEagle3"]), MLA),
+    "sglang-class": Case("builds MLA", lambda v: v.set(architectures=["Eagle3DeepseekV2ForCausalLM"])),
+    "sglang-class-unfilled": Case("builds Llama-style", lambda v: v.set(architectures=["LlamaForCausalLMEagle3"]), MLA),
+    "sglang-cut": Case("mlp.gate_proj.weight is [24, 16], built as [8, 16]", lambda v: v.set(intermediate_size=8)),
+    "sglang-padded": Case("up_proj.weight is [8, 16]", lambda v: v.put("midlayer.mlp.up_proj.weight", 8, H)),
+    "sglang-rope-kind": Case("spiral", lambda v: v.unset("rope_parameters").set(
+        rope_scaling={"rope_type": "spiral"}), also=frozenset({"sglang-rope"})),
+    "sglang-lone-state": Case("captures [2]", lambda v: v.set(num_aux_hidden_states=3).nest(**{IDS: [1]}),
+                              also=frozenset({"sglang-taps"})),
+    "sglang-d2t-values": Case("target ids instead of offsets", facts=REDUCED, known=frozenset({"d2t-absolute"})),
+    "sglang-d2t-short": Case("d2t has 7 entries, lm_head 40 rows", lambda v: v.put("d2t", 7, dtype="I64"), REDUCED),
+    "sglang-d2t-dtype": Case("d2t is F32", lambda v: v.put("d2t", 40, dtype="F32"), REDUCED),
+    "sglang-null-theta": Case("rope_theta: null", lambda v: v.unset("rope_parameters").set(rope_theta=None)),
+    "sglang-quant-method": Case("quant_method: absent", lambda v: v.set(quantization_config={"bits": 4})),
     "sglang-model-type": Case("no model_type", lambda v: v.unset("model_type")),
     "sglang-null": Case("n_routed_experts", lambda v: v.set(n_routed_experts=None), MLA),
     "sglang-null-width": Case("target_hidden_size", lambda v: v.set(target_hidden_size=None)),
@@ -70,12 +123,18 @@ CASES = {
     "sglang-plain-query": Case("q_lora_rank", lambda v: v.set(q_lora_rank=None), FACTS["mla, plain query"],
                                good_facts=MLA),
     "sglang-shape": Case("lm_head.weight is [40, 16], built as [48, 16]", lambda v: v.set(draft_vocab_size=48),
-                         REDUCED),
+                         REDUCED, also=frozenset({"sglang-d2t-short"})),
     "sglang-target-width": Case("are 32", target=vary_target(LLAMA_TARGET, hidden=32), good_target=LLAMA_TARGET),
     "sglang-aux-count": Case("captures [2, 3, 6], fc is built for 4", lambda v: v.nest(**{IDS: [1, 2, 5]}),
                              FACTS["llama, four states"]),
     "sglang-context": Case("gives 4096, llama-test has 8192", lambda v: v.set(max_position_embeddings=4096)),
-    "sglang-quark-int4": Case("Quark INT4", quark(group_size=32), QUANTIZED, quark("fp8_e4m3")),
+    "sglang-quark-int4": Case("Quark INT4", quark_fp8("int4"), QUANTIZED, quark_fp8()),
+    "sglang-quark-scheme": Case("fp8_e5m2 per_tensor weights", quark_fp8("fp8_e5m2"), QUANTIZED, quark_fp8()),
+    "sglang-compressed-scheme": Case("format: int-quantized", declaring(format="int-quantized"), QUANTIZED, compressed),
+    "sglang-gptq": Case("sym: False", lambda v: gptq(v, sym=False), QUANTIZED, gptq),
+    "sglang-awq": Case("bfloat16, where only float16 is read", awq, QUANTIZED, awq, spec="@0.5.23:mi325x",
+                       good_spec="@0.5.23:b200"),
+    "sglang-auto-round": Case("data_type: fp", lambda v: auto_round(v, data_type="fp"), QUANTIZED, auto_round),
     "sglang-joined-scales": Case("different weight_scale_2", NVFP4, QUANTIZED, NVFP4,
                                  known=frozenset({"joined-weight-scales"})),
     "sglang-joined-fp8": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"})),
@@ -86,14 +145,23 @@ CASES = {
     "sglang-int4-activations": Case("4-bit weights, 8-bit activations", compressed_activations, QUANTIZED, compressed),
     "sglang-kv-b": Case("kv_b_proj", lambda v: ignoring(*KEPT[:3], "kv_a_proj_with_mqa")(v).pack("kv_b_proj"),
                         MLA_QUANTIZED, compressed),
-    "sglang-a-projections": Case("q_a_proj, kv_a_proj_with_mqa", lambda v: ignoring(FC, "lm_head", "kv_b_proj")(v)
-                                 .pack("q_a_proj", "kv_a_proj_with_mqa"), MLA_QUANTIZED, compressed),
-    "sglang-fc-quantized": Case("F8_E4M3", lambda v: quark("fp8_e4m3")(v).retype("F8_E4M3", "fc.weight"), QUANTIZED,
-                                quark("fp8_e4m3")),
+    "sglang-a-projections": Case("q_a_proj.weight_scale is [], and joined with []", lambda v: FP8(v)
+                                 .retype("F8_E4M3", "q_a_proj", "kv_a_proj_with_mqa"), MLA_QUANTIZED, FP8,
+                                 also=frozenset({"sglang-excluded"})),
+    "sglang-fc-quantized": Case("fc.weight is U8", nvfp4(("lm_head",), "fc."), QUANTIZED, NVFP4),
+    "sglang-fc-coded": Case("F8_E4M3", lambda v: quark_fp8()(v).retype("F8_E4M3", "fc.weight"), QUANTIZED, quark_fp8()),
     "sglang-rocm": Case("gptq on ROCm", gptq, QUANTIZED, gptq, spec="@0.5.23:mi325x", good_spec="@0.5.23:h200"),
-    "sglang-quark-export": Case("no export", without_export(quark("fp8_e4m3")), QUANTIZED, quark("fp8_e4m3")),
-    "sglang-scales": Case("has 1 scales for", grouped, QUANTIZED, compressed),
-    "sglang-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed),
+    "sglang-quark-export": Case("no export", quark_fp8(export=None), QUANTIZED, quark_fp8()),
+    "sglang-scales": Case("q_proj.weight_scale is BF16 [16, 1], built as the dtype of the model [16, 2]",
+                          declaring(config_groups=weighing(strategy="group", group_size=16)), QUANTIZED, compressed),
+    "sglang-scales-cut": Case("o_proj.weight_scale is BF16 [16, 2]", lambda v: compressed(v)
+                              .put("midlayer.self_attn.o_proj.weight_scale", 16, 2), QUANTIZED, compressed),
+    "sglang-order-dropped": Case("down_proj.weight_g_idx", lambda v: compressed(v)
+                                 .put("midlayer.mlp.down_proj.weight_g_idx", 16, dtype="I32"), QUANTIZED, compressed),
+    "sglang-words-undeclared": Case("q_proj.weight is U8 [16, 16]", lambda v: replace(NVFP4(v), sidecars={}), QUANTIZED,
+                                    NVFP4),
+    "sglang-packed-undeclared": Case("quantization_config", lambda v: v.pack("mlp."), QUANTIZED, compressed,
+                                     also=frozenset({"sglang-uncovered"})),
     "sglang-scales-missing": Case("layers.0.mlp.down_proj.input_scale", lambda v: FP8(v).drop("down_proj.input_scale"),
                                   QUANTIZED, FP8),
     "sglang-missing-tensor": Case("layers.0.hidden_norm.weight", lambda v: v.drop("hidden_norm")),
@@ -140,9 +208,14 @@ CASES = {
     "sglang-not-excluded-shape": Case("model.fc (nothing excludes it)",
                                       modelopt("NVFP4", exclude=("lm_head",)), MLA_QUANTIZED,
                                       modelopt("FP8", "F8_E4M3"), also=frozenset({"sglang-mla-nvfp4"})),
-    "sglang-excluded-shape": Case("model.down_proj (ignore: down_proj)",
-                                  modelopt("NVFP4", exclude=("lm_head", "down_proj")), QUANTIZED, modelopt("NVFP4")),
-    "sglang-torn": Case("model.gate_up_proj", lambda v: compressed(v).pack_not("up_proj"), QUANTIZED, compressed),
+    "sglang-excluded-shape": Case("model.gate_up_proj (ignore: gate_up_proj)",
+                                  nvfp4(("lm_head", "gate_up_proj")), QUANTIZED, NVFP4),
+    "sglang-words-cut": Case("model.down_proj (ignore: down_proj)", nvfp4(("lm_head", "down_proj")), QUANTIZED, NVFP4),
+    "sglang-torn": Case("model.gate_up_proj", lambda v: NVFP4(v).drop("up_proj")
+                        .put("midlayer.mlp.up_proj.weight", 24, H), QUANTIZED, NVFP4,
+                        also=frozenset({"sglang-scales"})),
+    "sglang-torn-silent": Case("model.gate_up_proj", lambda v: compressed(v).pack_not("up_proj"), QUANTIZED,
+                               compressed),
     "sglang-unmatched": Case("model.qkv_proj (no target matches it)", targeting(r"re:.*self_attn.*proj$", "re:.*mlp"),
                              QUANTIZED, compressed),
     "sglang-not-excluded": Case("model.fc (targets: Linear)", ignoring(*KEPT[1:]), MLA_QUANTIZED, compressed),
@@ -257,8 +330,8 @@ class TestAuxLayers:
     def test_the_last_boundary_is_missing_elsewhere(self) -> None:
         assert self.given(vary(LLAMA, boundaries=(2, 4, 6)), LLAMA_TARGET, [1, 3, 7]) == {"sglang-aux-count"}
 
-    def test_boundary_0_is_missing_on_deepseek(self) -> None:
-        assert self.given(vary(MLA, boundaries=(0, 3, 6)), KIMI_TARGET, [0, 3, 6]) == {"sglang-aux-count"}
+    def test_boundary_0_is_captured_on_deepseek(self) -> None:
+        assert self.given(vary(MLA, boundaries=(0, 3, 6)), KIMI_TARGET, [0, 3, 6]) == set()
 
     def test_minimax_shifts_its_default_triple(self) -> None:
         view = written(LLAMA, "sglang", MINIMAX_TARGET)
@@ -283,9 +356,11 @@ class TestContext:
         ("scaling", "broken"),
         [
             ({"rope_type": "linear", "factor": 4.0}, {"sglang-rope"}),
-            ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}, {"sglang-rope"}),
-            ({"rope_type": "yarn", "factor": 1.5, "original_max_position_embeddings": 2048},
+            ({"rope_type": "yarn", "factor": 4.0}, {"sglang-rope"}),
+            ({"rope_type": "yarn", "factor": 1.5}, {"sglang-rope", "sglang-context"}),
+            ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
              {"sglang-rope", "sglang-context"}),
+            ({"rope_type": "llama3", "factor": 4.0}, {"sglang-rope", "sglang-context"}),
         ],
     )  # fmt: skip
     def test_the_rope_factor_stretches_the_context(self, scaling: dict[str, object], broken: set[str]) -> None:
@@ -302,3 +377,79 @@ class TestHardware:
     def test_half_split_mla_is_honoured(self) -> None:
         facts = FACTS["mla, half-split rope"]
         assert codes(written(facts, "sglang", KIMI_TARGET), facts, KIMI_TARGET) == set()
+
+
+class TestPadding:
+    """Zeros behind what is too short, which change nothing where all of an MLP is."""
+
+    def test_a_whole_mlp_computes_the_same(self) -> None:
+        assert codes(GOOD.set(intermediate_size=4096)) == set()
+
+    def test_parts_of_different_widths_do_not(self) -> None:
+        view = GOOD.set(intermediate_size=4096).put("midlayer.mlp.down_proj.weight", H, 8)
+        assert codes(view) == {"sglang-padded"}
+
+    def test_queries_are_not_padded(self) -> None:
+        assert codes(GOOD.put("midlayer.self_attn.q_proj.weight", 4, 2 * H)) == {"sglang-shape"}
+
+
+class TestRopeThatTransformersKeeps:
+    """rope_scaling takes the place of rope_parameters, and its base with it."""
+
+    def test_the_base_of_rope_parameters_is_lost(self) -> None:
+        scaled = {"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_theta": 1e6}
+        rope = Rope(1e6, "halves", "linear", {"factor": 2.0})
+        parameters = {"rope_type": "default", "rope_theta": 10000.0}
+        assert codes(GOOD.set(**scaled, rope_parameters=parameters), vary(LLAMA, rope=rope)) == set()
+
+    def test_the_base_in_rope_scaling_wins(self) -> None:
+        view = GOOD.unset("rope_parameters").set(
+            rope_scaling={"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}, rope_theta=1e6
+        )
+        assert codes(view, vary(LLAMA, rope=Rope(5e5, "halves", "linear", {"factor": 2.0}))) == set()
+
+    @pytest.mark.parametrize(("keys", "broken"), [
+        ({"partial_rotary_factor": 0.5}, {"sglang-rope"}),
+        ({"partial_rotary_factor": 1.0}, set()),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}, set()),
+    ])  # fmt: skip
+    def test_half_of_each_head_is_asked_of_the_top_level_alone(self, keys: dict[str, object], broken: set[str]) -> None:
+        assert codes(GOOD.set(**keys)) == broken
+
+
+class TestContextKeys:
+    def test_other_keys_go_first(self) -> None:
+        assert codes(GOOD.set(model_max_length=64)) == {"sglang-context"}
+
+
+class TestArchitectures:
+    @pytest.mark.parametrize(("names", "broken"), [
+        (["Foo", "LlamaForCausalLMEagle3"], set()),
+        (["LlamaForCausalLM", "LlamaForCausalLMEagle3"], {"sglang-architecture"}),
+        (["Foo"], {"sglang-architecture"}),
+    ])  # fmt: skip
+    def test_the_first_that_it_has_is_taken(self, names: list[str], broken: set[str]) -> None:
+        assert codes(GOOD.set(architectures=names)) == broken
+
+
+@pytest.mark.parametrize("view", [GOOD.nest(**{IDS: []}), GOOD_MLA.nest(**{IDS: []})])
+def test_an_empty_list_captures_nothing(view: FakeView) -> None:
+    facts, target = (LLAMA, LLAMA_TARGET) if view.config["model_type"] == "llama" else (MLA, KIMI_TARGET)
+    assert "sglang-aux-count" in codes(view, facts, target) or "sglang-shape" in codes(view, facts, target)
+
+
+@pytest.mark.parametrize(("algorithm", "told"), [("FP8", False), ("NVFP4", False), ("W4A16_AWQ", True), ("", True)])
+def test_a_nested_header_of_modelopt_names_its_method(algorithm: str, told: bool) -> None:
+    """As ModelOpt 0.47 exports a drafter: no quant_method, and the algorithm one level down (0.5.23, run)."""
+    header = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": algorithm}}
+    assert ("sglang-quant-method" in codes(GOOD.set(quantization_config=header))) is told
+
+
+def test_a_longer_map_is_read_as_far_as_the_head_goes() -> None:
+    view = written(REDUCED, "sglang", LLAMA_TARGET)
+    assert codes(view.put("d2t", 50, dtype="I64"), REDUCED) == set()
+
+
+def test_sections_of_a_picture_turn_text_as_ever() -> None:
+    rope = {"type": "mrope", "mrope_section": [1, 1], "rope_theta": 10000.0}
+    assert codes(GOOD.unset("rope_parameters").set(rope_scaling=rope)) == set()

@@ -24,6 +24,7 @@ from tests.engines.cases import (
     judged,
     modelopt,
     quark,
+    quark_fp8,
     reordered,
     vary_target,
     without_export,
@@ -104,6 +105,7 @@ CASES = {
     "vllm-static-fp8-cpu": Case("down_proj.weight", FP8, QUANTIZED, DYNAMIC_FP8, spec=":cpu"),
     "vllm-joined-fp8-cpu": Case("different scales", DYNAMIC_FP8, QUANTIZED, DYNAMIC_FP8,
                                 known=frozenset({"joined-fp8-scales"}), spec=":cpu"),
+    "vllm-tensor-fp8-cpu": Case("_proj.weight", quark_fp8(), QUANTIZED, DYNAMIC_FP8, spec=":cpu"),
     "vllm-joined-fp8": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"})),
     "vllm-joined-inputs": Case("different input_scale", FP8, QUANTIZED, FP8,
                                  known=frozenset({"joined-input-scales"})),
@@ -157,6 +159,7 @@ CASES = {
     "vllm-not-excluded": Case("model.fc (targets: Linear)", ignoring("fc", "lm_head"), QUANTIZED, compressed),
     "vllm-excluded": Case("model.layers.8.mlp.down_proj (ignore: re:.*down_proj)", ignoring("re:.*down_proj", FC),
                           QUANTIZED, compressed),
+    "vllm-lists": Case("( is no regular expression", ignoring("re:(", FC), QUANTIZED, compressed),
     "vllm-torn": Case("model.layers.8.self_attn.qkv_proj", lambda v: compressed(v).pack_not("k_proj"), QUANTIZED,
                       compressed),
     "vllm-cast": Case("model.fc (global_quant_config)", quark("int8", exclude=("*fc", "*lm_head")), INT8,
@@ -166,6 +169,22 @@ CASES = {
         compressed, target="none"),
     "vllm-pattern-undecided": Case("(.*)*fc", ignoring("re:(.*)*fc", "lm_head"), QUANTIZED, compressed),
 }  # fmt: skip
+
+
+def tensor_fp8(strategy: str) -> FakeView:
+    """FP8 as compressed-tensors declares it, under one scale or one per row, activations scaled as they come."""
+    kind = {"num_bits": 8, "type": "float", "strategy": strategy, "dynamic": False}
+    groups = {"group_0": {"targets": ["Linear"], "weights": kind, "input_activations": {**kind, "dynamic": True}}}
+    return DYNAMIC_FP8(written(QUANTIZED, "vllm")).set(quantization_config={**SCALING, "config_groups": groups})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "spec", "told"),
+    [("tensor", ":cpu", True), ("channel", ":cpu", False), ("tensor", ":h200", False)],
+)
+def test_one_fp8_scale_stops_a_cpu(strategy: str, spec: str, told: bool) -> None:
+    verdict = judged("vllm", tensor_fp8(strategy), QUANTIZED, LLAMA_TARGET, spec)
+    assert ("vllm-tensor-fp8-cpu" in {line.rule.code for line in verdict.lines}) is told
 
 
 def test_every_rule_has_a_case() -> None:

@@ -161,7 +161,7 @@ def refusal(to: str, variant: str, facts: Facts) -> str | None:
         return REFUSED[to][variant]
     if to == "modelopt" and not facts.double_norm:
         return "normalise the state twice"
-    if to == "speculators" and not facts.own_embedding:
+    if to in ("speculators", "torchspec") and not facts.own_embedding:
         return NO_TABLE
     return None
 
@@ -175,7 +175,8 @@ def writer_of(to: str) -> Writer:
 def check_config(config: dict[str, Any], facts: Facts, to: str) -> None:
     """The emission rules, from the facts alone."""
     spelled_here(to)
-    assert nulls(config) == []
+    unnamed = to == "speculators" and not config["speculators_config"]["verifier"]["name_or_path"]
+    assert nulls(config) == (["/speculators_config/verifier/name_or_path"] if unnamed else [])
     assert "auto_map" not in keys(config)
     flat = config | config.get("transformer_layer_config", {})
     sizes = {"hidden_size": facts.hidden, "intermediate_size": facts.intermediate, "num_hidden_layers": facts.layers,

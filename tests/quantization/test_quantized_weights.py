@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from draftconv import inspect
 from draftconv.errors import BadCheckpoint
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.quantized_weights import find_quantized, quantized_modules, read
@@ -71,6 +73,17 @@ def test_every_weight_is_found_and_is_the_source_quantized(recipe: str, tmp_path
 
 def test_a_plain_drafter_has_no_quantized_modules() -> None:
     assert list(quantized_modules(quantized.read(quantized.source(NAME), NAME))) == []
+
+
+def test_a_config_of_quantized_weights_beside_plain_ones_is_refused(tmp_path: Path) -> None:
+    """A leftover of an export; `inspect` tells it as it tells any other lie of a config."""
+    path = tmp_path / "out"
+    shutil.copytree(quantized.source(NAME), path)
+    (path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    with pytest.raises(BadCheckpoint, match=r"declared quantized \(modelopt FP8\), and none is"):
+        find_quantized(quantized.read(path, NAME))
+    (problem,) = (problem for problem in inspect(path).problems if problem.code == "weights-misdeclared")
+    assert "none is" in problem.detail
 
 
 def test_tensors_decide_what_is_quantized(tmp_path: Path) -> None:

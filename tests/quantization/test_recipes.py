@@ -148,6 +148,10 @@ def test_the_recipe_in_the_docs(tmp_path: Path) -> None:
         (("[embed, norms, layers.*.mlp.*]", "[embed, {a: 1, a: 2}]"), "line 12: a is there twice", "keep one"),
         (("[embed, norms, layers.*.mlp.*]", "&all [*all]"), "stands for more than 10000 values", "aliases"),
         (("about: mine", "about: a: b"), "is not YAML: line 1", "recipes/w4a16.yaml"),
+        *[
+            (("about: mine", f"about: !!{tagged}"), "is not YAML: it cannot be parsed", "recipes/w4a16.yaml")
+            for tagged in ("timestamp soon", "bool perhaps", 'float ""', 'int ""')
+        ],
         ((GOOD, "- a\n- b\n"), "no mapping", "keys: about, weights, activations, format, exclude"),
         ((GOOD, ""), "no mapping", "keys: about"),
     ],

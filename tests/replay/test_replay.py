@@ -21,7 +21,8 @@ from draftconv.layouts.reader import read_drafter
 from draftconv.reference.accept_length import Counts
 from draftconv.reference.load import load_drafter
 from draftconv.replay import lm_head
-from draftconv.replay.replay import NOTHING, Acceptance, Arm, replay, roots, walk
+from draftconv.replay.batches import roots
+from draftconv.replay.replay import NOTHING, Acceptance, Arm, replay
 from draftconv.traces.request import TraceRequest
 from tests.reference.test_fixtures import DATA, DRAFTERS, MEASURED
 from tests.reference.variants import LLAMA, VARIANTS, Variant
@@ -136,12 +137,6 @@ def test_drafts_are_the_targets_tokens_as_far_as_they_are_accepted() -> None:
         if accepted < 3:
             assert drafts[accepted] not in (wanted[accepted], NOTHING)
         assert set(drafts[accepted + 1 :]) <= {NOTHING}
-
-
-def test_walk_goes_on_after_the_bonus_token() -> None:
-    assert list(walk([0, 2, 3, 3, 0, 1])) == [0, 1, 4, 5]
-    assert list(walk([3])) == [0]
-    assert list(walk([])) == []
 
 
 # ── what must not change a count ───────────────────────────────────────────────────

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from draftconv.reference.accept_length import Counts
-from draftconv.replay.replay import NOTHING, Acceptance, walk
+from draftconv.reference.accept_length import Counts, walk
+from draftconv.replay.replay import NOTHING, Acceptance
 from draftconv.replay.tally import CONTEXT, STARTS, Tally, record
 from draftconv.report import Diagnostics, Divergence, EveryPosition, Losses, Missed, Place
 from draftconv.traces.request import TraceRequest

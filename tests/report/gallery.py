@@ -7,14 +7,25 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from draftconv.report import Report
+from draftconv.report.acceptance.model import AcceptanceReport
+from draftconv.report.acceptance.pages import page as acceptance_page
 from draftconv.report.formatting import Decode
 from draftconv.report.model import Accuracy, Comparison, Control, Speed, Texts
 from draftconv.report.page import page
 from draftconv.report.verdict import EXACT
+from tests.report.acceptance import made as accepted
 from tests.report.simulated import MARGIN, decode, make
 
 LONG = "kimi-k2.6-eagle3.1-" + "quantized_" * 18
 """200 characters without a place to break."""
+HUB_IDS = (
+    f"lightseekorg/kimi-k2.6-eagle3.1-mla@{'3f1f6a2c9d' * 4}",
+    "kimi-k2.6-eagle3.1-mla-vllm-w4a16-g128-mse",
+    "kimi-k2.6-eagle3.1-mla-sglang-fp8-dynamic-per-channel",
+    f"nvidia/Kimi-K2.6-Eagle3@{'0123456789' * 4}",
+    "someone-with-a-very-long-name/eagle3-kimik2.6-w4a8-quark-int4-per-channel-final-v2",
+    "b",
+)
 RIGHT_TO_LEFT = "مسودة-النموذج-الصغير \N{HEBREW LETTER SHIN}\N{HEBREW LETTER LAMED}"
 EMOJI = "🚀" * 40 + "👩‍🔬"
 SUITE = ("coding", "extraction", "humanities", "math", "reasoning", "roleplay", "stem", "writing")
@@ -25,7 +36,7 @@ MANY = tuple(f"{name}, {source}" for name in SUITE for source in ("MT-Bench", "l
 class Shown:
     """A report and what turns its tokens into text."""
 
-    report: Report
+    report: Report | AcceptanceReport
     decode: Decode | None = decode
 
 
@@ -121,6 +132,15 @@ def _named(name: str) -> Shown:
     return Shown(_renamed(make(prompts=4, tokens=16), name), strange)
 
 
+def _accepted(name: str) -> Shown:
+    """Single drafters, with a text of that kind wherever a stranger may have put one."""
+
+    def strange(_: Sequence[int]) -> str:
+        return name
+
+    return Shown(accepted.renamed(name), strange)
+
+
 GALLERY: Mapping[str, Callable[[], Shown]] = {
     "one candidate": lambda: Shown(sized(make(prompts=80, tokens=64, loss=0.004, categories=SUITE))),
     "fail": lambda: Shown(make(prompts=40, tokens=64, loss=0.08)),
@@ -129,6 +149,7 @@ GALLERY: Mapping[str, Callable[[], Shown]] = {
     "three candidates": lambda: Shown(
         sized(make(prompts=80, tokens=64, loss=0.006, names=("kimi-k2.6-eagle3", "fp8-dynamic", "w4a8-g128", "nvfp4")))
     ),
+    "five candidates": lambda: Shown(sized(make(prompts=40, tokens=48, loss=0.006, names=HUB_IDS))),
     "no categories": lambda: Shown(make(prompts=32, tokens=64, categories=("",), losses=False, details=False)),
     "no loss, no categories": lambda: Shown(make(prompts=32, tokens=64, categories=("",), gate=EXACT)),
     "a gain": lambda: Shown(make(prompts=60, tokens=64, gain=0.2)),
@@ -147,6 +168,12 @@ GALLERY: Mapping[str, Callable[[], Shown]] = {
     "long names": lambda: _named(LONG),
     "right to left": lambda: _named(RIGHT_TO_LEFT),
     "emoji": lambda: _named(EMOJI),
+    "accept": lambda: Shown(accepted.report("kimi-k2.6-eagle3", mapped={"kimi-k2.6-eagle3": 32000}, categories=SUITE)),
+    "accept, no tokenizer, no step": lambda: Shown(accepted.report(prompts=4, roots=0), None),
+    "accept, gated": lambda: Shown(accepted.report(*HUB_IDS[:3], min_al=2.5, mapped={HUB_IDS[1]: 32000})),
+    "accept, long names": lambda: _accepted(LONG),
+    "accept, right to left": lambda: _accepted(RIGHT_TO_LEFT),
+    "accept, emoji": lambda: _accepted(EMOJI),
 }
 """Kinds of pages by name."""
 
@@ -164,4 +191,6 @@ def _extended() -> Report:
 def gallery_page(kind: str) -> str:
     """The page of that kind."""
     shown = GALLERY[kind]()
+    if isinstance(shown.report, AcceptanceReport):
+        return acceptance_page(shown.report, shown.decode)
     return page(shown.report, shown.decode)

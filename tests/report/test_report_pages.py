@@ -27,11 +27,12 @@ from draftconv.report.formatting import (
     token,
 )
 from draftconv.report.interval_strips import WIDEST, Axis, Strip, category_axis, gate_axis
+from draftconv.report.intervals import Interval
 from draftconv.report.junit import junit
 from draftconv.report.markdown import markdown
 from draftconv.report.model import Control
 from draftconv.report.page import page
-from draftconv.report.statistics import Estimate, Interval
+from draftconv.report.statistics import Estimate
 from draftconv.report.verdict import EXACT, Gate
 from tests.report.simulated import decode, make
 
@@ -487,6 +488,19 @@ def test_what_people_read_is_not_cut(text: str) -> None:
     assert compact(text) == text
 
 
+def test_a_long_name_keeps_its_revision_and_its_end() -> None:
+    commit = "9a1b2c3d4e" * 4
+    assert short(f"lightseekorg/kimi-k2.6-eagle3.1-mla@{commit}") == "lightseekorg/kimi-k2.6-eagle3.1-mla@9a1b2c3"
+    assert short(f"{'drafter_' * 20}@{commit}") == "drafter_drafter_drafter_drafter_…ter_@9a1b2c3"
+
+
+def test_columns_of_long_names_are_called_by_their_part() -> None:
+    for names, titles in ((("bf16", "int4"), ("bf16", "int4")), (("bf16", "i" * 17), ("reference", "candidate"))):
+        (comparison,) = make(prompts=8, tokens=16, names=names).comparisons
+        for table in (tables.categories(comparison), tables.depths(comparison)):
+            assert {*titles} < {column.title for column in table.columns}
+
+
 def test_endless_names_stay_apart() -> None:
     one, other = (f"{'drafter_' * 20}{end}" for end in ("int4", "int8"))
     assert short(one) != short(other)
@@ -497,9 +511,10 @@ def test_endless_names_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "figures", "title", "classes"),
     [
-        ("2.610", True, "AL", "figure"),
+        ("2.610", True, "AL", "figure brief"),
         ("the same, since nothing in a replay varies", True, "", "figure wordy whole"),
-        ("int4-g128", False, "", ""),
+        ("int4-g128", False, "", "brief"),
+        ("モデル", False, "", ""),
         ("a_name_without_blanks", False, "", "long whole"),
         ("\N{MINUS SIGN}1.99 to +0.41 %", True, "95 % interval", "figure whole"),
     ],

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from draftconv.errors import UsageError
 from draftconv.reference.accept_length import Counts
 from draftconv.report import resampling
+from draftconv.report.intervals import Interval
 from draftconv.report.statistics import (
     Discordant,
-    Interval,
     Pair,
     by_category,
     by_depth,

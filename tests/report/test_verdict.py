@@ -8,7 +8,8 @@ import pytest
 
 from draftconv.errors import UsageError
 from draftconv.reference.accept_length import Counts
-from draftconv.report.statistics import Interval, Pair
+from draftconv.report.intervals import Interval
+from draftconv.report.statistics import Pair
 from draftconv.report.verdict import EXACT, EXIT_CODES, GATES, Gate, Outcome, ParityVerdict, judge
 from tests.report.counted import counts, pair, pairs
 

@@ -70,12 +70,20 @@ def _metadata(old: bytes, new: bytes) -> Callable[[str, bytes], bytes | None]:
         ),
         (_metadata(b"\nProject-URL: ", b"\nX-Other: "), "the wheel names no project URL"),
         (
-            _metadata(f"({HOME}/blob/main/docs/convert.md)".encode(), b"(docs/convert.md)"),
+            _metadata(f"]: {HOME}/blob/main/docs/convert.md\n".encode(), b"]: docs/convert.md\n"),
             "README.md links to docs/convert.md, which is nothing outside a checkout",
         ),
         (
-            _metadata(b"/docs/convert.md)", b"/docs/gone.md)"),
+            _metadata(b"/docs/convert.md\n", b"/docs/gone.md\n"),
             "README.md links to docs/gone.md, which is not there",
+        ),
+        (
+            _metadata(b"\n[convert]: ", b"\n[converts]: "),
+            "README.md refers to [convert], which is defined nowhere",
+        ),
+        (
+            _metadata(b"\n[convert]: ", b"\n[converts]: "),
+            "README.md defines [converts], to which nothing refers",
         ),
     ],
 )

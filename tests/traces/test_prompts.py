@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from draftconv import limits
 from draftconv.errors import BadPrompts, UsageError
 from draftconv.traces import prompts as module
+from draftconv.traces.chat_template import prompts_hash
 from draftconv.traces.prompts import Prompt, load_prompts
 
 
@@ -179,3 +180,32 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
         load_prompts(str(tmp_path / "p.csv"))
     with pytest.raises(UsageError, match="neither a file of prompts nor a suite"):
         load_prompts("What is the capital of France? " * 200)
+
+
+# ── languages ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_prompt_says_its_language(tmp_path: Path) -> None:
+    entries = [
+        {"prompt": "eins", "language": "de"},
+        {"turns": ["zwei", "drei"], "language": "de", "category": "prose"},
+        {"messages": [{"role": "user", "content": "four"}], "language": ""},
+    ]
+    found = load_prompts(jsonl(tmp_path / "p.jsonl", *entries)).prompts
+    assert [prompt.language for prompt in found] == ["de", "de", ""]
+    (tokens,) = load_prompts(jsonl(tmp_path / "t.jsonl", {"token_ids": [5], "language": "zh-Hans"})).prompts
+    assert tokens == Prompt("0", "", tokens=(5,), language="zh-Hans")
+
+
+@pytest.mark.parametrize("language", [["de"], {"de": 1}, None])
+def test_a_language_that_is_no_text_is_refused(language: object, tmp_path: Path) -> None:
+    error = refused(jsonl(tmp_path / "p.jsonl", {"prompt": "eins", "language": language}))
+    assert "p.jsonl:1: language" in error.what
+
+
+def test_prompts_without_languages_keep_their_hash() -> None:
+    """As before a prompt could say its language; with one, other prompts are meant."""
+    some = [Prompt("a", "prose", ("one", "two")), Prompt("b", "", tokens=(5,))]
+    assert prompts_hash(some, [[1, 2], [5]]) == "b5fc64e18586e85d41c20a823633b69f9eb753b0b9ee4fd765bc73a24d9492d1"
+    told = [replace(some[0], language="de"), some[1]]
+    assert prompts_hash(told, [[1, 2], [5]]) != prompts_hash(some, [[1, 2], [5]])

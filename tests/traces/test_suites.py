@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -19,9 +20,12 @@ from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled
 from pydantic import ValidationError
 
 from draftconv.errors import BadPrompts, UsageError
+from draftconv.traces import suites as suites_module
 from draftconv.traces.prompts import DEFAULT_SUITE, Prompt, load_prompts
 from draftconv.traces.suites import Suite, suites
+from tests.served import served
 
+DATASET_INFO = huggingface_hub.HfApi.dataset_info
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 Rows = Mapping[str | None, list[dict[str, object]]]
@@ -384,6 +388,7 @@ def test_a_suite_that_is_complete() -> None:
         {"turns": ["{"]},
         {"id": "{a.b}"},
         {"category": "{a()}"},
+        {"language": "{a()}"},
         {"turns": []},
         {"turns_from": "column"},
         {"dataset": "../../etc"},
@@ -401,6 +406,42 @@ def test_a_suite_that_says_too_much_or_too_little(change: Mapping[str, object]) 
         Suite.model_validate({**GOOD, **change})
 
 
+def test_a_column_can_tell_the_language() -> None:
+    suite = Suite.model_validate({**GOOD, "turns": ["{a}"], "language": "{lang}"})
+    ((_, prompt),) = suites_module._prompts(suite, [("row 0", {"a": "eins", "lang": "de"})])
+    assert (prompt.turns, prompt.language) == (("eins",), "de")
+    assert Suite.model_validate(GOOD).language == ""
+
+
 def test_a_value_is_never_a_template(hub: Hub) -> None:
     hub.rows = {"main": [{"question": "{_config} {question.__class__} {{}}"}]}
     assert load_prompts("gsm8k", 1).prompts[0].turns == ("{_config} {question.__class__} {{}}",)
+
+
+# ── what answers in place of a Hub ─────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>log in</html>", b"[]", b"null", b"\xff", b"{}", b'{"id": 5}', b'{"id": "a/b", "sha": 7}']
+)
+def test_what_answers_and_is_no_hub(body: bytes, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Portal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", DATASET_INFO)
+    monkeypatch.setenv("NO_PROXY", "*")
+    huggingface_hub.close_session()
+    with served(Portal) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        error = refused("mt-bench")
+    huggingface_hub.close_session()
+    assert "the data set" in error.what
+    assert error.cure
+    assert not hub.asked

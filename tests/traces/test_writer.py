@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from draftconv.checkpoint.staging import sync_directory
+from draftconv.checkpoint.directories import sync_directory
 from draftconv.errors import BadCheckpoint, UsageError, Void, WriteError
 from draftconv.traces import writer as writer_module
-from draftconv.traces.trace import Trace
+from draftconv.traces.trace import Trace, digest, open_trace
 from draftconv.traces.writer import CapturedText, Slot
 from tests.traces import made
 
@@ -114,7 +115,7 @@ def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
         ("mine", "mine exists and holds no incomplete trace"),
         ("file", "file exists and is not a directory"),
         ("link", "link exists and is not a directory"),
-        ("no/where", "does not exist"),
+        ("file/where", "where cannot stand in file, which is not a directory"),
     ):
         with pytest.raises(WriteError, match=said), made.writer(tmp_path / name):
             pass
@@ -123,6 +124,16 @@ def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with made.writer(tmp_path / "empty"):
         pass
+
+
+def test_directories_above_it_are_made_and_go_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with made.writer(tmp_path / "a/out"):
+        pass
+    assert (tmp_path / "a/out").is_dir()
+    monkeypatch.setattr(writer_module, "_locked", lambda _: fails())
+    with pytest.raises(WriteError, match="out could not be written"), made.writer(tmp_path / "b/c/out"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_two_runs_do_not_write_one_trace(tmp_path: Path) -> None:
@@ -236,3 +247,39 @@ def test_a_trace_that_may_not_last_is_not_called_unfinished(tmp_path: Path, monk
         finished(tmp_path / "out")
     assert caught.value.why == "it stands there complete, but might not outlast a power cut"
     assert "goes on" not in caught.value.cure
+
+
+# ── languages ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_trace_without_languages_has_the_bytes_that_it_always_had(tmp_path: Path) -> None:
+    """As written before a prompt could say its language: such traces, and reports of them, stay what they were."""
+    whole = made.trace(tmp_path / "whole")
+    index = (tmp_path / "whole/trace.json").read_bytes()
+    assert hashlib.sha256(index).hexdigest() == "c7f05d1fdfcab091d6e8e38e8bff75be1d8902eaea0bbc8bb2f6e6cecc3cd9c7"
+    assert digest(whole.about, whole.tables, whole.entries) == (
+        "fdffa142a391f2a1c8c2480161124075234615537711ae66604e53bc4015c164"
+    )
+
+
+def test_a_language_comes_back_and_is_part_of_what_the_trace_is(tmp_path: Path) -> None:
+    slots = tuple(replace(slot, language=language) for slot, language in zip(made.SLOTS, ("de", "de", ""), strict=True))
+    with made.writer(tmp_path / "told", slots=slots) as writer:
+        for index in range(len(slots)):
+            writer.write(index, made.captured(index))
+        told = writer.finish()
+    assert [entry.language for entry in open_trace(tmp_path / "told").entries] == ["de", "de", ""]
+    assert [told.read(entry, (2,)).language for entry in told.entries] == ["de", "de", ""]
+    rows = json.loads((tmp_path / "told/trace.json").read_text())["requests"]
+    assert [row.get("language") for row in rows] == ["de", "de", None]
+    plain = made.trace(tmp_path / "plain")
+    assert digest(told.about, told.tables, told.entries) != digest(plain.about, plain.tables, plain.entries)
+
+
+def test_a_run_that_goes_on_with_another_language_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), made.writer(tmp_path / "cut") as writer:
+        writer.write(0, made.captured(0))
+        raise KeyboardInterrupt
+    slots = tuple(replace(slot, language="de") for slot in made.SLOTS)
+    with pytest.raises(UsageError), made.writer(tmp_path / "cut", slots=slots):
+        pass

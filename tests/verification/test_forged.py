@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from draftconv.api.convert import convert
 from draftconv.api.quantize import quantize
 from draftconv.api.verify import Verification, verify
+from draftconv.checkpoint import open_checkpoint
+from draftconv.conversion.provenance import output_digest
 from draftconv.conversion.working_drafter import ChangeKind
 from draftconv.drafter.facts import Facts
 from draftconv.verification.declarations import CHANGEABLE_FACTS, DECLARATIONS
@@ -93,6 +96,80 @@ def test_a_quantized_output_for_nobody_is_judged_beside_what_its_steps_write(tmp
     edited(out, lambda config: config.update(architectures=["Foo"]))
     sealed(out)
     assert "different" in {row.outcome for row in verify(out, path, target=target).directory}
+
+
+# ── config.json, where it says no fact ─────────────────────────────────────────────
+
+EVIL = {"AutoConfig": "someone/else--configuration.Config"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"logit_scale": 0.5},
+        {"text_config": {"rms_norm_eps": 0.5}},
+        {"torch_dtype": "float16"},
+        {"use_cache": 1},
+        {"bos_token_id": None},
+    ],
+)
+def test_a_key_that_the_steps_do_not_write_fails(said: dict[str, Any], source: Source, tmp_path: Path) -> None:
+    """No fact holds it; an engine may look at it."""
+    path, out = source("torchspec-native", "llama"), tmp_path / "out"
+    convert(path, out, to="vllm")
+    edited(out, lambda config: config.update(said))
+    sealed(out, declared("fact", f"config.json: {min(said)}"))
+    found = verify(out, path)
+    assert (found.record, found.result) == ("believed", "fail")
+    (row,) = (row for row in found.rows if row.outcome == "different")
+    assert (row.what, row.how) == ("config.json", f"{min(said)}: not what the recorded steps write")
+
+
+def test_a_key_that_was_taken_out_fails(source: Source, tmp_path: Path) -> None:
+    path, out = source("torchspec-native", "llama"), tmp_path / "out"
+    convert(path, out, to="portable")
+    edited(out, lambda config: config["eagle_config"].pop("use_last_layernorm"))
+    sealed(out)
+    assert "eagle_config.use_last_layernorm" in next(r.how for r in verify(out, path).rows if r.what == "config.json")
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_code_that_the_source_does_not_ask_for_fails(recorded: bool, source: Source, tmp_path: Path) -> None:
+    path, out = tmp_path / "source", tmp_path / "out"
+    shutil.copytree(source("torchspec-native", "llama"), path)
+    convert(path, out, to="vllm")
+    edited(out, lambda config: config.update(nested=[{"auto_map": EVIL}]))
+    if recorded:
+        sealed(out)
+    else:
+        (out / "draftconv.json").unlink()
+    assert outcomes(verify(out, path))["config.json: auto_map"] == "different"
+    edited(path, lambda config: config.update(auto_map=EVIL))
+    assert "config.json: auto_map" not in outcomes(verify(out, path))
+
+
+def test_a_key_that_a_target_decides_is_claimed_without_it(source: Source, tmp_path: Path) -> None:
+    path, out = source("torchspec-native", "llama"), tmp_path / "out"
+    convert(path, out, to="vllm", target_layers=8)
+    edited(out, lambda config: config.update(logit_scale=0.5))
+    sealed(out)
+    assert verify(out, path).result == "claimed"
+    assert verify(out, path, target_layers=8).result == "fail"
+
+
+@pytest.mark.parametrize("left_out", [5, "vllm", ["vllm"], {"vllm": ""}, [None], [{"engine": []}]])
+def test_engines_that_are_left_out_in_no_known_way_leave_nobody_out(
+    left_out: object, source: Source, tmp_path: Path
+) -> None:
+    path, out = source("torchspec-native", "llama"), tmp_path / "out"
+    convert(path, out, to="vllm")
+    record = json.loads((out / "draftconv.json").read_text()) | {"left_out": left_out}
+    opened = open_checkpoint(out)
+    record["output"] = output_digest(opened.tensors, opened.config, record)
+    (out / "draftconv.json").write_text(json.dumps(record))
+    found = verify(out, path)
+    assert (found.record, found.result) == ("not believed", "fail")
+    assert outcomes(found)["vllm@0.33.0"] == "equal"
 
 
 # ── every kind of declaration ──────────────────────────────────────────────────────

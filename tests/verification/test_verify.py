@@ -72,8 +72,8 @@ FLIPPED: list[tuple[str, str, dict[str, Any]]] = [
     ("torchspec-native", "llama", {"to": "vllm"}),
     ("torchspec-native", "llama", {"to": "specforge"}),
     ("torchspec-native", "llama", {"to": "vllm", "dtype": "float32"}),
-    ("modelopt-layers", "frequency", {"to": "torchspec"}),
-    ("modelopt-layers", "frequency", {"to": "torchspec", "dtype": "float32"}),
+    ("modelopt-layers", "frequency", {"to": "specforge"}),
+    ("modelopt-layers", "frequency", {"to": "specforge", "dtype": "float32"}),
     ("modelopt-layers", "llama", {"to": "vllm", "embed": "from-target"}),
     ("modelopt-layers", "llama", {"to": "vllm", "repairs": ("double-norm",)}),
     ("torchspec-native", "mla-3.1", {"to": "portable"}),
@@ -123,7 +123,7 @@ def test_a_flipped_bit_in_an_added_bias_fails(tmp_path: Path) -> None:
     assert verify(tmp_path / "out", path).passed
 
 
-@pytest.mark.parametrize("to", ["vllm", "torchspec"])
+@pytest.mark.parametrize("to", ["vllm", "specforge"])
 def test_swapped_head_rows_fail(to: str, source: Source, tmp_path: Path) -> None:
     """Both rows are there, one place off: the map no longer says what the head means."""
     path, out = source("modelopt-layers", "frequency"), tmp_path / "out"
@@ -155,7 +155,7 @@ def test_a_consistent_permutation_means_the_same(record: str, source: Source, tm
     assert different(verify(out, path)) == {"lm_head.weight"}
 
 
-@pytest.mark.parametrize("to", ["vllm", "torchspec"])
+@pytest.mark.parametrize("to", ["vllm", "specforge"])
 def test_a_map_to_other_tokens_fails_even_if_consistent(to: str, source: Source, tmp_path: Path) -> None:
     path, out = source("torchspec-native", "reduced"), tmp_path / "out"
     convert(path, out, to=to)
@@ -420,7 +420,7 @@ def test_an_engine_that_cannot_be_judged_is_listed_not_praised(tmp_path: Path) -
     target = str(tiny.write_target(tmp_path / "target"))
     convert(source, tmp_path / "out", to="trtllm", target=target)
     (tmp_path / "out/draftconv.json").unlink()
-    edit(tmp_path / "out", top(draft_vocab_size=None))
+    edit(tmp_path / "out", top(model_type="strange"))
     rows = verify(tmp_path / "out", source, target=target).directory
     assert [(row.what, row.outcome, row.how.split(":")[0]) for row in rows] == [("trtllm@1.3", "declared", "undecided")]
 

@@ -18,6 +18,7 @@ from draftconv.conversion.passes import (
     quantize,
     repack,
     repair,
+    rope,
     vocabulary,
 )
 from draftconv.conversion.passes.base import Context, Pass
@@ -28,7 +29,8 @@ logger = logging.getLogger(__name__)
 PASSES = (
     Pass("dequantize", dequantize.run),  # first, so that every other pass sees floats
     Pass("repair", repair.run),
-    Pass("limits", limits.run),  # after repairs, which may mend what a layout cannot express
+    Pass("rope", rope.run),
+    Pass("limits", limits.run),  # after repairs and defaults, which may mend what a layout cannot express
     Pass("embedding", embedding.run),
     Pass("vocabulary", vocabulary.run),
     Pass("biases", biases.run),

@@ -11,7 +11,7 @@ from draftconv.drafter.targets import EMBED_NAMES, Target
 from draftconv.errors import Refused, UsageError
 
 EMBEDDING = "embed_tokens.weight"
-UNFILLED = "its trainer's class leaves a missing table as memory had it, or all zeros, and says nothing"
+UNFILLED = "its trainer's class leaves a missing table as memory had it, or all zeros, or does not open the drafter"
 
 
 def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:

@@ -15,6 +15,7 @@ from draftconv.conversion.working_drafter import WorkingDrafter, cast_tensor, li
 from draftconv.drafter.facts import Rope
 from draftconv.drafter.names import sort_names
 from draftconv.drafter.problems import Problem
+from draftconv.drafter.rope import DEFAULT_THETA
 from draftconv.drafter.tensors import expected
 from draftconv.drafter.vocabulary import VocabMap
 from draftconv.engines.problems import why
@@ -182,6 +183,10 @@ def _plain_rope(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
     return work.with_facts("ModelOpt trained with plain rope", rope=Rope(rope.theta, rope.pairs))
 
 
+def _trained_base(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
+    return work.with_facts("AngelSlim trained with this base", rope=replace(work.facts.rope, theta=DEFAULT_THETA))
+
+
 def _fold_norm(work: WorkingDrafter, _: str | None) -> WorkingDrafter:
     """w_hidden' = w_input * w_hidden / rms(w_input): exact up to a per-token scalar.
 
@@ -216,5 +221,6 @@ REPAIRS: Mapping[str, Repair] = {
     "norm-without-flag": _set_flag,
     "tensor-unexpected": _drop_unexpected,
     "rope-injected": _plain_rope,
+    "rope-base-untrained": _trained_base,
     "double-norm": _fold_norm,
 }

@@ -1,10 +1,11 @@
-"""SGLang over its native HTTP interface. Not run on the engine: held to its documented answers by stub servers.
+"""SGLang over its native HTTP interface. Run with its server 0.5.23 on a CPU, compiled kernels stood in for.
 
-SGLang 0.5.23 (read): `/generate` takes `input_ids` and answers `output_ids` with
+`/generate` takes `input_ids` and answers `output_ids` with
 `meta_info.spec_verify_ct` (steps), `spec_num_correct_drafts` (accepted tokens) and
 `spec_correct_drafts_histogram`, which ends at the largest count seen. The step that finishes a
 request counts all that it accepted. `spec_accept_length` divides output tokens by steps, so it
-counts the prompt's own token, and is not read. `/server_info` holds the server's arguments.
+counts the prompt's own token, and is not read. `/server_info` holds the server's arguments, and what its
+scheduler made of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from draftconv.reference.accept_length import Counts
 PER_REQUEST = "per request: meta_info of /generate (spec_verify_ct, spec_num_correct_drafts and their histogram)"
 PROBE = 16
 """Tokens of the request that shows whether a server drafts and counts."""
+TEXT_BEYOND, CONTEXT_BEYOND = 4, 6
+"""By how much a prompt and its text, and the context, are longer than the longest prompt, `max_req_input_len`."""
 
 NEUTRAL: Mapping[str, object] = {
     "speculative_eagle_topk": 1,
@@ -51,7 +54,7 @@ class SglangServer:
                 target=info.text("model_path") or "",
                 version=info.text("version") or "of unknown version",
                 counting=PER_REQUEST,
-                room=info.integer("context_length"),
+                room=_room(info),
                 drafter=info.text("speculative_draft_model_path") or "",
                 settings=_server_settings(info),
             )
@@ -132,6 +135,21 @@ class SglangServer:
                     cure="start it with the command that `draftconv serve` prints",
                 )
         refuse_depth("SGLang", info.integer("speculative_num_steps"), self.asking.depth)
+
+
+def _room(info: Config) -> int | None:
+    """Tokens of the longest prompt and its text that surely fit.
+
+    A request has to leave the context room for the drafts of a step, or is refused (run; `num_reserved_tokens` in
+    srt/managers/tokenizer_manager.py). A text that the KV cache does not hold is cut without a word (read;
+    `init_req_max_new_tokens` in srt/managers/scheduler.py, 0.5.23). The context is told only where it was given; it is
+    no shorter than the longest prompt tells.
+    """
+    longest, context = info.integer("max_req_input_len"), info.integer("context_length")
+    if longest is None:
+        return context
+    drafted = info.integer("speculative_num_draft_tokens") or 0
+    return min(longest + TEXT_BEYOND, (context or longest + CONTEXT_BEYOND) - drafted)
 
 
 def _server_settings(info: Config) -> dict[str, str]:

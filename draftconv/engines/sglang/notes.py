@@ -33,11 +33,11 @@ RULES.row("sglang-names-undecided", "undecided", "what is quantized is decided b
           "here, or by MIXED_PRECISION, which is read as one of several methods",
           MATCHED, "read", mismatch("unknown"))  # fmt: skip
 RULES.row("sglang-embedding", "note", "the target's embedding always replaces one of equal width",
-          BOTH, "read", checks.embedding_replaced)  # fmt: skip
+          BOTH, "run", checks.embedding_replaced)  # fmt: skip
 RULES.row("sglang-joined-fp8", "note", "joined FP8 weights that have a scale each are rounded once more, under the "
-          "largest", f"{QUANT}/modelopt_quant.py, 0.5.23", "read", checks.joined_fp8)  # fmt: skip
+          "largest", f"{QUANT}/modelopt_quant.py, 0.5.23", "run", checks.joined_fp8)  # fmt: skip
 RULES.row("sglang-joined-inputs", "note", "the inputs of joined weights are rounded under the largest input_scale",
-          f"{QUANT}/modelopt_quant.py, 0.5.23", "read",
+          f"{QUANT}/modelopt_quant.py, 0.5.23", "run",
           checks.joined("joined-input-scales", "U8", "F8_E4M3"))  # fmt: skip
 RULES.row("sglang-ignored", "note", "tensors whose names are not looked for are dropped silently",
           BOTH, "run", checks.ignored)  # fmt: skip
@@ -54,14 +54,15 @@ def _context_untold(load: SimulatedLoad) -> str | None:
 
 TARGET_TYPES = frozenset({
     "apertus", "bailing_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "exaone_moe", "gemma3", "gemma3_text",
-    "gemma4", "glm4_moe", "glm4_moe_lite", "glm5_next", "gpt_oss", "kimi_k2", "kimi_k25", "llama", "llama4",
-    "llama4_text", "longcat_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl", "mllama4", "qwen2", "qwen2_5_vl",
-    "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe",
+    "gemma4", "glm4_moe", "glm4_moe_lite", "glm5_next", "glm_moe_dsa", "gpt_oss", "internlm3", "kimi_k2", "kimi_k25",
+    "llama", "llama4", "llama4_text", "longcat_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl", "mistral",
+    "mllama4", "phi3", "qwen2", "qwen2_5_vl", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_text", "qwen3_moe",
+    "qwen3_next", "qwen3_vl", "qwen3_vl_moe",
 })  # fmt: skip
-"""Targets read to have set_eagle3_layers_to_capture."""
+"""Targets whose class has set_eagle3_layers_to_capture (srt/models, 0.5.23; run)."""
 
 
-@RULES.add("sglang-target", "note", "this target was not read to hand out hidden states", CAPTURE, "read")
+@RULES.add("sglang-target", "note", "this target was not read to hand out hidden states", CAPTURE, "run")
 def _unread_target(load: SimulatedLoad) -> str | None:
     target = load.target
     strange = target is not None and target.model_type and target.model_type not in TARGET_TYPES
@@ -69,6 +70,6 @@ def _unread_target(load: SimulatedLoad) -> str | None:
 
 
 RULES.row("sglang-norm-switches", "note", "these switches are not read; the computation is that of true, true, false",
-          BOTH, "read", checks.unusual_norms)  # fmt: skip
+          BOTH, "run", checks.unusual_norms)  # fmt: skip
 RULES.row("sglang-double-norm", "note", "the state is normalised once, as for every published figure of such drafters",
-          BOTH, "read", checks.double_norm)  # fmt: skip
+          BOTH, "run", checks.double_norm)  # fmt: skip

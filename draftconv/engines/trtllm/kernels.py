@@ -9,21 +9,21 @@ _TRT = "tensorrt_llm/_torch/modules/linear.py, 1.3.0rc at 00bbf71e"
 
 KERNELS: tuple[Kernel, ...] = (
     Kernel(("sm90",), "modelopt-awq", (GROUP,), None, f"{A16} (fine-grained INT4 GEMM)", _TRT,
-           style="trtllm", groups=(64, 128)),
+           style="plain", groups=(64, 128)),
     Kernel(("sm100",), "modelopt-awq", (GROUP,), None, f"{A16} (fine-grained INT4 GEMM)", _TRT,
-           style="trtllm", groups=(64, 128),
+           style="plain", groups=(64, 128),
            notes=("allowed by the code of main, not in the documented hardware table: prove it on your machine",)),
     Kernel(("sm90",), "modelopt-awq", (GROUP,), FP8_TENSOR,
            "4-bit storage, FP8 arithmetic, activations under a fixed scale (fine-grained INT4 GEMM)", _TRT,
-           style="trtllm", groups=(128,)),
+           style="plain", groups=(128,)),
     Kernel(("sm100",), "modelopt-awq", (GROUP,), FP8_TENSOR,
            "4-bit storage, FP8 arithmetic, activations under a fixed scale (fine-grained INT4 GEMM)", _TRT,
-           style="trtllm", groups=(128,),
+           style="plain", groups=(128,),
            notes=("allowed by the code of main, not in the documented hardware table: prove it on your machine",)),
     Kernel(NVIDIA, "modelopt-fp8", (("fp8", "tensor"),), FP8_TENSOR,
-           "FP8 arithmetic, activations under a fixed scale", _TRT, style="trtllm"),
+           "FP8 arithmetic, activations under a fixed scale", _TRT, style="plain"),
     Kernel(("sm100",), "modelopt-nvfp4", (("nvfp4", "group"),), NVFP4_BLOCK,
-           "FP4 arithmetic, weights and activations", _TRT, style="trtllm"),
+           "FP4 arithmetic, weights and activations", _TRT, style="plain"),
 )  # fmt: skip
 
 GAPS: tuple[Gap, ...] = (

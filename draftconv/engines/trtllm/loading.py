@@ -13,15 +13,16 @@ from draftconv.drafter.tensors import HEAD, expected
 from draftconv.engines.load_results import Causes, LoadResult, is_fused, sort_load_results
 from draftconv.engines.model_build import build, without
 from draftconv.engines.rules import DirectoryView, EngineSpec, SimulatedLoad
+from draftconv.engines.trtllm.rotary import rope_of
 
 MISNAMED: Causes = (
-    ("trtllm-prefix", r"^model\."),
+    ("trtllm-prefix", r"^model\.(?!.*lm_head)"),
     ("trtllm-later-norm", r"^(midlayer|layers)\.[1-9]\d*\.input_layernorm\."),
     ("trtllm-layer-names", r"^(midlayer|layers)\."),
 )
 
 SKIPPED: Causes = (
-    ("trtllm-prefix", r"^model\."),
+    ("trtllm-prefix", r"^model\.(?!.*lm_head)"),
     ("trtllm-embedding", r"^embed_tokens\."),
     ("trtllm-fusion", r"(^|\.)(fc_norm|input_norm)\."),
     ("trtllm-later-norm", r"^(midlayer|layers)\.[1-9]\d*\.input_layernorm\."),
@@ -30,6 +31,10 @@ SKIPPED: Causes = (
     ("trtllm-fc-bias", r"^fc\.bias$"),
     ("trtllm-qk-norm", r"\.[qk]_norm\.weight$"),
 )
+
+
+LLAMA4_MLP = 16384
+"""intermediate_size_mlp of transformers' Llama4TextConfig."""
 
 
 def _load(name: str, built: Facts, expected_names: Collection[str], spec: EngineSpec) -> LoadResult:
@@ -73,7 +78,9 @@ def read(view: DirectoryView, truth: Facts, target: Target | None, spec: EngineS
     bias = bool(config.flag("attention_bias"))
     built = build(without(config, "rope_parameters", "rope_interleave"), mla=mla, qkv_bias=bias, o_bias=bias)
     if config.text("model_type") == "llama4_text":
-        built = replace(built, intermediate=config.size("intermediate_size_mlp") or built.intermediate)
+        built = replace(built, intermediate=config.size("intermediate_size_mlp") or LLAMA4_MLP)
+    if not spec.before(1, 3):
+        built = replace(built, rope=rope_of(config, mla=mla))
     post_norm = eagle.flag("return_hidden_post_norm") or (config.flag("norm_output") and not spec.before(1, 3))
     built = replace(
         built,
@@ -107,7 +114,7 @@ def _fusion(config: Config, eagle: Config, spec: EngineSpec) -> Fusion:
 
 
 PARTS = re.compile(r"\.(q|k|v|gate|up)_proj\.weight$")
-_OWN_RULE = ("d2t", "_proj.bias")
+_OWN_RULE = ("d2t", "_proj.bias", "fc.bias")
 
 
 def unfilled(load: SimulatedLoad) -> Sequence[str]:

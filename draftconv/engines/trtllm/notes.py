@@ -10,6 +10,7 @@ from draftconv.engines.checks import listed
 from draftconv.engines.quantization_mismatch import mismatch
 from draftconv.engines.rules import Rules, SimulatedLoad
 from draftconv.engines.trtllm.aux_layers import spelled
+from draftconv.engines.trtllm.config_types import OWN_TYPES, WITH_BIAS, WITHOUT_BIAS
 from draftconv.engines.trtllm.sources import ARGUMENTS, CAPTURE, CONFIG, LINEAR, MAIN, MAPPER, QUANT, ROPE
 
 RULES = Rules()
@@ -20,17 +21,19 @@ def _unknown_aux_layers(load: SimulatedLoad) -> str | None:
     return checks.UNKNOWN_AUX_LAYERS if load.trained is AuxLayers.UNKNOWN else None
 
 
-OWN_TYPES = ("kimi_k2", "deepseek_v32", "glm_moe_dsa")
-"""model_types with a config class in the tree (_torch/pyexecutor/config_utils.py)."""
-
 RULES.row("trtllm-model-type-unknown", "undecided", "transformers must know the model_type",
           CONFIG, "inferred", checks.unknown_type(*OWN_TYPES))  # fmt: skip
-RULES.row("trtllm-names-undecided", "undecided", "a pattern that cannot be tried here decides what is quantized",
-          QUANT, "read", mismatch("unknown"))  # fmt: skip
+
+
+@RULES.add("trtllm-names-undecided", "undecided", "a pattern that cannot be tried here decides what is quantized",
+           QUANT, "read")  # fmt: skip
+def _untried(load: SimulatedLoad) -> str | None:
+    """A pattern that could take for ever, or is no regular expression: what comes of that one was not read."""
+    return mismatch("unknown")(load) or mismatch("stops")(load)
 
 
 @RULES.add("trtllm-draft-vocab-null", "undecided", "draft_vocab_size is compared with vocab_size; what a null does is "
-           "not known", MAIN, "inferred")  # fmt: skip
+           "not known", MAIN, "inferred", until=(1, 3))  # fmt: skip
 def _draft_vocab_null(load: SimulatedLoad) -> str | None:
     return checks.null_keys("draft_vocab_size")(load)
 
@@ -103,7 +106,8 @@ def _yarn_gqa(load: SimulatedLoad) -> str | None:
 @RULES.add("trtllm-attention-bias-absent", "note", "attention_bias is a required attribute; only some classes default "
            "it", MAIN, "read")  # fmt: skip
 def _attention_bias_absent(load: SimulatedLoad) -> str | None:
-    absent = not load.mla and not load.config.has("attention_bias") and load.model_type != "llama"
+    known = (*WITHOUT_BIAS, *WITH_BIAS, *OWN_TYPES)
+    absent = not load.mla and not load.config.has("attention_bias") and load.model_type not in known
     return f"model_type {load.model_type} without attention_bias" if absent else None
 
 

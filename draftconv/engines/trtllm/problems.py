@@ -18,6 +18,6 @@ PROBLEMS: Mapping[str, str] = {
     "embedding-differs": "always uses the target's",
     "embedding-random": "always uses the target's",
     "config-null": "breaks on a null target_hidden_size or eagle_config",
-    "tied-flag": "leaves the head uninitialised",
+    "tied-flag": "stops: it has no embedding to tie the head to",
     "auto-map": "imports it",
 }

@@ -12,10 +12,12 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import expected
+from draftconv.engines.cut_tensors import CutTensors
 from draftconv.engines.load_results import Causes, LoadResult, fused_parts, sort_load_results
 from draftconv.engines.model_build import build, fusion, without
+from draftconv.engines.rope_config import PARTIAL, handed_over, turned_in_part
 from draftconv.engines.rules import DirectoryView, EngineSpec, SimulatedLoad
-from draftconv.engines.shapes import BY_INPUT, BY_OUTPUT
+from draftconv.engines.shapes import BY_OUTPUT
 
 Kind = Literal["llama", "qwen3", "mla"]
 
@@ -125,12 +127,14 @@ def read(view: DirectoryView, truth: Facts, target: Target | None, spec: EngineS
     mla = kind == "mla"
     bias = bool(config.flag("attention_bias"))
     built = build(
-        without(config, "rope_interleave"),
+        without(handed_over(config), "rope_interleave"),
         mla=mla,
         qkv_bias=bias,
         o_bias=bias or bool(config.flag("bias")),
         qk_norm=kind == "qwen3",
     )
+    nested = handed_over(config).section("rope_parameters").number(PARTIAL)
+    built = turned_in_part(built, config.number(PARTIAL) if nested is None else nested)
     built = replace(
         built,
         aux=_aux(config, eagle, kind),
@@ -171,17 +175,5 @@ def _window(config: Config, kind: Kind, *, plain: bool) -> int | None:
     return config.size("sliding_window") if sliding else None
 
 
-_MERGED = ("q_a_proj", "kv_a_proj_with_mqa")
-"""Whole on every rank, and loaded by the same code as what is cut along its outputs."""
-
-
-def cut(name: str, load: SimulatedLoad) -> bool:
-    """True when the loader takes this rank's part of a tensor that is too long, and leaves the rest."""
-    leaf = name.rpartition(".")[0].rpartition(".")[2]
-    along = 0 if leaf in (*BY_OUTPUT, *_MERGED) else 1 if leaf in BY_INPUT and name.endswith(".weight") else None
-    stored, built = load.misshapen[name].shape, load.expected_tensors[name].shape
-    if along is None or len(stored) != len(built):
-        return False
-    return stored[along] > built[along] and all(
-        f == b for i, (f, b) in enumerate(zip(stored, built, strict=True)) if i != along
-    )
+CUT = CutTensors((*BY_OUTPUT, "q_a_proj", "kv_a_proj_with_mqa"))
+"""The a-projections are whole on every rank, and loaded by the same code as what is cut along its outputs."""

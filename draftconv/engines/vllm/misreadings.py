@@ -7,7 +7,7 @@ from draftconv.engines.checks import compare, listed, skipped
 from draftconv.engines.quantization_mismatch import mismatch
 from draftconv.engines.rules import Rules, SimulatedLoad
 from draftconv.engines.vllm.aux_layers import captured_v1, captured_v2, v1_by_default
-from draftconv.engines.vllm.loading import LATER_NORM, cut
+from draftconv.engines.vllm.loading import CUT, LATER_NORM
 from draftconv.engines.vllm.sources import LLAMA, LOADERS, MATCHED, MLA, QUANT
 
 RULES = Rules()
@@ -20,15 +20,9 @@ RULES.row("vllm-scales-missing", "mis-read", "scales and zero points that are no
           MATCHED, "run", quantization_config.unscaled)  # fmt: skip
 RULES.row("vllm-missing-tensor", "mis-read", "missing tensors are not reported: norms stay one, weights uninitialised",
           LOADERS, "run", checks.missing_tensors)  # fmt: skip
-
-
-@RULES.add("vllm-cut", "mis-read", "of a projection with more rows (o and down: columns) than are built, the first "
-           "are taken and the others left without a word",
-           "model_executor/layers/linear.py and parameter.py, 0.32.0", "run")  # fmt: skip
-def _too_long(load: SimulatedLoad) -> str | None:
-    return listed([load.misfit(name) for name in load.misshapen if cut(name, load)])
-
-
+RULES.row("vllm-cut", "mis-read", "of a projection with more rows (o and down: columns) than are built, the first are "
+          "taken and the others left without a word", "model_executor/layers/linear.py and parameter.py, 0.32.0", "run",
+          CUT.too_long)  # fmt: skip
 RULES.row("vllm-later-norm", "mis-read", "layers after the first read input_layernorm; their hidden_norm is unused",
           LOADERS, "run", skipped("vllm-later-norm", LATER_NORM))  # fmt: skip
 RULES.row("vllm-d2t-missing", "mis-read", "without d2t, draft id i is taken for target id i",
@@ -54,7 +48,7 @@ RULES.row("vllm-bias-half", "mis-read", "attention_bias builds q, k, v and o bia
 
 
 @RULES.add("vllm-taps", "mis-read", "Model Runner V2 (the GPU default) captures the top-level ids only, as boundaries",
-           "v1/worker/gpu/spec_decode/eagle3_utils.py, 0.33.0", "read")  # fmt: skip
+           "v1/worker/gpu/spec_decode/eagle3_utils.py, 0.33.0", "run")  # fmt: skip
 def _aux_layers_v2(load: SimulatedLoad) -> str | None:
     return None if load.on_cpu else checks.other_aux_layers(captured_v2(load), load)
 

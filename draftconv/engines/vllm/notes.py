@@ -36,7 +36,7 @@ RULES.row("vllm-pattern-undecided", "undecided", "a pattern that cannot be tried
 
 
 @RULES.add("vllm-taps-fallback", "note", "should the server fall back to Model Runner V1, it captures other layers",
-           "v1/worker/gpu_model_runner.py, 0.33.0", "read")  # fmt: skip
+           "v1/worker/gpu_model_runner.py, 0.33.0", "run")  # fmt: skip
 def _aux_layers_fallback(load: SimulatedLoad) -> str | None:
     return None if v1_by_default(load) else checks.other_aux_layers(captured_v1(load), load)
 
@@ -48,7 +48,7 @@ def _joined_fp8_on_gpu(load: SimulatedLoad) -> str | None:
 
 
 RULES.row("vllm-joined-inputs", "note", "the inputs of joined weights are rounded under the largest input_scale",
-          f"{QUANT}/{{modelopt.py,compressed_tensors,quark}}, 0.32.0", "read",
+          f"{QUANT}/{{modelopt.py,compressed_tensors,quark}}, 0.32.0", "run",
           checks.joined("joined-input-scales", "U8", "F8_E4M3"))  # fmt: skip
 
 
@@ -67,6 +67,6 @@ def _speculators_keys(load: SimulatedLoad) -> str | None:
 
 
 RULES.row("vllm-norm-switches", "note", "these switches are not read; the computation is that of true, true, false",
-          LOADERS, "read", checks.unusual_norms)  # fmt: skip
+          LOADERS, "run", checks.unusual_norms)  # fmt: skip
 RULES.row("vllm-double-norm", "note", "the state is normalised once, as for every published figure of such drafters",
-          LOADERS, "read", checks.double_norm)  # fmt: skip
+          LOADERS, "run", checks.double_norm)  # fmt: skip

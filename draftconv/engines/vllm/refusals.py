@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from draftconv.drafter.boundaries import IDS
 from draftconv.drafter.checks import MTP_MODEL_TYPES
 from draftconv.drafter.config import Config
-from draftconv.engines import checks, quantization_config
+from draftconv.engines import checks, quantization_config, strict_config
 from draftconv.engines.checks import listed
 from draftconv.engines.hardware import CHIPS, Chip
 from draftconv.engines.quantization_mismatch import mismatch
 from draftconv.engines.rules import Rules, SimulatedLoad
 from draftconv.engines.vllm.aux_layers import captured_v1, captured_v2, top_ids
-from draftconv.engines.vllm.loading import cut, flatten, speculators
+from draftconv.engines.vllm.loading import CUT, flatten, speculators
 from draftconv.engines.vllm.sources import LLAMA, LOADERS, MATCHED, MLA, QUANT, SPEC
 
 RULES = Rules()
@@ -51,33 +50,9 @@ def _mtp(load: SimulatedLoad) -> str | None:
     return f"model_type: {load.model_type}" if mtp else None
 
 
-NOT_NULL = frozenset({
-    "max_position_embeddings", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "vocab_size", "rms_norm_eps", "hidden_act", "attention_bias", "tie_word_embeddings", "initializer_range",
-    "use_cache",
-})  # fmt: skip
-"""Keys that transformers 5.19 wants to have a value, if they are there at all (strict dataclass fields)."""
-
-NOT_NULL_BY_TYPE: Mapping[str, frozenset[str]] = {
-    "llama": frozenset({"mlp_bias"}),
-    "qwen3": frozenset({"head_dim", "attention_dropout"}),
-    "deepseek": frozenset({
-        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "n_routed_experts", "n_shared_experts",
-        "moe_intermediate_size", "routed_scaling_factor",
-    }),
-}  # fmt: skip
-"""More of them, by the start of model_type; kimi_k2 is read as deepseek_v3."""
-
-
-@RULES.add("vllm-null", "refused", "transformers 5 rejects a null here",
-           "transformers 5.19 LlamaConfig, Qwen3Config and DeepseekV3Config, through vLLM 0.33.0", "run")  # fmt: skip
-def _nulls(load: SimulatedLoad) -> str | None:
-    kind = load.model_type.replace("kimi", "deepseek").replace("glm_moe_dsa", "deepseek")
-    more = [keys for start, keys in NOT_NULL_BY_TYPE.items() if kind.startswith(start)]
-    keys = NOT_NULL.union(*more)
-    return listed([f"{key}: null" for key, value in load.config.data.items() if value is None and key in keys])
-
-
+RULES.row("vllm-null", "refused", "transformers 5 rejects a null here",
+          "transformers 5.19 LlamaConfig, Qwen3Config and DeepseekV3Config, through vLLM 0.33.0", "run",
+          strict_config.nulls)  # fmt: skip
 RULES.row("vllm-activation", "refused", "the MLP is silu(gate) * up; any other hidden_act is refused",
           "model_executor/models/{llama,deepseek_v2}.py, 0.33.0", "run", checks.other_activation)  # fmt: skip
 
@@ -105,12 +80,8 @@ def _d2t_on_full(load: SimulatedLoad) -> str | None:
     return "d2t is stored and draft_vocab_size is the target's" if "d2t" in load.results.fatal else None
 
 
-@RULES.add("vllm-shape", "refused", "modules are built from config.json; a tensor of another shape stops the load",
-           LOADERS, "run")  # fmt: skip
-def _misfit(load: SimulatedLoad) -> str | None:
-    return listed([load.misfit(name) for name in load.misshapen if not cut(name, load)])
-
-
+RULES.row("vllm-shape", "refused", "modules are built from config.json; a tensor of another shape stops the load",
+          LOADERS, "run", CUT.misfit)  # fmt: skip
 RULES.row("vllm-plain-query", "refused", "the query must be compressed: kv_a is fused with q_a unconditionally",
           MLA, "run", checks.plain_query)  # fmt: skip
 
@@ -231,6 +202,8 @@ RULES.row("vllm-not-excluded", "refused", "a linear that no list excludes by its
 RULES.row("vllm-excluded", "refused", "quantized tensors have no place in a linear that is built plain: lists are "
           "matched against runtime names, fused and numbered on from the target's layers",
           MATCHED, "run", mismatch("excluded"))  # fmt: skip
+RULES.row("vllm-lists", "refused", "a pattern that is no regular expression, and a config of Quark's without weights, "
+          "stop the start", MATCHED, "run", mismatch("stops"))  # fmt: skip
 RULES.row("vllm-torn", "refused", "projections that are joined into one linear are quantized together or not at all",
           MATCHED, "run", mismatch("torn"))  # fmt: skip
 
@@ -253,3 +226,24 @@ def _static_fp8(load: SimulatedLoad) -> str | None:
            "a CPU has no operation for", f"{QUANT}/utils/w8a8_utils.py, 0.32.0", "run")  # fmt: skip
 def _joined_fp8_on_cpu(load: SimulatedLoad) -> str | None:
     return checks.joined_fp8(load) if load.on_cpu else None
+
+
+@RULES.add("vllm-tensor-fp8-cpu", "refused", "FP8 under one scale, as compressed-tensors or Quark declares it, is "
+           "rounded once more although the scales are equal, which a CPU has no operation for",
+           f"{QUANT}/utils/w8a8_utils.py, 0.32.0", "run")  # fmt: skip
+def _tensor_fp8_on_cpu(load: SimulatedLoad) -> str | None:
+    if not load.on_cpu:
+        return None
+    quark = load.config.section("quantization_config").section("global_quant_config").section("weight")
+    declared = any(
+        (weights.text("type"), weights.integer("num_bits"), weights.text("strategy")) == ("float", 8, "tensor")
+        for weights, _ in checks.compressed_groups(load)
+    ) or (
+        checks.quant_method(load) == "quark"
+        and (quark.text("dtype"), quark.text("qscheme")) == ("fp8_e4m3", "per_tensor")
+    )
+    tensors = load.view.tensors
+    return listed([
+        name for name in load.results.loaded.values()
+        if declared and name.endswith(".weight") and tensors[name].dtype == "F8_E4M3"
+    ])  # fmt: skip

@@ -14,7 +14,6 @@ from draftconv.quantization import pack_bytes
 from draftconv.quantization.formats.base import Declared, StoredTensor, Weight
 from draftconv.quantization.formats.modelopt_config import FP8_STATIC, Algorithm, ModelOpt
 from draftconv.quantization.formats.module_tensors import FLOAT, SPELLED, TORCH, ModuleTensors
-from draftconv.quantization.recipes import PER_MODULE
 from draftconv.quantization.rounding import RoundedWeight
 from draftconv.quantization.scales import FP8_MAX
 from draftconv.quantization.scheme import Scheme
@@ -57,7 +56,6 @@ class ModelOptAwq(ModelOpt):
     )
     holds = frozenset({("int4", "group")})
     inputs = frozenset({None, FP8_STATIC})
-    styles = (PER_MODULE, "plain")  # no other engine reads it
     algorithms = ALGORITHMS
 
     def parts(self, shape: tuple[int, int], scheme: Scheme, dtype: str) -> tuple[StoredTensor, ...]:

@@ -60,8 +60,8 @@ class ModelOpt(Format):
     """A format whose word is ModelOpt's header.
 
     Styles: `plain` is one algorithm for all modules, as ModelOpt exports it. `PER_MODULE` names every
-    quantized module under MIXED_PRECISION, because in some releases of TensorRT-LLM an excluded
-    `fc` of a drafter is built quantized all the same; a module that is not named never is.
+    quantized module under MIXED_PRECISION: a module that is not named never is. TensorRT-LLM builds no module of
+    a drafter quantized under it, so that nothing is written so any more; published files are.
 
     Attributes:
         algorithms: by `quant_algo`.

@@ -20,7 +20,8 @@ from tests import opening
 from tests.api.conftest import Source
 
 ORDER = (
-    "dequantize", "repair", "limits", "embedding", "vocabulary", "biases", "dtype", "positions", "repack", "quantize",
+    "dequantize", "repair", "rope", "limits", "embedding", "vocabulary", "biases", "dtype", "positions", "repack",
+    "quantize",
 )  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def test_a_pass_with_nothing_to_do_returns_the_work_as_it_is(each: Pass, source:
     [
         ("repair", "llama", {"repairs": ("double-norm",)}),
         ("embedding", "reduced", {"to": "modelopt"}),
-        ("vocabulary", "frequency", {"to": "torchspec"}),
+        ("vocabulary", "frequency", {"to": "specforge"}),
         ("biases", "qkv-bias", {"to": "vllm"}),
         ("dtype", "llama", {"dtype": "float32"}),
         ("positions", "llama", {"max_positions": 77}),

@@ -20,7 +20,7 @@ from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.quantized_weights import QuantizedWeights, find_quantized
 from tests import quantized
 from tests.keywords import keywords
-from tests.quantized import Written, floats_of, names_every_module
+from tests.quantized import Written, floats_of, names_what_is_kept
 from tests.traces.recorded import Recorded
 
 LLAMA, REDUCED, LLAMA31, MLA, MLA31 = (
@@ -69,12 +69,12 @@ def test_the_published_scheme_in_every_format_of_int4(form: str, written: Writte
 
 @pytest.mark.parametrize("name", [REDUCED, MLA31])
 @pytest.mark.parametrize("to", ["trtllm", None])
-def test_a_drafter_repacked_for_tensorrt_llm_names_every_module(
+def test_a_drafter_repacked_for_tensorrt_llm_names_what_is_kept(
     name: str, to: str | None, written: Written, tmp_path: Path
 ) -> None:
     source = written(name, "quark-w4a8")
     out = repacked(source, tmp_path / "out", name, "modelopt-awq", to=to)
-    names_every_module(out, len(find_quantized(quantized.read(source, name)).modules))
+    names_what_is_kept(out)
     plain = repacked(source, tmp_path / "plain", name, "modelopt-awq:plain", to=to)
     assert json.loads((plain / "hf_quant_config.json").read_text())["quantization"]["quant_algo"] == "W4A16_AWQ"
 

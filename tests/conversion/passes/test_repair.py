@@ -142,7 +142,24 @@ def test_repair_an_injected_rope(tmp_path: Path) -> None:
     assert "rope_scaling" not in document(tmp_path / "out", "config.json")
 
 
-@pytest.mark.parametrize("to", ["vllm", "torchspec"])
+def test_repair_the_base_that_was_trained(tmp_path: Path) -> None:
+    """AngelSlim's training class turns by 10000 whatever its config says."""
+    spelled = tiny.spell("llama", "angelslim")
+    assert spelled.config["rope_theta"] == 50000.0
+    repaired(spelled, tmp_path, "rope-base-untrained")
+    config = document(tmp_path / "out", "config.json")
+    assert (config["rope_theta"], config["rope_parameters"]["rope_theta"]) == (10000.0, 10000.0)
+
+
+def test_a_repaired_problem_is_not_told_again(tmp_path: Path) -> None:
+    path = tiny.spell("llama", "angelslim").write(tmp_path / "source")
+    plain = convert(path, tmp_path / "plain", to="vllm")
+    mended = convert(path, tmp_path / "mended", to="vllm", repairs=("rope-base-untrained",))
+    told = [{problem.code for problem in conversion.warnings} for conversion in (plain, mended)]
+    assert ["rope-base-untrained" in codes for codes in told] == [True, False]
+
+
+@pytest.mark.parametrize("to", ["vllm", "specforge"])
 def test_repair_a_double_norm(to: str, tmp_path: Path) -> None:
     spelled = tiny.spell("llama", "modelopt-layers")
     found = repaired(spelled, tmp_path, "double-norm", to=to)
@@ -158,4 +175,4 @@ def test_repair_a_double_norm(to: str, tmp_path: Path) -> None:
 def test_two_repairs_at_once(tmp_path: Path) -> None:
     spelled = tiny.spell("frequency", "modelopt-layers")
     spelled.put("d2t", tiny.integers(tiny.FREQUENCY))
-    repaired(spelled, tmp_path, "d2t-absolute", "double-norm", to="torchspec")
+    repaired(spelled, tmp_path, "d2t-absolute", "double-norm", to="specforge")

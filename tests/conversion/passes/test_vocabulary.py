@@ -20,9 +20,9 @@ def test_int32_offsets_become_int64_and_say_so(tmp_path: Path) -> None:
 
 
 def test_rows_are_put_in_order_for_a_reader_of_the_mask_and_back_for_another(tmp_path: Path) -> None:
-    """ModelOpt's ids come by frequency, and TorchSpec's reader indexes logits with the mask."""
+    """ModelOpt's ids come by frequency, and SpecForge's reader indexes logits with the mask."""
     spelled = tiny.spell("frequency", "modelopt-layers")
-    convert(spelled.write(tmp_path / "source"), tmp_path / "there", to="torchspec")
+    convert(spelled.write(tmp_path / "source"), tmp_path / "there", to="specforge")
     rows = sorted(range(len(tiny.FREQUENCY)), key=tiny.FREQUENCY.__getitem__)
     there, head = on_disk(tmp_path / "there"), spelled.tensors["lm_head.weight"]
     assert rows != list(range(len(rows)))

@@ -1,0 +1,124 @@
+"""Drafters of a replay, from what was typed to what is run: read, held to the trace, and loaded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
+
+from draftconv.checkpoint import ByteCounter, open_checkpoint
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.targets import Target
+from draftconv.errors import UsageError
+from draftconv.layouts.drafter_reader import drafter_readers
+from draftconv.options import Place, Several
+from draftconv.replay.arithmetic import ArmArithmetic
+from draftconv.report.arms import ArmNames, about_arm, bytes_of
+from draftconv.report.model import ArmInfo
+from draftconv.traces.trace import Trace
+
+if TYPE_CHECKING:
+    from draftconv.replay import replay
+
+logger = logging.getLogger(__name__)
+
+
+class ReplaySettings(Protocol):
+    """What every replay is told of its drafters, and of the arithmetic."""
+
+    @property
+    def layout(self) -> Several: ...
+    @property
+    def aux_convention(self) -> Several: ...
+    @property
+    def accept_detected(self) -> bool: ...
+    @property
+    def semantics(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDrafter:
+    """A drafter in memory: as it was read, what a report says of it, and what is replayed."""
+
+    drafter: Drafter
+    about: ArmInfo
+    arm: replay.Arm
+
+
+def target_of(trace: Trace) -> Target:
+    """The target of a trace, as far as drafters are read with it."""
+    about = trace.about
+    return Target(about.target, about.layers, about.family, hidden=about.hidden, vocab=about.vocab)
+
+
+def read_drafters(trace: Trace, specs: Sequence[Place], options: ReplaySettings, names: ArmNames) -> dict[str, Drafter]:
+    """Open drafters and hold them to the trace, by their names in the report.
+
+    Raises:
+        UsageError: one is of another target than the trace, or the trace lacks what it needs.
+        BadCheckpoint, Refused, Undecided: one cannot be read.
+    """
+    from draftconv.replay.load_arm import fed_by
+
+    target = target_of(trace)
+    readers = drafter_readers(specs, options.layout, options.aux_convention, accept_detected=options.accept_detected)
+    read = [
+        reader.read(open_checkpoint(spec, download=True), target) for reader, spec in zip(readers, specs, strict=True)
+    ]
+    drafters = {names.new(drafter.checkpoint.name): drafter for drafter in read}
+    for name, drafter in drafters.items():
+        _refuse_other_target(name, drafter, trace)
+        trace.columns(fed_by(name, drafter))
+    return drafters
+
+
+def load_drafters(
+    trace: Trace,
+    drafters: Mapping[str, Drafter],
+    arithmetics: Sequence[ArmArithmetic | None],
+    options: ReplaySettings,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[LoadedDrafter]:
+    """Load drafters; tensors that are equal to the first one's are shared with it.
+
+    Args:
+        arithmetics: how each is multiplied, in the order of `drafters`.
+        progress: told the bytes of drafters that were read so far, and all that will be.
+
+    Raises:
+        UsageError, BadCheckpoint, Refused, Undecided: as `load_arm`.
+    """
+    from draftconv.replay.load_arm import LoadSettings, load_arm
+
+    logger.info("replaying %s, %s on %s", ", ".join(drafters), options.dtype, options.device)
+    total = 2 * sum(bytes_of(drafter) for drafter in drafters.values())  # once to hash it, once to load it
+    tally = ByteCounter(None if progress is None else lambda done: progress(done, total))
+    how = LoadSettings(cache(trace.table), options.semantics, options.dtype, options.device)
+    loaded: list[LoadedDrafter] = []
+    for (name, drafter), chosen in zip(drafters.items(), arithmetics, strict=True):
+        like = loaded[0].arm.model if loaded else None
+        arm = load_arm(name, drafter, how, like=like, weight_only=chosen is not None and chosen.weight_only)
+        tally.add(bytes_of(drafter))
+        about = about_arm(name, drafter, tally)
+        loaded.append(LoadedDrafter(drafter, about if chosen is None else replace(about, arithmetic=chosen.told), arm))
+    return loaded
+
+
+def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
+    facts, about = drafter.facts, trace.about
+    for what, its, targets in (
+        ("a vocabulary of", facts.vocab, about.vocab),
+        ("states of width", facts.target_hidden, about.hidden),
+    ):
+        if its != targets:
+            raise UsageError(
+                f"{name} is made for {what} {its}, {about.target} has {targets}",
+                why="a drafter can only be replayed on the target that it was trained for",
+                cure="give a trace of its own target",
+            )
