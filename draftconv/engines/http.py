@@ -173,22 +173,30 @@ class Http:
     def _pieces(
         self, method: str, path: str, body: Mapping[str, object] | None, authorization: Mapping[str, str]
     ) -> Generator[int | bytes, None, None]:
-        """The status, and then the answer as it comes."""
+        """The status, and then the answer as it comes.
+
+        Raises:
+            Overdue: the client's own clock, which starts with each read, was the first to notice.
+            httpx2.HTTPError: it failed on the way.
+        """
         url = httpx2.URL(self.url)
         prefix = url.raw_path.partition(b"?")[0].rstrip(b"/")
-        with (
-            httpx2.Client(
-                verify=_ssl_context(), trust_env=False, follow_redirects=False, timeout=self.timeout
-            ) as client,
-            client.stream(
-                method,
-                url.copy_with(raw_path=prefix + path.encode()),
-                content=None if body is None else json.dumps(body).encode(),
-                headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **authorization},
-            ) as reply,
-        ):
-            yield reply.status_code
-            yield from reply.iter_raw()
+        try:
+            with (
+                httpx2.Client(
+                    verify=_ssl_context(), trust_env=False, follow_redirects=False, timeout=self.timeout
+                ) as client,
+                client.stream(
+                    method,
+                    url.copy_with(raw_path=prefix + path.encode()),
+                    content=None if body is None else json.dumps(body).encode(),
+                    headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **authorization},
+                ) as reply,
+            ):
+                yield reply.status_code
+                yield from reply.iter_raw()
+        except httpx2.TimeoutException as error:
+            raise Overdue(f"it took more than {self.timeout:g} s") from error
 
 
 @cache

@@ -209,7 +209,11 @@ def test_an_answer_that_stops_halfway_is_given_up(monkeypatch: pytest.MonkeyPatc
         Http(url, timeout=5.0, attempts=1).send("GET", "/")
 
 
-def test_a_server_that_says_nothing_is_given_up() -> None:
+@pytest.mark.parametrize("first", ["the deadline", "the client"])
+def test_a_server_that_says_nothing_is_given_up(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clocks count the same seconds; whichever is first, the message is one."""
+    if first == "the client":
+        monkeypatch.setattr(http, "timed", lambda items, **_: items())
     with socket.create_server(("127.0.0.1", 0)) as silent:
         quiet = Http(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2, attempts=1)
         began = time.monotonic()
