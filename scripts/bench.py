@@ -1,4 +1,4 @@
-"""Measure draftconv: conversion and quantization of a full-size drafter, and replay against live decoding.
+"""Measure draftconv: conversion and quantization of a full-size drafter, replay against live decoding, and a GPU.
 
 scripts/bench                                   every part, printed
 scripts/bench parity --write docs/benchmarks.md one part; the other parts of the file stay
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import bench_convert
+import bench_gpu
 import bench_parity
 import bench_quantize
 from measuring import SCRIPTS, BenchError, Section
@@ -27,6 +28,7 @@ PARTS: Mapping[str, tuple[str, Measure]] = MappingProxyType(
         "convert": (bench_convert.TITLE, bench_convert.measure),
         "quantize": (bench_quantize.TITLE, bench_quantize.measure),
         "parity": (bench_parity.TITLE, bench_parity.measure),
+        "gpu": (bench_gpu.TITLE, bench_gpu.measure),
     }
 )
 """Part → its heading in the report, and what measures it; in the order of the report."""
@@ -36,7 +38,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Measure draftconv: `convert` and `quantize` on a full-size drafter (6.4 GB, needs 20 GB of room), "
-        "and `parity` on the trained fixtures and on full-size drafters in memory (needs 8 GB of it).",
+        "`parity` on the trained fixtures and on full-size drafters in memory (needs 8 GB of it), and all of these on "
+        "a `gpu`, where there is one.",
     )
     parser.add_argument("part", nargs="?", choices=["all", *PARTS], default="all", help="what to measure")
     parser.add_argument("--dir", type=Path, default=SCRIPTS.parent / ".bench", help="work directory (default: .bench)")
@@ -46,9 +49,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     convert = parser.add_argument_group("convert and quantize")
     convert.add_argument("--keep", action="store_true", help="keep the synthetic drafter for the next time")
     parity = parser.add_argument_group("parity")
-    parity.add_argument(
-        "--device", choices=bench_parity.DEVICES, help="run full-size drafters only there (default: CPU and GPU)"
-    )
     parity.add_argument("--threads", type=int, help="CPU threads of full-size drafters (default: one per core)")
     return parser.parse_args(argv)
 

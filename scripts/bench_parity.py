@@ -21,7 +21,6 @@ from measuring import SCRIPTS, Row, Run, Section, least_memory, machine, progres
 TITLE = "Parity"
 DATA = SCRIPTS.parent / "tests" / "data"
 DEPTH = 3
-DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -94,9 +93,8 @@ def measure(options: argparse.Namespace, program: Path) -> Section:
     work.mkdir(parents=True)
     load = os.getloadavg()[0]
     bench = Bench(program, work, options.runs, size, options.threads or os.cpu_count() or 1)
-    devices = [options.device] if options.device else DEVICES
     try:
-        rows = (*fixtures(bench), *(row for device in devices for row in full_size(bench, device)))
+        rows = (*fixtures(bench), *full_size(bench, "cpu"))
     finally:
         remove(work)
     return Section(TITLE, about(bench, load), rows)
@@ -174,9 +172,6 @@ def full_size(bench: Bench, device: str) -> Iterator[Row]:
             "full-size", SCRIPTS / "specs" / f"{spec}.json", bench.runs, device, bench.size.positions[device],
             threads=bench.threads,
         )  # fmt: skip
-        if not figures:
-            yield Row("full-size drafters on a GPU", "not measured: no GPU at hand")
-            return
         threads = f", {figures['threads']} thread{'s' * (figures['threads'] > 1)}" if device == "cpu" else ""
         where, flop = f"{spec} on {figures['device']}{threads}", figures["floor_flop"]
         positions, floor = figures["positions"], statistics.median(figures["floor"])

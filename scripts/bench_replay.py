@@ -3,11 +3,14 @@
 bench_replay.py alone TRACE RUNS DRAFTER             one arm, the trace in memory
 bench_replay.py against-live TRACE RUNS TARGET DRAFTER COPY
 bench_replay.py full-size SPEC RUNS DEVICE POSITIONS
+bench_replay.py counts DRAFTER PROMPTS TOKENS DEVICE a fixture replayed on the CPU and on another device
+bench_replay.py device                               the GPU that torch sees
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import sys
 import tempfile
 import time
@@ -19,12 +22,14 @@ from typing import Any
 import make_synthetic
 import torch
 from speculate import speculate
+from target_model import continue_greedily, load_target
 from torch import Tensor, nn
 from torch.nn import functional
+from train_tiny import DATA, RECIPES, read_prompts
 
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.facts import Facts
-from draftconv.drafter.targets import Target
+from draftconv.drafter.targets import Target, find_target
 from draftconv.errors import DraftconvError
 from draftconv.layouts.base import ReadOptions
 from draftconv.layouts.reader import read_drafter
@@ -144,8 +149,6 @@ def full_size(spec: Path, device: str, positions: int, runs: int) -> Figures:
     The floor is what nobody can leave out who wants the drafts: one product with the head per draft. Like
     replay it takes at most `ROWS_AT_ONCE` rows at a time.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        return {}
     model = random_drafter(read_facts(spec), device)
     arm = Arm(spec.stem, model, tuple(range(model.facts.aux)))
     requests = accepted_texts(model.facts, positions)
@@ -232,6 +235,33 @@ def multiplied(model: DrafterModel) -> int:
     return sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
 
 
+# ── other devices ──────────────────────────────────────────────────────────────────
+
+
+def counts(name: str, prompts: int, tokens: int, device: str) -> Figures:
+    """Replay a fixture in float32 on two devices; how many requests have equal counts."""
+    directory = DATA / "targets" / RECIPES[name].target
+    target, known = load_target(directory), find_target(str(directory), None)
+    drafter = read_drafter(open_checkpoint(DATA / "drafters" / name), ReadOptions(target=known))
+    tables = open_checkpoint(directory).tensors
+    lent = {"embed_tokens": tables["model.embed_tokens.weight"], "lm_head": tables.get("lm_head.weight")}
+    arms = {where: load_arm(name, drafter, LoadSettings(lent.get, device=where)) for where in ("cpu", device)}
+    texts = torch.stack(read_prompts()[:prompts])
+    texts = torch.cat((texts, continue_greedily(target, texts, tokens + DEPTH)), dim=1)
+    length, boundaries = texts.shape[1] - tokens - DEPTH, arms["cpu"].boundaries
+    with torch.no_grad():
+        states = target(texts[:, :-1], None, boundaries).states
+    requests = [
+        TraceRequest(str(i), str(i), "", length, tokens, text, state)
+        for i, (text, state) in enumerate(zip(texts, states, strict=True))
+    ]
+    found = {
+        where: [one.counts for _, (one,) in replay([arm], requests, boundaries, depth=DEPTH)]
+        for where, arm in arms.items()
+    }
+    return {"requests": prompts, "equal": sum(map(operator.eq, found["cpu"], found[device]))}
+
+
 # ── program ────────────────────────────────────────────────────────────────────────
 
 
@@ -259,15 +289,19 @@ def timed(runs: int, work: Callable[[], Any]) -> tuple[list[float], Any]:
     return times, result
 
 
-def main(what: str, of: str, runs: str, *rest: str) -> Figures:
+def main(*arguments: str) -> Figures:
     """Measure one thing."""
-    match what, rest:
-        case "alone", (drafter,):
+    match arguments:
+        case "alone", of, runs, drafter:
             return alone(open_trace(of), Path(drafter), int(runs))
-        case "against-live", (target, *drafters):
+        case "against-live", of, runs, target, *drafters:
             return against_live(open_trace(of), Path(target), list(map(Path, drafters)), int(runs))
-        case "full-size", (device, positions):
+        case "full-size", of, runs, device, positions:
             return full_size(Path(of), device, int(positions), int(runs))
+        case "counts", name, prompts, tokens, device:
+            return counts(name, int(prompts), int(tokens), device)
+        case ("device",):
+            return {"cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None}
     sys.exit(__doc__)
 
 

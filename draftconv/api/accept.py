@@ -12,13 +12,18 @@ from functools import partial
 from importlib.metadata import version
 
 from draftconv.conversion.provenance import recorded_engines
+from draftconv.drafter.step_bytes import step_bytes
+from draftconv.drafter.tensors import HEAD
 from draftconv.errors import UsageError
+from draftconv.live.step_times import ServerSpeed, read_server_speed
 from draftconv.options import Place, each_of, takes
 from draftconv.replay.arithmetic import AskedEngines
-from draftconv.replay.drafters import load_drafters, read_drafters, target_of
+from draftconv.replay.drafters import LoadedDrafter, load_drafters, read_drafters, target_of
 from draftconv.replay.options import AcceptOptions
 from draftconv.replay.settings import drawn_at, refuse_depth, refuse_impossible, run_info, tokens_done
+from draftconv.replay.target_tables import from_target
 from draftconv.report.acceptance.model import AcceptanceReport
+from draftconv.report.acceptance.speed import StepCost
 from draftconv.report.arms import ArmNames
 from draftconv.report.verdict import EXIT_CODES
 from draftconv.traces.trace import open_trace
@@ -46,6 +51,7 @@ def accept(drafters: Place | Sequence[Place], options: AcceptOptions) -> Accepta
             f"--min-al {options.min_al:g}: with {depth} drafted tokens an accept length lies between 1 and {depth + 1}",
             cure=f"give one from 1 to less than {depth + 1}, or more drafted tokens",
         )
+    server = _server_speed(options)
     trace = open_trace(options.trace)
     refuse_depth(depth, trace)
     entries, longest = trace.entries[: options.limit], max(depth, trace.about.depth)
@@ -57,6 +63,7 @@ def accept(drafters: Place | Sequence[Place], options: AcceptOptions) -> Accepta
     from draftconv.replay.accept import accept_records, mapped
 
     arms, about = [drafter.arm for drafter in loaded], run_info(trace, entries, options)
+    costs = {} if server is None else {one.about.name: _costs(server, one, options.semantics) for one in loaded}
     return AcceptanceReport.of(
         replace(about, settings={**about.settings, "torch": version("torch")}),
         longest,
@@ -71,7 +78,25 @@ def accept(drafters: Place | Sequence[Place], options: AcceptOptions) -> Accepta
             drawn_at=drawn_at(trace, options),
             progress=tokens_done(trace, entries, options.progress),
         ),
+        costs,
     )
+
+
+def _server_speed(options: AcceptOptions) -> ServerSpeed | None:
+    """How long steps take, as far as anybody asks."""
+    if options.speed is None:
+        if options.target_step is not None:
+            raise UsageError(
+                "--target-step has no meaning without --speed", cure="add --speed PROFILE, or leave it out"
+            )
+        return None
+    return read_server_speed(options.speed, options.target_step)
+
+
+def _costs(server: ServerSpeed, loaded: LoadedDrafter, semantics: str) -> tuple[StepCost, ...]:
+    drafter, about = loaded.drafter, loaded.about
+    reads = step_bytes(drafter, lent_head=HEAD in from_target(drafter.facts, semantics))
+    return server.costs(about.name, about.content, reads)
 
 
 def accept_exit_code(report: AcceptanceReport) -> int:

@@ -17,20 +17,23 @@ class Hardware:
         chip: kernels are chosen by it.
         devices: words of its device name, as drivers print it (`NVIDIA B200`, `AMD Instinct MI325X`). A GB200, GH200
             or B300 is another machine, and so is a slice of one (`NVIDIA H200 MIG 1g.18gb`).
+        bandwidth: of its memory in TB/s, as the maker's data sheet has it (NVIDIA's are of SXM modules); None where
+            there is no such figure.
     """
 
     chip: Chip
     devices: tuple[str, ...] = ()
+    bandwidth: float | None = None
 
 
 HARDWARE: Mapping[str, Hardware] = {
     "cpu": Hardware("cpu"),
-    "h100": Hardware("sm90", ("H100",)),
-    "h200": Hardware("sm90", ("H200",)),
-    "b200": Hardware("sm100", ("B200",)),
-    "mi300x": Hardware("gfx942", ("MI300X",)),
-    "mi325x": Hardware("gfx942", ("MI325X",)),
-    "mi350": Hardware("gfx950", ("MI350X", "MI355X")),
+    "h100": Hardware("sm90", ("H100",), 3.35),
+    "h200": Hardware("sm90", ("H200",), 4.8),
+    "b200": Hardware("sm100", ("B200",), 8.0),
+    "mi300x": Hardware("gfx942", ("MI300X",), 5.3),
+    "mi325x": Hardware("gfx942", ("MI325X",), 6.0),
+    "mi350": Hardware("gfx950", ("MI350X", "MI355X"), 8.0),
 }
 
 
@@ -41,12 +44,14 @@ class Alias:
     Attributes:
         hardware: the known one, which every output names. `devices`: words of the device name of this one.
         source, evidence: where it says that the chip is the same.
+        bandwidth: as in `Hardware`; None where machines of this name differ, or the figure was not read.
     """
 
     hardware: str
     devices: tuple[str, ...]
     source: str
     evidence: Literal["read", "inferred"] = "read"
+    bandwidth: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +75,18 @@ _ROCM = "AMD, ROCm documentation, GPU specifications"
 _SOLD_AS = "sold as this chip with slower links"
 
 ALIASES: Mapping[str, Alias] = {
-    "h100pcie": Alias("h100", ("H100",), _MIG),
-    "h100sxm": Alias("h100", ("H100",), _MIG),
-    "h100sxm5": Alias("h100", ("H100",), _MIG),
-    "h100nvl": Alias("h100", ("H100",), _MIG),
+    "h100pcie": Alias("h100", ("H100",), _MIG, bandwidth=2.0),
+    "h100sxm": Alias("h100", ("H100",), _MIG, bandwidth=3.35),
+    "h100sxm5": Alias("h100", ("H100",), _MIG, bandwidth=3.35),
+    "h100nvl": Alias("h100", ("H100",), _MIG, bandwidth=3.9),
     "h800": Alias("h100", ("H800",), _SOLD_AS, "inferred"),
-    "h20": Alias("h100", ("H20",), _MIG),
+    "h20": Alias("h100", ("H20",), _MIG, bandwidth=4.0),
     "gh200": Alias("h100", ("GH200",), _MIG),
-    "h200sxm": Alias("h200", ("H200",), _MIG),
-    "h200nvl": Alias("h200", ("H200",), _MIG),
-    "gb200": Alias("b200", ("GB200",), _CUDA),
-    "mi350x": Alias("mi350", ("MI350X",), _ROCM),
-    "mi355x": Alias("mi350", ("MI355X",), _ROCM),
+    "h200sxm": Alias("h200", ("H200",), _MIG, bandwidth=4.8),
+    "h200nvl": Alias("h200", ("H200",), _MIG, bandwidth=4.8),
+    "gb200": Alias("b200", ("GB200",), _CUDA, bandwidth=8.0),
+    "mi350x": Alias("mi350", ("MI350X",), _ROCM, bandwidth=8.0),
+    "mi355x": Alias("mi350", ("MI355X",), _ROCM, bandwidth=8.0),
 }
 """What people type, in lower case without `-`, `_` and spaces → what it is."""
 
@@ -125,6 +130,15 @@ def spelled(text: str) -> str:
 def devices_of(hardware: str) -> tuple[str, ...]:
     """Words of the device name of hardware, known by its own name or by another."""
     return (ALIASES.get(hardware) or HARDWARE[hardware]).devices
+
+
+def bandwidth_of(hardware: str, machine: str | None = None) -> float | None:
+    """TB/s of one device's memory.
+
+    Args:
+        machine: by which other name of the hardware it was asked for, whose memory may be another.
+    """
+    return (ALIASES[machine] if machine else HARDWARE[hardware]).bandwidth
 
 
 def named(*chips: Chip) -> tuple[str, ...]:

@@ -108,10 +108,12 @@ class Generator:
     Attributes:
         command: what measures one round and writes its result: prompts are random token ids of one length, ends are
             ignored, as for published tables; text is greedy.
+        accept_length: where the result has the accept length of that round; empty where it has none.
     """
 
     tool: Tool
     command: Callable[[Round], tuple[str, ...]]
+    accept_length: str = ""
 
 
 @dataclass(frozen=True, slots=True)

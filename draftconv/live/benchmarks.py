@@ -11,7 +11,7 @@ from pathlib import Path
 
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
-from draftconv.engines.live import Load, Tool
+from draftconv.engines.live import Generator, Load, Tool
 from draftconv.engines.serving import located
 from draftconv.errors import EngineError
 from draftconv.live import accuracy, speed
@@ -94,7 +94,7 @@ class Benchmarks:
             generator = generator_of(self.spec.name)
             for count in CONCURRENCY:
                 load_round = speed.round_of(self.load, url, count, directory, self.spec.hardware)
-                speeds = partial(_speed, generator.tool, directory, count)
+                speeds = partial(_speed, generator, directory, count)
                 argv = generator.command(load_round)
                 yield BenchmarkJob(
                     f"speed, {count} at a time", generator.tool, argv, "speed.log", load_round.result, speeds
@@ -141,8 +141,8 @@ class Benchmarks:
         )
 
 
-def _speed(tool: Tool, directory: Path, count: int, drafter: str | None) -> Sequence[Speed]:
-    return [speed.read_speed(tool, directory, drafter, count)]
+def _speed(generator: Generator, directory: Path, count: int, drafter: str | None) -> Sequence[Speed]:
+    return [speed.read_speed(generator, directory, drafter, count)]
 
 
 def _set_aside(result: Path) -> None:

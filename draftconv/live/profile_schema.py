@@ -1,12 +1,12 @@
-"""The shape of a profile file."""
+"""The shapes of files that people write about their machines: profiles, and how long steps take."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from draftconv.drafter.yaml_file import YamlMapping
 from draftconv.report.verdict import Kind
@@ -54,3 +54,30 @@ class ProfileSchema(YamlMapping):
     suites: Annotated[list[SuiteSchema], Field(min_length=1)]
     margins: MarginsSchema
     evidence: Literal["run", "read"]
+
+
+Milliseconds = Annotated[float, Field(gt=0)]
+
+
+class LoadSchema(YamlMapping):
+    """An entry of `loads:`; `step_ms` has the time of a step by its drafted tokens, 0 for the target alone."""
+
+    concurrency: Number
+    step_ms: dict[Annotated[int, Field(ge=0)], Milliseconds]
+    draft_ms: Milliseconds | None = None
+
+    @model_validator(mode="after")
+    def _told_once(self) -> Self:
+        if 0 not in self.step_ms:
+            raise ValueError("step_ms lacks 0, a step without drafted tokens")
+        if self.draft_ms is not None and len(self.step_ms) > 1:
+            raise ValueError("draft_ms and a step with drafted tokens are two answers to one question: keep one")
+        return self
+
+
+class StepTimesSchema(YamlMapping):
+    """A whole file of step times."""
+
+    engine: Text | None = None
+    tensor_parallel_size: Number = 1
+    loads: Annotated[list[LoadSchema], Field(min_length=1)]

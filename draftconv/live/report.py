@@ -110,6 +110,8 @@ def _about(run: LiveRun, requests: int) -> RunInfo:
             else f"at most {terms.length} per request, to its natural end",
             "sampling": "greedy",
             "engine": f"{title} {version}",
+            "for": str(run.spec),
+            "devices": str(run.options.tensor_parallel_size),
             "reached": WAYS[run.way].format(engine=title),
             "counts": counting,
             "requests at a time": str(terms.concurrency),

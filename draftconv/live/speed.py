@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftconv.engines.live import Load, Round, Tool
+from draftconv.engines.live import Generator, Load, Round
 from draftconv.errors import EngineError
 from draftconv.live.external_tools import figure, read_result
 from draftconv.report.model import Speed
@@ -25,12 +25,13 @@ def round_of(load: Load, url: str, concurrency: int, directory: Path, hardware: 
     return Round(load, url, concurrency, ROUNDS * concurrency, directory / result_name(concurrency), hardware)
 
 
-def read_speed(tool: Tool, directory: Path, drafter: str | None, concurrency: int) -> Speed:
-    """What a load generator measured; those of all engines write the same names.
+def read_speed(generator: Generator, directory: Path, drafter: str | None, concurrency: int) -> Speed:
+    """What a load generator measured; those of all engines write the same names, but for the accept length.
 
     Raises:
         EngineError: it wrote no result, a figure is none, or requests failed.
     """
+    tool, accepted = generator.tool, generator.accept_length
     result = read_result(tool, directory / result_name(concurrency))
     expected, done = ROUNDS * concurrency, int(figure(tool, result, "completed"))
     if done != expected:
@@ -48,4 +49,5 @@ def read_speed(tool: Tool, directory: Path, drafter: str | None, concurrency: in
         ttft_ms=figure(tool, result, "median_ttft_ms"),
         mean_ttft_ms=figure(tool, result, "mean_ttft_ms"),
         tokens_per_second=figure(tool, result, "output_throughput"),
+        accept_length=figure(tool, result, accepted) if drafter is not None and result.get(accepted) else None,
     )

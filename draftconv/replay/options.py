@@ -87,6 +87,18 @@ class AcceptOptions:
         least=1,
     )
     num_speculative_tokens: int = option(3, replace(NUM_SPECULATIVE_TOKENS, former=()))
+    speed: Place | None = option(
+        None,
+        "Tell which K pays: step times in a .yaml file, the report of a live run with --also-speed, or a profile of "
+        "`draftconv recipes` with --target-step.",
+        metavar="FILE|REPORT|PROFILE",
+    )
+    target_step: float | None = option(
+        None,
+        "Of a profile: what one step of the target takes without a drafter (TPOT), in ms, with one request at a time.",
+        metavar="MS",
+        above=0,
+    )
     semantics: str = option(DEFAULT, _semantics_help(), choices=lambda: tuple(semantics()))
     as_engine: Several = option((), _as_engine("drafter"))
     draft_sample_method: str = option("greedy", DRAFT_SAMPLE_METHOD)

@@ -288,6 +288,7 @@ class Speed:
         tpot_ms: time per output token after the first, median over requests. `mean_tpot_ms`: their mean.
         ttft_ms: time to the first token, median over requests. `mean_ttft_ms`: their mean.
         tokens_per_second: output of the whole server.
+        accept_length: of what the load generator asked, where it tells; null for the target alone.
     """
 
     drafter: str | None
@@ -298,6 +299,7 @@ class Speed:
     ttft_ms: float
     mean_ttft_ms: float
     tokens_per_second: float
+    accept_length: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,17 @@ def test_wrong_wiring_is_told(run: Run, trace: Path) -> None:
         (["accept", LLAMA, "--trace", "trace", "--dtype", "int8"], "'int8' is not one of"),
         (["accept", LLAMA, "--trace", "trace", "--semantics", "nobody"], "'nobody' is not one of"),
         (["accept", LLAMA, "--trace", "trace", "--as", "nobody"], "nobody"),
+        (["accept", LLAMA, "--trace", "trace", "--target-step", "5"], "--target-step has no meaning without --speed"),
+        (["accept", LLAMA, "--trace", "trace", "--speed", "b200-vllm"], "names a machine, and not how long a step"),
+        (["accept", LLAMA, "--trace", "trace", "--speed", "cpu-vllm", "--target-step", "5"], "no published bandwidth"),
+        (
+            ["accept", LLAMA, "--trace", "trace", "--speed", "b200-vllm", "--target-step", "0"],
+            "0.0 is not in the range",
+        ),
+        (["accept", LLAMA, "--trace", "trace", "--speed", "b200-vllm", "--target-step", "nan"], "no time that a step"),
+        (["accept", LLAMA, "--trace", "trace", "--speed", "nobody"], "no profile is called nobody"),
+        (["accept", LLAMA, "--trace", "trace", "--speed", "nowhere.yaml"], "nowhere.yaml cannot be read"),
+        (["accept", LLAMA, "--trace", "trace", "--speed", "trace"], "report.json"),
         (["parity", LLAMA, "--baseline", "nowhere", "--trace", "trace"], "nowhere cannot be read"),
         (["parity", LLAMA, "--baseline", "trace/trace.json", "--trace", "trace"], "trace.json: "),
     ],
@@ -128,7 +139,7 @@ def test_json_is_the_report_without_its_records(run: Run, trace: Path) -> None:
     assert told.pop("exit_code") == done.exit_code == 0
     written = json.loads(Path("out/accept.json").read_text())
     assert told == {key: value for key, value in written.items() if key not in ("records", "records_sha256")}
-    assert list(told) == ["format", "version", "about", "longest", "min_al", "arms", "mapped", "drafters"]
+    assert list(told) == ["format", "version", "about", "longest", "min_al", "arms", "mapped", "costs", "drafters"]
     assert [len(row["lengths"]) for row in told["drafters"]] == [4, 4]
 
 
@@ -157,6 +168,31 @@ def test_quiet_leaves_the_exit_code(run: Run, enough: Path) -> None:
     done = run("accept", LLAMA, "--trace", enough, "--min-al", "2.9", "--quiet", "--report", "out")
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "")
     assert sorted(path.name for path in Path("out").iterdir()) == FILES
+
+
+# ── which K pays ───────────────────────────────────────────────────────────────────
+
+
+def test_step_times_from_a_file(run: Run, enough: Path) -> None:
+    Path("steps.yaml").write_text("loads:\n  - {concurrency: 4, step_ms: {0: 10, 1: 11, 3: 12}}\n")
+    done = run("accept", LLAMA, "--trace", enough, "--speed", "steps.yaml", "--format", "json")
+    (drafter,) = json.loads(done.stdout)["drafters"]
+    (speed,) = drafter["speeds"]
+    assert [row["step"] for row in speed["depths"]] == [11, 11.5, 12, 12.5]
+    lengths = [row["length"]["value"] for row in drafter["lengths"]]
+    rates = [1000 * length / step for length, step in zip(lengths, [11, 11.5, 12, 12.5], strict=True)]
+    assert [row["rate"]["value"] for row in speed["depths"]] == pytest.approx(rates)
+    assert speed["best"] == rates.index(max(rates)) + 1
+    shown = run("accept", LLAMA, "--trace", enough, "--speed", "steps.yaml")
+    assert f"llama-eagle3, 4 at a time: K = {speed['best']} is the fastest: {max(rates):.1f} tokens/s" in flat(shown)
+
+
+def test_step_times_of_a_profile_are_an_estimate(run: Run, trace: Path) -> None:
+    """The fixture's 4 layers' worth of bytes at 8 x 8 TB/s."""
+    done = run("accept", LLAMA, "--trace", trace, "--speed", "b200-vllm", "--target-step", "5", "-v")
+    assert done.exit_code == 0
+    assert "8 x b200 at 8 TB/s each (draft step an estimate)" in flat(done)
+    assert ", an estimate" in flat(done)
 
 
 # ── the report directory ───────────────────────────────────────────────────────────

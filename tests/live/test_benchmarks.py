@@ -96,15 +96,24 @@ def write(directory: Path, found: object, concurrency: int = 4) -> Path:
 @pytest.mark.parametrize("engine", MEASURED)
 def test_what_was_measured(engine: str, tmp_path: Path) -> None:
     wanted = Speed("small", 4, 40, 8.25, 8.5, 75.25, 80.5, 512.25)
-    assert read_speed(generator_of(engine).tool, write(tmp_path, SPEED), "small", 4) == wanted
+    assert read_speed(generator_of(engine), write(tmp_path, SPEED), "small", 4) == wanted
     lines = "\n".join(json.dumps(line) for line in ({"completed": 1}, SPEED))  # SGLang appends
-    assert read_speed(generator_of(engine).tool, write(tmp_path, lines), "small", 4) == wanted
-    assert read_speed(generator_of(engine).tool, write(tmp_path, json.dumps(SPEED, indent=2)), "small", 4) == wanted
+    assert read_speed(generator_of(engine), write(tmp_path, lines), "small", 4) == wanted
+    assert read_speed(generator_of(engine), write(tmp_path, json.dumps(SPEED, indent=2)), "small", 4) == wanted
+
+
+def test_the_accept_length_of_a_round_where_the_program_tells_it(tmp_path: Path) -> None:
+    told = {**SPEED, "spec_decode_acceptance_length": 2.5, "accept_length": 2.4}
+    assert read_speed(generator_of("vllm"), write(tmp_path, told), "small", 4).accept_length == 2.5
+    assert read_speed(generator_of("vllm"), write(tmp_path, told), None, 4).accept_length is None
+    assert read_speed(generator_of("vllm"), write(tmp_path, SPEED), "small", 4).accept_length is None
+    assert read_speed(generator_of("sglang"), write(tmp_path, told), "small", 4).accept_length is None  # not a round's
 
 
 @pytest.mark.parametrize(
     ("found", "told"),
     [
+        ({**SPEED, "spec_decode_acceptance_length": "2"}, 'wrote spec_decode_acceptance_length: "2"'),
         ({**SPEED, "completed": 39}, "39 of 40 requests were answered"),
         ({**SPEED, "median_tpot_ms": None}, "wrote median_tpot_ms: null"),
         ({**SPEED, "median_tpot_ms": "8"}, 'wrote median_tpot_ms: "8"'),
@@ -119,12 +128,12 @@ def test_what_was_measured(engine: str, tmp_path: Path) -> None:
 )
 def test_a_result_that_is_none(found: object, told: str, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=told):
-        read_speed(generator_of("vllm").tool, write(tmp_path, found), "small", 4)
+        read_speed(generator_of("vllm"), write(tmp_path, found), "small", 4)
 
 
 def test_no_result(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="vllm bench serve wrote no result: No such file"):
-        read_speed(generator_of("vllm").tool, tmp_path, "small", 4)
+        read_speed(generator_of("vllm"), tmp_path, "small", 4)
     with pytest.raises(EngineError, match=r"lm_eval wrote no results_\*\.json"):
         accuracy.read_accuracy(tmp_path, "gsm8k", "small")
 

@@ -71,7 +71,6 @@ def test_the_miniature_has_every_figure(tmp_path: Path) -> None:
     assert "14 in " in figures["llama-eagle3: replay of one arm"]
     assert "96 in " in figures["tiny-eagle3 on CPU, 1 thread: replay of one arm"]
     assert "GFLOP per position" in figures["tiny-eagle3 on CPU, 1 thread: floor, its head alone"]
-    assert torch.cuda.is_available() != ("full-size drafters on a GPU" in figures)
     assert list((tmp_path / "work").iterdir()) == []
 
 
@@ -151,11 +150,6 @@ def test_a_rejected_draft_voids_the_full_size_figure(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(bench_replay, "accepted_texts", other)
     with pytest.raises(bench_replay.Differ, match="a draft was rejected"):
         bench_replay.full_size(TINY, "cpu", 20, 1)
-
-
-def test_a_missing_gpu_is_said(told: Tell) -> None:
-    (row,) = bench_parity.full_size(told(), "cuda")
-    assert row == Row("full-size drafters on a GPU", "not measured: no GPU at hand")
 
 
 def test_a_gpu_is_named(told: Tell) -> None:

@@ -48,6 +48,7 @@ LIVE = Live(
     packages=PACKAGES,
     variables=VARIABLES,
     arguments=ARGUMENTS,
+    # Its result has `accept_length` too, but of the server since it was started (benchmark/serving.py 1654, 0.5.23).
     generator=Generator(
         Tool("sglang.bench_serving", "sglang", "sglang", "python/sglang/bench_serving.py and its guide, 0.5"), bench
     ),

