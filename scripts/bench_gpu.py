@@ -22,6 +22,7 @@ TITLE = "GPU"
 NO_GPU = Row("everything on a GPU", "not run on hardware: no GPU at hand")
 DRAFTERS = ("llama-eagle3", "llama-eagle3-reduced", "llama-eagle3.1", "mla-eagle3", "mla-eagle3.1")
 RECIPES = ("quark-w4a8", "w4a16")
+WEIGHTS = "model.safetensors"
 SPEC = ("kimi-k2.5-eagle3", "kimi-k2.5")
 """A full-size drafter and its target."""
 
@@ -35,7 +36,7 @@ def measure(options: argparse.Namespace, program: Path) -> Section:
     bench = Bench(program, options.dir / "gpu", options.runs, QUICK if options.quick else WHOLE, os.cpu_count() or 1)
     found, _ = bench.child("device")
     if found["cuda"] is None:
-        return Section(TITLE, "", (NO_GPU,))
+        return Section(TITLE, "Written by `scripts/gpu-check` on a machine that has one.", (NO_GPU,))
     return Section(TITLE, about(bench, found["cuda"]), tuple(measured(bench, "cuda", quick=options.quick)))
 
 
@@ -67,24 +68,24 @@ def quantized(bench: Bench, device: str, spec: str, target: str) -> Iterator[Row
     source = bench.work / spec
     make_synthetic.write_checkpoint(make_synthetic.read_spec(SCRIPTS / "specs" / f"{spec}.json"), source)
     for recipe in RECIPES:
-        seconds: dict[str, list[float]] = {"cpu": [], device: []}
+        on_cpu: list[float] = []
+        on_device: list[float] = []
+        ours, theirs = bench.work / "cpu", bench.work / "device"
         equal = True
         for number in range(bench.runs):
             progress(f"{recipe}: round {number + 1} of {bench.runs} on the CPU and on {device}")
-            outs = {where: bench.work / f"out-{n}" for n, where in enumerate(("cpu", device))}
-            for where, out in outs.items():
+            for where, out, seconds in (("cpu", ours, on_cpu), (device, theirs, on_device)):
                 done = run(
-                    [sys.executable, "-m", "draftconv", "quantize", source, out, "--recipe", recipe, "--target",
-                     target, "--device", where, "--no-card"],
+                    [sys.executable, "-m", "draftconv", "quantize", source, out, "--recipe", recipe, "--target", target,
+                     "--device", where, "--no-card"],
                     os.environ | {"PYTHONPATH": str(SCRIPTS.parent)},
                 )  # fmt: skip
-                seconds[where].append(done.seconds)
-            ours, theirs = (out / "model.safetensors" for out in outs.values())
-            equal = equal and filecmp.cmp(ours, theirs, shallow=False)
-            for out in outs.values():
-                remove(out)
-        yield Row(f"`quantize --recipe {recipe}` of {spec} on the device", spread(seconds[device]))
-        yield Row(f"{recipe}: CPU : device, round by round", times(ratios(seconds["cpu"], seconds[device])))
+                seconds.append(done.seconds)
+            equal = equal and filecmp.cmp(ours / WEIGHTS, theirs / WEIGHTS, shallow=False)
+            remove(ours)
+            remove(theirs)
+        yield Row(f"`quantize --recipe {recipe}` of {spec} on the device", spread(on_device))
+        yield Row(f"{recipe}: CPU : device, round by round", times(ratios(on_cpu, on_device)))
         yield Row(f"{recipe}: bytes of the two", "equal" if equal else "different", "equal", equal)
 
 

@@ -181,7 +181,8 @@ def _rates(row: SpeedAtDepth) -> tuple[object, ...]:
 def fastest(name: str, speed: Speed) -> str:
     """Which K pays under a load, and what a smaller drafter would bring, in sentences."""
     best, at = speed.at(speed.best), speed.cost.concurrency
-    told = f", an {speed.cost.evidence}" if speed.cost.evidence == "estimate" else ""
+    source = f" (an estimate, the least that drafting can take: {speed.cost.source})"
+    told = source if speed.cost.evidence == "estimate" else ""
     near = f"; K = {join_words([str(k) for k in speed.near], 'and')} within {percent(NEAR)} of it" if speed.near else ""
     pays = (
         f"K = {speed.best} is the fastest: {best.rate.value:.1f} tokens/s, {best.gain.value:.2f} x as without a "

@@ -101,7 +101,7 @@ def test_in_words() -> None:
     assert "K = 4 is the fastest: 167.9 tokens/s, 1.68 x as without a drafter; K = 3 within 1 % of it." in said(
         speed(GIVEN, lengths(1.0, 1.98, 2.17, 2.35))
     )
-    assert ", an estimate" in said(speed(ESTIMATE, lengths(1.6, 1.9)))
+    assert " (an estimate, the least that drafting can take: 2 GB)" in said(speed(ESTIMATE, lengths(1.6, 1.9)))
     slow = said(speed(StepCost(1, 1.0, "given", "", each=1.0), lengths(1.2, 1.3)))
     assert "no K pays: the best, 1, gives 0.60 x the speed without a drafter" in slow
     assert "and would break even with an accept length of 2.000." in slow
