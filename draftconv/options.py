@@ -127,6 +127,10 @@ NUM_SPECULATIVE_TOKENS = Option(
 TENSOR_PARALLEL_SIZE = Option(
     "Devices for the target.", short=("-tp",), former=("--tp", "--tensor-parallel"), metavar="N", least=1
 )
+TEMPERATURE = Option("Draw the text at this temperature.  [default: greedy text]", metavar="T", above=0)
+TOP_P = Option("Draw only from the most likely tokens with this probability together.", metavar="P", above=0, most=1)
+TOP_K = Option("Draw only from so many most likely tokens.", metavar="N", least=1)
+SEED = Option("Of the draws.  [default: 0]", metavar="N", least=0)
 ATTEST = Option("Write an in-toto statement to FILE, outside OUT: something to sign.", metavar="FILE")
 OVERWRITE = Option("Replace OUT if draftconv wrote all that is in it.")
 

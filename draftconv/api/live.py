@@ -86,6 +86,7 @@ def live_parity(reference: Place, candidates: Place | Sequence[Place], options: 
             *([f"tensor parallel {options.tensor_parallel_size}"] * (options.tensor_parallel_size > 1)),
         ),
         machine=machine_summary(options, spec) if started else {},
+        sampling=options.sampling,
     )
     live = live_of(spec.name)
     launches = [launch_of(arm.source, arm.reader, live, options) for arm in arms] if started else []

@@ -17,7 +17,7 @@ from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.errors import Undecided, UsageError, WriteError
 from draftconv.layouts.drafter_reader import drafter_readers, reading_line, reading_warnings
 from draftconv.options import Place, takes
-from draftconv.traces.options import TraceOptions, TraceSize, sampling_of
+from draftconv.traces.options import TraceOptions, TraceSize
 from draftconv.traces.prompts import load_prompts
 from draftconv.traces.runners import Runner, TraceJob, running
 from draftconv.traces.target_prompts import ends_of, goal_of, refuse_too_long, target_files, tokenize_prompts
@@ -52,7 +52,7 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
 
     out = Path(out)
     _check_numbers(options)
-    sampling = sampling_of(options)
+    sampling = options.sampling
     goal = goal_of(str(target), options.revision)
     drafters = _drafters(goal, options)
     boundaries, reason = _boundaries(goal, options, drafters)

@@ -120,6 +120,20 @@ class Config:
         limit.check(len(value), f"{self.where}: {key} lists {len(value)} numbers")
         return tuple(value)
 
+    def numbers(self, key: str, limit: limits.Limit = limits.NUMBERS) -> tuple[float, ...] | None:
+        """Return a list of finite numbers (log-probabilities), or None when absent or null.
+
+        Args:
+            limit: the most that it may hold.
+        """
+        value = self.data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(map(_is_finite, value)):
+            raise BadCheckpoint(f"{self.where}: {key} is not a list of numbers", cure="correct the key")
+        limit.check(len(value), f"{self.where}: {key} lists {len(value)} numbers")
+        return tuple(float(item) for item in value)
+
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of strings; empty when absent or null."""
         value = self.data.get(key)
@@ -136,6 +150,10 @@ class Config:
         if type(value) is not kind:
             raise BadCheckpoint(f"{self.where}: {key} is {_kind(value)}, not {_WORDS[kind]}", cure="correct the key")
         return value
+
+
+def _is_finite(value: object) -> bool:
+    return (type(value) is int and abs(value) < 1 << 63) or (type(value) is float and math.isfinite(value))
 
 
 def _kind(value: object) -> str:

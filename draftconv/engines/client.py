@@ -10,18 +10,33 @@ from typing import Protocol
 from draftconv import limits
 from draftconv.engines.request_output import RequestOutput
 from draftconv.errors import EngineError
+from draftconv.reference.sampling import Sampling
 
-GREEDY: Mapping[str, object] = MappingProxyType(
-    {
-        "temperature": 0,
-        "top_p": 1,
-        "repetition_penalty": 1,
-        "presence_penalty": 0,
-        "frequency_penalty": 0,
-    }
+PENALTIES: Mapping[str, object] = MappingProxyType(
+    {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
 )
-"""All that shapes the choice of a token: what a request leaves out may come from the target's generation_config.json,
-whose repetition_penalty would change greedy text too."""
+"""What a request leaves out may come from the target's generation_config.json, whose repetition_penalty would change
+greedy text too."""
+
+
+def sampling_fields(
+    sampling: Sampling | None, prompt: Sequence[int], *, all_tokens: int, greedy_top_k: int, seed: str = "seed"
+) -> dict[str, object]:
+    """All that shapes the choice of a token, as it is asked for over HTTP.
+
+    Args:
+        all_tokens: the engine's top_k that keeps every token. `greedy_top_k`: the one that greedy text is asked with.
+        seed: what it calls the seed of a request.
+    """
+    if sampling is None:
+        return {"temperature": 0, "top_p": 1, "top_k": greedy_top_k, **PENALTIES}
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or all_tokens,
+        seed: sampling.seed_of(prompt),
+        **PENALTIES,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +47,14 @@ class RequestSettings:
         depth: K, drafted tokens per step. `length`: generated tokens at most.
         ignore_eos: write all of `length`, whatever the target says.
         timeout: seconds that an answer may take before a request counts as failed.
+        sampling: how the text is drawn, the seed of each request its own; None for greedy text.
     """
 
     depth: int
     length: int
     ignore_eos: bool = True
     timeout: float = limits.ENGINE_ANSWER.value
+    sampling: Sampling | None = None
 
     def probe(self, length: int) -> RequestSettings:
         """A short request that shows whether an engine drafts, which a text that ends at once would not."""
@@ -80,8 +97,8 @@ class Client(Protocol):
         """
 
     def ask(self, prompt: Sequence[int]) -> RequestOutput:
-        """The greedy text after a prompt, with the counts of this request alone; from several threads at once
-        unless `ServerInfo.alone`.
+        """The text after a prompt, greedy or drawn as `RequestSettings` says, with the counts of this request alone;
+        from several threads at once unless `ServerInfo.alone`.
 
         Raises:
             EngineError: it failed. Void: its answer or its counts are not to be trusted.

@@ -13,6 +13,7 @@ from typing import get_args
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.kinds import DrafterKind, kind_of
 from draftconv.drafter.targets import Target
+from draftconv.engines.draft_methods import DraftMethod
 from draftconv.engines.dtypes import Float32Stop
 from draftconv.engines.hardware import HARDWARE
 from draftconv.engines.ignore_lists import IgnoreLists
@@ -86,6 +87,7 @@ class Engine:
         live: how what it accepts is counted; None: it is not asked. `tracing`: how it hands out what a target does;
             None: it runs none for a trace.
         targets: weights of targets that it does not start with.
+        draft_methods: how it chooses drafts where text is drawn, by version.
         problems: what it makes of a drafter that has one, by code (`drafter.problems`).
         other_kinds: how it serves drafters that are not EAGLE-3, by `UnsupportedKind.name`.
     """
@@ -117,6 +119,7 @@ class Engine:
     live: Live | None = None
     tracing: Tracing | None = None
     targets: tuple[TargetStop, ...] = ()
+    draft_methods: tuple[DraftMethod, ...] = ()
     only_named: bool = False
 
     def __post_init__(self) -> None:
@@ -197,6 +200,7 @@ _TUPLES: Mapping[str, type] = {
     "float32": Float32Stop,
     "layouts": Layout,
     "targets": TargetStop,
+    "draft_methods": DraftMethod,
 }
 _ONE: Mapping[str, type | tuple[type, ...]] = {
     "names": ModuleNames,

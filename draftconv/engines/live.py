@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from draftconv.reference.sampling import Sampling
+
 if TYPE_CHECKING:
     from draftconv.engines.client import Client, RequestSettings
 
@@ -122,8 +124,9 @@ class Offline:
 
     Attributes:
         worker: the program. Its first line is {"version": "…", "room": tokens that prompt and text may have}; each
-            request {"prompt": [ids], "length": n, "ignore_eos": b} gets {"tokens": [ids], "histogram": [steps by
-            accepted tokens], "steps": n, "accepted": n, "depth": K} or {"fault": "…"}.
+            request {"prompt": [ids], "length": n, "ignore_eos": b, "sampling": {"temperature": t, "top_p": p, "top_k":
+            n, "seed": n}, or null for greedy text} gets {"tokens": [ids], "histogram": [steps by accepted tokens],
+            "steps": n, "accepted": n, "depth": K} or {"fault": "…"}.
         arguments: the program's, from the command of a server, and whether every text is written to its full length.
         counting: as in `ServerInfo`. `version`: of an engine that is known to answer so.
     """
@@ -132,6 +135,25 @@ class Offline:
     arguments: Callable[[Sequence[str], bool], tuple[str, ...]]
     counting: str
     version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A setting with which an engine makes acceptance up, or accepts by another rule than speculative sampling's.
+
+    Attributes:
+        pattern: of the command's arguments with spaces between, or of a settings file. What it finds is named.
+        says: what the engine does then, as a sentence.
+        source: the file that reads it, and the version.
+    """
+
+    pattern: str
+    says: str
+    source: str
+
+
+def as_asked(_: Sampling) -> None:
+    """What `Live.refuse_sampling` is where an engine draws every text as it is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +171,9 @@ class Live:
         side_by_side: how to start a server whose requests are counted one by one, where others tell totals only.
         lines: of its log, that tell which kernels it chose.
         packages: whose versions say which kernels it has; torch's tells CUDA or ROCm (`2.14.0+rocm7.0`).
-        variables, arguments: environment variables that make acceptance up, off when zero or below, and parts of
-            arguments or settings that do, or that accept what the target would not write; and who reads them.
+        variables: environment variables that make acceptance up, off when zero or below, and who reads them.
+        switches: the same of arguments and settings, and of those that accept what the target would not write.
+        refuse_sampling: raises UsageError for texts that it would draw otherwise than asked.
     """
 
     connect: Callable[[str, str, RequestSettings], Client]
@@ -163,6 +186,7 @@ class Live:
     lines: tuple[LogLine, ...] = ()
     packages: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, str] = field(default_factory=dict)
+    switches: tuple[Switch, ...] = ()
+    refuse_sampling: Callable[[Sampling], None] = as_asked
     generator: Generator | None = None
     offline: Offline | None = None

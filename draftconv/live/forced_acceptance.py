@@ -5,10 +5,12 @@ They exist for speed tests, where the text does not matter. A parity run with on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from draftconv.checkpoint import show
 from draftconv.engines import ENGINES
+from draftconv.engines.live import Switch
 from draftconv.engines.request_output import RequestOutput, first_split
 from draftconv.errors import Void
 from draftconv.reference.accept_length import Counts
@@ -28,11 +30,9 @@ def variables() -> dict[str, str]:
     }
 
 
-def arguments() -> dict[str, str]:
-    """Parts of arguments or settings files of all engines."""
-    return {
-        part: source for engine in ENGINES.values() if engine.live for part, source in engine.live.arguments.items()
-    }
+def switches() -> tuple[Switch, ...]:
+    """Settings of all engines."""
+    return tuple(switch for engine in ENGINES.values() if engine.live for switch in engine.live.switches)
 
 
 def refuse_switches(texts: Iterable[str], environment: Mapping[str, str]) -> None:
@@ -44,15 +44,21 @@ def refuse_switches(texts: Iterable[str], environment: Mapping[str, str]) -> Non
     Raises:
         Void: there is one.
     """
-    forcing = variables()
-    switches = [(name, source) for name, source in forcing.items() if _is_on(environment.get(name))]
-    switches += [(part, source) for text in texts for part, source in arguments().items() if part in text]
-    for name, source in switches:
-        raise Void(
-            f"{show(name)} would decide what is accepted ({source})",
-            why="the run would measure the switch, not the drafter",
-            cure=f"unset {name}" if name in forcing else "leave it out",
-        )
+    for name, source in variables().items():
+        if _is_on(environment.get(name)):
+            raise Void(
+                f"{show(name)} would decide what is accepted ({source})",
+                why="the run would measure the switch, not the drafter",
+                cure=f"unset {name}",
+            )
+    text = " ".join(texts)
+    for switch in switches():
+        if found := re.search(switch.pattern, text):
+            raise Void(
+                f"{show(found[0].strip())} would decide what is accepted: {switch.says} ({switch.source})",
+                why="the run would measure the switch, not the drafter, and no replay follows such a rule",
+                cure="leave it out",
+            )
 
 
 def _unswitched_cure() -> str:

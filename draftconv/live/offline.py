@@ -22,6 +22,7 @@ from draftconv.engines.request_output import RequestOutput, counted, explained
 from draftconv.errors import BadCheckpoint, EngineError
 from draftconv.live.launch import LOG
 from draftconv.live.process import engine_process, tail
+from draftconv.reference.sampling import Sampling
 
 PROBE = 16
 """Tokens of the request that shows whether an engine drafts and counts."""
@@ -65,7 +66,12 @@ class OfflineEngine:
         return self._ask(prompt, self.asking)
 
     def _ask(self, prompt: Sequence[int], asking: RequestSettings) -> RequestOutput:
-        request = {"prompt": list(prompt), "length": asking.length, "ignore_eos": asking.ignore_eos}
+        request = {
+            "prompt": list(prompt),
+            "length": asking.length,
+            "ignore_eos": asking.ignore_eos,
+            "sampling": _drawn(asking.sampling, prompt),
+        }
         try:
             _pipe(self.process.stdin).write(json.dumps(request).encode() + b"\n")
             _pipe(self.process.stdin).flush()
@@ -154,6 +160,14 @@ def _listen(pipe: IO[bytes], lines: SimpleQueue[bytes]) -> None:
     except ValueError:
         pass  # closed by us
     lines.put(b"")
+
+
+def _drawn(sampling: Sampling | None, prompt: Sequence[int]) -> dict[str, float] | None:
+    """How a request's text is drawn, as `Offline.worker` reads it."""
+    if sampling is None:
+        return None
+    drawn = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
+    return {**drawn, "seed": sampling.seed_of(prompt)}
 
 
 def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:

@@ -18,13 +18,19 @@ from draftconv.live.requests import RetryPolicy
 from draftconv.options import (
     ACCEPT_DETECTED,
     NUM_SPECULATIVE_TOKENS,
+    SEED,
+    TEMPERATURE,
     TENSOR_PARALLEL_SIZE,
+    TOP_K,
+    TOP_P,
+    Option,
     Place,
     Several,
     option,
     python_only,
     several,
 )
+from draftconv.reference.sampling import Sampling, sampling_of
 from draftconv.replay.options import (
     ANNOUNCE,
     EXTEND,
@@ -41,6 +47,10 @@ Way = Literal["two servers", "one server", "launch", "offline"]
 
 Progress = Callable[[str, int, int], None]
 """Told the stage (`reading`, then each arm's name), and how much of it is done and in all: bytes, then requests."""
+
+
+def _live(spec: Option) -> Option:
+    return replace(spec, help=f"Live: {spec.help[0].lower()}{spec.help[1:]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +101,10 @@ class LiveOptions:
     )
     natural_stop: bool = option(False, "Live: end a text where the target ends it, not at --max-tokens.")
     num_speculative_tokens: int = option(3, NUM_SPECULATIVE_TOKENS)
+    temperature: float | None = option(None, _live(TEMPERATURE))
+    top_p: float | None = option(None, _live(TOP_P))
+    top_k: int | None = option(None, _live(TOP_K))
+    seed: int | None = option(None, _live(SEED))
     margin: float | None = option(None, MARGIN)
     concurrency: int = option(1, "Live: requests at a time.", metavar="N", least=1)
     timeout: float = option(
@@ -129,6 +143,15 @@ class LiveOptions:
         None, "told the stage (`reading`, then each arm's name), and how much of it is done and in all"
     )
     announce: Announce | None = python_only(None, ANNOUNCE)
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """How texts are drawn; None for greedy ones.
+
+        Raises:
+            UsageError: a number out of range, or one of the others without a temperature.
+        """
+        return sampling_of(self.temperature, top_p=self.top_p, top_k=self.top_k, seed=self.seed)
 
     @property
     def directory(self) -> Path:
@@ -179,7 +202,9 @@ def check_options(options: LiveOptions, way: Way, spec: EngineSpec, candidates: 
     ):
         if number is not None and number < 1:
             raise UsageError(f"--{name} {number}: too small", cure="give a number from 1")
-    live_of(spec.name)
+    live = live_of(spec.name)
+    if (sampling := options.sampling) is not None:
+        live.refuse_sampling(sampling)
     if way == "offline":
         offline_of(spec.name)
     started = way in ("launch", "offline")

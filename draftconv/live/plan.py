@@ -104,7 +104,7 @@ def _serve_step(title: str, launch: Launch, options: LiveOptions, spec: EngineSp
     tokens = options.max_tokens or f"the suite's, else {MAX_TOKENS}"
     prompts = f"{options.limit} prompts of {options.prompts}" if options.limit else options.prompts
     then = (
-        f"waits for {launch.health}, asks {prompts} with {tokens} tokens each, greedy, "
+        f"waits for {launch.health}, asks {prompts} with {tokens} tokens each, {options.sampling or 'greedy'}, "
         f"{options.concurrency} at a time, then stops it"
     )
     if options.offline:

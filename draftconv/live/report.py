@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import draftconv
 from draftconv.engines import ENGINES
+from draftconv.engines.draft_methods import draft_method
 from draftconv.engines.request_output import RequestOutput, first_split
 from draftconv.live.arms import LiveArm
 from draftconv.live.launch import LOG
@@ -108,7 +109,8 @@ def _about(run: LiveRun, requests: int) -> RunInfo:
             "tokens": f"{terms.length} per request, its end ignored"
             if terms.ignore_eos
             else f"at most {terms.length} per request, to its natural end",
-            "sampling": "greedy",
+            "sampling": str(terms.sampling or "greedy"),
+            "drafts": _drafts(run),
             "engine": f"{title} {version}",
             "for": str(run.spec),
             "devices": str(run.options.tensor_parallel_size),
@@ -123,6 +125,14 @@ def _about(run: LiveRun, requests: int) -> RunInfo:
             **settings,
         },
     )
+
+
+def _drafts(run: LiveRun) -> str:
+    """How the engine chooses its drafts; of a server that somebody else started, what is usual."""
+    if not run.launches:
+        return f"{draft_method(run.spec, ())}, unless the server was told otherwise"
+    launch = run.launches[0]
+    return draft_method(run.spec, (*launch.argv, *launch.files.values()))
 
 
 WAYS: Mapping[Way, str] = {

@@ -49,7 +49,7 @@ class LiveRun:
     @property
     def asking(self) -> RequestSettings:
         terms = self.terms
-        return RequestSettings(terms.depth, terms.length, terms.ignore_eos, self.options.timeout)
+        return RequestSettings(terms.depth, terms.length, terms.ignore_eos, self.options.timeout, terms.sampling)
 
     @property
     def requests(self) -> int:

@@ -33,6 +33,7 @@ from draftconv.engines.request_output import RequestOutput
 from draftconv.errors import BadCheckpoint, BadReport, UsageError, WriteError
 from draftconv.live.requests import LiveRequest
 from draftconv.reference.accept_length import Counts
+from draftconv.reference.sampling import Sampling
 from draftconv.traces.trace import token_hash
 
 FORMAT, VERSION = "draftconv-live-run", 1
@@ -51,6 +52,7 @@ class RunSettings:
         depth: K. `length`: generated tokens at most. `ignore_eos`: always so many.
         concurrency: requests at a time. `arguments`: that an engine was started with beside the usual ones.
         machine: what draftconv saw of it, where it started the engine.
+        sampling: how texts are drawn; None for greedy ones.
     """
 
     target: str
@@ -64,6 +66,12 @@ class RunSettings:
     concurrency: int = 1
     arguments: tuple[str, ...] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
+    sampling: Sampling | None = None
+
+    def json(self) -> dict[str, object]:
+        """As run.json holds them: of greedy texts nothing about sampling."""
+        about = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"format": FORMAT, "version": VERSION, **about, "arguments": [*self.arguments]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +212,7 @@ class RunDirectory:
                 raise UsageError(
                     f"{show(self.directory.name)} holds something else than a run", cure="choose another directory"
                 )
-            _agree(
-                self.directory / RUN,
-                {"format": FORMAT, "version": VERSION, **asdict(self.terms), "arguments": [*self.terms.arguments]},
-            )
+            _agree(self.directory / RUN, self.terms.json())
         except BlockingIOError as error:
             os.close(self._lock)
             raise WriteError(

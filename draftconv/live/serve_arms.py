@@ -45,8 +45,9 @@ def serve_arms(run: LiveRun) -> list[Mapping[str, RequestOutput]]:
         asks = asks or run.asks()
         by_arm.append({ask.id: answer for ask in asks if (answer := stored.get(ask))})
         refuse_forced(arm.name, [*by_arm[-1].values()])
-        both = [ask.id for ask in asks if all(ask.id in answers for answers in (by_arm[0], by_arm[-1]))]
-        refuse_other_texts(arm.name, *([answers[id] for id in both] for answers in (by_arm[0], by_arm[-1])))
+        if run.terms.sampling is None:  # else drafts take part in what is drawn, and texts part
+            both = [ask.id for ask in asks if all(ask.id in answers for answers in (by_arm[0], by_arm[-1]))]
+            refuse_other_texts(arm.name, *([answers[id] for id in both] for answers in (by_arm[0], by_arm[-1])))
     if run.benchmarks and run.benchmarks.lacks(run.store.alone):
         port = free_port()
         launch = launch_of(run.arms[0].source, run.arms[0].reader, run.live, run.options, alone=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,10 @@ from pathlib import Path
 from draftconv.checkpoint import open_checkpoint, show
 from draftconv.checkpoint.checkpoint import hub_name, local_path
 from draftconv.drafter.checks import check_drafter
+from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import find_target
-from draftconv.engines import ENGINES, parse_engine
+from draftconv.engines import ENGINES, EngineSpec, parse_engine
+from draftconv.engines.draft_methods import draft_method, refuse_reduced
 from draftconv.engines.server_requirements import start_command
 from draftconv.engines.serving import ServeCommand, ServeRequest
 from draftconv.engines.target_stops import refuse_target
@@ -68,7 +70,19 @@ def serve_as(
     command = start_command(drafter, spec, request, arguments=arguments, remedy=again)
     argv = command.located(python)
     read_notes = (reading_line(drafter), *reading_warnings(drafter))
-    return replace(command, argv=argv, notes=(*read_notes, *command.notes))
+    return replace(command, argv=argv, notes=(*read_notes, *command.notes, *_drafts(spec, drafter, command, arguments)))
+
+
+def _drafts(spec: EngineSpec, drafter: Drafter, command: ServeCommand, arguments: Sequence[str]) -> Iterator[str]:
+    """How the server chooses its drafts, in words.
+
+    Raises:
+        UsageError: it would draw them from a reduced vocabulary, and cannot.
+    """
+    texts = (*command.argv, *command.files.values(), *arguments)
+    if drafter.facts.reduced_vocab:
+        refuse_reduced(spec, texts)
+    yield f"drafts, where text is drawn: {draft_method(spec, texts)}"
 
 
 def _served_source(source: str | Path) -> tuple[str, str | None]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from draftconv.errors import UsageError
 
@@ -40,6 +44,11 @@ class Sampling:
             if not math.isfinite(value) or not fits:
                 raise UsageError(f"--{name} {value}: out of range", cure=f"give a number {wanted}")
 
+    def seed_of(self, prompt: Sequence[int]) -> int:
+        """The seed of one request, by its token ids: below 2^56, whatever shares a batch with it."""
+        digest = hashlib.sha256(struct.pack(f"<{len(prompt) + 1}q", self.seed, *prompt)).digest()
+        return int.from_bytes(digest[:7], "little")
+
     def __str__(self) -> str:
         parts = [f"temperature {self.temperature:g}"]
         parts += [f"top_p {self.top_p:g}"] if self.top_p < 1 else []
@@ -50,3 +59,21 @@ class Sampling:
 
 MOST = 100
 """The largest temperature: beyond it every token is as likely as every other, and so is a mistyped number."""
+
+
+def sampling_of(temperature: float | None, **more: Any) -> Sampling | None:
+    """How the text is drawn; None for greedy text.
+
+    Args:
+        more: the other attributes of `Sampling` by name, None where nobody says.
+
+    Raises:
+        UsageError: a number out of range, or one of the others without a temperature.
+    """
+    given = {name: value for name, value in more.items() if value is not None}
+    if temperature is None:
+        if given:
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise UsageError(f"{flags} without --temperature", why="the text would be greedy", cure="add --temperature")
+        return None
+    return Sampling(temperature, **given)

@@ -22,7 +22,7 @@ _Answered: TypeAlias = tuple[list[int], list[int]]
 
 
 class Capturer(Protocol):
-    """Runs the target greedily and gives its states."""
+    """Runs the target and gives its states."""
 
     def capture(self, prompts: Sequence[Sequence[int]], advance: Callable[[int], None]) -> Sequence[CapturedText]:
         """Continue every prompt to its counted end and `depth` tokens beyond.

@@ -69,4 +69,6 @@ def cut(extracted: Extracted, eos: Sequence[int], max_tokens: int, depth: int) -
     ends = (i + 1 for i, token in enumerate(extracted.generated[:max_tokens]) if token in eos)
     counted = next(ends, max_tokens)
     tokens = (*extracted.prompt, *extracted.generated[: counted + depth])
-    return CapturedText(len(extracted.prompt), counted, torch.tensor(tokens), extracted.states_TAW[: len(tokens) - 1])
+    logprobs_N = None if extracted.logprobs_N is None else extracted.logprobs_N[: counted + depth]
+    states_TAW = extracted.states_TAW[: len(tokens) - 1]
+    return CapturedText(len(extracted.prompt), counted, torch.tensor(tokens), states_TAW, logprobs_N)

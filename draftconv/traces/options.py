@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from draftconv.engines import ENGINES
-from draftconv.errors import UsageError
 from draftconv.options import (
     ACCEPT_DETECTED,
     NUM_SPECULATIVE_TOKENS,
+    SEED,
+    TEMPERATURE,
     TENSOR_PARALLEL_SIZE,
+    TOP_K,
+    TOP_P,
     Place,
     Several,
     aux_convention_of_each,
@@ -19,7 +22,7 @@ from draftconv.options import (
     option,
     python_only,
 )
-from draftconv.reference.sampling import Sampling
+from draftconv.reference.sampling import Sampling, sampling_of
 from draftconv.traces.trace import DTYPES
 
 TRANSFORMERS = "transformers"
@@ -93,17 +96,13 @@ class TraceOptions:
         8, replace(NUM_SPECULATIVE_TOKENS, help="The most drafted tokens per step that can be replayed.")
     )
     ignore_eos: bool = option(False, "Count all of --max-tokens, also what follows an end-of-text token.")
-    temperature: float | None = option(
-        None, "Draw the text at this temperature.  [default: greedy text]", metavar="T", above=0
-    )
-    top_p: float | None = option(
-        None, "Draw only from the most likely tokens with this probability together.", metavar="P", above=0, most=1
-    )
-    top_k: int | None = option(None, "Draw only from so many most likely tokens.", metavar="N", least=1)
+    temperature: float | None = option(None, TEMPERATURE)
+    top_p: float | None = option(None, TOP_P)
+    top_k: int | None = option(None, TOP_K)
     min_p: float | None = option(
         None, "Draw only from tokens at least this share as likely as the most likely.", metavar="P", least=0
     )
-    seed: int | None = option(None, "Of the draws.  [default: 0]", metavar="N", least=0)
+    seed: int | None = option(None, SEED)
     limit: int | None = option(None, "Only the first N prompts.", metavar="N", least=1)
     chat: bool | None = option(
         None,
@@ -143,18 +142,11 @@ class TraceOptions:
     announce: Callable[[TraceSize], None] | None = python_only(None, "called once, before anything is generated")
     progress: Progress | None = python_only(None, "called with the tokens captured so far and the share that is done")
 
+    @property
+    def sampling(self) -> Sampling | None:
+        """How the text is drawn; None for greedy text.
 
-def sampling_of(options: TraceOptions) -> Sampling | None:
-    """How the text is drawn; None for greedy text.
-
-    Raises:
-        UsageError: a number out of range, or one of the others without a temperature.
-    """
-    more = {name: getattr(options, name) for name in ("top_p", "top_k", "min_p", "seed")}
-    given = {name: value for name, value in more.items() if value is not None}
-    if options.temperature is None:
-        if given:
-            flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise UsageError(f"{flags} without --temperature", why="the text would be greedy", cure="add --temperature")
-        return None
-    return Sampling(options.temperature, **given)
+        Raises:
+            UsageError: a number out of range, or one of the others without a temperature.
+        """
+        return sampling_of(self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p, seed=self.seed)

@@ -84,13 +84,9 @@ def running(job: TraceJob, options: TraceOptions) -> Iterator[Runner]:
         BadCheckpoint, Refused: transformers cannot run it. EngineError: the engine cannot.
     """
     engine_tracing = _tracing(options.engine)
-    if engine_tracing is not None and job.sampling is not None:
-        raise UsageError(
-            f"--temperature with --engine {options.engine}: sampled text is made with transformers only",
-            why="an engine that hands out states does not tell the probabilities that its tokens were drawn with",
-            cure="leave out --engine, or --temperature for greedy text",
-        )
     _check_options(options, engine_tracing)
+    if engine_tracing is not None and job.sampling is not None:
+        engine_tracing[1].refuse_sampling(job.sampling)
     if engine_tracing is None:
         yield _transformers(job, options)
         return
@@ -204,6 +200,7 @@ def _extraction(job: TraceJob, options: TraceOptions, engine: Engine, tracing: T
         room=job.room,
         tensor_parallel=options.tensor_parallel_size,
         remote_code=options.trust_remote_code,
+        sampling=job.sampling,
     )
 
 

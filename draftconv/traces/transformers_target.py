@@ -7,10 +7,8 @@ what generation_config.json says (repetition penalties, forbidden tokens, other 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import logging
-import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -299,7 +297,7 @@ def _chooser(
     """
     if sampling is None:
         return lambda logits_BV: (logits_BV.argmax(-1), None)
-    generators = [torch.Generator().manual_seed(_seed(sampling.seed, prompt)) for prompt in prompts]
+    generators = [torch.Generator().manual_seed(sampling.seed_of(prompt)) for prompt in prompts]
 
     def choose(logits_BV: Tensor) -> tuple[Tensor, Tensor]:
         log_BV = log_probs(logits_BV, sampling)
@@ -307,11 +305,6 @@ def _chooser(
         return token_B, log_BV.gather(-1, token_B[:, None])[:, 0].clamp(max=0).float().cpu()
 
     return choose
-
-
-def _seed(seed: int, prompt: Sequence[int]) -> int:
-    digest = hashlib.sha256(struct.pack(f"<{len(prompt) + 1}q", seed, *prompt)).digest()
-    return int.from_bytes(digest[:7], "little")
 
 
 class _BatchRun:

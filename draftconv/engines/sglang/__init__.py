@@ -14,7 +14,7 @@ from draftconv.engines.hardware import GPUS, named
 from draftconv.engines.sglang import misreadings, notes, refusals
 from draftconv.engines.sglang.kernels import GAPS, KERNELS
 from draftconv.engines.sglang.layout import LAYOUTS
-from draftconv.engines.sglang.live import LIVE
+from draftconv.engines.sglang.live import DRAFT_METHODS, LIVE
 from draftconv.engines.sglang.loading import read
 from draftconv.engines.sglang.module_names import NAMES
 from draftconv.engines.sglang.other_kinds import OTHER_KINDS
@@ -50,6 +50,7 @@ ENGINE = Engine(
     portable=True,
     live=LIVE,
     targets=TARGETS,
+    draft_methods=DRAFT_METHODS,
     problems=PROBLEMS,
     other_kinds=OTHER_KINDS,
 )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
-from draftconv.engines.client import GREEDY, RequestSettings, ServerInfo, refuse_depth, refuse_length
+from draftconv.engines.client import RequestSettings, ServerInfo, refuse_depth, refuse_length, sampling_fields
 from draftconv.engines.http import Http
 from draftconv.engines.request_output import RequestOutput, counted, explained
 from draftconv.errors import BadCheckpoint, EngineError, Void
@@ -67,8 +67,7 @@ class SglangServer:
             "sampling_params": {
                 "max_new_tokens": asking.length,
                 "ignore_eos": asking.ignore_eos,
-                **GREEDY,
-                "top_k": 1,
+                **sampling_fields(asking.sampling, prompt, all_tokens=-1, greedy_top_k=1, seed="sampling_seed"),
             },
         }
         with self.http.understood():

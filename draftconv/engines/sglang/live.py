@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from draftconv.engines.live import Generator, Live, LogLine, Round, Tool
+from draftconv.engines.draft_methods import DraftMethod
+from draftconv.engines.live import Generator, Live, LogLine, Round, Switch, Tool
 
 if TYPE_CHECKING:
     from draftconv.engines.client import Client, RequestSettings
@@ -19,9 +20,19 @@ LINES = (
 # Of acceptance that it makes up, it writes one and the same token in place of every draft.
 VARIABLES = {"SGLANG_SIMULATE_ACC_LEN": "SGLang 0.5.23, srt/speculative/spec_utils.py"}
 
-ARGUMENTS = {
-    "--speculative-accept-threshold": "SGLang 0.5.23, srt/server_args.py: below 1 it accepts less likely tokens",
-}
+DRAFT_METHODS = (
+    DraftMethod(
+        (0, 5, 23), "greedy", r"--speculative-use-rejection-sampling\b", "srt/server_args.py, 0.5.23 read",
+        whole="it draws drafts from the target's vocabulary, and min(1, q/p) knows no other"),
+)  # fmt: skip
+
+SWITCHES = (
+    Switch(
+        r"--speculative-accept-threshold-(single|acc)[ =](?!1(\.0*)?(\s|$))\S+",
+        "below 1 it accepts tokens that the target would not have written",
+        "SGLang 0.5.23, srt/server_args.py",
+    ),
+)
 
 PACKAGES = ("sglang", "torch", "sgl-kernel", "sglang-kernel", "compressed-tensors", "flashinfer-python", "amd-aiter")
 
@@ -47,7 +58,7 @@ LIVE = Live(
     lines=LINES,
     packages=PACKAGES,
     variables=VARIABLES,
-    arguments=ARGUMENTS,
+    switches=SWITCHES,
     # Its result has `accept_length` too, but of the server since it was started (benchmark/serving.py 1654, 0.5.23).
     generator=Generator(
         Tool("sglang.bench_serving", "sglang", "sglang", "python/sglang/bench_serving.py and its guide, 0.5"), bench

@@ -16,7 +16,7 @@ from draftconv.engines.hardware import NVIDIA, named
 from draftconv.engines.trtllm import misreadings, notes, refusals
 from draftconv.engines.trtllm.kernels import GAPS, KERNELS
 from draftconv.engines.trtllm.layout import LAYOUTS
-from draftconv.engines.trtllm.live import LIVE
+from draftconv.engines.trtllm.live import DRAFT_METHODS, LIVE
 from draftconv.engines.trtllm.loading import read
 from draftconv.engines.trtllm.module_names import NAMES
 from draftconv.engines.trtllm.other_kinds import OTHER_KINDS
@@ -53,6 +53,7 @@ ENGINE = Engine(
     portable=True,
     live=LIVE,
     targets=TARGETS,
+    draft_methods=DRAFT_METHODS,
     problems=PROBLEMS,
     other_kinds=OTHER_KINDS,
 )

@@ -20,7 +20,7 @@ from draftconv import limits
 from draftconv.checkpoint import show
 from draftconv.checkpoint.text import parse_json
 from draftconv.drafter.config import Config
-from draftconv.engines.client import GREEDY, RequestSettings, ServerInfo, refuse_depth, refuse_length
+from draftconv.engines.client import RequestSettings, ServerInfo, refuse_depth, refuse_length, sampling_fields
 from draftconv.engines.http import Http, first
 from draftconv.engines.request_output import OTHERS, RequestOutput, clipped
 from draftconv.errors import BadCheckpoint, UsageError, Void
@@ -100,8 +100,7 @@ class TrtllmServer:
             "ignore_eos": asking.ignore_eos,
             "add_special_tokens": False,
             "detokenize": False,  # or the answer holds text in place of token ids
-            **GREEDY,
-            "top_k": 1,
+            **sampling_fields(asking.sampling, prompt, all_tokens=0, greedy_top_k=1),
         }
         reply = self.http.post("/v1/completions", body)
         choice = first(reply, "choices")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from draftconv.engines.live import Generator, Live, LogLine, Round, Tool
+from draftconv.engines.draft_methods import DraftMethod
+from draftconv.engines.live import Generator, Live, LogLine, Round, Switch, Tool
 
 if TYPE_CHECKING:
     from draftconv.engines.client import Client, RequestSettings
@@ -14,9 +15,18 @@ LINES = (LogLine("runtime", r"Using LLM with (\w+) backend", "tensorrt_llm/llmap
 
 VARIABLES = {"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "TensorRT-LLM 1.3, _torch/speculative/interface.py"}
 
-ARGUMENTS = {
-    "use_relaxed_acceptance": "TensorRT-LLM 1.3, llmapi/llm_args.py: it accepts any of the likeliest tokens",
-}
+DRAFT_METHODS = (
+    DraftMethod(
+        (1, 3), "greedy", r"use_rejection_sampling: true", "llmapi/llm_args.py, 1.3.0rc read"),
+)  # fmt: skip
+
+SWITCHES = (
+    Switch(
+        r"use_relaxed_acceptance\w*: true",
+        "it accepts any of the target's most likely tokens",
+        "TensorRT-LLM 1.3, llmapi/llm_args.py",
+    ),
+)
 
 BENCH = Tool(
     "tensorrt_llm.serve.scripts.benchmark_serving",
@@ -46,6 +56,6 @@ LIVE = Live(
     lines=LINES,
     packages=("tensorrt-llm", "torch", "flashinfer-python"),
     variables=VARIABLES,
-    arguments=ARGUMENTS,
+    switches=SWITCHES,
     generator=Generator(BENCH, bench),
 )

@@ -14,7 +14,7 @@ from draftconv.engines.vllm import misreadings, notes, refusals
 from draftconv.engines.vllm.dtypes import FLOAT32
 from draftconv.engines.vllm.kernels import GAPS, KERNELS
 from draftconv.engines.vllm.layout import LAYOUTS
-from draftconv.engines.vllm.live import LIVE
+from draftconv.engines.vllm.live import DRAFT_METHODS, LIVE
 from draftconv.engines.vllm.loading import read
 from draftconv.engines.vllm.module_names import NAMES
 from draftconv.engines.vllm.other_kinds import OTHER_KINDS
@@ -53,6 +53,7 @@ ENGINE = Engine(
     live=LIVE,
     targets=TARGETS,
     tracing=TRACING,
+    draft_methods=DRAFT_METHODS,
     problems=PROBLEMS,
     other_kinds=OTHER_KINDS,
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from draftconv import limits
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
-from draftconv.engines.client import GREEDY, RequestSettings, ServerInfo, refuse_depth, refuse_length
+from draftconv.engines.client import RequestSettings, ServerInfo, refuse_depth, refuse_length, sampling_fields
 from draftconv.engines.http import Http, first
 from draftconv.engines.request_output import OTHERS, RequestOutput, counted, explained
 from draftconv.errors import BadCheckpoint, EngineError, Void
@@ -223,8 +223,7 @@ class VllmServer:
             "ignore_eos": asking.ignore_eos,
             "add_special_tokens": False,
             "return_token_ids": True,
-            **GREEDY,
-            "top_k": 0,
+            **sampling_fields(asking.sampling, prompt, all_tokens=0, greedy_top_k=0),
             "min_p": 0,
         }
         reply = self.http.post("/v1/completions", body)

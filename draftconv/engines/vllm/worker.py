@@ -40,7 +40,10 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         sampling = vllm.SamplingParams(
-            temperature=0, max_tokens=request["length"], ignore_eos=request["ignore_eos"], detokenize=False
+            **(request["sampling"] or {"temperature": 0}),
+            max_tokens=request["length"],
+            ignore_eos=request["ignore_eos"],
+            detokenize=False,
         )
         prompt = {"prompt_token_ids": request["prompt"]}
         try:

@@ -1,7 +1,7 @@
 """Traces through vLLM, for targets that only an engine can hold.
 
 vLLM's `extract_hidden_states` method proposes the sampled token as its own draft, so the text
-is that of plain decoding, and a connector writes each request's residual stream to a file.
+is that of plain decoding, greedy or drawn, and a connector writes each request's residual stream to a file.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from draftconv.engines.tracing import Extraction, Extractor, Tracing
+from draftconv.engines.vllm.sampling import refuse_sampling
 from draftconv.engines.vllm.tracing.start import DTYPES
 
 
@@ -24,4 +25,4 @@ def _server_extractor(extraction: Extraction, url: str) -> Extractor:
     return served(extraction, url)
 
 
-TRACING = Tracing(tuple(DTYPES), _offline_extractor, _server_extractor)
+TRACING = Tracing(tuple(DTYPES), _offline_extractor, _server_extractor, refuse_sampling)

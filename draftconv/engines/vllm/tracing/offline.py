@@ -7,22 +7,28 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from draftconv.checkpoint import show
 from draftconv.engines.tracing import Extraction
 from draftconv.engines.vllm.tracing.server import check_answer
 from draftconv.engines.vllm.tracing.start import arguments, shell
 from draftconv.engines.vllm.tracing.states import StatesFile
-from draftconv.errors import EngineError
+from draftconv.errors import EngineError, Void
+from draftconv.reference.sampling import Sampling
 
 SETTLING_STEPS = 4
 """An engine inside this process writes the files of the requests that finish last only at a further step
 (vLLM 0.32.0: the connector's metadata travels with the next schedule); in processes of its own it goes on."""
 
 
+class _Logprob(Protocol):
+    logprob: float
+
+
 class _Completion(Protocol):
     token_ids: Sequence[int]
+    logprobs: Sequence[Mapping[int, _Logprob]] | None
 
 
 class _Output(Protocol):
@@ -65,24 +71,27 @@ class OfflineTarget:
                 why="its log above says more",
                 cure=f"a server takes more options: give {served}",
             ) from error
-        self._sampling = vllm.SamplingParams
+        self._sampling, self._drawn = vllm.SamplingParams, extraction.sampling
 
     def complete(self, prompts: Sequence[tuple[int, ...]], length: int) -> Iterator[StatesFile]:
-        """Greedy text of exactly `length` tokens after each prompt, EOS ignored; in order.
+        """A text of exactly `length` tokens after each prompt, EOS ignored; in order.
 
         Raises:
             EngineError: the engine failed, or wrote no states. Void: an answer is not what was asked for.
         """
-        sampling = self._sampling(
-            temperature=0,
-            max_tokens=length,
-            ignore_eos=True,
-            detokenize=False,
-            extra_args={"kv_transfer_params": {"include_output_tokens": True}},
-        )
+        asked = [
+            self._sampling(
+                **_drawn(self._drawn, prompt),
+                max_tokens=length,
+                ignore_eos=True,
+                detokenize=False,
+                extra_args={"kv_transfer_params": {"include_output_tokens": True}},
+            )
+            for prompt in prompts
+        ]
         outputs = cast(
             Sequence[_Output],
-            self._llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], sampling, use_tqdm=False),
+            self._llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], asked, use_tqdm=False),
         )
         if self._in_process:
             for _ in range(SETTLING_STEPS):
@@ -93,11 +102,39 @@ class OfflineTarget:
             file = (output.kv_transfer_params or {}).get("hidden_states_path")
             if not isinstance(file, str):
                 raise EngineError("vLLM gave no hidden_states_path", cure="update vLLM to 0.32.0 or later")
-            yield StatesFile(prompt, generated, file)
+            yield StatesFile(prompt, generated, file, _logprobs(output.outputs[0]) if self._drawn else None)
 
     def close(self) -> None:
         """Give the target's memory back."""
         self._llm.llm_engine.engine_core.shutdown()
+
+
+def _drawn(sampling: Sampling | None, prompt: Sequence[int]) -> dict[str, Any]:
+    """How a request is drawn, and that log p of each token is wanted."""
+    if sampling is None:
+        return {"temperature": 0}
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "seed": sampling.seed_of(prompt),
+        "logprobs": 0,  # of the token that was drawn, and no other
+    }
+
+
+def _logprobs(completion: _Completion) -> tuple[float, ...]:
+    """log p of every generated token.
+
+    Raises:
+        Void: not one for each.
+    """
+    rows, tokens = completion.logprobs or (), completion.token_ids
+    if len(rows) != len(tokens) or any(token not in row for token, row in zip(tokens, rows, strict=True)):
+        raise Void(
+            f"vLLM gave log-probabilities of {len(rows)} tokens, {len(tokens)} were generated",
+            why="how likely a drawn draft is accepted depends on each",
+        )
+    return tuple(row[token].logprob for token, row in zip(tokens, rows, strict=True))
 
 
 def _shell(extraction: Extraction) -> str:

