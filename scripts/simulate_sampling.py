@@ -119,7 +119,15 @@ def measure(subject: Subject, sampling: Sampling, method: Method, runs: int) -> 
     """Run, replay the texts, compare."""
     prompts = read_prompts()
     made = [subject.run(prompts[i % len(prompts)], sampling, method, i) for i in range(runs)]
-    requests = [subject.request(len(prompts[i % len(prompts)]), run, i) for i, run in enumerate(made)]
+    return compare(subject, sampling, method, [len(prompts[i % len(prompts)]) for i in range(runs)], made)
+
+
+def compare(
+    subject: Subject, sampling: Sampling, method: Method, lengths: Sequence[int], made: Sequence[SampledRun]
+) -> SamplingCell:
+    """Replay the texts of runs after prompts of these lengths, and compare the steps."""
+    runs = len(made)
+    requests = [subject.request(length, run, i) for i, (length, run) in enumerate(zip(lengths, made, strict=True))]
     counted = [float(run.counts.steps) for run in made]
     if method == "greedy":
         found = [done[0].counts for _, done in replay([subject.arm], requests, subject.arm.boundaries, depth=DEPTH)]
@@ -161,15 +169,18 @@ def table(cells: Sequence[SamplingCell]) -> str:
         "with the planted fault |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for cell in cells:
-        text = f"temperature {cell.sampling.temperature:g}, top_p {cell.sampling.top_p:g}"
-        shown = f"{cell.equal} of {cell.runs} runs equal" if cell.equal is not None else f"{cell.score:+.2f}"
-        fault = "" if cell.fault is None else f"{cell.fault:+.1f}"
-        lines.append(
-            f"| {cell.name} | {cell.method} | {text} | {cell.runs} | {cell.counted:.3f} | {cell.expected:.3f} | "
-            f"{shown} | {fault} |"
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(row, cells)])
+
+
+def row(cell: SamplingCell) -> str:
+    """One line of the table."""
+    text = f"temperature {cell.sampling.temperature:g}, top_p {cell.sampling.top_p:g}"
+    shown = f"{cell.equal} of {cell.runs} runs equal" if cell.equal is not None else f"{cell.score:+.2f}"
+    fault = "" if cell.fault is None else f"{cell.fault:+.1f}"
+    return (
+        f"| {cell.name} | {cell.method} | {text} | {cell.runs} | {cell.counted:.3f} | {cell.expected:.3f} | "
+        f"{shown} | {fault} |"
+    )
 
 
 def main(argv: Sequence[str]) -> int:
