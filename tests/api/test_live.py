@@ -84,6 +84,52 @@ def test_totals_give_the_counts_of_requests(options: LiveOptions, cand: Path, tm
     assert (old.about.settings["counts"], new.about.settings["counts"]) != ("", "")
 
 
+# ── drawn text ─────────────────────────────────────────────────────────────────────
+
+WARM = {"temperature": 0.7, "top_p": 0.9, "seed": 5}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_drawn_texts_are_paired_by_prompt(engine: str, options: LiveOptions, cand: Path) -> None:
+    """What a drafter proposes takes part in what is drawn, so texts of two drafters part at once."""
+
+    def other_text(reply: Reply) -> Reply:
+        choice = reply["choices"][0] if "choices" in reply else reply
+        name = "token_ids" if "choices" in reply else "output_ids"
+        choice[name] = [token ^ 1 for token in choice[name]]
+        return reply
+
+    warm = replace(options, engine=engine, **WARM)
+    with served(engine, {}, {"change": other_text}) as (ref, other):
+        report = judged(warm, ref, other, cand)
+        with pytest.raises(Void, match="32 of 32 texts of cand differ"):
+            judged(replace(options, engine=engine, run=Path(f"{options.run}-greedy")), ref, other, cand)
+        seeds = [[body.get("seed", body.get("sampling_params", {}).get("sampling_seed")) for body in stub.asked]
+                 for stub in (ref, other)]  # fmt: skip
+    assert report.comparisons[0].verdict.outcome == "equivalent"
+    assert report.about.settings["sampling"] == "temperature 0.7, top_p 0.9, seed 5"
+    assert report.about.settings["drafts"].startswith("greedy (")
+    assert report.about.settings["drafts"].endswith("unless the server was told otherwise")
+    assert seeds[0][1:33] == seeds[0][34:66] == seeds[1][1:33]
+    assert len({*seeds[0][1:33]}) == 32
+    texts = report.comparisons[0].diagnostics.texts
+    assert texts
+    assert texts.identical == 0
+
+
+def test_a_run_is_drawn_in_one_way(options: LiveOptions, cand: Path) -> None:
+    with served() as (ref, other):
+        judged(options, ref, other, cand)
+        assert "sampling" not in json.loads((options.directory / "run.json").read_text())
+        with pytest.raises(UsageError, match="was begun with sampling"):
+            judged(replace(options, **WARM), ref, other, cand)
+
+
+def test_a_plan_says_how_texts_are_drawn(options: LiveOptions, cand: Path) -> None:
+    steps = plan_live(REF, [cand], replace(options, launch=True, **WARM))
+    assert "48 tokens each, temperature 0.7, top_p 0.9, seed 5," in steps[0].then
+
+
 # ── what goes wrong on the way ─────────────────────────────────────────────────────
 
 

@@ -84,6 +84,13 @@ def test_an_interrupted_run_says_that_it_goes_on(
         ([], "needs a trace to replay, or an engine to run"),
         (["--trace", "trace", "--for", "vllm"], "exclude one another"),
         (["--trace", "trace", "--launch"], "--launch has no meaning with --trace"),
+        (["--trace", "trace", "--temperature", "0.7"], "--temperature has no meaning with --trace"),
+        (["--trace", "trace", "--seed", "1"], "--seed has no meaning with --trace"),
+        (["--for", "vllm", "--target", TARGET, "--run", "r", "--launch", "--top-p", "0.9"], "without --temperature"),
+        (
+            ["--for", "vllm", "--target", TARGET, "--run", "r", "--launch", "--temperature", "0.001"],
+            "vLLM draws at 0.01 then",
+        ),
         (["--for", "vllm", "--target", "t", "--run", "r", "--attribute"], "--attribute has no meaning with --for"),
         (["--for", "vllm", "--launch"], "--for needs --target and --run"),
         (["--for", "vllm", "--target", TARGET, "--run", "r"], "needs one way to reach it"),

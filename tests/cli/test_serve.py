@@ -79,6 +79,24 @@ def test_what_is_printed_starts(spec: str, program: str, run: Run, engine: Path,
     assert file == told["files"].get("serve.yaml")
 
 
+def test_it_says_how_drafts_are_chosen(run: Run) -> None:
+    words = ("serve", DRAFTER, "--for", "vllm", "--target", TARGET)
+    assert "drafts, where text is drawn: greedy (vLLM, config/speculative.py" in run(*words).stderr
+    drawn = (*words, "--server-arg", "--speculative-config", "--server-arg", '{"draft_sample_method": "probabilistic"}')
+    assert (
+        "drafts, where text is drawn: probabilistic" in json.loads(run(*drawn, "--format", "json").stdout)["notes"][-1]
+    )
+
+
+def test_drafts_that_cannot_be_drawn_from_a_reduced_vocabulary(run: Run) -> None:
+    drafter = str(DATA / "drafters/llama-eagle3-reduced")
+    words = ("--for", "sglang", "--target", TARGET, "--server-arg=--speculative-use-rejection-sampling")
+    refused = run("serve", drafter, *words)
+    assert refused.exit_code == 2
+    assert "beside a drafter with a reduced vocabulary" in refused.stderr
+    assert run("serve", DRAFTER, *words).exit_code == 0
+
+
 def test_exec_becomes_the_server(engine: Path, tmp_path: Path) -> None:
     done = started(tmp_path, "--for", "trtllm", "--engine-python", str(engine), "--exec")
     argv, _, file = json.loads(done.stdout)

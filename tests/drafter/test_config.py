@@ -16,13 +16,14 @@ READERS: dict[str, Callable[[Config], object]] = {
     "flag": lambda c: c.flag("k"),
     "text": lambda c: c.text("k"),
     "integers": lambda c: c.integers("k"),
+    "numbers": lambda c: c.numbers("k"),
     "texts": lambda c: c.texts("k"),
     "section": lambda c: dict(c.section("k").data),
 }
 ABSENT: dict[str, object] = dict.fromkeys(READERS) | {"texts": (), "section": {}}
 VALUES: tuple[object, ...] = (
     0, 7, -3, 1 << 40, 10**400, 2.0, 2.5, float("nan"), float("inf"), True, "7", "", [], [7], [1.5], ["a"], [True],
-    [1 << 40], {}, {"a": 1},
+    [1 << 40], [10**400], [float("nan")], {}, {"a": 1},
 )  # fmt: skip
 ACCEPTED: dict[str, dict[str, object]] = {
     "integer": {"0": 0, "7": 7, "-3": -3, str(1 << 40): 1 << 40, str(10**400): 10**400, "2.0": 2},
@@ -31,6 +32,7 @@ ACCEPTED: dict[str, dict[str, object]] = {
     "flag": {"True": True},
     "text": {"'7'": "7", "''": ""},
     "integers": {"[]": (), "[7]": (7,)},
+    "numbers": {"[]": (), "[7]": (7.0,), "[1.5]": (1.5,), str([1 << 40]): (float(1 << 40),)},
     "texts": {"[]": (), "['a']": ("a",)},
     "section": {"{}": {}, "{'a': 1}": {"a": 1}},
 }

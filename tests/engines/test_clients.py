@@ -6,6 +6,7 @@ For SGLang and TensorRT-LLM this is all: they were not run on the engines.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from draftconv.engines.vllm.client import VllmServer, read_counters
 from draftconv.errors import EngineError, UsageError, Void
 from draftconv.live.capabilities import live_of
 from draftconv.reference.accept_length import Counts
+from draftconv.reference.sampling import Sampling
 from tests.engines.stub import Reply, Stub, serving, steps, text
 
 PROMPT, LENGTH = [3, 1, 4, 1, 5], 40
@@ -62,6 +64,22 @@ def test_requests_are_greedy_and_hold_the_very_ids(way: str) -> None:
         sampling = body.get("sampling_params", body)
         assert (sampling["temperature"], sampling["ignore_eos"], sampling["repetition_penalty"]) == (0, True, 1)
         assert body.get("prompt", body.get("input_ids")) == PROMPT
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_drawn_text_is_asked_for_alike_on_every_arm(way: str) -> None:
+    """The seed is the prompt's own, so that what shares a batch with it makes no difference."""
+    warm = Sampling(0.7, top_p=0.9, seed=5)
+    with serving(stub(way)) as served:
+        asked = live_of(served.engine).connect(served.url, "--url", RequestSettings(3, LENGTH, sampling=warm))
+        asked.served(PROMPT)
+        asked.ask(PROMPT)
+        body = served.asked[-1]
+    sampling = body.get("sampling_params", body)
+    assert (sampling["temperature"], sampling["top_p"], sampling["repetition_penalty"]) == (0.7, 0.9, 1)
+    assert sampling["top_k"] == (-1 if way == "sglang" else 0)  # every token
+    assert sampling["sampling_seed" if way == "sglang" else "seed"] == warm.seed_of(PROMPT)
+    assert warm.seed_of(PROMPT) != replace(warm, seed=6).seed_of(PROMPT) != warm.seed_of([7])
 
 
 @pytest.mark.parametrize(

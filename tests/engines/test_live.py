@@ -25,11 +25,6 @@ def test_an_engine_says_enough_of_itself(live: Live) -> None:
         assert live.offline.worker.is_file()
 
 
-def test_made_up_acceptance_is_known_by_the_keys_of_the_engine() -> None:
-    """vLLM 0.32.0, config/speculative.py; read."""
-    assert set(LIVE.arguments) == {"synthetic_acceptance", "rejection_sample_method"}
-
-
 def test_clients_are_imported_when_one_is_asked_for() -> None:
     """`inspect` and `convert` import every engine, and speak to none."""
     code = (
@@ -56,7 +51,9 @@ VLLM = {
         import types
         __version__ = "9.9"
         class SamplingParams:
-            def __init__(self, **asked): self.asked = asked
+            def __init__(self, **asked):
+                self.asked = asked
+                print("asked", asked)
         class Metrics:
             def to_dict(self):
                 return {"acceptance_histogram": [1, 2], "num_spec_steps": 3, "num_accepted_draft_tokens": 2,
@@ -97,7 +94,11 @@ def test_the_program_that_answers_without_a_server(tmp_path: Path) -> None:
         path.write_text("\n".join(line.removeprefix("        ") for line in lines))
     assert LIVE.offline
     argv = [sys.executable, str(LIVE.offline.worker), "--model", "llama"]
-    asked = [{"prompt": prompt, "length": 5, "ignore_eos": True} for prompt in ([1], [0], [])]
+    warm = {"temperature": 0.7, "top_p": 0.9, "top_k": 0, "seed": 3}
+    asked = [
+        {"prompt": prompt, "length": 5, "ignore_eos": True, "sampling": sampling}
+        for prompt, sampling in (([1], None), ([0], None), ([], None), ([2], warm))
+    ]
     done = subprocess.run(
         argv,
         input="\n".join(map(json.dumps, asked)),
@@ -112,5 +113,9 @@ def test_the_program_that_answers_without_a_server(tmp_path: Path) -> None:
         {"tokens": [7] * 5, **counts},
         {"tokens": [7] * 5, **dict.fromkeys(counts)},
         {"fault": "RuntimeError: no prompt"},
+        {"tokens": [7] * 5, **counts},
     ]
+    shared = {"max_tokens": 5, "ignore_eos": True, "detokenize": False}
+    assert f"asked { ({'temperature': 0, **shared}) }" in done.stderr
+    assert f"asked { ({**warm, **shared}) }" in done.stderr
     assert "loading {'model': 'llama'}" in done.stderr

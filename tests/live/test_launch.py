@@ -207,9 +207,12 @@ def test_what_measuring_adds() -> None:
     [
         ((), {"SGLANG_SIMULATE_ACC_LEN": "2.5"}, "SGLANG_SIMULATE_ACC_LEN"),
         ((), {"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "2"}, "FORCE_NUM_ACCEPTED"),
-        (('{"rejection_sample_method": "synthetic"}',), {}, "rejection_sample_method"),
+        (('{"rejection_sample_method": "synthetic"}',), {}, "synthetic would decide what is accepted: it accepts at"),
+        (('{"rejection_sample_method": "block"}',), {}, "together"),
+        (("--speculative-config.rejection_sample_method", "fly"), {}, "would not have written"),
         (('{"synthetic_acceptance_length": 2.5}',), {}, "synthetic_acceptance"),
-        (("--speculative-accept-threshold-single", "0.5"), {}, "accept-threshold"),
+        (("--speculative-accept-threshold-single", "0.5"), {}, "accept-threshold-single 0.5"),
+        (("--speculative-accept-threshold-acc=0.9",), {}, "accept-threshold-acc=0.9"),
         (("  use_relaxed_acceptance_for_thinking: true\n",), {}, "use_relaxed_acceptance"),
     ],
 )
@@ -220,7 +223,11 @@ def test_a_switch_that_makes_acceptance_up(words: tuple[str, ...], environment: 
 
 def test_switches_that_are_off() -> None:
     refuse_switches(
-        ("--model", "/models/synthetic-llama", "--seed", "1"),
+        (
+            *("--model", "/models/synthetic-llama", "--seed", "1", "--speculative-accept-threshold-acc", "1.0"),
+            *('{"rejection_sample_method": "standard"}', "use_relaxed_acceptance_for_thinking: false\n"),
+            "--speculative-accept-threshold-single=1",
+        ),
         {"SGLANG_SIMULATE_ACC_LEN": "-1", "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "0"},
     )
 

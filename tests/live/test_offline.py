@@ -16,7 +16,9 @@ from draftconv.errors import EngineError, Void
 from draftconv.live.capabilities import offline_of
 from draftconv.live.offline import OfflineEngine, offline, started
 from draftconv.reference.accept_length import Counts
+from draftconv.reference.sampling import Sampling
 
+WARM = Sampling(0.7, top_p=0.9, seed=5)
 RIGHT = {
     "tokens": [9] * 8,
     "histogram": [1, 0, 0, 2],
@@ -29,6 +31,7 @@ import sys, time
 print('{"version": "9.9", "room": 100}', flush=True)
 answers = iter(%r)
 for line in sys.stdin:
+    print(line, end="", file=sys.stderr, flush=True)
     answer = next(answers)
     if answer == "hang":
         time.sleep(60)
@@ -76,6 +79,14 @@ def test_an_answer_that_is_none(answer: object, kind: type[Exception], told: str
         engine.served([1, 2])
     if answer == "die":
         assert "out of memory" in str(caught.value)
+
+
+def test_drawn_text_is_asked_for_by_the_prompt_s_own_seed(tmp_path: Path) -> None:
+    with playing(tmp_path, RIGHT, RIGHT) as engine:
+        engine.served([1, 2])
+        replace(engine, asking=replace(engine.asking, sampling=WARM)).ask([3, 4])
+        asked = [json.loads(line)["sampling"] for line in engine.log.read_text().splitlines()]
+    assert asked == [None, {"temperature": 0.7, "top_p": 0.9, "top_k": 0, "seed": WARM.seed_of([3, 4])}]
 
 
 def test_an_engine_that_has_ended(tmp_path: Path) -> None:

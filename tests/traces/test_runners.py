@@ -15,9 +15,10 @@ from safetensors.torch import save_file
 from draftconv.api.trace import TraceOptions, TraceSize, trace
 from draftconv.engines import ENGINES
 from draftconv.errors import DraftconvError, EngineError, Refused, Undecided, UsageError, Void
+from draftconv.reference.sampling import Sampling
 from draftconv.traces.options import runners
 from draftconv.traces.trace import open_trace
-from tests.engines.tracing.stub import BOUNDARIES, VOCAB, WIDTH, Stub, serving, states, text
+from tests.engines.tracing.stub import BOUNDARIES, VOCAB, WIDTH, Stub, logprob, serving, states, text
 from tests.keywords import keywords
 
 CONFIG = {
@@ -120,6 +121,29 @@ def test_other_boundaries_void_it_before_it_is_begun(tmp_path: Path, target: Pat
     assert not (tmp_path / "trace").exists()
 
 
+def test_a_trace_of_drawn_text(tmp_path: Path, target: Path, prompts: Path, stub: Stub) -> None:
+    made = trace(target, prompts, tmp_path / "trace", **keywords(replace(options(stub), temperature=0.7, top_p=0.9)))
+    assert made.about.sampling == Sampling(0.7, top_p=0.9)
+    for entry in made.entries:
+        found = made.read(entry, BOUNDARIES).logprobs_N
+        assert found is not None
+        assert found.tolist() == [logprob(i) for i in range(entry.counted + 3)]
+    look, *asked = stub.asked
+    assert (look["top_k"], look["prompt"]) == (1, [0, 1, 2, 3])
+    assert {body["temperature"] for body in asked} == {0.7}
+    assert list(stub.storage.iterdir()) == []
+
+
+def test_log_probabilities_before_temperature_are_refused(
+    tmp_path: Path, target: Path, prompts: Path, stub: Stub
+) -> None:
+    stub.raw = True
+    with pytest.raises(EngineError, match="tells raw log-probabilities") as caught:
+        trace(target, prompts, tmp_path / "trace", **keywords(replace(options(stub), temperature=0.7)))
+    assert "--logprobs-mode processed_logprobs" in caught.value.cure
+    assert not (tmp_path / "trace").exists()
+
+
 WRONG: dict[str, tuple[dict[str, object], type[DraftconvError], str]] = {
     "a url without a directory": ({"hidden_states_dir": None}, UsageError, "--url needs --hidden-states-dir"),
     "a directory that is not there": ({"hidden_states_dir": Path("/nowhere")}, UsageError, "is no directory"),
@@ -131,6 +155,8 @@ WRONG: dict[str, tuple[dict[str, object], type[DraftconvError], str]] = {
     "devices of a server": ({"tensor_parallel_size": 8}, UsageError, "--tensor-parallel-size has no meaning"),
     "what vLLM does not compute in": ({"dtype": "float64"}, UsageError, "--dtype float64"),
     "no address": ({"url": "localhost"}, UsageError, "no address"),
+    "what vLLM leaves out": ({"temperature": 0.7, "min_p": 0.1}, UsageError, "--min-p 0.1: vLLM leaves it out"),
+    "what vLLM raises": ({"temperature": 0.005}, UsageError, "--temperature 0.005: vLLM draws at 0.01"),
     "a text that does not fit": ({"max_tokens": 60}, UsageError, "do not fit into the engine's 64"),
 }
 

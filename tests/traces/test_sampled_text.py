@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from draftconv.errors import BadCheckpoint, UsageError, Void
 from draftconv.reference.processors import log_probs
 from draftconv.reference.sampling import Sampling
-from draftconv.traces.options import TraceOptions, sampling_of
+from draftconv.traces.options import TraceOptions
 from draftconv.traces.trace import INDEX, Trace, TraceInfo, open_trace
 from draftconv.traces.writer import CapturedText
 from tests.traces import made
@@ -176,9 +176,9 @@ def test_a_request_draws_alone(live: Fixture) -> None:
 
 
 def test_options() -> None:
-    assert sampling_of(TraceOptions()) is None
-    assert sampling_of(TraceOptions(temperature=0.7)) == Sampling(0.7)
-    assert sampling_of(TraceOptions(temperature=0.7, top_p=0.9, seed=3)) == WARM
+    assert TraceOptions().sampling is None
+    assert TraceOptions(temperature=0.7).sampling == Sampling(0.7)
+    assert TraceOptions(temperature=0.7, top_p=0.9, seed=3).sampling == WARM
     for more in ({"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"seed": 1}):
         with pytest.raises(UsageError, match="without --temperature"):
-            sampling_of(TraceOptions(**more))
+            _ = TraceOptions(**more).sampling

@@ -49,6 +49,7 @@ class Stub:
     Attributes:
         failures: requests that are dropped or refused first: a status, or 0 for a closed connection.
         answer: changes a completion before it is sent. `change`: the tensors before they are written.
+        raw: log-probabilities are of raw logits, as where a server was not told otherwise.
     """
 
     storage: Path
@@ -56,6 +57,7 @@ class Stub:
     failures: list[int] = field(default_factory=list)
     answer: Callable[[dict[str, Any]], object] = lambda reply: reply
     change: Change = lambda tensors: tensors
+    raw: bool = False
     models: object = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -68,6 +70,7 @@ class Stub:
         generated = text(prompt, body["max_tokens"])
         path = self.storage / f"cmpl-{number}.safetensors"
         write(path, (*prompt, *generated), self.change)
+        told = None if "logprobs" not in body else {"token_logprobs": self.logprobs(body)}
         return self.answer(
             {
                 "model": body["model"],
@@ -78,11 +81,22 @@ class Stub:
                         "finish_reason": "length",
                         "prompt_token_ids": list(prompt),
                         "token_ids": list(generated),
+                        "logprobs": told,
                     }
                 ],
                 "kv_transfer_params": {"hidden_states_path": str(path)},
             }
         )
+
+    def logprobs(self, body: dict[str, Any]) -> list[float]:
+        """Of the text's tokens; 0 where there was no other choice, unless they are raw."""
+        alone = body["top_k"] == 1 and not self.raw
+        return [0.0 if alone else logprob(i) for i in range(body["max_tokens"])]
+
+
+def logprob(i: int) -> float:
+    """Of the i-th token of any drawn text."""
+    return -(i % 4) / 8
 
 
 @contextmanager

@@ -12,8 +12,9 @@ import pytest
 
 from draftconv.engines.vllm.tracing.server import Server, TracingServerInfo
 from draftconv.errors import EngineError, UsageError, Void
+from draftconv.reference.sampling import Sampling
 
-from .stub import Stub, serving, text
+from .stub import Stub, logprob, serving, text
 
 PROMPT = (3, 1, 4)
 SERVED = TracingServerInfo("tiny", 64, "0.32.0")
@@ -62,9 +63,31 @@ def test_a_request_says_all_that_shapes_the_text(stub: Stub) -> None:
     ]
 
 
+def test_drawn_text_is_asked_for_with_its_log_probabilities(stub: Stub) -> None:
+    warm = Sampling(0.7, top_p=0.9, seed=5)
+    answer = client(stub).complete(SERVED, PROMPT, 8, warm)
+    assert answer.logprobs == tuple(logprob(i) for i in range(8))
+    drawn = {"temperature": 0.7, "top_p": 0.9, "top_k": 0, "min_p": 0, "seed": warm.seed_of(PROMPT), "logprobs": 0}
+    assert drawn.items() <= stub.asked[0].items()
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "what"),
+    [
+        (None, Void, "0 log-probabilities for 8 tokens"),
+        ({"token_logprobs": [-0.5] * 7}, Void, "7 log-probabilities for 8 tokens"),
+        ({"token_logprobs": [None] * 8}, EngineError, "token_logprobs is not a list of numbers"),
+    ],
+)
+def test_log_probabilities_that_are_none(stub: Stub, told: object, kind: type[Exception], what: str) -> None:
+    stub.answer = lambda reply: other(reply, logprobs=told)
+    with pytest.raises(kind, match=what):
+        client(stub).complete(SERVED, PROMPT, 8, Sampling(0.7))
+
+
 def test_many_at_once_come_back_in_order(stub: Stub) -> None:
     prompts = [(i, 1) for i in range(12)]
-    answers = list(client(stub).complete_all(SERVED, prompts, 5))
+    answers = list(client(stub).complete_all(SERVED, prompts, 5, None))
     assert [answer.prompt for answer in answers] == prompts
     assert len({answer.file for answer in answers}) == 12
 
@@ -92,7 +115,7 @@ def test_a_refusal_is_not_sent_again(stub: Stub) -> None:
 def test_one_failure_among_many_ends_them(stub: Stub) -> None:
     stub.failures = [400]
     with pytest.raises(EngineError, match="stubbed refusal"):
-        list(client(stub).complete_all(SERVED, [(i,) for i in range(4)], 5))
+        list(client(stub).complete_all(SERVED, [(i,) for i in range(4)], 5, None))
 
 
 def test_a_silent_server_runs_into_the_time_out() -> None:

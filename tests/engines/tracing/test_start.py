@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from draftconv.engines.tracing import Extraction
 from draftconv.engines.vllm.tracing.start import arguments, server, shell
+from draftconv.reference.sampling import Sampling
 
 KIMI = Extraction(
     "moonshotai/Kimi-K2.6", (2, 30, 58), 7168, Path("/shared/states"), "bfloat16", 4096, 8, remote_code=True
@@ -48,6 +50,14 @@ def test_a_server_on_a_cpu() -> None:
     assert find_spec(found["kv_connector_module_path"])
     assert json.loads(option(argv, "--compilation-config")) == {"custom_ops": ["-rotary_embedding"]}
     assert option(argv, "--port") == "8123"
+
+
+def test_log_probabilities_are_of_what_a_text_is_drawn_from() -> None:
+    warm = replace(KIMI, sampling=Sampling(0.7))
+    assert option(shlex.split(shell(warm)), "--logprobs-mode") == "processed_logprobs"
+    assert arguments(warm, cpu=True)["logprobs_mode"] == "processed_logprobs"
+    assert "--logprobs-mode" not in shell(KIMI)
+    assert "logprobs_mode" not in arguments(KIMI, cpu=True)
 
 
 @pytest.mark.parametrize("cpu", [False, True])
