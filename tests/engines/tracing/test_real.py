@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,9 @@ from draftconv.engines.tracing import Extraction
 from draftconv.engines.vllm.tracing.server import Server
 from draftconv.engines.vllm.tracing.start import server
 from draftconv.errors import EngineError, Void
+from draftconv.reference.sampling import Sampling
 from draftconv.traces.trace import Trace, open_trace
+from draftconv.traces.transformers_target import load_model
 from tests.keywords import keywords
 
 ROOT = Path(__file__).parents[3]
@@ -99,8 +102,8 @@ def distance(found_TAW: Tensor, wanted_TAW: Tensor) -> Tensor:
     return distance_A
 
 
-def offline(tmp_path: Path, prompts: Path, target: str, dtype: str, *, one_process: bool) -> Trace:
-    """What the command makes with vLLM in its own process."""
+def offline(tmp_path: Path, prompts: Path, target: str, dtype: str, *more: str, one_process: bool = True) -> Trace:
+    """What the command makes with vLLM in its own process, `more` given to it as well."""
     out = tmp_path / "trace"
     options = {
         "--target": TARGETS / target,
@@ -115,7 +118,7 @@ def offline(tmp_path: Path, prompts: Path, target: str, dtype: str, *, one_proce
     }
     words = [str(word) for option in options.items() for word in option]
     done = subprocess.run(
-        [ENGINE, "-m", "draftconv", "trace", *words],
+        [ENGINE, "-m", "draftconv", "trace", *words, *more],
         env=environment(one_process=one_process),
         capture_output=True,
         text=True,
@@ -148,6 +151,103 @@ def test_the_trace_equals_that_of_transformers(tmp_path: Path, prompts: Path) ->
         assert replace(mine, states="") == replace(theirs, states="")
         states = (t.read(e, BOUNDARIES).states_TAW.double() for t, e in ((made, mine), (wanted, theirs)))
         assert distance(*states).max() < BOUND["float32"]
+
+
+LOGPROB = 1e-3
+"""How far another order of summation may move a log-probability in float32; measured: 1e-4."""
+
+
+def compare_drawn(made: Trace, target: str, sampling: Sampling) -> None:
+    """States and log-probabilities of drawn texts, against the reference forward and transformers' own processors."""
+    import transformers
+
+    processors: list[Any] = [transformers.TemperatureLogitsWarper(sampling.temperature)]
+    processors += [transformers.TopPLogitsWarper(sampling.top_p)] * (sampling.top_p < 1)
+    model, reference = (
+        load_model(TARGETS / target, dtype="float32", device="cpu", trust_remote_code=False),
+        load_target(TARGETS / target),
+    )
+    assert made.about.sampling == sampling
+    for entry in made.entries:
+        request = made.read(entry, BOUNDARIES)
+        tokens_BT = request.tokens_N[None]
+        with torch.no_grad():
+            scores_TV = model(tokens_BT[:, :-1]).logits[0, entry.prompt - 1 :]
+            states_TAW = reference(tokens_BT[:, :-1], boundaries=BOUNDARIES).states[0].double()
+        for processor in processors:
+            scores_TV = processor(None, scores_TV)
+        wanted_N = scores_TV.log_softmax(-1).gather(1, request.tokens_N[entry.prompt :, None])[:, 0]
+        assert request.logprobs_N is not None
+        assert float((request.logprobs_N - wanted_N).abs().max()) < LOGPROB
+        assert distance(request.states_TAW.double(), states_TAW).max() < BOUND["float32"]
+
+
+@pytest.mark.parametrize(("target", "top_p"), [("llama", 0.9), ("mla", 1.0)])
+def test_drawn_text(tmp_path: Path, prompts: Path, target: str, top_p: float) -> None:
+    warm = ("--temperature", "0.7", "--top-p", str(top_p), "--seed", "3")
+    made = offline(tmp_path, prompts, target, "float32", *warm)
+    compare_drawn(made, target, Sampling(0.7, top_p=top_p, seed=3))
+
+
+TOGETHER = """
+import json, os, sys, torch
+from pathlib import Path
+from draftconv.engines.tracing import Extraction
+from draftconv.engines.vllm.tracing import extract, offline
+import vllm
+given, told = json.load(sys.stdin), offline.arguments
+for number, more in enumerate(given["more"]):
+    if os.fork():
+        if os.wait()[1]:
+            sys.exit(1)
+        continue
+    offline.arguments = lambda extraction, *, cpu: {**told(extraction, cpu=cpu), **more}
+    storage = Path(given["out"], f"states-{number}")
+    storage.mkdir()
+    extraction = Extraction(given["target"], tuple(given["boundaries"]), 256, storage, "float32", 512)
+    with extract.here(extraction) as extractor:
+        rounds = [list(extractor.extract([tuple(p) for p in given["prompts"]], given["length"])) for _ in range(2)]
+    rows = [[(e.prompt, e.generated, e.states_TAW) for e in one] for one in rounds]
+    torch.save(rows, Path(given["out"], f"{number}.pt"))
+    os._exit(0)
+"""
+"""Asks everything twice for each way of starting, so that the second round finds its prefixes cached."""
+
+
+def test_chunked_prefill_and_prefix_caching(tmp_path: Path, prompts: Path) -> None:
+    """Off by default; a server that has them on hands out the same states."""
+    more = [
+        {
+            "enable_chunked_prefill": chunked,
+            "enable_prefix_caching": caching,
+            **({"max_num_batched_tokens": 64} if chunked else {}),
+        }
+        for chunked in (False, True)
+        for caching in (False, True)
+    ]
+    asked = json.loads(prompts.read_text())
+    given = {"more": more, "out": str(tmp_path), "target": str(TARGETS / "llama"), "boundaries": BOUNDARIES,
+             "prompts": asked, "length": 12}  # fmt: skip
+    done = subprocess.run(
+        [ENGINE, "-c", TOGETHER],
+        input=json.dumps(given),
+        env=environment(one_process=True),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    model = load_target(TARGETS / "llama")
+    for number in range(len(more)):
+        first, again = torch.load(tmp_path / f"{number}.pt")
+        for prompt, ours, theirs in zip(asked, first, again, strict=True):
+            assert ours[:2] == theirs[:2]
+            tokens_BT = torch.tensor([[*ours[0], *ours[1]]])
+            assert list(ours[0]) == prompt
+            wanted_TAW = model(tokens_BT[:, :-1], boundaries=BOUNDARIES).states[0].double()
+            for _, _, states_TAW in (ours, theirs):
+                assert distance(states_TAW.double(), wanted_TAW).max() < BOUND["float32"]
 
 
 @contextmanager
@@ -185,10 +285,12 @@ def answers(url: str) -> bool:
 
 
 def test_server(tmp_path: Path, prompts: Path) -> None:
+    """One that was started for drawn text, asked for greedy text too."""
     storage = tmp_path / "states"
     storage.mkdir()
     target = TARGETS / "mla"
-    extraction = Extraction(str(target), BOUNDARIES, 256, storage, "float32", 1024)
+    warm = Sampling(0.7, top_p=0.9)
+    extraction = Extraction(str(target), BOUNDARIES, 256, storage, "float32", 1024, sampling=warm)
     options = TraceOptions(
         boundaries=BOUNDARIES,
         dtype="float32",
@@ -201,6 +303,8 @@ def test_server(tmp_path: Path, prompts: Path) -> None:
     with serving(extraction, tmp_path / "log") as url:
         made = trace(target, prompts, tmp_path / "trace", **keywords(replace(options, url=url)))
         compare(made, "mla", "float32")
+        drawn = replace(options, url=url, temperature=0.7, top_p=0.9)
+        compare_drawn(trace(target, prompts, tmp_path / "drawn", **keywords(drawn)), "mla", warm)
         assert list(storage.iterdir()) == []
         with pytest.raises(Void, match=r"boundaries \[2, 4, 5\]"):
             trace(target, prompts, tmp_path / "other", **keywords(replace(options, url=url, boundaries=(2, 4, 5))))
