@@ -54,8 +54,9 @@ def refuse_switches(texts: Iterable[str], environment: Mapping[str, str]) -> Non
     text = " ".join(texts)
     for switch in switches():
         if found := re.search(switch.pattern, text):
+            named = found[0].replace('"', "")
             raise Void(
-                f"{show(found[0].strip())} would decide what is accepted: {switch.says} ({switch.source})",
+                f"{show(named.strip())} would decide what is accepted: {switch.says} ({switch.source})",
                 why="the run would measure the switch, not the drafter, and no replay follows such a rule",
                 cure="leave it out",
             )
