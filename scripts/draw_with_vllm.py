@@ -1,6 +1,7 @@
-"""Run by the Python of vLLM's environment, where draftconv need not be: draws texts and tells what each step accepted.
+"""Run by the Python of vLLM's environment: draws texts and tells what each step accepted.
 
-One JSON object on stdin: `engine`, arguments of `vllm.LLM`; `rounds`, each with `prompts`, lists of token ids, and
+One JSON object on stdin: `engine`, arguments of `vllm.LLM`; `mended`, whether the kernel that the CPU build has wrong
+is replaced (`draftconv.engines.vllm.tracing.cpu_kernel`); `rounds`, each with `prompts`, lists of token ids, and
 `sampling`, arguments of `vllm.SamplingParams` for each of them. Answered by one on stdout: `version`, and for every
 round a list of `tokens`, `logprobs` of these tokens and `accepted` by step.
 """
@@ -11,19 +12,24 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 
 def main() -> None:
     """Load the engine, draw everything, answer."""
-    del sys.path[0]  # this directory, whose modules would hide others of their names
+    sys.path[0] = str(Path(__file__).parents[1])  # this directory's modules would hide others of their names
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what vLLM prints goes to the log
 
     import vllm
 
+    from draftconv.engines.vllm.tracing.cpu_kernel import mend
+
     question = json.load(sys.stdin)
     engine = vllm.LLM(**question["engine"])
+    if question["mended"]:
+        mend()
 
     def draw(round: Mapping[str, Any]) -> list[dict[str, object]]:
         prompts = [{"prompt_token_ids": prompt} for prompt in round["prompts"]]

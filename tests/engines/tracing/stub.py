@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,9 +90,9 @@ class Stub:
         )
 
     def logprobs(self, body: dict[str, Any]) -> list[float]:
-        """Of the text's tokens; 0 where there was no other choice, unless they are raw."""
-        alone = body["top_k"] == 1 and not self.raw
-        return [0.0 if alone else logprob(i) for i in range(body["max_tokens"])]
+        """Of the text's tokens; of one of so many equal ones, unless they are raw."""
+        flat = body["top_k"] and not self.raw
+        return [-math.log(body["top_k"]) if flat else logprob(i) for i in range(body["max_tokens"])]
 
 
 def logprob(i: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,16 +11,16 @@ from torch import Tensor, float32, tensor
 from draftconv.checkpoint import show
 from draftconv.engines.tracing import Extracted, Extraction, Extractor
 from draftconv.engines.vllm.tracing.offline import OfflineTarget
-from draftconv.engines.vllm.tracing.server import Server, TracingServerInfo
+from draftconv.engines.vllm.tracing.server import Server
 from draftconv.engines.vllm.tracing.start import LOGPROBS, shell
 from draftconv.engines.vllm.tracing.states import ExpectedStates, StatesFile, take_states
 from draftconv.errors import EngineError
-from draftconv.reference.sampling import Sampling
+from draftconv.reference.sampling import MOST, Sampling
 
 PROBE, LENGTH = (0, 1, 2, 3), 8
 """A prompt that every vocabulary has, and how many tokens show what log-probabilities are of."""
-EXACT = 1e-4
-"""How far from 0 rounding may leave the log-probability of a token that was the only choice."""
+FLAT, SPREAD = Sampling(MOST, top_k=16), 0.5
+"""The highest temperature makes the likeliest tokens equal; by how much their log p may differ from that."""
 
 
 @contextmanager
@@ -31,7 +32,13 @@ def here(extraction: Extraction) -> Iterator[Extractor]:
     """
     engine = OfflineTarget(extraction)
     try:
-        yield Extractor(engine.version, extraction.room, _extract(extraction, engine.complete))
+        if extraction.sampling is not None:
+            _refuse_other(extraction, lambda sampling: engine.complete([PROBE], LENGTH, sampling), "vLLM")
+        yield Extractor(
+            engine.version,
+            extraction.room,
+            _extract(extraction, lambda prompts, length: engine.complete(prompts, length, extraction.sampling)),
+        )
     finally:
         engine.close()
 
@@ -48,7 +55,8 @@ def served(extraction: Extraction, url: str) -> Extractor:
     server = Server(url, shell(extraction))
     info = server.served()
     if extraction.sampling is not None:
-        _refuse_raw(extraction, server, info)
+        title = f"the server at {show(server.url)}"
+        _refuse_other(extraction, lambda sampling: server.complete_all(info, [PROBE], LENGTH, sampling), title)
     extract = _extract(
         extraction, lambda prompts, length: server.complete_all(info, prompts, length, extraction.sampling)
     )
@@ -79,18 +87,20 @@ def _logprobs(answer: StatesFile) -> Tensor | None:
     return tensor(answer.logprobs, dtype=float32).clamp(max=0)
 
 
-def _refuse_raw(extraction: Extraction, server: Server, info: TracingServerInfo) -> None:
-    """Refuse a server that tells log-probabilities before temperature and top_k: a token without a rival has log p 0.
+def _refuse_other(extraction: Extraction, complete: Callable[[Sampling], Iterable[StatesFile]], title: str) -> None:
+    """Refuse log-probabilities that are not of what a token was drawn from, on a text whose tokens all have nearly one.
 
     Raises:
-        EngineError: it does. Void: see `take_states`.
+        EngineError: they are of raw logits, or of another temperature. Void: see `take_states`.
     """
-    (answer,) = server.complete_all(info, [PROBE], LENGTH, Sampling(1.0, top_k=1))
-    take_states(answer, _expected(extraction), extraction.storage)
-    told = max(answer.logprobs or (0.0,), key=abs)
-    if abs(told) > EXACT:
-        raise EngineError(
-            f"the server at {show(server.url)} tells raw log-probabilities: {told:.3g} of a token without a rival",
-            why="how likely a drawn draft is accepted depends on what the token was drawn from, temperature included",
-            cure=f"start it with --logprobs-mode {LOGPROBS}: {shell(extraction)}",
-        )
+    for answer in complete(FLAT):
+        take_states(answer, _expected(extraction), extraction.storage)
+        told = answer.logprobs or ()
+        if wrong := [logprob for logprob in told if not abs(logprob + math.log(FLAT.top_k)) <= SPREAD]:
+            raise EngineError(
+                f"{title} tells log p {wrong[0]:.3g} of a token drawn from {FLAT.top_k} at temperature "
+                f"{FLAT.temperature}, about {-math.log(FLAT.top_k):.3g} is right",
+                why="odds of acceptance are of what the token was drawn from; without "
+                f"--logprobs-mode {LOGPROBS} vLLM tells those of raw logits",
+                cure=f"start it with: {shell(extraction)}",
+            )

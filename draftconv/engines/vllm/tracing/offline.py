@@ -71,17 +71,22 @@ class OfflineTarget:
                 why="its log above says more",
                 cure=f"a server takes more options: give {served}",
             ) from error
-        self._sampling, self._drawn = vllm.SamplingParams, extraction.sampling
+        self._sampling = vllm.SamplingParams
 
-    def complete(self, prompts: Sequence[tuple[int, ...]], length: int) -> Iterator[StatesFile]:
+    def complete(
+        self, prompts: Sequence[tuple[int, ...]], length: int, sampling: Sampling | None
+    ) -> Iterator[StatesFile]:
         """A text of exactly `length` tokens after each prompt, EOS ignored; in order.
+
+        Args:
+            sampling: how it is drawn; None for greedy text.
 
         Raises:
             EngineError: the engine failed, or wrote no states. Void: an answer is not what was asked for.
         """
         asked = [
             self._sampling(
-                **_drawn(self._drawn, prompt),
+                **_drawn(sampling, prompt),
                 max_tokens=length,
                 ignore_eos=True,
                 detokenize=False,
@@ -102,7 +107,7 @@ class OfflineTarget:
             file = (output.kv_transfer_params or {}).get("hidden_states_path")
             if not isinstance(file, str):
                 raise EngineError("vLLM gave no hidden_states_path", cure="update vLLM to 0.32.0 or later")
-            yield StatesFile(prompt, generated, file, _logprobs(output.outputs[0]) if self._drawn else None)
+            yield StatesFile(prompt, generated, file, _logprobs(output.outputs[0]) if sampling else None)
 
     def close(self) -> None:
         """Give the target's memory back."""
