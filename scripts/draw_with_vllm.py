@@ -1,7 +1,7 @@
 """Run by the Python of vLLM's environment: draws texts and tells what each step accepted.
 
 One JSON object on stdin: `engine`, arguments of `vllm.LLM`; `mended`, whether the kernel that the CPU build has wrong
-is replaced (`draftconv.engines.vllm.tracing.cpu_kernel`); `rounds`, each with `prompts`, lists of token ids, and
+is replaced (`draftconv.engines.vllm.tracing.cpu_sampling`); `rounds`, each with `prompts`, lists of token ids, and
 `sampling`, arguments of `vllm.SamplingParams` for each of them. Answered by one on stdout: `version`, and for every
 round a list of `tokens`, `logprobs` of these tokens and `accepted` by step.
 """
@@ -24,7 +24,7 @@ def main() -> None:
 
     import vllm
 
-    from draftconv.engines.vllm.tracing.cpu_kernel import mend
+    from draftconv.engines.vllm.tracing.cpu_sampling import mend
 
     question = json.load(sys.stdin)
     engine = vllm.LLM(**question["engine"])

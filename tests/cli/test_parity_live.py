@@ -89,7 +89,7 @@ def test_an_interrupted_run_says_that_it_goes_on(
         (["--for", "vllm", "--target", TARGET, "--run", "r", "--launch", "--top-p", "0.9"], "without --temperature"),
         (
             ["--for", "vllm", "--target", TARGET, "--run", "r", "--launch", "--temperature", "0.001"],
-            "vLLM draws at 0.01 then",
+            "vLLM draws at 0.01 to 2",
         ),
         (["--for", "vllm", "--target", "t", "--run", "r", "--attribute"], "--attribute has no meaning with --for"),
         (["--for", "vllm", "--launch"], "--for needs --target and --run"),

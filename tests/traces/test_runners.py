@@ -129,7 +129,7 @@ def test_a_trace_of_drawn_text(tmp_path: Path, target: Path, prompts: Path, stub
         assert found is not None
         assert found.tolist() == [logprob(i) for i in range(entry.counted + 3)]
     look, *asked = stub.asked
-    assert (look["temperature"], look["top_k"], look["prompt"]) == (100, 16, [0, 1, 2, 3])
+    assert (look["temperature"], look["top_k"], look["prompt"]) == (1, 1, [0, 1, 2, 3])
     assert {body["temperature"] for body in asked} == {0.7}
     assert list(stub.storage.iterdir()) == []
 
@@ -138,7 +138,9 @@ def test_log_probabilities_before_temperature_are_refused(
     tmp_path: Path, target: Path, prompts: Path, stub: Stub
 ) -> None:
     stub.raw = True
-    with pytest.raises(EngineError, match=r"tells log p -?0 of a token drawn from 16 at temperature 100") as caught:
+    with pytest.raises(
+        EngineError, match=r"tells log p -0\.125 of a token that top_k 1 left without a rival"
+    ) as caught:
         trace(target, prompts, tmp_path / "trace", **keywords(replace(options(stub), temperature=0.7)))
     assert "without --logprobs-mode processed_logprobs vLLM tells those of raw logits" in caught.value.why
     assert "--logprobs-mode processed_logprobs" in caught.value.cure
@@ -158,6 +160,7 @@ WRONG: dict[str, tuple[dict[str, object], type[DraftconvError], str]] = {
     "no address": ({"url": "localhost"}, UsageError, "no address"),
     "what vLLM leaves out": ({"temperature": 0.7, "min_p": 0.1}, UsageError, "--min-p 0.1: vLLM leaves it out"),
     "what vLLM raises": ({"temperature": 0.005}, UsageError, "--temperature 0.005: vLLM draws at 0.01"),
+    "what vLLM refuses": ({"temperature": 2.5}, UsageError, "--temperature 2.5: vLLM draws at 0.01 to 2"),
     "a text that does not fit": ({"max_tokens": 60}, UsageError, "do not fit into the engine's 64"),
 }
 

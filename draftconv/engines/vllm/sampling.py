@@ -5,8 +5,9 @@ from __future__ import annotations
 from draftconv.errors import UsageError
 from draftconv.reference.sampling import Sampling
 
-LEAST = 0.01
-"""A temperature below it is raised to it with a warning in the log: vLLM 0.32.0, sampling_params.py."""
+LEAST, MOST = 0.01, 2.0
+"""A temperature below the one is raised to it with a warning in the log, above the other refused: vLLM 0.32.0,
+sampling_params.py."""
 
 
 def refuse_beside_drafts(sampling: Sampling, hardware: str | None) -> None:
@@ -29,7 +30,7 @@ def refuse_sampling(sampling: Sampling) -> None:
     """Refuse texts that would not be drawn as asked.
 
     Raises:
-        UsageError: min_p, or a temperature that vLLM raises.
+        UsageError: min_p, or a temperature that vLLM does not draw at.
     """
     if sampling.min_p:
         raise UsageError(
@@ -37,9 +38,9 @@ def refuse_sampling(sampling: Sampling) -> None:
             why="the text would not be drawn from what the trace says, nor its log-probabilities be those",
             cure="leave out --min-p, or make the trace without --engine",
         )
-    if sampling.temperature < LEAST:
+    if not LEAST <= sampling.temperature <= MOST:
         raise UsageError(
-            f"--temperature {sampling.temperature:g}: vLLM draws at {LEAST} then",
-            why="the text would not be drawn as asked",
-            cure=f"give {LEAST} or more, or leave it out for greedy text",
+            f"--temperature {sampling.temperature:g}: vLLM draws at {LEAST:g} to {MOST:g}",
+            why="it raises what is below and refuses what is above",
+            cure="give a temperature between, or leave it out for greedy text",
         )

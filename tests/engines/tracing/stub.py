@@ -90,9 +90,9 @@ class Stub:
         )
 
     def logprobs(self, body: dict[str, Any]) -> list[float]:
-        """Of the text's tokens; of one of so many equal ones, unless they are raw."""
-        flat = body["top_k"] and not self.raw
-        return [-math.log(body["top_k"]) if flat else logprob(i) for i in range(body["max_tokens"])]
+        """Of the text's tokens; where there is no other choice 0, or of one of two equal ones, unless they are raw."""
+        alone = body["top_k"] == 1 and not self.raw
+        return [-math.log(1 + i % 2) if alone else logprob(i) for i in range(body["max_tokens"])]
 
 
 def logprob(i: int) -> float:

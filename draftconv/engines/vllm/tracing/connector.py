@@ -2,8 +2,8 @@
 
 vLLM 0.32.0 and 0.33.0 distributed/kv_transfer/kv_connector/v1/example_hidden_states_connector.py
 copies on a CUDA stream into pinned memory and writes from threads. Here the cache already is
-ordinary memory, so one method is replaced by a plain write, and the kernel that drawn text needs is mended
-(`cpu_kernel`); everything else is vLLM's own.
+ordinary memory, so one method is replaced by a plain write, and what drawn text needs is mended
+(`cpu_sampling`); everything else is vLLM's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connecto
     extract_from_kv_cache,
 )
 
-from draftconv.engines.vllm.tracing.cpu_kernel import mend
+from draftconv.engines.vllm.tracing.cpu_sampling import mend
 
 mend()  # this module is loaded by the process that samples, which a server starts
 

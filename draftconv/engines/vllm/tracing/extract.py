@@ -15,12 +15,14 @@ from draftconv.engines.vllm.tracing.server import Server
 from draftconv.engines.vllm.tracing.start import LOGPROBS, shell
 from draftconv.engines.vllm.tracing.states import ExpectedStates, StatesFile, take_states
 from draftconv.errors import EngineError
-from draftconv.reference.sampling import MOST, Sampling
+from draftconv.reference.sampling import Sampling
 
 PROBE, LENGTH = (0, 1, 2, 3), 8
 """A prompt that every vocabulary has, and how many tokens show what log-probabilities are of."""
-FLAT, SPREAD = Sampling(MOST, top_k=16), 0.5
-"""The highest temperature makes the likeliest tokens equal; by how much their log p may differ from that."""
+ALONE = Sampling(1.0, top_k=1)
+"""Leaves a token without a rival: 0 is its log p, or that of one among a few which rounding made equally likely."""
+TIED, EXACT = 4, 1e-3
+"""How many those may be, and how near 1/p is to their number."""
 
 
 @contextmanager
@@ -88,19 +90,21 @@ def _logprobs(answer: StatesFile) -> Tensor | None:
 
 
 def _refuse_other(extraction: Extraction, complete: Callable[[Sampling], Iterable[StatesFile]], title: str) -> None:
-    """Refuse log-probabilities that are not of what a token was drawn from, on a text whose tokens all have nearly one.
+    """Refuse log-probabilities that are not of what a token was drawn from, by a text without a choice.
 
     Raises:
-        EngineError: they are of raw logits, or of another temperature. Void: see `take_states`.
+        EngineError: they are of raw logits, or of anything else. Void: see `take_states`.
     """
-    for answer in complete(FLAT):
+    for answer in complete(ALONE):
         take_states(answer, _expected(extraction), extraction.storage)
-        told = answer.logprobs or ()
-        if wrong := [logprob for logprob in told if not abs(logprob + math.log(FLAT.top_k)) <= SPREAD]:
+        if wrong := [logprob for logprob in answer.logprobs or () if not _without_rival(logprob)]:
             raise EngineError(
-                f"{title} tells log p {wrong[0]:.3g} of a token drawn from {FLAT.top_k} at temperature "
-                f"{FLAT.temperature}, about {-math.log(FLAT.top_k):.3g} is right",
+                f"{title} tells log p {wrong[0]:.3g} of a token that top_k 1 left without a rival",
                 why="odds of acceptance are of what the token was drawn from; without "
                 f"--logprobs-mode {LOGPROBS} vLLM tells those of raw logits",
                 cure=f"start it with: {shell(extraction)}",
             )
+
+
+def _without_rival(logprob: float) -> bool:
+    return any(abs(math.exp(min(-logprob, TIED)) - equal) <= EXACT for equal in range(1, TIED + 1))

