@@ -193,7 +193,7 @@ def main(argv: Sequence[str]) -> int:
         prog="scripts/engine-sampling", description="Hold the replay of sampled text against a real vLLM that draws."
     )
     parser.add_argument("--write", action="store_true", help="put the table into docs/sampling.md")
-    parser.add_argument("--runs", type=int, default=160, help="runs per fixture and setting (default: 160)")
+    parser.add_argument("--runs", type=int, default=128, help="runs per fixture and setting (default: 128)")
     parser.add_argument("--fixtures", default="llama-eagle3-reduced,mla-eagle3.1", metavar="NAME,…", help="which")
     options = parser.parse_args(argv)
     if not ENGINE.exists():

@@ -195,7 +195,12 @@ from pathlib import Path
 from draftconv.engines.tracing import Extraction
 from draftconv.engines.vllm.tracing import extract, offline
 import vllm
-given, told = json.load(sys.stdin), offline.arguments
+given, told, generate, cached = json.load(sys.stdin), offline.arguments, vllm.LLM.generate, []
+def noting(*words, **more):
+    outputs = generate(*words, **more)
+    cached.append(max(output.num_cached_tokens or 0 for output in outputs))
+    return outputs
+vllm.LLM.generate = noting
 for number, more in enumerate(given["more"]):
     if os.fork():
         if os.wait()[1]:
@@ -208,10 +213,10 @@ for number, more in enumerate(given["more"]):
     with extract.here(extraction) as extractor:
         rounds = [list(extractor.extract([tuple(p) for p in given["prompts"]], given["length"])) for _ in range(2)]
     rows = [[(e.prompt, e.generated, e.states_TAW) for e in one] for one in rounds]
-    torch.save(rows, Path(given["out"], f"{number}.pt"))
+    torch.save((cached, *rows), Path(given["out"], f"{number}.pt"))
     os._exit(0)
 """
-"""Asks everything twice for each way of starting, so that the second round finds its prefixes cached."""
+"""Asks everything twice for each way of starting, so that a prompt longer than a block finds its prefix cached."""
 
 
 def test_chunked_prefill_and_prefix_caching(tmp_path: Path, prompts: Path) -> None:
@@ -239,8 +244,9 @@ def test_chunked_prefill_and_prefix_caching(tmp_path: Path, prompts: Path) -> No
     )
     assert done.returncode == 0, done.stderr[-3000:]
     model = load_target(TARGETS / "llama")
-    for number in range(len(more)):
-        first, again = torch.load(tmp_path / f"{number}.pt")
+    for number, started in enumerate(more):
+        (cold, warm), first, again = torch.load(tmp_path / f"{number}.pt")
+        assert (cold, bool(warm)) == (0, started["enable_prefix_caching"])
         for prompt, ours, theirs in zip(asked, first, again, strict=True):
             assert ours[:2] == theirs[:2]
             tokens_BT = torch.tensor([[*ours[0], *ours[1]]])
