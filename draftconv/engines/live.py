@@ -152,7 +152,7 @@ class Switch:
     source: str
 
 
-def as_asked(_: Sampling, __: str | None) -> None:
+def as_asked(_: Sampling, __: str | None, ___: Sequence[str]) -> None:
     """What `Live.refuse_sampling` is where an engine draws every text as it is asked."""
 
 
@@ -173,7 +173,8 @@ class Live:
         packages: whose versions say which kernels it has; torch's tells CUDA or ROCm (`2.14.0+rocm7.0`).
         variables: environment variables that make acceptance up, off when zero or below, and who reads them.
         switches: the same of arguments and settings, and of those that accept what the target would not write.
-        refuse_sampling: raises UsageError for texts that it would draw otherwise than asked, on this hardware.
+        refuse_sampling: raises UsageError for texts that it would draw otherwise than asked, on this hardware and
+            with these arguments of its server.
     """
 
     connect: Callable[[str, str, RequestSettings], Client]
@@ -187,6 +188,6 @@ class Live:
     packages: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     switches: tuple[Switch, ...] = ()
-    refuse_sampling: Callable[[Sampling, str | None], None] = as_asked
+    refuse_sampling: Callable[[Sampling, str | None, Sequence[str]], None] = as_asked
     generator: Generator | None = None
     offline: Offline | None = None

@@ -204,7 +204,7 @@ def check_options(options: LiveOptions, way: Way, spec: EngineSpec, candidates: 
             raise UsageError(f"--{name} {number}: too small", cure="give a number from 1")
     live = live_of(spec.name)
     if (sampling := options.sampling) is not None:
-        live.refuse_sampling(sampling, spec.hardware)
+        live.refuse_sampling(sampling, spec.hardware, several(options.server_args))
     if way == "offline":
         offline_of(spec.name)
     started = way in ("launch", "offline")

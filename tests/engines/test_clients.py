@@ -383,6 +383,7 @@ def test_a_count_that_is_none(line: str) -> None:
         ({"speculative_eagle_topk": 4}, "speculative_eagle_topk 4"),
         ({"speculative_accept_threshold_acc": 0.5}, "threshold_acc 0.5"),
         ({"speculative_adaptive": True}, "speculative_adaptive True"),
+        ({"speculative_use_block_verification": True}, "block_verification True"),
     ],
 )
 def test_an_sglang_server_that_drafts_otherwise(info: dict[str, object], told: str) -> None:

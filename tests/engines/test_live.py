@@ -13,6 +13,8 @@ import pytest
 from draftconv.engines import ENGINES
 from draftconv.engines.live import Live
 from draftconv.engines.vllm.live import LIVE, without_server
+from draftconv.errors import UsageError
+from draftconv.reference.sampling import Sampling
 
 COUNTING = {name: engine.live for name, engine in ENGINES.items() if engine.live}
 
@@ -23,6 +25,26 @@ def test_an_engine_says_enough_of_itself(live: Live) -> None:
     assert all(re.compile(line.pattern).groups in (1, 2) and line.source for line in live.lines)
     if live.offline:
         assert live.offline.worker.is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "hardware", "arguments", "said"),
+    [
+        ("vllm", "cpu", (), "draws beside a drafter at no set temperature"),
+        ("sglang", "mi325x", (), "greedy text beside a drafter"),
+        ("sglang", "mi325x", ("--speculative-use-rejection-sampling",), ""),
+        ("vllm", "mi325x", (), ""),
+        ("sglang", "b200", (), ""),
+        ("trtllm", "b200", (), ""),
+    ],
+)
+def test_where_text_is_not_drawn_as_asked(name: str, hardware: str, arguments: tuple[str, ...], said: str) -> None:
+    live = COUNTING[name]
+    if not said:
+        live.refuse_sampling(Sampling(0.7), hardware, arguments)
+        return
+    with pytest.raises(UsageError, match=said):
+        live.refuse_sampling(Sampling(0.7), hardware, arguments)
 
 
 def test_clients_are_imported_when_one_is_asked_for() -> None:

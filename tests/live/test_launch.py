@@ -213,6 +213,7 @@ def test_what_measuring_adds() -> None:
         (('{"synthetic_acceptance_length": 2.5}',), {}, "synthetic_acceptance"),
         (("--speculative-accept-threshold-single", "0.5"), {}, "accept-threshold-single 0.5"),
         (("--speculative-accept-threshold-acc=0.9",), {}, "accept-threshold-acc=0.9"),
+        (("--speculative-use-block-verification",), {}, "together"),
         (("  use_relaxed_acceptance_for_thinking: true\n",), {}, "use_relaxed_acceptance"),
     ],
 )

@@ -32,6 +32,7 @@ NEUTRAL: Mapping[str, object] = {
     "speculative_accept_threshold_single": 1,
     "speculative_accept_threshold_acc": 1,
     "speculative_adaptive": False,
+    "speculative_use_block_verification": False,
 }
 """Arguments that must stand so, or be unknown to the server: chains, accepted only where the target agrees, of one
 length."""
@@ -153,5 +154,6 @@ def _room(info: Config) -> int | None:
 
 def _server_settings(info: Config) -> dict[str, str]:
     """What else the arguments say that accept length depends on."""
-    names = ("attention_backend", "tp_size", "kv_cache_dtype", "quantization", "disable_radix_cache")
+    names = ("attention_backend", "tp_size", "kv_cache_dtype", "quantization", "disable_radix_cache",
+             "speculative_use_rejection_sampling")  # fmt: skip
     return {f"server, {name}": str(info.raw(name)) for name in names if info.raw(name) is not None}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from draftconv.engines.draft_methods import DraftMethod
+from draftconv.engines.hardware import AMD, named
 from draftconv.engines.live import Generator, Live, LogLine, Round, Switch, Tool
+from draftconv.errors import UsageError
+from draftconv.reference.sampling import Sampling
 
 if TYPE_CHECKING:
     from draftconv.engines.client import Client, RequestSettings
@@ -20,10 +24,12 @@ LINES = (
 # Of acceptance that it makes up, it writes one and the same token in place of every draft.
 VARIABLES = {"SGLANG_SIMULATE_ACC_LEN": "SGLang 0.5.23, srt/speculative/spec_utils.py"}
 
+REJECTION = "--speculative-use-rejection-sampling"
+
 DRAFT_METHODS = (
     DraftMethod(
-        (0, 5, 23), "greedy", r"--speculative-use-rejection-sampling\b", "srt/server_args.py, 0.5.23 read",
-        whole="it draws drafts from the target's vocabulary, and min(1, q/p) knows no other"),
+        (0, 5, 23), "greedy", rf"{REJECTION}\b", "srt/speculative/eagle_utils.py and spec_utils.py, 0.5.23 read",
+        whole="its server stops at a draft vocabulary that is not the target's (srt/speculative/eagle_worker_v2.py:260)"),
 )  # fmt: skip
 
 SWITCHES = (
@@ -32,7 +38,27 @@ SWITCHES = (
         "below 1 it accepts tokens that the target would not have written",
         "SGLang 0.5.23, srt/server_args.py",
     ),
+    Switch(
+        r"--speculative-use-block-verification\b",
+        "it verifies the drafts of a step together",
+        "SGLang 0.5.23, srt/speculative/eagle_utils.py",
+    ),
 )
+
+
+def refuse_sampling(sampling: Sampling, hardware: str | None, arguments: Sequence[str]) -> None:
+    """Refuse texts that would be greedy all the same.
+
+    Raises:
+        UsageError: ROCm without rejection sampling.
+    """
+    if hardware in named(*AMD) and REJECTION not in arguments:
+        raise UsageError(
+            f"--temperature {sampling.temperature:g}: SGLang on ROCm writes greedy text beside a drafter",
+            why="its verification takes the likeliest token there [0.5.23, srt/speculative/eagle_utils.py:500, read]",
+            cure=f"add --server-arg={REJECTION}, or leave it out for greedy text",
+        )
+
 
 PACKAGES = ("sglang", "torch", "sgl-kernel", "sglang-kernel", "compressed-tensors", "flashinfer-python", "amd-aiter")
 
@@ -59,6 +85,7 @@ LIVE = Live(
     packages=PACKAGES,
     variables=VARIABLES,
     switches=SWITCHES,
+    refuse_sampling=refuse_sampling,
     # Its result has `accept_length` too, but of the server since it was started (benchmark/serving.py 1654, 0.5.23).
     generator=Generator(
         Tool("sglang.bench_serving", "sglang", "sglang", "python/sglang/bench_serving.py and its guide, 0.5"), bench

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from draftconv.errors import UsageError
 from draftconv.reference.sampling import Sampling
 
@@ -10,7 +12,7 @@ LEAST, MOST = 0.01, 2.0
 sampling_params.py."""
 
 
-def refuse_beside_drafts(sampling: Sampling, hardware: str | None) -> None:
+def refuse_beside_drafts(sampling: Sampling, hardware: str | None, _: Sequence[str]) -> None:
     """The same, where a drafter is served.
 
     Raises:
