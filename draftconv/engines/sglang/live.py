@@ -29,7 +29,7 @@ REJECTION = "--speculative-use-rejection-sampling"
 DRAFT_METHODS = (
     DraftMethod(
         (0, 5, 23), "greedy", rf"{REJECTION}\b", "srt/speculative/eagle_utils.py and spec_utils.py, 0.5.23 read",
-        whole="its server stops at a draft vocabulary that is not the target's (srt/speculative/eagle_worker_v2.py:260)"),
+        whole="its server stops at another vocabulary than the target's (srt/speculative/eagle_worker_v2.py:260)"),
 )  # fmt: skip
 
 SWITCHES = (
