@@ -125,8 +125,8 @@ class Offline:
     Attributes:
         worker: the program. Its first line is {"version": "…", "room": tokens that prompt and text may have}; each
             request {"prompt": [ids], "length": n, "ignore_eos": b, "sampling": {"temperature": t, "top_p": p, "top_k":
-            n, "seed": n}, or null for greedy text} gets {"tokens": [ids], "histogram": [steps by accepted tokens],
-            "steps": n, "accepted": n, "depth": K} or {"fault": "…"}.
+            n, "seed": n}, null or nothing for greedy text} gets {"tokens": [ids], "histogram": [steps by accepted
+            tokens], "steps": n, "accepted": n, "depth": K} or {"fault": "…"}.
         arguments: the program's, from the command of a server, and whether every text is written to its full length.
         counting: as in `ServerInfo`. `version`: of an engine that is known to answer so.
     """

@@ -86,7 +86,7 @@ def test_totals_give_the_counts_of_requests(options: LiveOptions, cand: Path, tm
 
 # ── drawn text ─────────────────────────────────────────────────────────────────────
 
-WARM = {"temperature": 0.7, "top_p": 0.9, "seed": 5}
+WARM: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "seed": 5}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engine_sampling import ENGINE, LENGTH, SETTINGS, TOLERANCE, Drawn, measure, table
-from simulate_sampling import DEPTH, Subject
+from engine_sampling import ENGINE, SETTINGS, TOLERANCE, Drawn, draw, measure, table
+from sampled_speculation import Method
+from simulate_sampling import DEPTH, LENGTH, Subject
 
 from draftconv.reference.accept_length import Counts
 
@@ -23,7 +24,7 @@ def test_steps_that_start_beyond_the_end_do_not_count() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not ENGINE.exists(), reason="no engine environment; scripts/engine-env makes one")
 @pytest.mark.parametrize("method", ["greedy", "probabilistic"])
-def test_a_real_vllm_and_the_replay(method: str) -> None:
+def test_a_real_vllm_and_the_replay(method: Method) -> None:
     torch.set_num_threads(1)
     subject = Subject.of("llama-eagle3-reduced")
     (found,) = measure(subject, method, SETTINGS[:1], 64)
@@ -36,3 +37,12 @@ def test_a_real_vllm_and_the_replay(method: str) -> None:
         assert abs(found.cell.score) < 4
         assert found.cell.fault is not None
         assert found.cell.fault < -6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ENGINE.exists(), reason="no engine environment; scripts/engine-env makes one")
+def test_the_cpu_build_as_it_is() -> None:
+    """Its log-probabilities are of no distribution that was asked for; where it is mended, so may our words be."""
+    _, ((drawn,),) = draw(Subject.of("llama-eagle3-reduced"), "greedy", SETTINGS[:1], 1, mended=False)
+    told_N = drawn.run.logprobs_N[1:]  # the first token is written before anything is drafted
+    assert bool((told_N.isnan() | (told_N < -7)).any())

@@ -40,7 +40,7 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         sampling = vllm.SamplingParams(
-            **(request["sampling"] or {"temperature": 0}),
+            **(request.get("sampling") or {"temperature": 0}),
             max_tokens=request["length"],
             ignore_eos=request["ignore_eos"],
             detokenize=False,
