@@ -249,6 +249,7 @@ def _show_suite(name: str, fmt: str) -> None:
             facts = [
                 ("data set", suite.dataset),
                 ("prompts", f"{suite.count}: {suite.choice}"),
+                *([("tokens of each prompt", suite.input_tokens)] if suite.input_tokens else []),
                 ("tokens of each text", suite.max_tokens),
                 ("licence", f"{suite.license}, redistribution {suite.redistribution}"),
                 ("columns known", f"{suite.evidence}: {suite.source}"),

@@ -45,6 +45,7 @@ class Suite(BaseModel):
         turns: a template per turn. `turns_from`: a column that holds the turns as a list.
         id, category: templates; language alike, where a column tells it.
         placeholder: how a text starts that the data set's owner may not publish.
+        input_tokens: of each prompt, by the tokenizer that the data set was made with, where all have one length.
         max_tokens: generated tokens that count, per turn.
         evidence: how the columns are known: run, read in `source`, or inferred from it.
     """
@@ -67,6 +68,7 @@ class Suite(BaseModel):
     category: str
     language: str = ""
     placeholder: str = ""
+    input_tokens: int | None = Field(default=None, gt=0)
     max_tokens: int = Field(gt=0)
     modality: Literal["text", "image"] = "text"
     license: str

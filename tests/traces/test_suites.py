@@ -7,12 +7,14 @@ the data sets' cards document; the questions in them are ours.
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import cast
 
 import huggingface_hub
 import pytest
@@ -72,6 +74,9 @@ def refused(spec: str, limit: int | None = None) -> BadPrompts:
     return caught.value
 
 
+THROUGHPUT = tuple(f"speed-bench-throughput-{length}k" for length in (1, 2, 8, 16, 32))
+
+
 # ── the shipped suites ─────────────────────────────────────────────────────────────
 
 
@@ -88,6 +93,7 @@ def test_the_counts_are_those_of_the_cards() -> None:
         "mt-bench": 80,
         "speed-bench": 880,
         "speed-bench-coding": 80,
+        **dict.fromkeys(THROUGHPUT, 1536),
     }
 
 
@@ -138,6 +144,13 @@ ROWS: Mapping[str, tuple[dict[str, object], Prompt]] = {
         {"question_id": "q1", "category": "rag", "sub_category": "s", "turns": ["one"], "source": "", "src_id": ""},
         Prompt("q1", "rag", ("one",)),
     ),
+    **{
+        name: (
+            {"question_id": "q3", "category": "low_entropy", "sub_category": "sort", "turns": ["long"], "src_id": ""},
+            Prompt("q3", "low_entropy", ("long",)),
+        )
+        for name in THROUGHPUT
+    },
     "speed-bench-coding": (
         {"question_id": "q2", "category": "coding", "sub_category": "python", "turns": ["two"]},
         Prompt("q2", "python", ("two",)),
@@ -191,6 +204,42 @@ def test_only_the_rows_asked_for(hub: Hub) -> None:
 
     hub.rows = {"qualitative": [row(index) for index in range(160)]}
     assert [p.id for p in load_prompts("speed-bench-coding").prompts] == [f"q{index}" for index in range(1, 160, 2)]
+
+
+def test_the_lengths_of_the_throughput_suites() -> None:
+    """specdec_bench's speed.py cuts or pads to so many thousand tokens."""
+    assert [suites()[name].input_tokens for name in THROUGHPUT] == [1000, 2000, 8000, 16000, 32000]
+    assert [suites()[name].configs for name in THROUGHPUT] == [
+        (f"throughput_{length}k",) for length in (1, 2, 8, 16, 32)
+    ]
+    assert {suite.input_tokens for name, suite in suites().items() if name not in THROUGHPUT} == {None}
+
+
+@pytest.mark.parametrize("name", THROUGHPUT)
+def test_a_throughput_suite_from_a_local_file(tmp_path: Path, name: str) -> None:
+    """Of the shape that docs/suites.md makes of what NVIDIA's script writes: its columns, one of them renamed."""
+    tiers = ("low_entropy", "mixed", "high_entropy")
+    text = "word " * (suites()[name].input_tokens or 0)
+    rows = [
+        {
+            "id": f"q{i}",
+            "category": tiers[i % 3],
+            "sub_category": "sort",
+            "turns": [text + str(i)],
+            "source": "AdaLEval/textsort",
+            "src_id": f"t_{i}",
+            "difficulty": "",
+            "multiturn": False,
+        }
+        for i in range(6)
+    ]
+    file = tmp_path / f"{name}.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = load_prompts(str(file))
+    assert [(p.id, p.category, p.turns) for p in found.prompts] == [
+        (row["id"], row["category"], tuple(cast("list[str]", row["turns"]))) for row in rows
+    ]
+    assert found.source == file.name
 
 
 def test_the_same_rows_are_the_same_prompts(hub: Hub) -> None:
