@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from draftconv.reference.accept_length import walk
 from draftconv.replay.replay import NOTHING, Acceptance
+from draftconv.report.contexts import by_context
 from draftconv.report.model import Diagnostics, Divergence, EveryPosition, Losses, Missed, Place
 from draftconv.report.records import Record
 from draftconv.report.statistics import Discordant, discordance
@@ -28,6 +30,7 @@ STARTS = "places where a step of the reference starts"
 def record(arm: str, request: TraceRequest, done: Acceptance) -> Record:
     """The line of records.jsonl for one request and arm."""
     text = request.tokens_N[: request.prompt + request.counted].tolist()
+    accepted, first = done.accepted_R.tolist(), request.prompt + 1
     return Record(
         arm=arm,
         id=request.id,
@@ -37,6 +40,7 @@ def record(arm: str, request: TraceRequest, done: Acceptance) -> Record:
         counted=request.counted,
         counts=done.counts,
         tokens=token_hash(text),
+        contexts=by_context(((first + root, accepted[root], 1) for root in walk(accepted)), done.counts.depth),
     )
 
 

@@ -55,6 +55,7 @@ def _comparison(report: Report, comparison: Comparison, decode: Decode | None) -
     yield "\n".join(f"- {plain(line)}" for line in (*verdict.reasons, *verdict.notes))
     yield from section(tables.categories(comparison), level=3)
     for table in (
+        tables.contexts(comparison),
         tables.depths(comparison),
         tables.diagnostics(comparison),
         tables.every_position(comparison),

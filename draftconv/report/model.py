@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from draftconv.checkpoint.text import safe
 from draftconv.display import Block, Displayed, named
 from draftconv.report.extension import Earlier, ExtensionTerms, Sample
-from draftconv.report.records import Record, paired, run_twice
-from draftconv.report.statistics import Depth, Discordance, Pair, by_depth
+from draftconv.report.records import Record, paired, paired_by_context, run_twice
+from draftconv.report.statistics import Depth, Discordance, Estimate, Pair, by_depth, estimate
 from draftconv.report.verdict import EXIT_CODES, Gate, How, Outcome, ParityVerdict, judge
 
 if TYPE_CHECKING:
@@ -333,6 +333,8 @@ class Comparison:
         extended: whether the sample is an inconclusive earlier one and its extension.
         depths: how each drafted token fares.
         losses: where the two arms part. `diagnostics`: what helps to find out why.
+        contexts: by the tokens that were known when a step started, ascending; empty where all steps have one context
+            in common, or nobody said where they start. Nothing in it decides.
     """
 
     reference: str
@@ -344,6 +346,7 @@ class Comparison:
     extended: bool = False
     losses: Losses | None = None
     diagnostics: Diagnostics = Diagnostics()
+    contexts: Mapping[str, Estimate] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -372,7 +375,9 @@ class Comparison:
         verdict = judge(pairs, gate, how=how, aa=aa, errors=errors, extended=extended)
         counted = [pair for pair in pairs if pair.counted]
         depths = by_depth(counted) if counted else ()
-        return cls(reference, candidate, verdict, depths, again, errors, extended, losses, diagnostics)
+        parts = paired_by_context(records, reference, candidate)
+        contexts = {context: estimate(part) for context, part in parts.items()} if len(parts) > 1 else {}
+        return cls(reference, candidate, verdict, depths, again, errors, extended, losses, diagnostics, contexts)
 
 
 def _ratio(comparison: Comparison) -> str:
@@ -462,6 +467,9 @@ class Report(Displayed):
             if comparison.diagnostics.attribution:
                 table = tables.attribution(comparison)
                 yield replace(table, title=safe(f"{table.title} of {comparison.candidate}"))
+            if comparison.contexts:
+                table = tables.contexts(comparison)
+                yield replace(table, title=safe(f"{table.title}, {comparison.candidate}"))
         if self.controls:
             yield tables.controls(self)
         yield from (table for table in (tables.speed(self), tables.accuracy(self)) if table.rows)

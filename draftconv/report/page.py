@@ -97,6 +97,7 @@ class Section:
         gate, axis = gate_axis(verdict), category_axis(verdict)
         estimate = verdict.estimate
         more = (
+            tables.contexts(comparison),
             tables.diagnostics(comparison),
             tables.every_position(comparison),
             tables.attribution(comparison),

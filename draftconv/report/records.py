@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from draftconv.checkpoint import show
 from draftconv.errors import BadReport
 from draftconv.reference.accept_length import Counts
+from draftconv.report.contexts import ascending
 from draftconv.report.statistics import Pair
 
 FILE = "records.jsonl"
@@ -23,6 +25,8 @@ class Record:
         cluster: what is resampled as one: a prompt with all its turns.
         prompt: prompt tokens. `counted`: generated tokens that count.
         tokens: SHA-256 of its token ids, prompt and text, as little-endian int64: the same text has the same hash.
+        contexts: its counts by `contexts.context_of` the tokens that were known when a step started, ascending; empty
+            where nobody said at which position steps start, as of an engine's counts.
     """
 
     arm: str
@@ -33,6 +37,7 @@ class Record:
     counted: int
     counts: Counts
     tokens: str
+    contexts: Mapping[str, Counts] = field(default_factory=dict)
 
     @property
     def request_key(self) -> tuple[str, str, str]:
@@ -57,6 +62,8 @@ def lines(records: Iterable[Record]) -> Iterator[str]:
             "histogram": counts.histogram,
             "tokens": record.tokens,
         }
+        if record.contexts:
+            document["contexts"] = {name: counts.histogram for name, counts in record.contexts.items()}
         yield json.dumps(document, ensure_ascii=True)
 
 
@@ -81,6 +88,13 @@ def _read(line: bytes, where: str) -> Record:
             why="nobody could say which of them was measured",
             cure="write the report again",
         )
+    contexts = {name: Counts(histogram) for name, histogram in record.contexts.items()}
+    if contexts and not _adds_up(contexts.values(), counts):
+        raise BadReport(
+            f"{where}: its contexts contradict the histogram",
+            why="they are to be parts of it",
+            cure="write the report again",
+        )
     return Record(
         arm=record.arm,
         id=record.id,
@@ -90,7 +104,17 @@ def _read(line: bytes, where: str) -> Record:
         counted=record.counted_tokens,
         counts=counts,
         tokens=record.tokens,
+        contexts=contexts,
     )
+
+
+def _adds_up(parts: Iterable[Counts], whole: Counts) -> bool:
+    """Whether counts are those of all parts together; expected ones but for rounding."""
+    parts = tuple(parts)
+    if any(part.depth != whole.depth for part in parts):
+        return False
+    sums = Counts.pooled(parts).histogram
+    return all(math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) for a, b in zip(sums, whole.histogram, strict=True))
 
 
 def paired(records: Iterable[Record], reference: str, candidate: str) -> tuple[Pair, ...]:
@@ -118,6 +142,33 @@ def paired(records: Iterable[Record], reference: str, candidate: str) -> tuple[P
             cure="write the report again",
         )
     return tuple(Pair(id, r.cluster, r.category, r.counts, theirs[id].counts) for id, r in ours.items())
+
+
+def paired_by_context(records: Iterable[Record], reference: str, candidate: str) -> dict[str, tuple[Pair, ...]]:
+    """As `paired`, by context, ascending: the requests of which both arms have steps there, with these steps.
+
+    Empty where a request with steps does not say where they start: some would be taken for all.
+
+    Raises:
+        BadReport: as `paired`.
+    """
+    records = [record for record in records if record.arm in (reference, candidate)]
+    pairs = paired(records, reference, candidate)
+    if any(record.counts.steps and not record.contexts for record in records):
+        return {}
+    ours, theirs = (
+        {record.id: record.contexts for record in records if record.arm == arm} for arm in (reference, candidate)
+    )
+    found = {}
+    for context in ascending(name for record in records for name in record.contexts):
+        here = (
+            replace(pair, reference=ours[pair.id][context], candidate=theirs[pair.id][context])
+            for pair in pairs
+            if context in ours[pair.id] and context in theirs[pair.id]
+        )
+        if counted := tuple(pair for pair in here if pair.counted):
+            found[context] = counted
+    return found
 
 
 def run_twice(records: Iterable[Record], reference: str, name: str) -> tuple[Pair, ...]:

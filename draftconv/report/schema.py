@@ -6,6 +6,7 @@ files have around them. It is imported where a report is written or read, not be
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,6 +21,7 @@ FORMAT: Final = "draftconv-parity-report"
 Count = Annotated[int, Field(ge=0)]
 Amount = Annotated[int | float, Field(ge=0)]
 """A count; an expected one where drafts are drawn."""
+Context = Annotated[str, Field(pattern=r"^[1-9][0-9]* to [1-9][0-9]*$")]
 
 
 class _Strict(BaseModel):
@@ -39,6 +41,7 @@ class RecordLine(_Strict):
         depth: K, drafted tokens per step. `steps`: verify steps D. `accepted`: draft tokens A; AL is 1 + A / D.
         histogram: steps that accepted exactly 0, 1 … K tokens.
         tokens: SHA-256 of prompt and text as token ids, little-endian int64; equal texts have equal hashes.
+        contexts: histograms by the tokens that were known when a step started; absent where nobody said.
     """
 
     arm: str
@@ -52,6 +55,7 @@ class RecordLine(_Strict):
     accepted: Amount
     histogram: tuple[Amount, ...]
     tokens: str
+    contexts: Mapping[Context, tuple[Amount, ...]] = {}
 
 
 class Document(_Strict):

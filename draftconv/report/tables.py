@@ -112,6 +112,35 @@ def categories(comparison: Comparison) -> Table:
     )
 
 
+def contexts(comparison: Comparison) -> Table:
+    """Accept length by the tokens that are known when a step starts."""
+    reference, candidate = _arms(comparison)
+    return table(
+        "By context",
+        "Steps by the tokens that are known when they start, of requests where both drafters have such a step; it "
+        "decides nothing.",
+        (
+            _figure("tokens of context"),
+            _figure("prompts"),
+            _figure(reference),
+            _figure(candidate),
+            _figure("change"),
+            _figure("95 % interval"),
+        ),
+        (
+            (
+                context,
+                estimate.clusters,
+                length(estimate.reference.value),
+                length(estimate.candidate.value),
+                change(estimate.ratio),
+                change_interval(estimate.interval),
+            )
+            for context, estimate in comparison.contexts.items()
+        ),
+    )
+
+
 def depths(comparison: Comparison) -> Table:
     """Acceptance of each drafted token."""
 

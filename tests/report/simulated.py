@@ -27,6 +27,7 @@ from draftconv.report import (
     Report,
     RunInfo,
 )
+from draftconv.report.contexts import by_context
 from draftconv.report.records import Record
 from draftconv.report.statistics import Discordant, discordance
 from draftconv.report.verdict import Gate, How
@@ -59,10 +60,11 @@ def _accepted(right: Sequence[bool]) -> int:
     return next((j for j, hit in enumerate(right) if not hit), len(right))
 
 
-def _walk(accepted: Sequence[int]) -> Iterator[int]:
+def _walk(accepted: Sequence[int], known: int) -> Iterator[tuple[int, int, float]]:
+    """Tokens known when a step starts, and what it accepts."""
     position = 0
     while position < len(accepted):
-        yield accepted[position]
+        yield known + position, accepted[position], 1
         position += accepted[position] + 1
 
 
@@ -108,8 +110,10 @@ def make(
             for arm, values in zip((names[0], name), accepted, strict=True):
                 if k and arm == names[0]:
                     continue
-                counts = Counts.of(_walk(values), 3)
-                records.append(Record(arm, f"{id}/0", id, category, 40 + n, tokens, counts, text))
+                steps = list(_walk(values, 40 + n))
+                counts = Counts.of((taken for _, taken, _ in steps), 3)
+                contexts = by_context(steps, 3)
+                records.append(Record(arm, f"{id}/0", id, category, 40 + n, tokens, counts, text, contexts))
             firsts = [(row[0][0], row[1][0]) for row in rows]
             discordants[name].append(
                 Discordant(id, category, tokens, firsts.count((True, False)), firsts.count((False, True)))

@@ -18,6 +18,7 @@ from draftconv.reference.accept_length import Counts
 from draftconv.report.acceptance.measure import AcceptLength, measure
 from draftconv.report.acceptance.records import AcceptanceRecord
 from draftconv.report.acceptance.speed import Speed, StepCost, speed
+from draftconv.report.contexts import ascending, context_of
 from draftconv.report.model import WORST_FIRST, ArmInfo, RunInfo
 from draftconv.report.statistics import FEWEST_CLUSTERS, one_category
 from draftconv.report.verdict import EXIT_CODES, LEAST_FIRST, Outcome, percent
@@ -256,7 +257,7 @@ def summarize(
         lengths=lengths,
         categories=_of_kind("category", measured),
         languages=_of_kind("language", measured),
-        contexts=dict(sorted(_of_kind("context", measured).items(), key=lambda row: int(row[0].split()[0]))),
+        contexts={context: measured["context", context] for context in ascending(_of_kind("context", measured))},
         coverage=None if rows is None else _coverage(records, depth, rows, measured["perfect", ""]),
         worst=tuple(ranked[:SHOWN]),
         best=tuple(ranked[: -SHOWN - 1 : -1]),
@@ -289,16 +290,10 @@ def judge_length(whole: AcceptLength | None, min_al: float | None) -> tuple[Outc
 # ── slices ─────────────────────────────────────────────────────────────────────────
 
 
-def _context(record: AcceptanceRecord, root: int) -> str:
-    """Between which powers of two the known tokens lie, both ends included."""
-    low = 1 << (record.known(root).bit_length() - 1)
-    return f"{low} to {2 * low - 1}"
-
-
 LABELS: Mapping[str, Callable[[AcceptanceRecord, int], str]] = {
     "category": lambda record, _: record.category,
     "language": lambda record, _: record.language,
-    "context": _context,
+    "context": lambda record, root: context_of(record.known(root)),
 }
 """What steps are told apart by, from a record and the root of a step."""
 

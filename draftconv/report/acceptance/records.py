@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from draftconv.reference.accept_length import Counts, expected_steps, walk
+from draftconv.report.contexts import by_context
 from draftconv.report.records import Record
 
 
@@ -69,6 +70,9 @@ class AcceptanceRecord:
             counted=self.counted,
             counts=self.counts(depth),
             tokens=self.tokens,
+            contexts=by_context(
+                ((self.known(root), accepted, weight) for root, accepted, weight in self.steps(depth)), depth
+            ),
         )
 
     def known(self, root: int) -> int:
