@@ -17,7 +17,7 @@ from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.errors import Undecided, UsageError, WriteError
 from draftconv.layouts.drafter_reader import drafter_readers, reading_line, reading_warnings
 from draftconv.options import Place, takes
-from draftconv.traces.options import TraceOptions, TraceSize
+from draftconv.traces.options import TRANSFORMERS, TraceOptions, TraceSize
 from draftconv.traces.prompts import load_prompts
 from draftconv.traces.runners import Runner, TraceJob, running
 from draftconv.traces.target_prompts import ends_of, goal_of, refuse_too_long, target_files, tokenize_prompts
@@ -48,6 +48,7 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
         Void: the target gave states that are short, shifted or not finite.
     """
     from draftconv.traces.conversations import capture_all, slots
+    from draftconv.traces.spool import spool_size
     from draftconv.traces.writer import TraceWriter, refuse_occupied
 
     out = Path(out)
@@ -109,6 +110,7 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
             drafters=readings,
             sampling=sampling,
         )
+        row = len(boundaries) * about.hidden * SIZES[DTYPES[about.dtype]] // 8
         sizing = TraceSize(
             boundaries=boundaries,
             reason=reason,
@@ -117,10 +119,11 @@ def trace(target: Place, prompts: Place, out: Place, options: TraceOptions) -> T
             device=runner.where,
             requests=len(requests),
             tokens=tokenized.tokens,
-            states=tokenized.tokens * len(boundaries) * about.hidden * SIZES[DTYPES[about.dtype]] // 8,
+            states=tokenized.tokens * row,
             tables=0 if options.link_tables else sum(ref.nbytes for ref in tables.values()),
         )
-        _check_room(out, sizing)
+        together = min(options.batch, len(requests)) if options.engine == TRANSFORMERS else 0
+        _check_room(out, sizing, spool_size(tokenized.longest * row, together))
         if options.announce is not None:
             options.announce(sizing)
         runner.check(max(tokenized.first, key=len))
@@ -204,9 +207,9 @@ def _contents(path: Path) -> bytes:
         return file.read(0, file.size)
 
 
-def _check_room(out: Path, sizing: TraceSize) -> None:
+def _check_room(out: Path, sizing: TraceSize, spooled: int) -> None:
     written = sum(path.stat().st_size for path in out.rglob("*.safetensors")) if is_directory(out) else 0
-    needed = sizing.states + sizing.tables - written
+    needed = sizing.states + spooled + sizing.tables - written
     free = shutil.disk_usage(out if is_directory(out) else out.parent).free
     if needed > free:
         raise WriteError(

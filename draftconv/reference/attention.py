@@ -31,21 +31,49 @@ class KeysValues:
         """These rows followed by `more`."""
         return KeysValues(torch.cat((self.key, more.key), 1), torch.cat((self.value, more.value), 1))
 
+    def room_for(self, rows: int) -> KeysValues:
+        """As many keys and values as `rows` of these would have, not yet written."""
+        return KeysValues(*(x.new_empty((len(x), rows, *x.shape[2:])) for x in (self.key, self.value)))
+
+    def rows(self, first: int, last: int) -> KeysValues:
+        """Rows [first, last), over the same memory."""
+        return KeysValues(self.key[:, first:last], self.value[:, first:last])
+
 
 @dataclass(slots=True)
 class LayerCache:
-    """What one layer remembers: the context, and the chains' own keys, one entry per step >= 1."""
+    """What one layer remembers: the context, and the chains' own keys, one entry per step >= 1.
 
+    Attributes:
+        room: context rows that there will be at most, where that is known: their memory is then taken once, and no
+            block of rows is copied for the next one. 0 where it is not.
+    """
+
+    room: int = 0
     context: KeysValues | None = None
     chains: list[KeysValues] = field(default_factory=list)
+    _buffer: KeysValues | None = None
 
     def store(self, new: KeysValues, step: int) -> None:
         """Append `new` to the context (step 0, forgetting all chains) or to the chains."""
         if step == 0:
-            self.context = new if self.context is None else self.context.appended(new)
+            self.context = self._extended(new)
             self.chains.clear()
         else:
             self.chains.append(new)
+
+    def _extended(self, new: KeysValues) -> KeysValues:
+        """The context with `new` behind it."""
+        first = 0 if self.context is None else self.context.key.shape[1]
+        last = first + new.key.shape[1]
+        if last > self.room or (first == 0 and last == self.room):
+            return new if self.context is None else self.context.appended(new)
+        if self._buffer is None:
+            self._buffer = new.room_for(self.room)
+        place = self._buffer.rows(first, last)
+        place.key.copy_(new.key)
+        place.value.copy_(new.value)
+        return self._buffer.rows(0, last)
 
 
 @dataclass(slots=True)
@@ -60,9 +88,9 @@ class Cache:
     step: int = 0
 
     @classmethod
-    def empty(cls, layers: int) -> Cache:
-        """A cache for `layers` layers that has seen nothing."""
-        return cls([LayerCache() for _ in range(layers)])
+    def empty(cls, layers: int, room: int = 0) -> Cache:
+        """A cache for `layers` layers that has seen nothing; `room` as in `LayerCache`."""
+        return cls([LayerCache(room) for _ in range(layers)])
 
     def advance(self, rows: int, step: int) -> Span:
         """Record that `step` is about to run for `rows` rows.

@@ -155,9 +155,9 @@ class DrafterModel(nn.Module):
         weights = {name: tensor for name, tensor in self.state_dict().items() if name in places}
         return self.from_tensors(facts, weights | dict(tensors), dtype=self.fc.weight.dtype)
 
-    def cache(self) -> Cache:
-        """An empty memory for one batch of equally long requests."""
-        return Cache.empty(self.facts.layers)
+    def cache(self, room: int = 0) -> Cache:
+        """An empty memory for one batch of equally long requests; `room` as in `LayerCache`."""
+        return Cache.empty(self.facts.layers, room)
 
     def fuse(self, states_BTAW: Tensor) -> Tensor:
         """Target states at the captured boundaries, ascending, to step-0 states.

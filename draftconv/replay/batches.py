@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from draftconv.errors import UsageError
 from draftconv.traces.request import TraceRequest
@@ -130,11 +131,12 @@ class BatchText:
         )
 
 
-def padded_states(batch: Sequence[TraceRequest], width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """States [B, T, A, W] of a batch, zeros behind the shorter requests."""
-    shape = (len(batch), width, *batch[0].states_TAW.shape[1:])
-    states_BTAW = torch.zeros(shape, device=device, dtype=dtype)
-    for b, request in enumerate(batch):
-        rows = context_rows(request)
-        states_BTAW[b, :rows] = request.states_TAW[:rows]
-    return states_BTAW
+def padded_states(
+    batch: Sequence[TraceRequest], first: int, last: int, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """States [B, last - first, A, W] of rows [first, last) of a batch, zeros behind the shorter requests.
+
+    One request at least has all of these rows.
+    """
+    rows = [request.states_TAW[first : max(first, min(last, context_rows(request)))] for request in batch]
+    return pad_sequence(rows, batch_first=True).to(device, dtype)

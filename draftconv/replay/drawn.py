@@ -25,6 +25,7 @@ from draftconv.replay.batches import BatchText, RootBlock, batches, blocks, colu
 from draftconv.replay.lm_head import Head, token_log_probs
 from draftconv.replay.replay import ROWS_AT_ONCE, Arm
 from draftconv.traces.request import TraceRequest
+from draftconv.traces.states import chosen
 
 IMPOSSIBLE = 1e-12
 """A chain less likely than this is not followed: 10^6 of them would not change the sixth digit of an accept length."""
@@ -83,15 +84,15 @@ def _batch_odds(
 ) -> list[tuple[Tensor, ...]]:
     weight = arms[0].model.fc.weight
     text = BatchText.of(batch, depth, weight.device)
-    states_BTAW = padded_states(batch, text.width, weight.device, weight.dtype)
     logprob_BN = _logprobs(batch, text)
     runs = [_OddsRun(arm, text, temperature) for arm in arms]
     for first, last in blocks(text.width, min(request.prompt for request in batch) - 1, max(1, rows // len(batch))):
         block = text.block(first, last)
         ahead_BTK = torch.stack([logprob_BN[:, first + k : last + k] for k in range(2, depth + 2)], dim=-1)
         logp_RK = ahead_BTK.flatten(0, 1)[block.row_R]
+        states_BTAW = padded_states(batch, first, last, weight.device, weight.dtype)
         for run, arm_columns in zip(runs, columns, strict=True):
-            run.replay(block, states_BTAW[:, first:last, arm_columns], logp_RK)
+            run.replay(block, chosen(states_BTAW, arm_columns), logp_RK)
     return [tuple(run.odds_BTK[b, text.root_BT[b]].cpu() for run in runs) for b in range(len(batch))]
 
 
@@ -110,7 +111,7 @@ class _OddsRun:
 
     def __init__(self, arm: Arm, text: BatchText, temperature: float) -> None:
         self.arm, self.model, self.temperature = arm, arm.model, temperature
-        self.cache: Cache = arm.model.cache()
+        self.cache: Cache = arm.model.cache(text.width)
         self.head = Head.of(arm.model)
         self.row_of_V = _rows_of_tokens(arm, self.head)
         self.odds_BTK = torch.zeros((*text.root_BT.shape, text.depth), device=text.token_BN.device)

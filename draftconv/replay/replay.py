@@ -26,6 +26,7 @@ from draftconv.reference.drafter import DrafterModel
 from draftconv.replay.batches import BatchText, RootBlock, batches, blocks, columns_of, padded_states, refuse_clipped
 from draftconv.replay.lm_head import NOT_FINITE, Head, best_tokens, compared_tokens
 from draftconv.traces.request import TraceRequest
+from draftconv.traces.states import chosen
 
 ROWS_AT_ONCE = 2048
 """Rows in a forward pass of one drafter: bounds memory, changes no count."""
@@ -115,12 +116,12 @@ def _replay_batch(
 ) -> list[tuple[Acceptance, ...]]:
     weight = arms[0].model.fc.weight
     text = BatchText.of(batch, depth, weight.device)
-    states_BTAW = padded_states(batch, text.width, weight.device, weight.dtype)
     runs = [_ArmRun(arm, text, depth) for arm in arms]
     for first, last in blocks(text.width, min(request.prompt for request in batch) - 1, max(1, rows // len(batch))):
         block = text.block(first, last)
+        states_BTAW = padded_states(batch, first, last, weight.device, weight.dtype)
         for run, arm_columns in zip(runs, columns, strict=True):
-            run.begin(block, states_BTAW[:, first:last, arm_columns])
+            run.begin(block, chosen(states_BTAW, arm_columns))
         if len(block.row_R):
             _first_drafts(runs[0], runs[1:], compared, block)
             for run in runs:
@@ -133,7 +134,7 @@ class _ArmRun:
 
     def __init__(self, arm: Arm, text: BatchText, depth: int) -> None:
         self.arm, self.model, self.depth = arm, arm.model, depth
-        self.cache: Cache = arm.model.cache()
+        self.cache: Cache = arm.model.cache(text.width)
         self.head = Head.of(arm.model)
         device, cells = text.token_BN.device, text.root_BT.shape
         self.z_BTH = torch.empty(0, device=device)

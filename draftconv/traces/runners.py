@@ -150,7 +150,9 @@ def _transformers(job: TraceJob, options: TraceOptions) -> Runner:
         job.directory, dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code
     )
     layers = find_layers(model, job.target.layers)
-    target = TransformersTarget(model, layers, job.boundaries, job.max_tokens, job.depth, job.eos, job.sampling)
+    target = TransformersTarget(
+        model, layers, job.boundaries, job.max_tokens, job.depth, job.eos, job.out, job.sampling
+    )
     return Runner(
         target,
         dtype=str(target.dtype).removeprefix("torch."),

@@ -228,6 +228,8 @@ class Trace(Displayed):
     def read(self, entry: TraceEntry, boundaries: Sequence[int]) -> TraceRequest:
         """One request, with the columns of these boundaries in this order, every byte checked.
 
+        States beyond 16 MiB stay in the file, and are read again where rows of them are asked for.
+
         Raises:
             BadCheckpoint: the file is missing, short, or not the one that trace.json was written for.
             UsageError: the trace lacks one of the boundaries.
@@ -235,6 +237,7 @@ class Trace(Displayed):
         import torch
 
         from draftconv.traces.request import TraceRequest
+        from draftconv.traces.states import open_states
 
         columns = self.columns(boundaries)
         request = open_request(self.requests, entry.file, self.about)
@@ -248,11 +251,9 @@ class Trace(Displayed):
             raise _altered(f"{entry.file} does not hold the tokens that {INDEX} was written for")
         if max(tokens) >= self.about.vocab or min(tokens) < 0:
             raise _altered(f"{entry.file} holds token ids outside the vocabulary of {self.about.vocab}")
-        raw = bytearray(request.states.nbytes)
-        request.states.file.readinto(request.states.offset, memoryview(raw))
-        if hashlib.sha256(raw).hexdigest() != entry.states:
+        states_TAW, found = open_states(request.states, columns)
+        if found != entry.states:
             raise _altered(f"{entry.file} does not hold the hidden states that {INDEX} was written for")
-        states_TAW = torch.frombuffer(raw, dtype=getattr(torch, self.about.dtype)).reshape(request.states.shape)
         logprobs_N = None
         if request.logprobs is not None:
             data = bytearray(request.logprobs.nbytes)
@@ -269,7 +270,7 @@ class Trace(Displayed):
             prompt=entry.prompt,
             counted=entry.counted,
             tokens_N=torch.tensor(tokens),
-            states_TAW=states_TAW[:, columns],
+            states_TAW=states_TAW,
             language=entry.language,
             logprobs_N=logprobs_N,
         )

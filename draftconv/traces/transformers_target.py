@@ -24,6 +24,7 @@ from draftconv.errors import BadCheckpoint, Refused, UsageError
 from draftconv.reference.devices import find_device
 from draftconv.reference.processors import drawn, log_probs
 from draftconv.reference.sampling import Sampling
+from draftconv.traces.spool import BatchSpool
 from draftconv.traces.trace import DTYPES
 from draftconv.traces.writer import CapturedText
 
@@ -39,6 +40,11 @@ TOLERANCE: Mapping[torch.dtype, float] = {
 
 PROBE = 16
 """Tokens that the self-check runs on."""
+
+ROWS_AT_ONCE = 2048
+"""Tokens of a batch in a forward pass: a prompt beyond them enters the target in blocks."""
+PAIRS_AT_ONCE = 1 << 24
+"""Tokens of a forward pass times tokens known to it: bounds masks, and scores where attention makes them."""
 
 
 def transformers() -> Any:
@@ -144,6 +150,7 @@ class TransformersTarget:
         boundaries: ascending, 0…len(layers).
         eos: ids that end the counted text. `max_tokens`: where it ends at the latest.
         depth: tokens generated beyond the counted end.
+        spool: an existing directory with room for the states of a batch, once a text is captured.
         sampling: how tokens are drawn; None takes the most likely.
     """
 
@@ -153,6 +160,7 @@ class TransformersTarget:
     max_tokens: int
     depth: int
     eos: tuple[int, ...]
+    spool: Path
     sampling: Sampling | None = None
 
     @property
@@ -198,7 +206,8 @@ class TransformersTarget:
     def capture(self, prompts: Sequence[Sequence[int]], advance: Callable[[int], None]) -> list[CapturedText]:
         """See `conversations.Capturer`. Prompts of unequal length are padded on the left."""
         step_BT, mask_BT = self._pad(prompts)
-        run, choose = _BatchRun(self, mask_BT), _chooser(self.sampling, prompts)
+        spool = BatchSpool(self.spool, [mask_BT.shape[1] - len(prompt) for prompt in prompts])
+        run, choose = _BatchRun(self, mask_BT, spool.append), _chooser(self.sampling, prompts)
         counted: list[int | None] = [None] * len(prompts)
         chosen: list[list[int]] = []
         logprobs: list[Tensor] = []
@@ -211,15 +220,13 @@ class TransformersTarget:
                     counted[i] = len(chosen)
             step_BT = next_B[:, None]
             advance(len(prompts))
-        states_BTAW = torch.cat(run.states, dim=1)
         texts = []
         for i, (prompt, end) in enumerate(zip(prompts, counted, strict=True)):
             length = (end or 0) + self.depth
-            first = mask_BT.shape[1] - len(prompt)
             tokens = [*prompt, *(step[i] for step in chosen[:length])]
-            states_TAW = states_BTAW[i, first : first + len(tokens) - 1].clone()
+            spool.requests[i].cut(len(tokens) - 1)
             logprobs_N = torch.stack(logprobs[:length])[:, i].clone() if logprobs else None
-            texts.append(CapturedText(len(prompt), end or 0, torch.tensor(tokens), states_TAW, logprobs_N))
+            texts.append(CapturedText(len(prompt), end or 0, torch.tensor(tokens), spool.requests[i], logprobs_N))
         return texts
 
     @torch.no_grad()
@@ -238,14 +245,16 @@ class TransformersTarget:
         short = long[PROBE // 3 :]
         together = [long, short] if padded else [long]
         step_BT, mask_BT = self._pad(together)
-        run, width = _BatchRun(self, mask_BT), mask_BT.shape[1]
+        states: list[Tensor] = []
+        run, width = _BatchRun(self, mask_BT, states.append), mask_BT.shape[1]
         for start, stop in ((0, width - 2), (width - 2, width - 1), (width - 1, width)):
             run.feed(step_BT[:, start:stop])
-        batched_BTAW = torch.cat(run.states, dim=1)
+        batched_BTAW = torch.cat(states, dim=1)
         for i, tokens in enumerate(together):
-            alone = _BatchRun(self, torch.ones(1, len(tokens), dtype=torch.int64, device=self.device))
+            states.clear()
+            alone = _BatchRun(self, torch.ones(1, len(tokens), dtype=torch.int64, device=self.device), states.append)
             alone.feed(torch.tensor([tokens], device=self.device))
-            wanted_TAW, found_TAW = alone.states[0][0].double(), batched_BTAW[i, -len(tokens) :].double()
+            wanted_TAW, found_TAW = states[0][0].double(), batched_BTAW[i, -len(tokens) :].double()
             error_TA = (found_TAW - wanted_TAW).norm(dim=-1) / wanted_TAW.norm(dim=-1).clamp(min=1e-30)
             for rows, what in ((error_TA[:-2], "padding"), (error_TA[-2:], "the key/value cache")):
                 worst = float(rows.median(dim=0).values.max())
@@ -308,17 +317,23 @@ def _chooser(
 
 
 class _BatchRun:
-    """One batch on its way: what was fed, its key/value cache, the states so far."""
+    """One batch on its way: what was fed, and its key/value cache. States [B, T, A, W] are handed to `keep`."""
 
-    def __init__(self, target: TransformersTarget, mask_BT: Tensor) -> None:
-        self.target, self.mask_BT = target, mask_BT
-        self.states: list[Tensor] = []
+    def __init__(self, target: TransformersTarget, mask_BT: Tensor, keep: Callable[[Tensor], None]) -> None:
+        self.target, self.mask_BT, self.keep = target, mask_BT, keep
         self._rows = 0
         self._cache: object = None
         self._accepts = inspect.signature(target.model.forward).parameters
 
     def feed(self, token_BT: Tensor) -> Tensor:
-        """Append tokens; logits of the last one [B, V]. States [B, T, A, W] go to `states`."""
+        """Append tokens; logits of the last one [B, V]."""
+        *earlier, last_BT = token_BT.split(_block(len(token_BT), self._rows + token_BT.shape[1]), dim=1)
+        for block_BT in earlier:
+            self._pass(block_BT)
+        return self._pass(last_BT)
+
+    def _pass(self, token_BT: Tensor) -> Tensor:
+        """One forward pass over the next tokens, as `feed`."""
         start, self._rows = self._rows, self._rows + token_BT.shape[1]
         if self._rows > self.mask_BT.shape[1]:
             more = self.mask_BT.new_ones(len(token_BT), self._rows - self.mask_BT.shape[1])
@@ -335,9 +350,14 @@ class _BatchRun:
                 input_ids=token_BT, attention_mask=mask_BS, past_key_values=self._cache, use_cache=True, **extra
             )
         self._cache = output.past_key_values
-        self.states.append(torch.stack([stream[b] for b in self.target.boundaries], dim=2))
+        self.keep(torch.stack([stream[b] for b in self.target.boundaries], dim=2))
         logits_BV: Tensor = output.logits[:, -1]
         return logits_BV
+
+
+def _block(batch: int, known: int) -> int:
+    """Tokens of each request that enter the target at once, of texts of `known` tokens in all."""
+    return max(1, min(ROWS_AT_ONCE, PAIRS_AT_ONCE // known) // batch)
 
 
 @contextmanager

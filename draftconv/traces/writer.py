@@ -12,10 +12,12 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,6 +33,7 @@ from draftconv.checkpoint.headers import HeaderEntry
 from draftconv.checkpoint.local import LocalDirectory
 from draftconv.checkpoint.staging import occupied, refuse_long_name, write_error
 from draftconv.errors import BadCheckpoint, UsageError, Void, WriteError
+from draftconv.traces.states import StateRows, raw, state_blocks
 from draftconv.traces.trace import (
     BLOCK,
     DTYPES,
@@ -74,13 +77,14 @@ class CapturedText:
         prompt: prompt tokens P. `counted`: generated tokens that count, EOS included.
         tokens_N: int64 [P + counted + depth].
         states_TAW: [P + counted + depth - 1, A, W] in the target's dtype; row t belongs to token t.
+            A slice of rows is a tensor.
         logprobs_N: float32 [counted + depth], of sampled text; see `request.TraceRequest`.
     """
 
     prompt: int
     counted: int
     tokens_N: Tensor
-    states_TAW: Tensor
+    states_TAW: StateRows
     logprobs_N: Tensor | None = None
 
 
@@ -126,7 +130,7 @@ class TraceWriter:
                     os.close(self._lock)
                     raise
         except OSError as error:
-            raise _failed(error, self.out) from error
+            raise write_failed(error, self.out) from error
         return self
 
     def __exit__(
@@ -174,27 +178,30 @@ class TraceWriter:
             WriteError: the file system refuses.
         """
         slot, about = self.slots[index], self.about
-        tokens_N, states_TAW = captured.tokens_N.cpu(), captured.states_TAW.detach().cpu().contiguous()
         self._check(slot, captured)
-        tokens = [int(token) for token in tokens_N.tolist()]
-        states = _bytes(states_TAW)
-        pieces = {
-            "token_ids": ("I64", tuple(tokens_N.shape), struct.pack(f"<{len(tokens)}q", *tokens)),
-            "prompt_len": ("I64", (1,), struct.pack("<q", captured.prompt)),
-            "hidden_states": (DTYPES[about.dtype], tuple(states_TAW.shape), states),
+        tokens, states = [int(token) for token in captured.tokens_N.tolist()], captured.states_TAW
+        pieces: dict[str, tuple[str, Sequence[int], int, Iterable[bytes | memoryview]]] = {
+            "token_ids": ("I64", (len(tokens),), 8 * len(tokens), [struct.pack(f"<{len(tokens)}q", *tokens)]),
+            "prompt_len": ("I64", (1,), 8, [struct.pack("<q", captured.prompt)]),
+            "hidden_states": (
+                DTYPES[about.dtype],
+                tuple(states.shape),
+                math.prod(states.shape) * states.dtype.itemsize,
+                map(raw, state_blocks(states)),
+            ),
         }
-        if captured.logprobs_N is not None:
-            pieces["logprobs"] = ("F32", tuple(captured.logprobs_N.shape), _bytes(captured.logprobs_N))
+        if (logprobs_N := captured.logprobs_N) is not None:
+            pieces["logprobs"] = ("F32", tuple(logprobs_N.shape), logprobs_N.nbytes, [raw(logprobs_N)])
         entries: list[HeaderEntry] = []
-        for name, (dtype, shape, data) in pieces.items():
+        for name, (dtype, shape, size, _) in pieces.items():
             start = entries[-1].stop if entries else 0
-            entries.append(HeaderEntry(name, dtype, shape, start, start + len(data)))
-        digest, drawn = hashlib.sha256(states).hexdigest(), _digest_of(captured)
+            entries.append(HeaderEntry(name, dtype, tuple(shape), start, start + size))
+        digest, drawn = _digest_of(state_blocks(states)), _drawn_digest(captured)
         metadata = {"format": "pt", "id": slot.id, "tokens": token_hash(tokens), "states": digest}
         metadata |= {"logprobs": drawn} if drawn else {}
         header = encode_header(entries, metadata)
         path = self.out / REQUESTS / _file(index)
-        self._publish(path, (header, *(data for _, _, data in pieces.values())))
+        self._publish(path, chain([header], *(data for *_, data in pieces.values())))
         self._entries[index] = self._entry(index, captured.prompt, captured.counted, tokens, digest, drawn)
 
     def finish(self) -> Trace:
@@ -287,7 +294,7 @@ class TraceWriter:
             fault = f"token ids outside the vocabulary of {about.vocab}"
         elif tuple(states_TAW.shape) != shape or states_TAW.dtype != getattr(torch, about.dtype):
             fault = f"{states_TAW.dtype} states {list(states_TAW.shape)}, {about.dtype} {list(shape)} belong there"
-        elif not bool(states_TAW.isfinite().all()):
+        elif not all(bool(block_TAW.isfinite().all()) for block_TAW in state_blocks(states_TAW)):
             fault = "states that are not finite"
         elif (captured.logprobs_N is not None) != (about.sampling is not None):
             fault = "log-probabilities for greedy text" if captured.logprobs_N is not None else "no log-probabilities"
@@ -300,7 +307,7 @@ class TraceWriter:
                 cure="a wider --dtype helps where numbers overflowed; else the engine or the model is at fault",
             )
 
-    def _publish(self, path: Path, pieces: Iterable[bytes]) -> None:
+    def _publish(self, path: Path, pieces: Iterable[bytes | memoryview]) -> None:
         """A file that is there whole or not at all. One fixed temporary name: the next run overwrites it."""
         unfinished = path.with_name(f".{path.name}.new")
         try:
@@ -312,7 +319,7 @@ class TraceWriter:
             unfinished.rename(path)
             sync_directory(path.parent)
         except OSError as error:
-            raise _failed(error, self.out) from error
+            raise write_failed(error, self.out) from error
 
 
 def refuse_occupied(out: Path) -> None:
@@ -360,7 +367,7 @@ def _same_settings(begun: Mapping[str, object], settings: Mapping[str, object], 
         )
 
 
-def _failed(error: OSError, out: Path) -> WriteError:
+def write_failed(error: OSError, out: Path) -> WriteError:
     """What the file system refused; unlike elsewhere, what was captured so far is kept."""
     refusal = write_error(error, out)
     if (out / INDEX).exists():
@@ -375,13 +382,16 @@ def _header(about: TraceInfo) -> dict[str, object]:
     return {"format": FORMAT, "version": VERSION, **about_json(about)}
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+def _digest_of(blocks: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(raw(block))
+    return digest.hexdigest()
 
 
-def _digest_of(captured: CapturedText) -> str:
+def _drawn_digest(captured: CapturedText) -> str:
     """Of its log-probabilities; empty for greedy text."""
-    return "" if captured.logprobs_N is None else hashlib.sha256(_bytes(captured.logprobs_N)).hexdigest()
+    return "" if captured.logprobs_N is None else _digest_of([captured.logprobs_N])
 
 
 def _are_logprobs(logprobs_N: Tensor, length: int) -> bool:

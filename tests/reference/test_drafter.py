@@ -74,6 +74,19 @@ def test_chains_equal_cached_decoding(variant: Variant) -> None:
                 z = model.step(model.feedback(z), tokens[None, upto + k + 1 : upto + k + 2], cache, k + 1)
 
 
+@pytest.mark.parametrize("room", [1, 3, ROWS, ROWS + 5])
+def test_room_for_the_context_changes_nothing(variant: Variant, room: int) -> None:
+    """Rows enter one, two and the others at a time, into less room than there are rows, just enough, and more."""
+    model = double(variant.facts)
+    states, tokens = random_text(variant.facts, ROWS)
+    fused = model.fuse(states[None])
+    plain, roomy = model.cache(), model.cache(room)
+    for rows in (slice(0, 1), slice(1, 3), slice(3, ROWS)):
+        fed = fused[:, rows], tokens[None, rows.start + 1 : rows.stop + 1]
+        wanted, found = model.step(*fed, plain), model.step(*fed, roomy)
+        assert torch.equal(found, wanted)
+
+
 def test_attention_in_row_blocks_changes_nothing(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = unrolled(double(variant.facts))
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", 50)

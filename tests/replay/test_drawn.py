@@ -57,7 +57,7 @@ def test_first_drafts_by_whole_rows(name: str) -> None:
     arm, (text, *_) = arm_of(name), texts(name, logprob=-3.0)
     (found_RK,) = odds(arm, [text], 0.8)
     columns = [HELD.index(b) for b in arm.boundaries]
-    states_BTAW = text.states_TAW[None, :, columns]
+    states_BTAW = text.states_TAW[:][None, :, columns]
     with torch.no_grad():
         z_BTH = arm.model.step(arm.model.fuse(states_BTAW), text.tokens_N[None, 1:], arm.model.cache())
         q_TV = (arm.model.logits(z_BTH)[0] / 0.8).softmax(-1)

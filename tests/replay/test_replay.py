@@ -21,7 +21,7 @@ from draftconv.layouts.reader import read_drafter
 from draftconv.reference.accept_length import Counts
 from draftconv.reference.load import load_drafter
 from draftconv.replay import lm_head
-from draftconv.replay.batches import roots
+from draftconv.replay.batches import context_rows, roots
 from draftconv.replay.replay import NOTHING, Acceptance, Arm, replay
 from draftconv.traces.request import TraceRequest
 from tests.reference.test_fixtures import DATA, DRAFTERS, MEASURED
@@ -210,7 +210,7 @@ def test_divergence_is_that_of_the_whole_distributions() -> None:
 
     def log_probabilities(arm: Arm) -> Tensor:
         model, last = arm.model, rows.stop
-        z = model.step(model.fuse(text.states_TAW[None, :last]), text.tokens_N[None, 1 : last + 1], model.cache())
+        z = model.step(model.fuse(text.states_TAW[:last][None]), text.tokens_N[None, 1 : last + 1], model.cache())
         return model.logits(z)[0, rows].log_softmax(-1)
 
     p, q = log_probabilities(first), log_probabilities(second)
@@ -235,6 +235,31 @@ def test_heads_for_other_tokens_have_no_divergence() -> None:
 
 
 # ── memory ─────────────────────────────────────────────────────────────────────────
+
+
+class SlicedStates:
+    """States that are handed out in slices only, and the rows of each."""
+
+    def __init__(self, states_TAW: Tensor) -> None:
+        self.states_TAW, self.shape, self.dtype = states_TAW, states_TAW.shape, states_TAW.dtype
+        self.read: list[range] = []
+
+    def __len__(self) -> int:
+        return len(self.states_TAW)
+
+    def __getitem__(self, rows: slice, /) -> Tensor:
+        self.read.append(range(*rows.indices(len(self))))
+        return self.states_TAW[rows]
+
+
+def test_states_of_a_long_text_are_read_once_and_in_blocks() -> None:
+    arm = random_arm(LLAMA)
+    text = scripted(arm, prompt=60, counted=50)
+    sliced = SlicedStates(text.states_TAW[:])
+    (whole,), (found,) = outcomes(arm, [text]), outcomes(arm, [replace(text, states_TAW=sliced)], rows=16)
+    assert torch.equal(found.drafts_RK, whole.drafts_RK)
+    assert max(map(len, sliced.read)) == 16
+    assert [row for rows in sliced.read for row in rows] == list(range(context_rows(text)))
 
 
 class Widest(TorchDispatchMode):

@@ -54,7 +54,7 @@ def second(first: Path, tmp_path: Path) -> Path:
     slots = [Slot(request.id, request.cluster, request.category) for request in made]
     with TraceWriter(tmp_path / "second", about, slots, tables={}) as writer:
         for i, text in enumerate(tuned_text(made[0].counted)):
-            writer.write(i, replace(text, states_TAW=text.states_TAW[:, list(HELD)]))
+            writer.write(i, replace(text, states_TAW=text.states_TAW[:][:, list(HELD)]))
         writer.finish()
     return tmp_path / "second"
 

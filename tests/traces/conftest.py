@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def pytest_configure() -> None:
 @cache
 def _loaded(name: str, dtype: str) -> TransformersTarget:
     model = load_model(DATA / "targets" / name, dtype=dtype, device="cpu", trust_remote_code=False)
-    return TransformersTarget(model, find_layers(model, 8), (0, 2, 4, 5, 8), 12, 4, ())
+    return TransformersTarget(model, find_layers(model, 8), (0, 2, 4, 5, 8), 12, 4, (), Path(gettempdir()))
 
 
 @pytest.fixture

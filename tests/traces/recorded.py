@@ -89,7 +89,7 @@ def make_trace(
     tables = {"embed_tokens": target.open().tensors[EMBED_NAMES[0]]} if embedding else {}
     with TraceWriter(out, about, slots, tables=tables) as writer:
         for i, request in enumerate(made):
-            states = request.states_TAW[:, list(boundaries)]
+            states = request.states_TAW[:][:, list(boundaries)]
             writer.write(i, CapturedText(request.prompt, request.counted, request.tokens_N, states))
         return writer.finish()
 

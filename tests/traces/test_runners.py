@@ -86,7 +86,7 @@ def test_a_trace_from_a_server(tmp_path: Path, target: Path, prompts: Path, stub
         tokens = (*prompt, *generated[: counted + 3])
         assert (request.prompt, request.counted) == (len(prompt), counted)
         assert request.tokens_N.tolist() == list(tokens)
-        assert torch.equal(request.states_TAW, states(tokens))
+        assert torch.equal(request.states_TAW[:], states(tokens))
     assert list(stub.storage.iterdir()) == []
 
 

@@ -51,7 +51,7 @@ def test_what_is_written_comes_back(trace: Trace) -> None:
         given, request = made.captured(index), trace.read(entry, (2, 4, 5))
         assert (request.prompt, request.counted) == (given.prompt, given.counted)
         assert torch.equal(request.tokens_N, given.tokens_N)
-        assert torch.equal(request.states_TAW, given.states_TAW)
+        assert torch.equal(request.states_TAW[:], given.states_TAW[:])
         assert request.states_TAW.dtype == torch.bfloat16
         assert len(request.tokens_N) == entry.prompt + entry.counted + trace.about.depth
 
@@ -92,9 +92,9 @@ def test_what_it_is_called_is_not(change: Callable[[Any], object], trace: Trace)
 
 
 def test_columns_are_chosen_by_boundary(trace: Trace) -> None:
-    states_TAW = made.captured(1).states_TAW
+    states_TAW = made.captured(1).states_TAW[:]
     request = trace.read(trace.entries[1], (5, 2))
-    assert torch.equal(request.states_TAW, states_TAW[:, [2, 0]])
+    assert torch.equal(request.states_TAW[:], states_TAW[:, [2, 0]])
     with pytest.raises(UsageError, match="holds boundaries 2,4,5, not 3,8") as caught:
         trace.read(trace.entries[1], (2, 3, 8))
     assert "draftconv trace --boundaries 2,3,4,5,8" in caught.value.cure
@@ -105,7 +105,7 @@ def test_any_safetensors_reader_can_read_it(trace: Trace) -> None:
     given = made.captured(2)
     assert torch.equal(tensors["token_ids"], given.tokens_N)
     assert tensors["prompt_len"].tolist() == [given.prompt]
-    assert torch.equal(tensors["hidden_states"], given.states_TAW)
+    assert torch.equal(tensors["hidden_states"], given.states_TAW[:])
     assert (trace.directory / "tokenizer.json").read_bytes() == b"{}"
     assert trace.tokenizer == trace.directory / "tokenizer.json"
 

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from target_model import TargetModel, continue_greedily, load_target
 from torch import Tensor, nn
 
-from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.traces import transformers_target
-from draftconv.traces.transformers_target import TransformersTarget, find_layers, load_model, transformers
+from draftconv.errors import BadCheckpoint, Refused, UsageError, WriteError
+from draftconv.traces import spool, transformers_target
+from draftconv.traces.transformers_target import TransformersTarget, _block, find_layers, load_model, transformers
 from draftconv.traces.writer import CapturedText
 from tests.traces.conftest import DATA, Fixture
 
@@ -56,13 +56,13 @@ def test_text_and_states_are_the_reference_s(live: Fixture, name: str, dtype: to
         wanted_N = continue_greedily(model, torch.tensor([prompt]), 12 + 4)[0]
         assert (found.prompt, found.counted) == (len(prompt), 12)
         assert found.tokens_N.tolist() == [*prompt, *wanted_N.tolist()]
-        assert found.states_TAW.shape == (len(prompt) + 15, 5, 256)
+        assert tuple(found.states_TAW.shape) == (len(prompt) + 15, 5, 256)
         assert found.states_TAW.dtype == dtype
         states_TAW = model(found.tokens_N[None, :-1], boundaries=(0, 2, 4, 5, 8)).states[0]
-        assert distance(found.states_TAW, states_TAW) < ROUNDING
+        assert distance(found.states_TAW[:], states_TAW) < ROUNDING
         # what the bound is worth: a row or a layer too late is far outside
-        assert distance(found.states_TAW.roll(1, 0), states_TAW) > 0.1
-        assert distance(found.states_TAW[:, 1:], states_TAW[:, :-1]) > 0.1
+        assert distance(found.states_TAW[:].roll(1, 0), states_TAW) > 0.1
+        assert distance(found.states_TAW[:][:, 1:], states_TAW[:, :-1]) > 0.1
 
 
 @FAMILIES
@@ -71,7 +71,7 @@ def test_a_batch_is_its_requests_one_by_one(live: Fixture, name: str) -> None:
     for prompt, together in zip(prompts(), captured(target, prompts()), strict=True):
         (alone,) = captured(target, [prompt])
         assert torch.equal(together.tokens_N, alone.tokens_N)
-        assert distance(together.states_TAW, alone.states_TAW) < 1e-13
+        assert distance(together.states_TAW[:], alone.states_TAW[:]) < 1e-13
 
 
 def test_the_text_ends_at_an_end_token_and_is_kept_beyond_it(live: Fixture) -> None:
@@ -101,7 +101,42 @@ def test_no_more_is_generated_than_is_kept(live: Fixture) -> None:
 def test_a_boundary_alone_is_the_column_of_many(live: Fixture) -> None:
     (many,) = captured(live("llama", "float32"), prompts()[:1])
     (one,) = captured(live("llama", "float32", boundaries=(8,)), prompts()[:1])
-    assert torch.equal(one.states_TAW[:, 0], many.states_TAW[:, 4])
+    assert torch.equal(one.states_TAW[:][:, 0], many.states_TAW[:][:, 4])
+
+
+# ── long prompts ───────────────────────────────────────────────────────────────────
+
+
+@FAMILIES
+def test_a_prompt_in_blocks_is_the_prompt_at_once(live: Fixture, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, passes = live(name, "float64"), []
+    whole = captured(target, prompts())
+    monkeypatch.setattr(transformers_target, "ROWS_AT_ONCE", 35)  # seven rows of each of the five requests
+    forward = target.model.forward
+    monkeypatch.setattr(
+        target.model, "forward", lambda **given: passes.append(given["input_ids"].shape[1]) or forward(**given)
+    )
+    for found, wanted in zip(captured(target, prompts()), whole, strict=True):
+        assert torch.equal(found.tokens_N, wanted.tokens_N)
+        assert distance(found.states_TAW[:], wanted.states_TAW[:]) < 1e-12
+    assert passes == [7] * 9 + [1] * 16  # 64 = 9 · 7 + 1, and 15 generated tokens that are fed
+
+
+def test_a_long_text_enters_in_smaller_blocks() -> None:
+    assert _block(1, 2048) == 2048
+    assert _block(8, 2048) == 256
+    assert _block(1, 1 << 15) == 512
+    assert _block(64, 1 << 20) == 1
+
+
+def test_states_of_a_long_text_are_on_disk(live: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = captured(live("llama", "bfloat16"), prompts())
+    monkeypatch.setattr(spool, "IN_MEMORY", 1 << 16)  # eight kilobytes a row would be 1 << 16 after twenty-five
+    for found, text in zip(captured(live("llama", "bfloat16", spool=tmp_path), prompts()), wanted, strict=True):
+        assert torch.equal(found.states_TAW[:], text.states_TAW[:])
+    assert not list(tmp_path.iterdir())  # without a name, so that nothing is left behind
+    with pytest.raises(WriteError, match="what was captured so far is kept"):
+        captured(live("llama", "bfloat16", spool=tmp_path / "gone"), prompts())
 
 
 # ── the self-check ─────────────────────────────────────────────────────────────────
@@ -189,14 +224,14 @@ def test_layers_are_found_or_refused() -> None:
         find_layers(model, 5)
 
 
-def test_tables_of_the_loaded_model(live: Fixture) -> None:
+def test_tables_of_the_loaded_model(live: Fixture, tmp_path: Path) -> None:
     stored = load_file(DATA / "targets/llama/model.safetensors")
     target = live("llama", "bfloat16")
     for name, spelled in (("embed_tokens", "model.embed_tokens.weight"), ("lm_head", "lm_head.weight")):
         table = target.table(name)
         assert (table.dtype, table.shape) == ("BF16", (2048, 256))
         assert table.read() == stored[spelled].view(torch.uint8).numpy().tobytes()
-    bare = TransformersTarget(nn.Linear(2, 2), [], (0,), 1, 1, ())
+    bare = TransformersTarget(nn.Linear(2, 2), [], (0,), 1, 1, (), tmp_path)
     with pytest.raises(Refused, match="does not say where its embed_tokens is"):
         bare.table("embed_tokens")
     with pytest.raises(Refused, match="computes in None"):
@@ -209,8 +244,8 @@ VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "n
           "image_size": 28, "patch_size": 14}  # fmt: skip
 KINDS: Mapping[str, Mapping[str, object]] = {
     "gpt2": {"vocab_size": 128, "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 256},
-    "gpt_oss": {**SMALL, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "gemma2": {**SMALL, "head_dim": 8},
+    "gpt_oss": {**SMALL, "head_dim": 8, "sliding_window": 4, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "gemma2": {**SMALL, "head_dim": 8, "sliding_window": 4},
     "deepseek_v3": {**SMALL, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2,
                     "moe_intermediate_size": 16, "q_lora_rank": 8, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
                     "qk_rope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 1},
@@ -229,7 +264,7 @@ def invented(kind: str, directory: Path) -> TransformersTarget:
     auto = library.AutoModelForImageTextToText if kind == "llava" else library.AutoModelForCausalLM
     auto.from_config(config).save_pretrained(directory)
     model = load_model(directory, dtype="float32", device="cpu", trust_remote_code=False)
-    return TransformersTarget(model, find_layers(model, 4), (0, 2, 4), 6, 2, ())
+    return TransformersTarget(model, find_layers(model, 4), (0, 2, 4), 6, 2, (), directory)
 
 
 PROBE = [5, 9, 33, 70, 12, 90, 4, 8, 100, 3, 44, 21, 7, 6, 2, 1]
@@ -237,14 +272,18 @@ PROBE = [5, 9, 33, 70, 12, 90, 4, 8, 100, 3, 44, 21, 7, 6, 2, 1]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mamba"])
-def test_models_of_other_kinds(kind: str, tmp_path: Path) -> None:
+def test_models_of_other_kinds(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = invented(kind, tmp_path)
     target.check(PROBE, padded=True)
     asked = [PROBE[:9], PROBE[:2]]
     for prompt, together in zip(asked, captured(target, asked), strict=True):
         (alone,) = captured(target, [prompt])
-        assert torch.equal(together.tokens_N, alone.tokens_N)
-        assert distance(together.states_TAW, alone.states_TAW) < 1e-4
+        monkeypatch.setattr(transformers_target, "ROWS_AT_ONCE", 3)
+        (blocks,) = captured(target, [prompt])
+        monkeypatch.undo()
+        for found in (together, blocks):
+            assert torch.equal(found.tokens_N, alone.tokens_N)
+            assert distance(found.states_TAW[:], alone.states_TAW[:]) < 1e-4
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def compare(made: Trace, target: str, dtype: str) -> None:
     assert made.about.made_by.endswith("vllm 0.32.0")
     for entry in made.entries:
         request = made.read(entry, BOUNDARIES)
-        tokens_BT, found_TAW = request.tokens_N[None], request.states_TAW.double()
+        tokens_BT, found_TAW = request.tokens_N[None], request.states_TAW[:].double()
         prompt_BT, text_BT = tokens_BT[:, : entry.prompt], tokens_BT[:, entry.prompt :]
         assert (entry.counted, text_BT.shape[1]) == (MAX_TOKENS, MAX_TOKENS + DEPTH)
         if dtype == "float32":
@@ -149,7 +149,7 @@ def test_the_trace_equals_that_of_transformers(tmp_path: Path, prompts: Path) ->
     assert made.tables == wanted.tables
     for mine, theirs in zip(made.entries, wanted.entries, strict=True):
         assert replace(mine, states="") == replace(theirs, states="")
-        states = (t.read(e, BOUNDARIES).states_TAW.double() for t, e in ((made, mine), (wanted, theirs)))
+        states = (t.read(e, BOUNDARIES).states_TAW[:].double() for t, e in ((made, mine), (wanted, theirs)))
         assert distance(*states).max() < BOUND["float32"]
 
 
