@@ -1,4 +1,4 @@
-"""Measure draftconv: conversion and quantization of a full-size drafter, replay against live decoding, and a GPU.
+"""Measure draftconv: conversion and quantization of a full-size drafter, replay against live decoding, memory, a GPU.
 
 scripts/bench                                   every part, printed
 scripts/bench parity --write docs/benchmarks.md one part; the other parts of the file stay
@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import bench_convert
 import bench_gpu
+import bench_memory
 import bench_parity
 import bench_quantize
 from measuring import SCRIPTS, BenchError, Section
@@ -28,6 +29,7 @@ PARTS: Mapping[str, tuple[str, Measure]] = MappingProxyType(
         "convert": (bench_convert.TITLE, bench_convert.measure),
         "quantize": (bench_quantize.TITLE, bench_quantize.measure),
         "parity": (bench_parity.TITLE, bench_parity.measure),
+        "memory": (bench_memory.TITLE, bench_memory.measure),
         "gpu": (bench_gpu.TITLE, bench_gpu.measure),
     }
 )
@@ -38,8 +40,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Measure draftconv: `convert` and `quantize` on a full-size drafter (6.4 GB, needs 20 GB of room), "
-        "`parity` on the trained fixtures and on full-size drafters in memory (needs 8 GB of it), and all of these on "
-        "a `gpu`, where there is one.",
+        "`parity` on the trained fixtures and on full-size drafters in memory (needs 8 GB of it), `memory` of long "
+        "texts on random models (needs 1 GB of memory and of room), and all of these on a `gpu`, where there is one.",
     )
     parser.add_argument("part", nargs="?", choices=["all", *PARTS], default="all", help="what to measure")
     parser.add_argument("--dir", type=Path, default=SCRIPTS.parent / ".bench", help="work directory (default: .bench)")

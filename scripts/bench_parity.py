@@ -21,6 +21,10 @@ from measuring import SCRIPTS, Row, Run, Section, least_memory, machine, progres
 TITLE = "Parity"
 DATA = SCRIPTS.parent / "tests" / "data"
 DEPTH = 3
+ACCEPT = 1.5
+"""Times a bare replay that `accept` may take."""
+TRACE = 0.5
+"""Live arms that `trace` may take."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Size:
         drafters: target → its fixture drafters; the first one is decoded live too.
         prompts, tokens: of a trace. `specs`: full-size drafters. `positions`: by device.
         times_faster: than live decoding is what replay has to be; None asks for nothing.
+        accepted: prompts of the trace that `accept` is measured on.
     """
 
     drafters: Mapping[str, Sequence[str]]
@@ -39,6 +44,7 @@ class Size:
     specs: Sequence[str]
     positions: Mapping[str, int]
     times_faster: float | None = None
+    accepted: int = 320
 
 
 WHOLE = Size(
@@ -50,9 +56,9 @@ WHOLE = Size(
     tokens=64,
     specs=("kimi-k2.5-eagle3", "kimi-k2.5-eagle3-mla"),
     positions={"cpu": 256, "cuda": 16384},
-    times_faster=20,
+    times_faster=100,
 )
-QUICK = Size({"llama": ("llama-eagle3",)}, 2, 8, ("tiny-eagle3",), {"cpu": 96, "cuda": 96})
+QUICK = Size({"llama": ("llama-eagle3",)}, 2, 8, ("tiny-eagle3",), {"cpu": 96, "cuda": 96}, accepted=4)
 
 
 @dataclass(frozen=True)
@@ -105,25 +111,54 @@ def measure(options: argparse.Namespace, program: Path) -> Section:
 
 def fixtures(bench: Bench) -> Iterator[Row]:
     """Rows about the trained drafters and their targets."""
-    prompts = bench.work / "prompts.jsonl"
-    ids = json.loads((DATA / "prompts.json").read_text())[: bench.size.prompts]
-    prompts.write_text("".join(json.dumps({"token_ids": row}) + "\n" for row in ids))
+    ids = json.loads((DATA / "prompts.json").read_text())
     for name, drafters in bench.size.drafters.items():
-        target, trace = DATA / "targets" / name, bench.work / name
+        trace = bench.work / name
         progress(f"trace of {name}")
-        traced = bench.draftconv(
-            "trace", "--target", target, "--prompts", prompts, "--out", trace, "--max-tokens", str(bench.size.tokens),
-            "--ignore-eos", "--num-speculative-tokens", str(DEPTH), "--drafter", DATA / "drafters" / drafters[0],
-            "--dtype", "float32", "--device", "cpu",
-        )  # fmt: skip
+        traced = []
+        for _ in range(bench.runs):
+            remove(trace)
+            traced.append(make_trace(bench, name, drafters[0], trace, ids[: bench.size.prompts]))
         for drafter in drafters:
+            target = DATA / "targets" / name
             bench.draftconv("convert", original(drafter), bench.work / drafter, "--to", "vllm", "--target", target)
         yield from against_live(bench, name, drafters[0], traced)
+        yield accepted(bench, name, drafters[0], ids)
         for drafter in drafters:
             yield from alone(bench, trace, drafter)
 
 
-def against_live(bench: Bench, name: str, drafter: str, traced: Run) -> Iterator[Row]:
+def make_trace(bench: Bench, name: str, drafter: str, trace: Path, ids: Sequence[Sequence[int]]) -> Run:
+    """The command that traces a fixture target on token ids."""
+    prompts = bench.work / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"token_ids": row}) + "\n" for row in ids))
+    return bench.draftconv(
+        "trace", "--target", DATA / "targets" / name, "--prompts", prompts, "--out", trace, "--ignore-eos",
+        "--max-tokens", str(bench.size.tokens), "--num-speculative-tokens", str(DEPTH), "--drafter", original(drafter),
+        "--dtype", "float32", "--device", "cpu",
+    )  # fmt: skip
+
+
+def accepted(bench: Bench, name: str, drafter: str, ids: Sequence[Sequence[int]]) -> Row:
+    """`accept` beside a process that only imports torch, loads the drafter and replays it; the two alternate."""
+    count, trace = bench.size.accepted, bench.work / f"{name}-accept"
+    cut = [row[: len(row) - 4 * shorter] for shorter in range(-(-count // len(ids))) for row in ids]
+    progress(f"{drafter}: accept on {count} prompts")
+    make_trace(bench, name, drafter, trace, cut[:count])
+    whole, bare = [], []
+    for _ in range(bench.runs):
+        bare.append(run([sys.executable, SCRIPTS / "bare_replay.py", trace, original(drafter)], environment(1)).seconds)
+        whole.append(bench.draftconv("accept", original(drafter), "--trace", trace).seconds)
+    factors = ratios(whole, bare)
+    return Row(
+        f"{drafter}: `draftconv accept` on {count} prompts : import torch, load, replay",
+        f"{times(factors)}; {spread(whole)} against {spread(bare)}",
+        f"at most {ACCEPT} x" if bench.size.times_faster else "",
+        statistics.median(factors) <= ACCEPT if bench.size.times_faster else None,
+    )
+
+
+def against_live(bench: Bench, name: str, drafter: str, traced: Sequence[Run]) -> Iterator[Row]:
     """Two arms, decoded with the live target and replayed."""
     progress(f"{name}: {bench.runs} rounds of replay and live decoding")
     copy = bench.work / drafter
@@ -141,10 +176,13 @@ def against_live(bench: Bench, name: str, drafter: str, traced: Run) -> Iterator
     )
     cases = figures["requests"] * figures["arms"]
     yield Row(f"{name}: requests with equal counts, live and replayed", f"{cases} of {cases}", "all", True)
-    arms = traced.seconds / (statistics.median(figures["live"]) / figures["arms"])
+    seconds = [done.seconds for done in traced]
+    arms = statistics.median(seconds) / (statistics.median(figures["live"]) / figures["arms"])
     yield Row(
         f"{name}: `draftconv trace`, once for all drafters",
-        f"{traced.seconds:.2f} s, as long as {arms:.1f} live arms; {traced.peak_bytes / 1e6:.0f} MB",
+        f"{spread(seconds)}, as long as {arms:.2f} live arms; {traced[-1].peak_bytes / 1e6:.0f} MB",
+        f"at most {TRACE} live arms" if least else "",
+        arms <= TRACE if least else None,
     )
 
 

@@ -663,18 +663,18 @@ QUANTIZATION = (
 REFERENCE = (
     Mutation(
         "reference/attention.py",
-        "hidden_TS = row_1S > row_T1\n", "hidden_TS = row_1S >= row_T1\n",
+        "hidden_BTS = row_S > row_BT1\n", "hidden_BTS = row_S >= row_BT1\n",
         "a row does not see itself", ("test_drafter.py",)),
     Mutation(
         "reference/attention.py",
-        "(row_1S <= row_T1 + span.step - window)", "(row_1S < row_T1 + span.step - window)",
+        "(row_S <= row_BT1 + span.step - window)", "(row_S < row_BT1 + span.step - window)",
         "a sliding window is one row wider", ("test_drafter.py",)),
     Mutation(
-        "reference/attention.py",
-        "self.first + self.rows, device=device) + self.step", "self.first + self.rows, device=device)",
+        "reference/cache.py",
+        "return self.row_BT + self.step", "return self.row_BT",
         "drafted tokens stand at the position of their root", ("test_drafter.py",)),
     Mutation(
-        "reference/attention.py",
+        "reference/cache.py",
         "self.chains.clear()\n        else:", "pass\n        else:",
         "chains of an earlier step are still seen", ("test_drafter.py",)),
     Mutation(

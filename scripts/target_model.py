@@ -19,7 +19,8 @@ from draftconv.drafter.config import Config
 from draftconv.drafter.facts import DEFAULT_EPS, Gqa, Mla, Rope
 from draftconv.drafter.rope import read_rope
 from draftconv.errors import Refused
-from draftconv.reference.attention import Cache, KeysValues, LayerCache, Span, build_attention
+from draftconv.reference.attention import build_attention
+from draftconv.reference.cache import Cache, KeysValues, LayerCache, Span
 from draftconv.reference.layers import Mlp, RmsNorm, check_tensors
 from draftconv.reference.load import to_torch
 
@@ -98,7 +99,7 @@ class TargetModel(nn.Module):
                 i, boundary L leaves the last layer before the final norm.
         """
         cache = cache or self.cache()
-        span = cache.advance(tokens_BT.shape[1], 0)
+        span = cache.advance(tokens_BT.shape[1], 0, tokens_BT.device)
         x_BTH: Tensor = self.model.embed_tokens(tokens_BT)
         stream = {0: x_BTH}
         for i, layer in enumerate(self.model.layers):

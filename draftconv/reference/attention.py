@@ -1,126 +1,15 @@
-"""Attention over a context and, for drafting, over short chains that branch off it.
-
-Step 0 appends rows to the *context*: row i sees context rows <= i. Step k >= 1 advances
-one drafted token for each of the last T context rows at once: the chain that branches
-off row i sees context rows <= i and its own keys of steps 1...k, which stand for the
-positions i+1...i+k. With T = 1 that is a cached decode step; with T = every row it is
-the attention pattern of training-time test and of replay.
-"""
+"""Attention over a context and over the chains that branch off it: see `draftconv.reference.cache`."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from draftconv.drafter.facts import Gqa, Mla, Rope
 from draftconv.errors import UsageError
+from draftconv.reference.cache import KeysValues, LayerCache, Span
 from draftconv.reference.layers import RmsNorm
 from draftconv.reference.rope import Rotary, softmax_multiplier
-
-
-@dataclass(frozen=True, slots=True)
-class KeysValues:
-    """Rotated keys [B, S, G, D] and values [B, S, G, P]."""
-
-    key: Tensor
-    value: Tensor
-
-    def appended(self, more: KeysValues) -> KeysValues:
-        """These rows followed by `more`."""
-        return KeysValues(torch.cat((self.key, more.key), 1), torch.cat((self.value, more.value), 1))
-
-    def room_for(self, rows: int) -> KeysValues:
-        """As many keys and values as `rows` of these would have, not yet written."""
-        return KeysValues(*(x.new_empty((len(x), rows, *x.shape[2:])) for x in (self.key, self.value)))
-
-    def rows(self, first: int, last: int) -> KeysValues:
-        """Rows [first, last), over the same memory."""
-        return KeysValues(self.key[:, first:last], self.value[:, first:last])
-
-
-@dataclass(slots=True)
-class LayerCache:
-    """What one layer remembers: the context, and the chains' own keys, one entry per step >= 1.
-
-    Attributes:
-        room: context rows that there will be at most, where that is known: their memory is then taken once, and no
-            block of rows is copied for the next one. 0 where it is not.
-    """
-
-    room: int = 0
-    context: KeysValues | None = None
-    chains: list[KeysValues] = field(default_factory=list)
-    _buffer: KeysValues | None = None
-
-    def store(self, new: KeysValues, step: int) -> None:
-        """Append `new` to the context (step 0, forgetting all chains) or to the chains."""
-        if step == 0:
-            self.context = self._extended(new)
-            self.chains.clear()
-        else:
-            self.chains.append(new)
-
-    def _extended(self, new: KeysValues) -> KeysValues:
-        """The context with `new` behind it."""
-        first = 0 if self.context is None else self.context.key.shape[1]
-        last = first + new.key.shape[1]
-        if last > self.room or (first == 0 and last == self.room):
-            return new if self.context is None else self.context.appended(new)
-        if self._buffer is None:
-            self._buffer = new.room_for(self.room)
-        place = self._buffer.rows(first, last)
-        place.key.copy_(new.key)
-        place.value.copy_(new.value)
-        return self._buffer.rows(0, last)
-
-
-@dataclass(slots=True)
-class Cache:
-    """The memory of one batch of equally long requests, for all layers.
-
-    `rows` context rows are held and `step` is the number of the last step taken.
-    """
-
-    layers: list[LayerCache]
-    rows: int = 0
-    step: int = 0
-
-    @classmethod
-    def empty(cls, layers: int, room: int = 0) -> Cache:
-        """A cache for `layers` layers that has seen nothing; `room` as in `LayerCache`."""
-        return cls([LayerCache(room) for _ in range(layers)])
-
-    def advance(self, rows: int, step: int) -> Span:
-        """Record that `step` is about to run for `rows` rows.
-
-        Raises:
-            UsageError: steps out of order, or more chains than context rows.
-        """
-        if step not in (0, self.step + 1) or (step > 0 and rows > self.rows):
-            raise UsageError(
-                f"step {step} for {rows} rows cannot follow step {self.step} on {self.rows} context rows",
-                cure="call step 0 with target features first, then steps 1, 2, … for its last rows",
-            )
-        if step == 0:
-            self.rows += rows
-        self.step = step
-        return Span(self.rows - rows, rows, step)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Which context rows a call's queries stand on, and how many steps beyond them."""
-
-    first: int
-    rows: int
-    step: int
-
-    def positions(self, device: torch.device) -> Tensor:
-        """Rotary positions [T]: row i at step k stands at i + k."""
-        return torch.arange(self.first, self.first + self.rows, device=device) + self.step
-
 
 SCORES_AT_ONCE = 1 << 24
 """Elements of a score matrix, 64 MB in float32: bounds memory on long texts, changes no result."""
@@ -142,12 +31,11 @@ def attend(query_BTND: Tensor, cache: LayerCache, span: Span, *, scale: float, w
     parts = []
     per_row = query_BTND.shape[0] * query_BTND.shape[2] * cache.context.key.shape[1]
     step = max(1, SCORES_AT_ONCE // per_row)
-    for at in range(0, span.rows, step):
+    for at in range(0, query_BTND.shape[1], step):
         rows = slice(at, at + step)
         query = query_BTND[:, rows] * scale
         chains = [KeysValues(kv.key[:, rows], kv.value[:, rows]) for kv in chain_keys]
-        part = Span(span.first + at, query.shape[1], span.step)
-        parts.append(_attend_rows(query, cache.context, chains, part, window))
+        parts.append(_attend_rows(query, cache.context, chains, span.part(rows), window))
     return torch.cat(parts, dim=1)
 
 
@@ -168,13 +56,13 @@ def _attend_rows(
 
 
 def _causal_bias(span: Span, context_rows: int, window: int | None, like: Tensor) -> Tensor:
-    """0 where a query of `span` sees a context row, minus infinity elsewhere: [T, S]."""
-    row_T1 = torch.arange(span.first, span.first + span.rows, device=like.device)[:, None]
-    row_1S = torch.arange(context_rows, device=like.device)[None, :]
-    hidden_TS = row_1S > row_T1
+    """0 where a query of `span` sees a context row, minus infinity elsewhere: [1 or B, 1, 1, T, S]."""
+    row_BT1 = span.row_BT[:, :, None]
+    row_S = torch.arange(context_rows, device=like.device)
+    hidden_BTS = row_S > row_BT1
     if window is not None:
-        hidden_TS = hidden_TS | (row_1S <= row_T1 + span.step - window)
-    return torch.zeros_like(hidden_TS, dtype=like.dtype).masked_fill(hidden_TS, float("-inf"))
+        hidden_BTS = hidden_BTS | (row_S <= row_BT1 + span.step - window)
+    return torch.zeros_like(hidden_BTS, dtype=like.dtype).masked_fill(hidden_BTS, float("-inf"))[:, None, None]
 
 
 class GqaAttention(nn.Module):
@@ -198,18 +86,22 @@ class GqaAttention(nn.Module):
         self.rotary = Rotary.of(rope, shape.head_dim, latent=False)
 
     def forward(self, x_BTX: Tensor, cache: LayerCache, span: Span) -> Tensor:
-        per_head = (-1, self.shape.head_dim)
-        query_BTND = self.q_proj(x_BTX).unflatten(-1, per_head)
-        key_BTGD = self.k_proj(x_BTX).unflatten(-1, per_head)
-        value_BTGP = self.v_proj(x_BTX).unflatten(-1, per_head)
+        self.remember(x_BTX, cache, span)
+        query_BTND = self.q_proj(x_BTX).unflatten(-1, (-1, self.shape.head_dim))
         if self.shape.qk_norm:
-            query_BTND, key_BTGD = self.q_norm(query_BTND), self.k_norm(key_BTGD)
-        position_T = span.positions(x_BTX.device)
-        cache.store(KeysValues(self.rotary(key_BTGD, position_T), value_BTGP), span.step)
+            query_BTND = self.q_norm(query_BTND)
         scale = self.shape.head_dim**-0.5
-        mixed = attend(self.rotary(query_BTND, position_T), cache, span, scale=scale, window=self.window)
+        mixed = attend(self.rotary(query_BTND, span.positions), cache, span, scale=scale, window=self.window)
         out_BTH: Tensor = self.o_proj(mixed)
         return out_BTH
+
+    def remember(self, x_BTX: Tensor, cache: LayerCache, span: Span) -> None:
+        """Store the keys and values of rows."""
+        key_BTGD = self.k_proj(x_BTX).unflatten(-1, (-1, self.shape.head_dim))
+        value_BTGP = self.v_proj(x_BTX).unflatten(-1, (-1, self.shape.head_dim))
+        if self.shape.qk_norm:
+            key_BTGD = self.k_norm(key_BTGD)
+        cache.store(KeysValues(self.rotary(key_BTGD, span.positions), value_BTGP), span.step)
 
 
 class MlaAttention(nn.Module):
@@ -238,14 +130,12 @@ class MlaAttention(nn.Module):
         self.scale = (shape.nope + shape.rope) ** -0.5 * softmax_multiplier(rope)
 
     def forward(self, x_BTX: Tensor, cache: LayerCache, span: Span) -> Tensor:
-        position_T = span.positions(x_BTX.device)
-        query_BTND = self._query(x_BTX, position_T)
-        cache.store(self._keys_values(x_BTX, position_T), span.step)
-        mixed = attend(query_BTND, cache, span, scale=self.scale, window=self.window)
+        self.remember(x_BTX, cache, span)
+        mixed = attend(self._query(x_BTX, span.positions), cache, span, scale=self.scale, window=self.window)
         out_BTH: Tensor = self.o_proj(mixed)
         return out_BTH
 
-    def _query(self, x_BTX: Tensor, position_T: Tensor) -> Tensor:
+    def _query(self, x_BTX: Tensor, position_BT: Tensor) -> Tensor:
         shape = self.shape
         flat: Tensor
         if shape.q_lora is None:
@@ -254,15 +144,16 @@ class MlaAttention(nn.Module):
             flat = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_BTX)))
         heads = torch.unflatten(flat, -1, (shape.heads, -1))
         plain, turned = torch.split(heads, [shape.nope, shape.rope], dim=-1)
-        return torch.cat((plain, self.rotary(turned, position_T)), dim=-1)
+        return torch.cat((plain, self.rotary(turned, position_BT)), dim=-1)
 
-    def _keys_values(self, x_BTX: Tensor, position_T: Tensor) -> KeysValues:
+    def remember(self, x_BTX: Tensor, cache: LayerCache, span: Span) -> None:
+        """Store the keys and values of rows."""
         shape = self.shape
         latent, turned = self.kv_a_proj_with_mqa(x_BTX).split((shape.kv_lora, shape.rope), dim=-1)
         heads = self.kv_b_proj(self.kv_a_layernorm(latent)).unflatten(-1, (shape.heads, -1))
         plain, value = heads.split((shape.nope, shape.v), dim=-1)
-        shared = self.rotary(turned.unsqueeze(2), position_T).expand(-1, -1, shape.heads, -1)
-        return KeysValues(torch.cat((plain, shared), dim=-1), value)
+        shared = self.rotary(turned.unsqueeze(2), span.positions).expand(-1, -1, shape.heads, -1)
+        cache.store(KeysValues(torch.cat((plain, shared), dim=-1), value), span.step)
 
 
 def build_attention(

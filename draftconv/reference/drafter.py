@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,8 @@ from draftconv.drafter.facts import Facts
 from draftconv.drafter.problems import KINDS
 from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import Refused, UsageError
-from draftconv.reference.attention import Cache, LayerCache, Span, build_attention
+from draftconv.reference.attention import build_attention
+from draftconv.reference.cache import Cache, LayerCache, Span
 from draftconv.reference.layers import Mlp, RmsNorm, check_tensors
 
 _UNREAD = frozenset({"t2d"})  # follows from d2t; engines do not read it
@@ -51,12 +52,19 @@ class FirstLayer(nn.Module):
         self.mlp = Mlp(facts.hidden, facts.intermediate, bias=facts.mlp_bias, activation=facts.activation)
 
     def forward(self, embedding_BTH: Tensor, state_BTH: Tensor, cache: LayerCache, span: Span) -> Tensor:
-        e_BTH = self.input_layernorm(embedding_BTH)
-        m_BTH = self.hidden_norm(self.input_layernorm(state_BTH) if self.double_norm else state_BTH)
+        e_BTH, m_BTH = self._normed(embedding_BTH, state_BTH)
         residual_BTH = m_BTH if self.norm_before_residual else state_BTH
         y_BTH = residual_BTH + self.self_attn(torch.cat((e_BTH, m_BTH), dim=-1), cache, span)
         z_BTH: Tensor = y_BTH + self.mlp(self.post_attention_layernorm(y_BTH))
         return z_BTH
+
+    def remember(self, embedding_BTH: Tensor, state_BTH: Tensor, cache: LayerCache, span: Span) -> None:
+        """Let rows join the context that nothing else is wanted of."""
+        self.self_attn.remember(torch.cat(self._normed(embedding_BTH, state_BTH), dim=-1), cache, span)
+
+    def _normed(self, embedding_BTH: Tensor, state_BTH: Tensor) -> tuple[Tensor, Tensor]:
+        m_BTH = self.hidden_norm(self.input_layernorm(state_BTH) if self.double_norm else state_BTH)
+        return self.input_layernorm(embedding_BTH), m_BTH
 
 
 class LaterLayer(nn.Module):
@@ -75,6 +83,10 @@ class LaterLayer(nn.Module):
         y_BTH = z_BTH + self.self_attn(self.input_layernorm(z_BTH), cache, span)
         out_BTH: Tensor = y_BTH + self.mlp(self.post_attention_layernorm(y_BTH))
         return out_BTH
+
+    def remember(self, z_BTH: Tensor, cache: LayerCache, span: Span) -> None:
+        """Let rows join the context that nothing else is wanted of."""
+        self.self_attn.remember(self.input_layernorm(z_BTH), cache, span)
 
 
 class DrafterModel(nn.Module):
@@ -198,11 +210,24 @@ class DrafterModel(nn.Module):
         Raises:
             UsageError: steps out of order, or more chains than context rows.
         """
-        span = cache.advance(token_BT.shape[1], k)
+        span = cache.advance(token_BT.shape[1], k, token_BT.device)
         z_BTH: Tensor = self.layers[0](self.embed_tokens(token_BT), state_BTH, cache.layers[0], span)
         for layer, memory in islice(zip(self.layers, cache.layers, strict=True), 1, None):
             z_BTH = layer(z_BTH, memory, span)
         return z_BTH
+
+    def remember(self, state_BTH: Tensor, token_BT: Tensor, cache: Cache) -> None:
+        """Step 0 for rows that nothing is drafted from: the last layer computes no more than their keys and values.
+
+        Args:
+            state_BTH, token_BT: as `step`.
+        """
+        span = cache.advance(token_BT.shape[1], 0, token_BT.device)
+        inputs: tuple[Tensor, ...] = (self.embed_tokens(token_BT), state_BTH)
+        layers: list[Any] = [*self.layers]
+        for layer, memory in zip(layers[:-1], cache.layers[:-1], strict=True):
+            inputs = (layer(*inputs, memory, span),)
+        layers[-1].remember(*inputs, cache.layers[-1], span)
 
     def logits(self, z_BTH: Tensor) -> Tensor:
         """Draft logits [..., Vd]: the final norm is applied exactly once, here."""

@@ -37,10 +37,10 @@ class Rotary:
         """
         return cls(inverse_frequencies(rope, dim), table_multiplier(rope, latent=latent), rope.pairs)
 
-    def __call__(self, x_BTND: Tensor, position_T: Tensor) -> Tensor:
-        """The same rows, each turned by its position."""
+    def __call__(self, x_BTND: Tensor, position_BT: Tensor) -> Tensor:
+        """The same rows, each turned by its position: [T], or [1, T] or [B, T]."""
         frequency_F = self.frequency_F.to(x_BTND.device)
-        return rotate(x_BTND, position_T, frequency_F, pairs=self.pairs, multiplier=self.multiplier)
+        return rotate(x_BTND, position_BT, frequency_F, pairs=self.pairs, multiplier=self.multiplier)
 
 
 def inverse_frequencies(rope: Rope, dim: int) -> Tensor:
@@ -92,21 +92,21 @@ def softmax_multiplier(rope: Rope) -> float:
 
 def rotate(
     x_BTND: Tensor,
-    position_T: Tensor,
+    position_BT: Tensor,
     frequency_F: Tensor,
     *,
     pairs: Literal["halves", "interleaved"],
     multiplier: float,
 ) -> Tensor:
     """Rotate every pair of `x_BTND` (D = 2F) by its position; the element order is kept."""
-    angle_TF = position_T.to(torch.float64)[:, None] * frequency_F[None, :]
-    cos_TF = (angle_TF.cos() * multiplier).to(x_BTND.dtype)[:, None, :]
-    sin_TF = (angle_TF.sin() * multiplier).to(x_BTND.dtype)[:, None, :]
+    angle_BTF = position_BT.to(torch.float64)[..., None] * frequency_F
+    cos = (angle_BTF.cos() * multiplier).to(x_BTND.dtype)[..., None, :]
+    sin = (angle_BTF.sin() * multiplier).to(x_BTND.dtype)[..., None, :]
     if pairs == "halves":
         a, b = x_BTND.chunk(2, dim=-1)
-        return torch.cat((a * cos_TF - b * sin_TF, b * cos_TF + a * sin_TF), dim=-1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
     a, b = x_BTND[..., 0::2], x_BTND[..., 1::2]
-    return torch.stack((a * cos_TF - b * sin_TF, b * cos_TF + a * sin_TF), dim=-1).flatten(-2)
+    return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
 
 
 def _steps(dim: int) -> Tensor:

@@ -94,6 +94,41 @@ class RootBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class Columns:
+    """Some rows of a block, side by side for each request: [B, T'], T' those of the request that has most.
+
+    Attributes:
+        row_BC: which row of the block, or column of other columns, stands there; 0 behind those of a request.
+        place_R: where the rows that were asked for stand in it, flat.
+    """
+
+    row_BC: Tensor
+    place_R: Tensor
+
+    @classmethod
+    def of(cls, row_R: Tensor, batch: int, width: int) -> Columns:
+        """Side by side.
+
+        Args:
+            row_R: flat rows of [batch, width], ascending, one at least.
+        """
+        request_R, column_R = row_R // width, row_R % width
+        count_B = torch.bincount(request_R, minlength=batch)
+        most = int(count_B.max())
+        place_R = torch.arange(len(row_R), device=row_R.device) + (
+            request_R * most - (count_B.cumsum(0) - count_B)[request_R]
+        )
+        row_BC = torch.zeros(batch * most, dtype=torch.int64, device=row_R.device)
+        row_BC[place_R] = column_R
+        return cls(row_BC.view(batch, most), place_R)
+
+    def picked(self, x_BT: Tensor) -> Tensor:
+        """Of [B, T] or [B, T, H] what stands in these rows."""
+        request_B1 = torch.arange(len(self.row_BC), device=x_BT.device)[:, None]
+        return x_BT[request_B1, self.row_BC]
+
+
+@dataclass(frozen=True, slots=True)
 class BatchText:
     """The tokens of a batch, padded on the right; padding is never seen by a root, because attention is causal."""
 

@@ -105,7 +105,7 @@ def _collect_inputs(
         arm.model, {module: _recorder(inputs, modules[module]) for module, inputs in module_inputs.items()}
     ):
         for request in requests:
-            for _ in replay([arm], [request], boundaries, depth=depth):
+            for _ in replay([arm], [request], boundaries, depth=depth, whole=True):
                 pass
     for module, inputs in module_inputs.items():
         if not (inputs.peak.isfinite() and inputs.peak > 0):

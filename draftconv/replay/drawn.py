@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from draftconv.errors import BadCheckpoint, UsageError
-from draftconv.reference.attention import Cache
+from draftconv.reference.cache import Cache
 from draftconv.replay.batches import BatchText, RootBlock, batches, blocks, columns_of, padded_states, refuse_clipped
 from draftconv.replay.lm_head import Head, token_log_probs
 from draftconv.replay.replay import ROWS_AT_ONCE, Arm
@@ -118,7 +118,11 @@ class _OddsRun:
 
     def replay(self, block: RootBlock, states_BTAW: Tensor, logp_RK: Tensor) -> None:
         """The block's rows join the context; chains from its roots are followed as long as they are possible."""
-        z_BTH = self.model.step(self.model.fuse(states_BTAW), block.token_BTK[..., 0], self.cache)
+        fused_BTH, token_BT = self.model.fuse(states_BTAW), block.token_BTK[..., 0]
+        if not len(block.row_R):
+            self.model.remember(fused_BTH, token_BT, self.cache)
+            return
+        z_BTH = self.model.step(fused_BTH, token_BT, self.cache)
         odds = self.odds_BTK.view(-1, self.odds_BTK.shape[-1])
         alive = torch.arange(len(block.row_R), device=block.row_R.device)
         chain_R = torch.ones(len(alive), device=alive.device)

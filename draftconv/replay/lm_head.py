@@ -80,7 +80,7 @@ class KlDivergence:
     def see(self, p_RV: Tensor, q_RV: Tensor) -> None:
         """Take in a block of both."""
         self.p.see(p_RV, p_RV - q_RV)
-        self.q.see(q_RV, q_RV)
+        self.q.see(q_RV)
 
     def nats(self) -> Tensor:
         """[R], float32, not below 0."""
@@ -89,19 +89,20 @@ class KlDivergence:
 
 
 class _Exponentials:
-    """Σ e^x and Σ e^x y over blocks, both relative to the largest x so far."""
+    """Σ e^x and, where there are y, Σ e^x y over blocks, both relative to the largest x so far."""
 
     def __init__(self, normed_RH: Tensor) -> None:
         self.largest_R = _accumulator(normed_RH, float("-inf"))
         self.total_R, self.weighted_R = _accumulator(normed_RH, 0.0), _accumulator(normed_RH, 0.0)
 
-    def see(self, x_RV: Tensor, y_RV: Tensor) -> None:
+    def see(self, x_RV: Tensor, y_RV: Tensor | None = None) -> None:
         largest_R = torch.maximum(x_RV.amax(dim=-1), self.largest_R)
         shrink_R = torch.exp(self.largest_R - largest_R)
-        weight_RV = torch.exp(x_RV - largest_R[:, None])
+        weight_RV = (x_RV - largest_R[:, None]).exp_()
         self.largest_R = largest_R
         self.total_R = self.total_R * shrink_R + weight_RV.sum(dim=-1)
-        self.weighted_R = self.weighted_R * shrink_R + (weight_RV * y_RV).sum(dim=-1)
+        if y_RV is not None:
+            self.weighted_R = self.weighted_R * shrink_R + weight_RV.mul_(y_RV).sum(dim=-1)
 
     def log_total(self) -> Tensor:
         return self.largest_R + self.total_R.log()
@@ -137,7 +138,7 @@ def token_log_probs(head: Head, normed_RH: Tensor, row_R: Tensor, temperature: f
     wanted_R = _accumulator(normed_RH, float("-inf"))
     for first, last in _vocabulary_blocks(head, normed_RH):
         logits_RV = head.logits(normed_RH, first, last) / temperature
-        total.see(logits_RV, logits_RV)
+        total.see(logits_RV)
         here_R = (row_R >= first) & (row_R < last)
         picked_R = logits_RV.gather(1, (row_R - first).clamp(0, last - first - 1)[:, None])[:, 0]
         wanted_R = torch.where(here_R, picked_R, wanted_R)

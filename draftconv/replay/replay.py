@@ -21,9 +21,18 @@ from torch import Tensor
 
 from draftconv.errors import BadCheckpoint
 from draftconv.reference.accept_length import Counts, walk
-from draftconv.reference.attention import Cache
+from draftconv.reference.cache import Cache
 from draftconv.reference.drafter import DrafterModel
-from draftconv.replay.batches import BatchText, RootBlock, batches, blocks, columns_of, padded_states, refuse_clipped
+from draftconv.replay.batches import (
+    BatchText,
+    Columns,
+    RootBlock,
+    batches,
+    blocks,
+    columns_of,
+    padded_states,
+    refuse_clipped,
+)
 from draftconv.replay.lm_head import NOT_FINITE, Head, best_tokens, compared_tokens
 from draftconv.traces.request import TraceRequest
 from draftconv.traces.states import chosen
@@ -75,6 +84,7 @@ def replay(
     depth: int,
     compared: int = 0,
     rows: int = ROWS_AT_ONCE,
+    whole: bool = False,
     done: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[TraceRequest, tuple[Acceptance, ...]]]:
     """Replay every arm on every request; the target's side is loaded once for all of them.
@@ -86,6 +96,7 @@ def replay(
         depth: K, drafted tokens per verify step.
         compared: how many arms after the first have their divergence from it measured.
         rows: most rows of a forward pass; also how many rows of requests are batched.
+        whole: compute rows and chains too that decide nothing, as an engine does, for whoever watches the modules.
         done: told the tokens of each request that is finished.
 
     Yields:
@@ -99,7 +110,7 @@ def replay(
     for batch in batches(requests, rows):
         for request in batch:
             refuse_clipped(request, depth)
-        acceptances = _replay_batch(arms, columns, batch, depth, compared, rows)
+        acceptances = _replay_batch(arms, columns, batch, depth, compared, rows, whole=whole)
         for request, of_arms in zip(batch, acceptances, strict=True):
             if done:
                 done(len(request.tokens_N))
@@ -113,10 +124,12 @@ def _replay_batch(
     depth: int,
     compared: int,
     rows: int,
+    *,
+    whole: bool,
 ) -> list[tuple[Acceptance, ...]]:
     weight = arms[0].model.fc.weight
     text = BatchText.of(batch, depth, weight.device)
-    runs = [_ArmRun(arm, text, depth) for arm in arms]
+    runs = [_ArmRun(arm, text, depth, whole=whole) for arm in arms]
     for first, last in blocks(text.width, min(request.prompt for request in batch) - 1, max(1, rows // len(batch))):
         block = text.block(first, last)
         states_BTAW = padded_states(batch, first, last, weight.device, weight.dtype)
@@ -132,8 +145,8 @@ def _replay_batch(
 class _ArmRun:
     """One arm in the middle of one batch."""
 
-    def __init__(self, arm: Arm, text: BatchText, depth: int) -> None:
-        self.arm, self.model, self.depth = arm, arm.model, depth
+    def __init__(self, arm: Arm, text: BatchText, depth: int, *, whole: bool) -> None:
+        self.arm, self.model, self.depth, self.whole = arm, arm.model, depth, whole
         self.cache: Cache = arm.model.cache(text.width)
         self.head = Head.of(arm.model)
         device, cells = text.token_BN.device, text.root_BT.shape
@@ -145,7 +158,11 @@ class _ArmRun:
 
     def begin(self, block: RootBlock, states_BTAW: Tensor) -> None:
         """Step 0: the block's rows join the context."""
-        self.z_BTH = self.model.step(self.model.fuse(states_BTAW), block.token_BTK[..., 0], self.cache)
+        fused_BTH, token_BT = self.model.fuse(states_BTAW), block.token_BTK[..., 0]
+        if self.whole or len(block.row_R):
+            self.z_BTH = self.model.step(fused_BTH, token_BT, self.cache)
+        else:
+            self.model.remember(fused_BTH, token_BT, self.cache)
 
     def normed(self, row_R: Tensor) -> Tensor:
         """What the head reads at some rows: [R, H]."""
@@ -156,13 +173,19 @@ class _ArmRun:
         """Steps 1 … K - 1, for the chains that have been accepted so far."""
         accepted, drafts = self.accepted_BT.view(-1), self.drafts_BTK.view(-1, self.depth)
         alive = accepted[block.index_R].nonzero()[:, 0]
+        place_R, token_BTK = block.row_R[alive], block.token_BTK
         for k in range(1, self.depth):
             if not len(alive):
                 return
-            self.z_BTH = self.model.step(self.model.feedback(self.z_BTH), block.token_BTK[..., k], self.cache, k)
-            drafted = self.target_ids(best_tokens(self.head, self.normed(block.row_R[alive])))
+            if not self.whole:
+                columns = Columns.of(place_R, *self.z_BTH.shape[:2])
+                self.cache.pick(columns.row_BC)
+                self.z_BTH, token_BTK, place_R = columns.picked(self.z_BTH), columns.picked(token_BTK), columns.place_R
+            self.z_BTH = self.model.step(self.model.feedback(self.z_BTH), token_BTK[..., k], self.cache, k)
+            drafted = self.target_ids(best_tokens(self.head, self.normed(place_R)))
             drafts[block.index_R[alive], k] = drafted.to(torch.int32)
-            alive = alive[drafted == block.wanted_RK[alive, k]]
+            right = drafted == block.wanted_RK[alive, k]
+            alive, place_R = alive[right], place_R[right]
             accepted[block.index_R[alive]] = k + 1
 
     def record_first(self, block: RootBlock, draft_R: Tensor) -> None:

@@ -467,7 +467,7 @@ class Report(Displayed):
             if comparison.diagnostics.attribution:
                 table = tables.attribution(comparison)
                 yield replace(table, title=safe(f"{table.title} of {comparison.candidate}"))
-            if comparison.contexts:
+            if comparison.contexts and comparison.verdict.gate.margin is not None:
                 table = tables.contexts(comparison)
                 yield replace(table, title=safe(f"{table.title}, {comparison.candidate}"))
         if self.controls:

@@ -87,6 +87,38 @@ def test_room_for_the_context_changes_nothing(variant: Variant, room: int) -> No
         assert torch.equal(found, wanted)
 
 
+def test_rows_that_are_only_remembered_are_the_same_context(variant: Variant) -> None:
+    model = double(variant.facts)
+    states, tokens = random_text(variant.facts, ROWS)
+    fused = model.fuse(states[None])
+    computed, remembered = model.cache(), model.cache()
+    model.step(fused[:, :-2], tokens[None, 1 : ROWS - 1], computed)
+    model.remember(fused[:, :-2], tokens[None, 1 : ROWS - 1], remembered)
+    last = fused[:, -2:], tokens[None, ROWS - 1 : ROWS + 1]
+    assert torch.equal(model.step(*last, remembered), model.step(*last, computed))
+
+
+def test_chains_that_go_on_are_those_of_all(variant: Variant) -> None:
+    """Other chains of two requests are left out after each step; one column is there twice."""
+    model = double(variant.facts)
+    texts = [random_text(variant.facts, ROWS, seed) for seed in (0, 1)]
+    fused = model.fuse(torch.stack([states for states, _ in texts]))
+    tokens = torch.stack([tokens for _, tokens in texts])
+    everything, some = model.cache(), model.cache()
+    z = model.step(fused, tokens[:, 1 : ROWS + 1], everything)
+    chosen = model.step(fused, tokens[:, 1 : ROWS + 1], some)
+    row_BT = torch.arange(ROWS).expand(2, -1)
+    for k, column_BT in enumerate((torch.tensor([[0, 2, 3], [1, 3, 1]]), torch.tensor([[2, 0], [1, 2]])), 1):
+        some.pick(column_BT)
+        row_BT = row_BT.gather(1, column_BT)
+        chosen = chosen.gather(1, column_BT[..., None].expand(-1, -1, chosen.shape[-1]))
+        fed = tokens[:, k + 1 : k + 1 + ROWS]
+        z = model.step(model.feedback(z), fed, everything, k)
+        chosen = model.step(model.feedback(chosen), fed.gather(1, row_BT), some, k)
+        wanted = z.gather(1, row_BT[..., None].expand(-1, -1, z.shape[-1]))
+        assert torch.allclose(chosen, wanted, rtol=0, atol=1e-12)
+
+
 def test_attention_in_row_blocks_changes_nothing(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = unrolled(double(variant.facts))
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", 50)

@@ -98,6 +98,6 @@ def test_rows_that_pad_a_batch_are_no_inputs(recorded: Recorded) -> None:
     handle = arm.model.get_submodule(UP).register_forward_pre_hook(
         lambda _, x: watched.add(x[0].flatten(0, -2), most=1 << 20)
     )
-    list(replay([arm], [long, short], arm.boundaries, depth=3))
+    list(replay([arm], [long, short], arm.boundaries, depth=3, whole=True))
     handle.remove()
     assert watched.seen > together.seen

@@ -21,7 +21,7 @@ from draftconv.layouts.reader import read_drafter
 from draftconv.reference.accept_length import Counts
 from draftconv.reference.load import load_drafter
 from draftconv.replay import lm_head
-from draftconv.replay.batches import context_rows, roots
+from draftconv.replay.batches import Columns, context_rows, roots
 from draftconv.replay.replay import NOTHING, Acceptance, Arm, replay
 from draftconv.traces.request import TraceRequest
 from tests.reference.test_fixtures import DATA, DRAFTERS, MEASURED
@@ -190,7 +190,8 @@ def test_arms_beside_each_other_are_as_if_alone() -> None:
 def test_states_are_taken_by_boundary() -> None:
     arm = random_arm(LLAMA)
     text = scripted(arm, prompt=3, counted=30)
-    wider = torch.stack([torch.zeros_like(text.states_TAW[:, 0]), *text.states_TAW.unbind(1)], dim=1)
+    states_TAW = text.states_TAW[:]
+    wider = torch.stack([torch.zeros_like(states_TAW[:, 0]), *states_TAW.unbind(1)], dim=1)
     held = (1, 2, 4, 5)
     ((_, (found,)),) = replay([arm], [replace(text, states_TAW=wider)], held, depth=3)
     assert found.counts == outcomes(arm, [text])[0].counts
@@ -250,6 +251,33 @@ class SlicedStates:
     def __getitem__(self, rows: slice, /) -> Tensor:
         self.read.append(range(*rows.indices(len(self))))
         return self.states_TAW[rows]
+
+
+@pytest.mark.parametrize("rows", [3, 16, 10_000])
+def test_what_decides_nothing_need_not_be_computed(rows: int) -> None:
+    """Prompts are remembered and rejected chains dropped, unless somebody watches the modules."""
+    arm = random_arm(LLAMA)
+    watched: list[int] = []
+    handle = arm.model.get_submodule("layers.0.mlp").register_forward_pre_hook(
+        lambda _, given: watched.append(given[0].shape[:2].numel())
+    )
+    less = outcomes(arm, ragged(arm), rows=rows)
+    computed = sum(watched)
+    watched.clear()
+    all_of_it = outcomes(arm, ragged(arm), rows=rows, whole=True)
+    handle.remove()
+    for one, other in zip(less, all_of_it, strict=True):
+        assert torch.equal(one.accepted_R, other.accepted_R)
+        assert torch.equal(one.drafts_RK, other.drafts_RK)
+    assert computed < sum(watched)
+
+
+def test_columns_stand_side_by_side() -> None:
+    """Rows 1 and 4 of the first request, none of the second, 0, 2 and 3 of the third."""
+    columns = Columns.of(torch.tensor([1, 4, 10, 12, 13]), 3, 5)
+    assert columns.row_BC.tolist() == [[1, 4, 0], [0, 0, 0], [0, 2, 3]]
+    assert columns.place_R.tolist() == [0, 1, 6, 7, 8]
+    assert columns.picked(torch.arange(15).view(3, 5)).flatten()[columns.place_R].tolist() == [1, 4, 10, 12, 13]
 
 
 def test_states_of_a_long_text_are_read_once_and_in_blocks() -> None:

@@ -67,6 +67,14 @@ def test_a_record_is_the_request_and_its_counts() -> None:
     assert found.tokens == token_hash(TEXT[:7])  # what is kept beyond the counted end is no part of the text
 
 
+def test_a_record_says_at_which_context_steps_started() -> None:
+    """Roots 0 and 3 of the reference know 3 and 6 tokens, roots 0 and 2 of the candidate 3 and 5."""
+    reference, candidate = (record("drafter", request(), done) for done in (REFERENCE, CANDIDATE))
+    assert reference.contexts == {"2 to 3": Counts((0, 0, 1, 0)), "4 to 7": Counts((0, 1, 0, 0))}
+    assert candidate.contexts == {"2 to 3": Counts((0, 1, 0, 0)), "4 to 7": Counts((0, 0, 1, 0))}
+    assert record("drafter", request(counted=1), NOBODY).contexts == {}
+
+
 # ── every position ─────────────────────────────────────────────────────────────────
 
 

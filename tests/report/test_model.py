@@ -9,8 +9,10 @@ from typing import get_args
 import pytest
 
 from draftconv.api.parity import exit_code
+from draftconv.display import Table
 from draftconv.errors import WriteError
-from draftconv.report import Report, write_report
+from draftconv.reference.accept_length import Counts
+from draftconv.report import Report, tables, write_report
 from draftconv.report.model import WORST_FIRST, Control
 from draftconv.report.verdict import EXACT, EXIT_CODES, Outcome
 from tests.report.simulated import make
@@ -113,6 +115,47 @@ def test_a_notebook_shows_headline_and_verdict() -> None:
     assert ("caption", "Accept length") in texts
     assert ("td", "fail") in texts
     assert any(tag == "p" and "loses more than the 2 % allowed" in text for tag, text in texts)
+
+
+# ── by context ─────────────────────────────────────────────────────────────────────
+
+
+def test_contexts_are_parts_of_the_whole() -> None:
+    """Prompts of 40 to 79 tokens with 64 after them: steps begin at up to 142 known tokens."""
+    found = make(prompts=40, tokens=64, loss=0.05)
+    (comparison,) = found.comparisons
+    assert list(comparison.contexts) == ["32 to 63", "64 to 127", "128 to 255"]
+    for arm in found.arms:
+        counts = [record.counts for record in found.records if record.arm == arm.name]
+        parts = [part for record in found.records if record.arm == arm.name for part in record.contexts.values()]
+        assert Counts.pooled(parts) == Counts.pooled(counts)
+    first = comparison.contexts["64 to 127"]
+    pairs = [
+        (record.contexts["64 to 127"], other.contexts["64 to 127"])
+        for record, other in zip(found.records[::2], found.records[1::2], strict=True)
+    ]
+    assert first.clusters == 40
+    assert first.reference.value == Counts.pooled(one for one, _ in pairs).accept_length
+    assert first.candidate.value == Counts.pooled(other for _, other in pairs).accept_length
+    assert first.interval.low < first.ratio < first.interval.high
+
+
+def test_one_context_alone_is_no_comparison_by_context() -> None:
+    (comparison,) = make(prompts=20, tokens=16).comparisons  # 40 to 59 tokens of prompt
+    assert list(comparison.contexts) == ["32 to 63", "64 to 127"]
+    (comparison,) = make(prompts=4, tokens=8).comparisons
+    assert comparison.contexts == {}
+
+
+def test_contexts_are_shown_where_a_loss_is_allowed_for() -> None:
+    def titles(found: Report) -> list[str]:
+        return [block.title for block in found.blocks() if isinstance(block, Table)]
+
+    (name,) = (c.candidate for c in make(prompts=40, tokens=64).comparisons)
+    assert f"By context, {name}" in titles(make(prompts=40, tokens=64))
+    assert f"By context, {name}" not in titles(make(prompts=40, tokens=64, gate=EXACT))
+    (table,) = (tables.contexts(c) for c in make(prompts=40, tokens=64, gate=EXACT).comparisons)
+    assert [row[0] for row in table.rows] == ["32 to 63", "64 to 127", "128 to 255"]
 
 
 # ── saved ──────────────────────────────────────────────────────────────────────────

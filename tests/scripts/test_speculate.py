@@ -44,7 +44,7 @@ class Oracle(DrafterModel):
 
     def step(self, state_BTH: Tensor, token_BT: Tensor, cache: Cache, k: int = 0) -> Tensor:
         del state_BTH  # an oracle needs no state
-        cache.advance(token_BT.shape[1], k)
+        cache.advance(token_BT.shape[1], k, token_BT.device)
         guess = successor(token_BT) if k < self.right else successor(token_BT) + 1
         return torch.nn.functional.one_hot(guess % VOCAB, VOCAB).float()
 

@@ -109,16 +109,16 @@ def test_a_boundary_alone_is_the_column_of_many(live: Fixture) -> None:
 
 @FAMILIES
 def test_a_prompt_in_blocks_is_the_prompt_at_once(live: Fixture, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target, passes = live(name, "float64"), []
+    target, passes = live(name, "float64"), list[int]()
     whole = captured(target, prompts())
     monkeypatch.setattr(transformers_target, "ROWS_AT_ONCE", 35)  # seven rows of each of the five requests
-    forward = target.model.forward
-    monkeypatch.setattr(
-        target.model, "forward", lambda **given: passes.append(given["input_ids"].shape[1]) or forward(**given)
+    handle = target.model.register_forward_pre_hook(
+        lambda _, __, given: passes.append(given["input_ids"].shape[1]), with_kwargs=True
     )
     for found, wanted in zip(captured(target, prompts()), whole, strict=True):
         assert torch.equal(found.tokens_N, wanted.tokens_N)
         assert distance(found.states_TAW[:], wanted.states_TAW[:]) < 1e-12
+    handle.remove()
     assert passes == [7] * 9 + [1] * 16  # 64 = 9 · 7 + 1, and 15 generated tokens that are fed
 
 
