@@ -202,7 +202,7 @@ class DrafterModel(nn.Module):
             state_BTH: fused target states (k = 0) or what `feedback` made of step k - 1.
             token_BT: int64 target ids; row i holds x[i+1+k].
             k: 0, or one more than the cache's last step; then row j belongs to the j-th
-                of the last T context rows.
+                of the last T context rows, or of the chains that were picked (`Cache.pick`).
 
         Returns:
             z [B, T, H], for `logits` and `feedback`.
