@@ -15,7 +15,7 @@ from speculate import LiveTarget
 from torch import Tensor
 
 from draftconv.reference.accept_length import Counts
-from draftconv.reference.attention import Cache
+from draftconv.reference.cache import Cache
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.processors import log_probs
 from draftconv.reference.sampling import Sampling

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from draftconv.errors import UsageError
 from draftconv.reference.accept_length import Counts
-from draftconv.reference.attention import Cache
+from draftconv.reference.cache import Cache
 from draftconv.reference.drafter import DrafterModel
 
 

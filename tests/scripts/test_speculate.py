@@ -11,7 +11,7 @@ from torch import Tensor
 from draftconv.drafter.facts import Facts
 from draftconv.errors import UsageError
 from draftconv.reference.accept_length import Counts
-from draftconv.reference.attention import Cache
+from draftconv.reference.cache import Cache
 from draftconv.reference.drafter import DrafterModel
 from tests.reference.variants import LLAMA, MLA, random_tensors
 from tests.scripts.test_target_model import random_target
