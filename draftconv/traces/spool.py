@@ -29,7 +29,7 @@ class SpooledStates:
         """No rows yet, of `shape` [A, W] each; `directory` is the trace's, which has room for them."""
         self.directory, self.dtype = directory, dtype
         self._row, self._rows = tuple(shape), 0
-        self._file = SpooledTemporaryFile(max_size=IN_MEMORY, dir=directory)  # noqa: SIM115
+        self._file = SpooledTemporaryFile(max_size=IN_MEMORY, dir=str(directory))  # noqa: SIM115
         weakref.finalize(self, self._file.close)
 
     @property

@@ -327,7 +327,7 @@ class _BatchRun:
 
     def feed(self, token_BT: Tensor) -> Tensor:
         """Append tokens; logits of the last one [B, V]."""
-        *earlier, last_BT = token_BT.split(_block(len(token_BT), self._rows + token_BT.shape[1]), dim=1)
+        *earlier, last_BT = torch.split(token_BT, _block(len(token_BT), self._rows + token_BT.shape[1]), dim=1)
         for block_BT in earlier:
             self._pass(block_BT)
         return self._pass(last_BT)
