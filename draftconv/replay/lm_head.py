@@ -18,6 +18,8 @@ from draftconv.reference.drafter import DrafterModel
 
 LOGITS_AT_ONCE = 1 << 24
 """Elements of a block of logits: 64 MB in float32."""
+LOGITS_IN_CACHE = 1 << 20
+"""The same on a CPU: 4 MB, which stay in its cache while they are looked at (a tenth faster on the fixtures)."""
 
 NOT_FINITE = -1
 """In place of a drafted row of the head, where the largest logit is NaN or infinite."""
@@ -170,6 +172,7 @@ def compared_tokens(
 
 
 def _vocabulary_blocks(head: Head, normed_RH: Tensor) -> Iterator[tuple[int, int]]:
-    vocab, step = len(head.weight_VH), max(1, LOGITS_AT_ONCE // max(1, len(normed_RH)))
+    most = min(LOGITS_AT_ONCE, LOGITS_IN_CACHE) if normed_RH.device.type == "cpu" else LOGITS_AT_ONCE
+    vocab, step = len(head.weight_VH), max(1, most // max(1, len(normed_RH)))
     for first in range(0, vocab, step):
         yield first, min(first + step, vocab)
