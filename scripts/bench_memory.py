@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from measuring import SCRIPTS, Row, Section, machine, progress, remove, run
@@ -27,8 +26,9 @@ TEXT, DEPTH = 64, 8
 CACHE_ROW = 2 * KV_HEADS * HEAD * FLOAT
 """Bytes of a position in one layer's key/value cache."""
 STATES_ROW = BOUNDARIES * HIDDEN * FLOAT
-SLACK = 96
-"""MB by which a long text may take more than a short one beside its cache: blocks that a short text does not fill."""
+SLACK = 128
+"""MB by which a long text may take more than a short one beside its cache: masks, scores and blocks of states that a
+short text does not fill."""
 
 IMPORTS: Mapping[str, str] = {
     "trace": "import draftconv.api.trace, draftconv.traces.transformers_target as t; t.transformers().LlamaForCausalLM",
@@ -37,15 +37,9 @@ IMPORTS: Mapping[str, str] = {
 """What a command imports before it looks at its input."""
 
 
-@dataclass(frozen=True)
-class Size:
-    """Positions of the texts, the shortest first: prompt, text and what is kept beyond it."""
-
-    positions: Sequence[int]
-
-
-WHOLE = Size((1024, 4096, 16384, 32768))
-QUICK = Size((128, 256))
+WHOLE = (1024, 4096, 16384, 32768)
+QUICK = (128, 256)
+"""Positions of the texts, the shortest first: prompt, text and what is kept beyond it."""
 
 
 def measure(options: argparse.Namespace, program: Path) -> Section:
@@ -54,24 +48,24 @@ def measure(options: argparse.Namespace, program: Path) -> Section:
     Raises:
         BenchError: a program failed.
     """
-    size = QUICK if options.quick else WHOLE
+    lengths = QUICK if options.quick else WHOLE
     work: Path = options.dir / "memory"
     remove(work)
     work.mkdir(parents=True)
     try:
-        rows = tuple(_rows(program, work, size))
+        rows = tuple(_rows(program, work, lengths))
     finally:
         remove(work)
-    return Section(TITLE, _about(size), rows)
+    return Section(TITLE, _about(lengths), rows)
 
 
-def _rows(program: Path, work: Path, size: Size) -> Iterator[Row]:
+def _rows(program: Path, work: Path, lengths: Sequence[int]) -> Iterator[Row]:
     target, drafter = (_made(work, name, spec) for name, spec in (("target", _target()), ("drafter", _drafter())))
     peaks: dict[str, list[float]] = {"trace": [], "accept": []}
     imports = {
         name: run([sys.executable, "-c", code], _environment()).peak_bytes / 1e6 for name, code in IMPORTS.items()
     }
-    for positions in size.positions:
+    for positions in lengths:
         progress(f"memory at {positions} positions")
         prompts, trace = work / "prompts.jsonl", work / f"trace-{positions}"
         tokens = [(7 * i * i + 3 * i) % VOCAB for i in range(positions - TEXT - DEPTH)]
@@ -86,8 +80,8 @@ def _rows(program: Path, work: Path, size: Size) -> Iterator[Row]:
         for name, done in (("trace", traced), ("accept", accepted)):
             peaks[name].append(done.peak_bytes / 1e6 - imports[name])
     for name, layers in (("trace", LAYERS), ("accept", 1)):
-        for positions, peak in zip(size.positions, peaks[name], strict=True):
-            yield _row(name, layers, positions, peak, size.positions[0], peaks[name][0])
+        for positions, peak in zip(lengths, peaks[name], strict=True):
+            yield _row(name, layers, positions, peak, lengths[0], peaks[name][0])
 
 
 def _row(name: str, layers: int, positions: int, peak: float, shortest: int, least: float) -> Row:
@@ -181,14 +175,15 @@ def _spec(config: Mapping[str, object], shapes: Mapping[str, Sequence[int]]) -> 
 # ── report ─────────────────────────────────────────────────────────────────────────
 
 
-def _about(size: Size) -> str:
+def _about(lengths: Sequence[int]) -> str:
     return (
         f"One text of each length, {TEXT} tokens of it generated and {DEPTH} more kept, float32, one CPU thread, whole "
         f"processes. The target has {LAYERS} layers of width {HIDDEN}, {BOUNDARIES} of its boundaries are kept; its "
         f"weights and the drafter's are random. A position takes {STATES_ROW / 1e3:.1f} kB of states, "
         f"{LAYERS * CACHE_ROW / 1e3:.1f} kB of the target's key/value cache and {CACHE_ROW / 1e3:.1f} kB of the "
         "drafter's. What a command imports is measured in a process of its own and taken off; weights are not. States "
-        f"of {size.positions[-1]:,} positions are on disk and pass through memory in blocks; caches have to be "
-        "there as a whole.\n\n"
+        f"of {lengths[-1]:,} positions are on disk and pass through memory in blocks; caches have to be "
+        "there as a whole. Masks, scores and blocks of states grow until they have their full size, which a short text "
+        "does not fill.\n\n"
         f"Machine: {machine()}."
     )

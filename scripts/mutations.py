@@ -765,7 +765,7 @@ REPLAY = (
         "a drafter is fed the trace's first boundaries", ("test_replay.py",)),
     Mutation(
         "replay/replay.py",
-        "block.token_BTK[..., k], self.cache, k)", "block.token_BTK[..., 0], self.cache, k)",
+        "token_BTK[..., k], self.cache, k)", "token_BTK[..., 0], self.cache, k)",
         "every step of a chain is fed the first token", ("test_replay.py",)),
     Mutation(
         "replay/controls.py",
