@@ -26,9 +26,10 @@ TEXT, DEPTH = 64, 8
 CACHE_ROW = 2 * KV_HEADS * HEAD * FLOAT
 """Bytes of a position in one layer's key/value cache."""
 STATES_ROW = BOUNDARIES * HIDDEN * FLOAT
-SLACK = 128
-"""MB by which a long text may take more than a short one beside its cache: masks, scores and blocks of states that a
-short text does not fill."""
+SLACK = 96
+"""MB by which a longer text may take more beside its cache: masks and scores that the one of `FULL` does not fill."""
+FULL = 1
+"""Which of the lengths fills a block of rows, and is what longer ones are compared with."""
 
 IMPORTS: Mapping[str, str] = {
     "trace": "import draftconv.api.trace, draftconv.traces.transformers_target as t; t.transformers().LlamaForCausalLM",
@@ -81,18 +82,18 @@ def _rows(program: Path, work: Path, lengths: Sequence[int]) -> Iterator[Row]:
             peaks[name].append(done.peak_bytes / 1e6 - imports[name])
     for name, layers in (("trace", LAYERS), ("accept", 1)):
         for positions, peak in zip(lengths, peaks[name], strict=True):
-            yield _row(name, layers, positions, peak, lengths[0], peaks[name][0])
+            yield _row(name, layers, positions, peak, lengths[FULL], peaks[name][FULL])
 
 
-def _row(name: str, layers: int, positions: int, peak: float, shortest: int, least: float) -> Row:
-    """A command on a text, beside the same on the shortest text."""
-    what, grown = f"`draftconv {name}`, {positions:,} positions", positions - shortest
-    if not grown:
+def _row(name: str, layers: int, positions: int, peak: float, shorter: int, least: float) -> Row:
+    """A command on a text, beside the same on a shorter one."""
+    what, grown = f"`draftconv {name}`, {positions:,} positions", positions - shorter
+    if grown <= 0:
         return Row(what, f"{peak:.0f} MB over its imports")
     cache, states, more = grown * layers * CACHE_ROW / 1e6, grown * STATES_ROW / 1e6, peak - least
     return Row(
         what,
-        f"{peak:.0f} MB over its imports; {more:.0f} MB more than at {shortest:,}: the cache takes {cache:.0f} MB "
+        f"{peak:.0f} MB over its imports; {more:.0f} MB more than at {shorter:,}: the cache takes {cache:.0f} MB "
         f"more, the states on disk {states:.0f} MB",
         f"at most the cache and {SLACK} MB",
         more <= cache + SLACK,
@@ -183,7 +184,6 @@ def _about(lengths: Sequence[int]) -> str:
         f"{LAYERS * CACHE_ROW / 1e3:.1f} kB of the target's key/value cache and {CACHE_ROW / 1e3:.1f} kB of the "
         "drafter's. What a command imports is measured in a process of its own and taken off; weights are not. States "
         f"of {lengths[-1]:,} positions are on disk and pass through memory in blocks; caches have to be "
-        "there as a whole. Masks, scores and blocks of states grow until they have their full size, which a short text "
-        "does not fill.\n\n"
+        f"there as a whole. A text of {lengths[FULL]:,} fills the blocks, so longer ones are compared with it.\n\n"
         f"Machine: {machine()}."
     )

@@ -14,16 +14,16 @@ from tests.programs import shebang
 
 
 def test_states_that_are_held_would_show() -> None:
-    """At 32k positions they take three times the slack, and three times the growth of the cache."""
-    grown = 32768 - 1024
+    """From 4k to 32k positions they take three times the slack, and three times the growth of the cache."""
+    grown = 32768 - 4096
     cache, states = grown * LAYERS * CACHE_ROW / 1e6, grown * STATES_ROW / 1e6
     assert states > 3 * SLACK
     assert states > 2.9 * cache
-    sound = bench_memory._row("trace", LAYERS, 32768, 300 + cache + 20, 1024, 300)
+    sound = bench_memory._row("trace", LAYERS, 32768, 300 + cache + 20, 4096, 300)
     assert sound.met
-    assert f"{cache + 20:.0f} MB more than at 1,024" in sound.measured
-    assert bench_memory._row("trace", LAYERS, 32768, 300 + cache + states, 1024, 300).met is False
-    shortest = bench_memory._row("accept", 1, 1024, 300, 1024, 300)
+    assert f"{cache + 20:.0f} MB more than at 4,096" in sound.measured
+    assert bench_memory._row("trace", LAYERS, 32768, 300 + cache + states, 4096, 300).met is False
+    shortest = bench_memory._row("accept", 1, 4096, 300, 4096, 300)
     assert (shortest.measured, shortest.met) == ("300 MB over its imports", None)
 
 
