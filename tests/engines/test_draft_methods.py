@@ -50,7 +50,7 @@ def test_a_reduced_vocabulary() -> None:
     """SGLang alone draws drafts from a whole one only."""
     with pytest.raises(UsageError, match="--speculative-use-rejection-sampling beside a drafter") as caught:
         refuse_reduced(parse_engine("sglang"), TOLD["sglang"])
-    assert "srt/server_args.py" in caught.value.why
+    assert "srt/speculative/eagle_worker_v2.py:260" in caught.value.why
     for spec in ("vllm", "trtllm"):
         refuse_reduced(parse_engine(spec), TOLD[spec])
     refuse_reduced(parse_engine("sglang"), ())
