@@ -537,7 +537,7 @@ ENGINES = (
         "a server may point at any file", ("tracing/test_states.py",)),
     Mutation(
         "engines/vllm/live.py",
-        '    "synthetic_acceptance": "vLLM', '    "synthetic_rate": "vLLM',
+        'Switch(r"synthetic_acceptance\\w*"', 'Switch(r"synthetic_rate\\w*"',
         "vLLM's made-up acceptance is not known as such", ("test_live.py",)),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from draftconv.display import Block, Displayed, named
 from draftconv.reference.accept_length import Counts
 from draftconv.report.acceptance.measure import AcceptLength, measure
 from draftconv.report.acceptance.records import AcceptanceRecord
-from draftconv.report.acceptance.speed import Speed, StepCost, speed
+from draftconv.report.acceptance.speed import SpeedUnderLoad, StepCost, speed
 from draftconv.report.contexts import ascending, context_of
 from draftconv.report.model import WORST_FIRST, ArmInfo, RunInfo
 from draftconv.report.statistics import FEWEST_CLUSTERS, one_category
@@ -101,7 +101,7 @@ class DrafterSummary:
     coverage: Coverage | None = None
     worst: tuple[PromptLength, ...] = ()
     best: tuple[PromptLength, ...] = ()
-    speeds: tuple[Speed, ...] = ()
+    speeds: tuple[SpeedUnderLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

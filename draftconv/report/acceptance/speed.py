@@ -85,7 +85,7 @@ class SpeedAtDepth:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class SpeedUnderLoad:
     """One drafter under one load.
 
     Attributes:
@@ -112,7 +112,7 @@ class Speed:
         return self.depths[depth - 1]
 
 
-def speed(cost: StepCost, lengths: Sequence[AcceptLength]) -> Speed:
+def speed(cost: StepCost, lengths: Sequence[AcceptLength]) -> SpeedUnderLoad:
     """What a drafter brings under a load.
 
     Args:
@@ -125,7 +125,7 @@ def speed(cost: StepCost, lengths: Sequence[AcceptLength]) -> Speed:
 
     smaller, of_smaller = _fastest(lengths, cost.target, halved)
     top = depths[best - 1].rate.value
-    return Speed(
+    return SpeedUnderLoad(
         cost=cost,
         depths=depths,
         best=best,

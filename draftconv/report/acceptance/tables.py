@@ -8,7 +8,7 @@ from draftconv.display import Block, Column, Table, table
 from draftconv.drafter.describe import join_words
 from draftconv.report.acceptance.measure import AcceptLength
 from draftconv.report.acceptance.model import LEAST_STEPS, AcceptanceReport, Coverage, DrafterSummary
-from draftconv.report.acceptance.speed import EVIDENCE, NEAR, Speed, SpeedAtDepth
+from draftconv.report.acceptance.speed import EVIDENCE, NEAR, SpeedAtDepth, SpeedUnderLoad
 from draftconv.report.formatting import Decode, arithmetic, change, length, share, token
 from draftconv.report.intervals import Interval, Measured
 from draftconv.report.statistics import called
@@ -145,7 +145,7 @@ def by_load(drafter: DrafterSummary) -> Table:
     )
 
 
-def speed_by_depth(speed: Speed) -> Table:
+def speed_by_depth(speed: SpeedUnderLoad) -> Table:
     """Every K under one load."""
     return table(
         f"Speed, {speed.cost.concurrency} at a time",
@@ -178,7 +178,7 @@ def _rates(row: SpeedAtDepth) -> tuple[object, ...]:
     )
 
 
-def fastest(name: str, speed: Speed) -> str:
+def fastest(name: str, speed: SpeedUnderLoad) -> str:
     """Which K pays under a load, and what a smaller drafter would bring, in sentences."""
     best, at = speed.at(speed.best), speed.cost.concurrency
     source = f" (an estimate, the least that drafting can take: {speed.cost.source})"

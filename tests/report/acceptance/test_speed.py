@@ -12,7 +12,7 @@ from draftconv.errors import BadReport
 from draftconv.report.acceptance.measure import AcceptLength
 from draftconv.report.acceptance.model import AcceptanceReport
 from draftconv.report.acceptance.pages import markdown
-from draftconv.report.acceptance.speed import Speed, StepCost, speed
+from draftconv.report.acceptance.speed import SpeedUnderLoad, StepCost, speed
 from draftconv.report.acceptance.tables import fastest
 from draftconv.report.acceptance.write import FILE, read_acceptance
 from draftconv.report.intervals import Interval, Measured
@@ -88,7 +88,7 @@ def test_a_smaller_drafter_drafts_further_and_may_lose_what_it_saves() -> None:
 # ── in words ───────────────────────────────────────────────────────────────────────
 
 
-def said(found: Speed) -> str:
+def said(found: SpeedUnderLoad) -> str:
     return fastest("small", found)
 
 
