@@ -22,6 +22,7 @@ from draftconv.engines.live import Live
 from draftconv.engines.module_names import NO_NAMES, ModuleNames
 from draftconv.engines.other_kinds import OtherKind
 from draftconv.engines.quantized_modules import Method, declaration, method_name
+from draftconv.engines.replays import Misreading
 from draftconv.engines.rules import (
     BrokenRule,
     DirectoryView,
@@ -248,5 +249,7 @@ def _faults_of_rules(engine: Engine) -> Iterator[str]:
     for rule in engine.rules:
         if rule.effect not in get_args(Effect) or rule.evidence not in get_args(Evidence):
             yield f"rule {rule.code} has effect {rule.effect!r} and evidence {rule.evidence!r}"
+        if isinstance(rule.replay, tuple) and (unknown := [n for n in rule.replay if n not in get_args(Misreading)]):
+            yield f"rule {rule.code} is replayed as {unknown[0]!r}, which is no mis-reading that is known"
         if not rule.code.startswith(f"{engine.name}-") or codes[rule.code] > 1:
             yield f"rule {rule.code}: a code starts with the engine's name, and stands for one rule"

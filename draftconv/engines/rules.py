@@ -24,6 +24,7 @@ from draftconv.drafter.targets import Target
 from draftconv.drafter.tensors import OPTIONAL, ExpectedTensor, expected
 from draftconv.engines.hardware import AMD, named
 from draftconv.engines.load_results import Causes, LoadResults, cause, fused_parts, is_fused, plain_name
+from draftconv.engines.replays import Replay
 
 Status = Literal["loads", "mis-read", "refused", "undecided"]
 Effect = Literal["refused", "mis-read", "undecided", "note"]
@@ -237,7 +238,7 @@ class Rule:
     """One thing an engine does, with the place that makes it true.
 
     `check` returns what in this directory breaks the rule, or None. `since` and `until`
-    (exclusive) bound the versions it holds for.
+    (exclusive) bound the versions it holds for. `replay` is what a mis-reading computes.
     """
 
     code: str
@@ -248,6 +249,7 @@ class Rule:
     check: Check
     since: tuple[int, ...] = ()
     until: tuple[int, ...] = ()
+    replay: Replay = ()
 
     def applies(self, spec: EngineSpec) -> bool:
         """True when the rule holds for this version of its engine."""
@@ -274,9 +276,10 @@ class Rules:
         *,
         since: tuple[int, ...] = (),
         until: tuple[int, ...] = (),
+        replay: Replay = (),
     ) -> None:
         """A rule with a check that engines share."""
-        self._rules.append(Rule(code, effect, says, source, evidence, check, since, until))
+        self._rules.append(Rule(code, effect, says, source, evidence, check, since, until, replay))
 
     def add(
         self,
@@ -288,11 +291,12 @@ class Rules:
         *,
         since: tuple[int, ...] = (),
         until: tuple[int, ...] = (),
+        replay: Replay = (),
     ) -> Callable[[Check], Check]:
         """A rule whose check is the function below."""
 
         def added(check: Check) -> Check:
-            self.row(code, effect, says, source, evidence, check, since=since, until=until)
+            self.row(code, effect, says, source, evidence, check, since=since, until=until, replay=replay)
             return check
 
         return added

@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftconv.drafter.boundaries import IDS
 from draftconv.drafter.problems import KINDS
 from draftconv.drafter.rope import with_yarn_defaults
-from draftconv.engines import checks
+from draftconv.engines import checks, replays
 from draftconv.engines.checks import compare, listed
 from draftconv.engines.llamacpp.aux_layers import HANDED_OUT, LAST_STATE, captured
 from draftconv.engines.llamacpp.sources import CONVERTER, IDS_BUILD, ROPE, RUNTIME, SPECULATIVE
@@ -15,7 +15,8 @@ RULES = Rules()
 
 
 @RULES.add("llamacpp-taps", "mis-read", "the converter writes the ids at the top level as boundaries, or (2, L/2, L-3) "
-           "where there are none; those in eagle_config are not read", CONVERTER, "read", since=IDS_BUILD)  # fmt: skip
+           "where there are none; those in eagle_config are not read", CONVERTER, "read", since=IDS_BUILD,
+           replay=replays.BOUNDARIES)  # fmt: skip
 def _aux_layers(load: SimulatedLoad) -> str | None:
     problem = checks.other_aux_layers(captured(load), load)
     nested_only = load.eagle.integers(IDS) and not load.config.integers(IDS)
@@ -24,14 +25,14 @@ def _aux_layers(load: SimulatedLoad) -> str | None:
 
 @RULES.add("llamacpp-taps-fixed", "mis-read", "the converter writes (2, L/2, L-3) of the target, whatever ids "
            "config.json has", CONVERTER.replace("b10547 (749f688f)", "b9795 (e8ecce53)"), "read",
-           until=IDS_BUILD)  # fmt: skip
+           until=IDS_BUILD, replay=("default boundaries",))  # fmt: skip
 def _fixed_aux_layers(load: SimulatedLoad) -> str | None:
     return checks.other_aux_layers(captured(load), load)
 
 
 @RULES.add("llamacpp-last-boundary", "mis-read", "the runtime takes for the state after the last layer what the "
            "target's graph keeps for drafting: of gpt-oss that, of others the normed one or memory that nobody filled",
-           SPECULATIVE, "read", since=IDS_BUILD)  # fmt: skip
+           SPECULATIVE, "read", since=IDS_BUILD, replay=replays.MEMORY)  # fmt: skip
 def _last_boundary(load: SimulatedLoad) -> str | None:
     target, layers = load.target, captured(load)
     if target is None or not isinstance(layers, tuple) or target.layers not in layers:
@@ -41,21 +42,22 @@ def _last_boundary(load: SimulatedLoad) -> str | None:
 
 
 @RULES.add("llamacpp-target-width", "mis-read", "the runtime lays states as wide as the target's side by side, and "
-           "fc reads them as wide as target_hidden_size says", SPECULATIVE, "read")  # fmt: skip
+           "fc reads them as wide as target_hidden_size says", SPECULATIVE, "read", replay=replays.CUT)  # fmt: skip
 def _width(load: SimulatedLoad) -> str | None:
     return checks.wrong_width(load)
 
 
 RULES.row("llamacpp-norm-output", "mis-read", "the runtime feeds back the state before the final norm; norm_output is "
-          "not read", RUNTIME, "read", compare("feedback", "feedback"))  # fmt: skip
+          "not read", RUNTIME, "read", compare("feedback", "feedback"), replay=("feedback norm",))  # fmt: skip
 RULES.row("llamacpp-residual", "mis-read", "the converter reads norm_before_residual at the top level "
           "alone, default false",
-          CONVERTER, "read", compare("norm_before_residual", "norm_before_residual"))  # fmt: skip
+          CONVERTER, "read", compare("norm_before_residual", "norm_before_residual"),
+          replay=("norm before residual",))  # fmt: skip
 
 
 @RULES.add("llamacpp-rope", "mis-read", "the converter writes linear, llama3 and YaRN scaling, and no other kind; "
            "the runtime multiplies YaRN by 0.1 ln(factor) + 1, whatever attention_factor and the mscales say",
-           ROPE, "read")  # fmt: skip
+           ROPE, "read", replay=replays.ROPE)  # fmt: skip
 def _rope(load: SimulatedLoad) -> str | None:
     built, truth = (with_yarn_defaults(facts.rope, latent=False) for facts in (load.built, load.truth))
     pairs: list[tuple[str, object, object]] = [("theta", built.theta, truth.theta), ("kind", built.kind, truth.kind)]
@@ -73,14 +75,20 @@ RULES.row(
     CONVERTER,
     "read",
     compare("eps", "eps"),
+    replay=("rms_norm_eps",),
 )
 RULES.row("llamacpp-window", "mis-read", "the runtime attends to everything; no sliding window is "
           "read",
-          RUNTIME, "read", compare("window", "sliding window"))  # fmt: skip
+          RUNTIME, "read", compare("window", "sliding window"), replay=("window",))  # fmt: skip
 
 
 @RULES.add(
-    "llamacpp-activation", "mis-read", "the runtime computes silu(gate) * up; hidden_act is not read", RUNTIME, "read"
+    "llamacpp-activation",
+    "mis-read",
+    "the runtime computes silu(gate) * up; hidden_act is not read",
+    RUNTIME,
+    "read",
+    replay=("activation",),
 )
 def _activation(load: SimulatedLoad) -> str | None:
     activation = load.truth.activation
@@ -88,7 +96,7 @@ def _activation(load: SimulatedLoad) -> str | None:
 
 
 @RULES.add("llamacpp-d2t-values", "mis-read", "the converter adds its own number to every entry of d2t, cut to a whole "
-           "one", CONVERTER, "read")  # fmt: skip
+           "one", CONVERTER, "read", replay=("d2t absolute",))  # fmt: skip
 def _map(load: SimulatedLoad) -> str | None:
     codes = ("d2t-absolute", "d2t-rounded")
     return listed([KINDS[code].title for code in codes if code in load.known])
