@@ -88,6 +88,42 @@ class EngineError(DraftconvError):
     """An engine that is not installed, does not answer, or refuses what it is asked."""
 
 
+class OtherDrafting(EngineError):
+    """An engine that drafts otherwise than it was asked to: by another method, or another number of tokens.
+
+    Args:
+        drafted: tokens per step, where that is the difference.
+    """
+
+    def __init__(self, what: str, *, why: str = "", cure: str = "", drafted: int | None = None) -> None:
+        super().__init__(what, why=why, cure=cure)
+        self.drafted = drafted
+
+
+class NoDrafts(Void):
+    """An engine that wrote a text and reports no draft."""
+
+
+class StepsWithoutDraft(Void):
+    """An engine whose steps do not all carry a draft, or who counts those of another text.
+
+    Args:
+        tokens: the text. `histogram`: steps that are counted, by accepted tokens.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        why: str = "",
+        cure: str = "",
+        tokens: tuple[int, ...] = (),
+        histogram: tuple[float, ...] = (),
+    ) -> None:
+        super().__init__(what, why=why, cure=cure)
+        self.tokens, self.histogram = tokens, histogram
+
+
 class BadPlugin(DraftconvError):
     """An installed package brings a layout or a format that cannot be used."""
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from draftconv import limits
 from draftconv.engines.request_output import RequestOutput
-from draftconv.errors import EngineError
+from draftconv.errors import EngineError, OtherDrafting
 from draftconv.reference.sampling import Sampling
 
 PENALTIES: Mapping[str, object] = MappingProxyType(
@@ -60,6 +60,10 @@ class RequestSettings:
         """A short request that shows whether an engine drafts, which a text that ends at once would not."""
         return replace(self, length=min(length, self.length), ignore_eos=True)
 
+    def of_length(self, length: int | None) -> RequestSettings:
+        """The same for texts of another length; None is the length that it has."""
+        return self if length is None else replace(self, length=length)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
@@ -96,9 +100,12 @@ class Client(Protocol):
             Void: what it counts is not to be trusted.
         """
 
-    def ask(self, prompt: Sequence[int]) -> RequestOutput:
+    def ask(self, prompt: Sequence[int], length: int | None = None) -> RequestOutput:
         """The text after a prompt, greedy or drawn as `RequestSettings` says, with the counts of this request alone;
         from several threads at once unless `ServerInfo.alone`.
+
+        Args:
+            length: of the text, where it is another than all others'.
 
         Raises:
             EngineError: it failed. Void: its answer or its counts are not to be trusted.
@@ -109,13 +116,14 @@ def refuse_depth(engine: str, drafted: int | None, requested: int) -> None:
     """Refuse an engine that drafts another number of tokens than was asked for.
 
     Raises:
-        EngineError: it does.
+        OtherDrafting: it does.
     """
     if drafted is not None and drafted != requested:
-        raise EngineError(
+        raise OtherDrafting(
             f"{engine} drafts {drafted} tokens per step, --num-speculative-tokens asks for {requested}",
             why="accept lengths at different depths cannot be compared",
             cure=f"start it with {requested}, or give --num-speculative-tokens {drafted}",
+            drafted=drafted,
         )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from draftconv.errors import Void
+from draftconv.errors import NoDrafts, StepsWithoutDraft, Void
 from draftconv.reference.accept_length import Counts
 
 OTHERS = "let nothing else use the server, and start it with the options that `draftconv serve` prints"
@@ -67,21 +67,22 @@ def explained(tokens: Sequence[int], counts: Counts, *, hidden: int = 0) -> Requ
         hidden: tokens at the end of the text that the engine may leave out: the one that stopped it.
 
     Raises:
-        Void: no step carried a draft, or the counts are those of another text.
+        NoDrafts: no step carried one. StepsWithoutDraft: fewer steps than the text took.
+        Void: the counts are those of another text.
     """
     length, total = len(tokens), 1 + counts.steps + counts.accepted
     if length > 1 and not counts.steps:
-        raise Void(
+        raise NoDrafts(
             f"the engine wrote {length} tokens and reports no draft",
             why="the drafter was not loaded, or acceptance is not reported",
             cure="start it with the options that `draftconv serve` prints",
         )
     if not length <= total <= length + counts.depth + hidden:
-        raise Void(
-            f"{counts.steps} steps with {counts.accepted} accepted tokens make {total} tokens, the text has {length}",
-            why="the counts are not those of this request: others were answered beside it, or steps had no draft",
-            cure=OTHERS,
-        )
+        what = f"{counts.steps} steps with {counts.accepted} accepted tokens make {total} tokens, the text has {length}"
+        why = "the counts are not those of this request: others were answered beside it, or steps had no draft"
+        if total < length:
+            raise StepsWithoutDraft(what, why=why, cure=OTHERS, tokens=tuple(tokens), histogram=counts.histogram)
+        raise Void(what, why=why, cure=OTHERS)
     return RequestOutput(tuple(tokens), counts)
 
 

@@ -61,9 +61,9 @@ class OfflineEngine:
             drafter=self.drafter,
         )
 
-    def ask(self, prompt: Sequence[int]) -> RequestOutput:
+    def ask(self, prompt: Sequence[int], length: int | None = None) -> RequestOutput:
         """See `client.Client`."""
-        return self._ask(prompt, self.asking)
+        return self._ask(prompt, self.asking.of_length(length))
 
     def _ask(self, prompt: Sequence[int], asking: RequestSettings) -> RequestOutput:
         request = {

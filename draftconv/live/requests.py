@@ -26,12 +26,14 @@ class LiveRequest:
 
     Attributes:
         id: unique in the run. `cluster`: its prompt, with all turns. `tokens`: of the prompt.
+        length: of the text, where it is another than all others'.
     """
 
     id: str
     cluster: str
     category: str
     tokens: tuple[int, ...]
+    length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def send_requests(
         Void: more than `allowed` requests failed; what was answered has been kept.
     """
     failures: dict[str, str] = {}
-    for ask, result in _answers(client, asks, concurrency, patience):
+    for ask, result in answers(client, asks, concurrency, patience):
         if isinstance(result, RequestOutput):
             keep(ask, result)
             continue
@@ -87,10 +89,10 @@ def send_requests(
     return failures
 
 
-def _answers(
+def answers(
     client: Client, asks: Sequence[LiveRequest], concurrency: int, patience: RetryPolicy
 ) -> Iterator[tuple[LiveRequest, RequestOutput | DraftconvError]]:
-    """Answers in the order in which they come.
+    """Answers in the order in which they come, or why there is none.
 
     The threads are daemons: an interrupted run does not wait for an engine that hangs.
     """
@@ -106,7 +108,7 @@ def _answers(
                 return
             try:
                 # counts that contradict themselves (Void) are not asked again
-                answer = with_retries(partial(client.ask, ask.tokens), patience, EngineError, stop)
+                answer = with_retries(partial(client.ask, ask.tokens, ask.length), patience, EngineError, stop)
                 done.put((ask, answer))
             except BaseException as error:  # raised again where the answers are read
                 done.put((ask, error))

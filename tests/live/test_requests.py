@@ -33,7 +33,7 @@ class Fake:
     def served(self, prompt: Sequence[int]) -> ServerInfo:
         raise NotImplementedError(prompt)
 
-    def ask(self, prompt: Sequence[int]) -> RequestOutput:
+    def ask(self, prompt: Sequence[int], length: int | None = None) -> RequestOutput:
         with self.lock:
             self.calls[prompt[0]] = self.calls.get(prompt[0], 0) + 1
         return self.answer(prompt[0])

@@ -18,7 +18,7 @@ from draftconv.drafter.config import Config
 from draftconv.engines.client import RequestSettings, ServerInfo, refuse_depth, refuse_length, sampling_fields
 from draftconv.engines.http import Http
 from draftconv.engines.request_output import RequestOutput, counted, explained
-from draftconv.errors import BadCheckpoint, EngineError, Void
+from draftconv.errors import BadCheckpoint, EngineError, NoDrafts, OtherDrafting, Void
 from draftconv.reference.accept_length import Counts
 
 PER_REQUEST = "per request: meta_info of /generate (spec_verify_ct, spec_num_correct_drafts and their histogram)"
@@ -60,9 +60,9 @@ class SglangServer:
                 settings=_server_settings(info),
             )
 
-    def ask(self, prompt: Sequence[int]) -> RequestOutput:
+    def ask(self, prompt: Sequence[int], length: int | None = None) -> RequestOutput:
         """See `client.Client`."""
-        asking = self.asking
+        asking = self.asking.of_length(length)
         body = {
             "input_ids": list(prompt),
             "sampling_params": {
@@ -93,7 +93,7 @@ class SglangServer:
         if steps is None:
             if length <= 1:  # the prompt's own pass wrote it, and ended there
                 return counted((), 0, 0, self.asking.depth)
-            raise Void(
+            raise NoDrafts(
                 f"the server at {show(self.http.url)} reports no drafts",
                 why="every count is absent from meta_info when no verify step ran",
                 cure="start it with the command that `draftconv serve` prints",
@@ -119,17 +119,17 @@ class SglangServer:
         """Refuse a server that drafts otherwise than parity measures.
 
         Raises:
-            EngineError: no EAGLE-3 drafter, trees, another depth, or acceptance that is not the target's.
+            OtherDrafting: no EAGLE-3 drafter, trees, another depth, or acceptance that is not the target's.
         """
         if (algorithm := info.text("speculative_algorithm")) != "EAGLE3":
-            raise EngineError(
+            raise OtherDrafting(
                 f"the server's speculative_algorithm is {show(algorithm)}, not EAGLE3",
                 why="with EAGLE the same files load, fc is skipped and nothing is accepted",
                 cure="start it with the command that `draftconv serve` prints",
             )
         for name, neutral in NEUTRAL.items():
             if info.raw(name) not in (None, neutral):
-                raise EngineError(
+                raise OtherDrafting(
                     f"the server has {name} {show(info.raw(name))}, parity needs {show(neutral)}",
                     why="what it accepts would not be what its target writes, step by step",
                     cure="start it with the command that `draftconv serve` prints",

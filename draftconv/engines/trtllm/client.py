@@ -23,7 +23,7 @@ from draftconv.drafter.config import Config
 from draftconv.engines.client import RequestSettings, ServerInfo, refuse_depth, refuse_length, sampling_fields
 from draftconv.engines.http import Http, first
 from draftconv.engines.request_output import OTHERS, RequestOutput, clipped
-from draftconv.errors import BadCheckpoint, UsageError, Void
+from draftconv.errors import BadCheckpoint, NoDrafts, UsageError, Void
 
 TOTALS = "one request at a time: records of /metrics, the last step clipped (A = T - 1 - D)"
 BUFFER = 1000
@@ -80,10 +80,10 @@ class TrtllmServer:
             self._generate(prompt, self.asking.probe(PROBE))
             return ServerInfo(target=self.model, version=version, counting=TOTALS, alone=True)
 
-    def ask(self, prompt: Sequence[int]) -> RequestOutput:
+    def ask(self, prompt: Sequence[int], length: int | None = None) -> RequestOutput:
         """See `client.Client`."""
         with self.http.understood():
-            tokens, steps = self._generate(prompt, self.asking)
+            tokens, steps = self._generate(prompt, self.asking.of_length(length))
             return clipped(tokens, [step.accepted for step in steps], self.asking.depth)
 
     def _generate(self, prompt: Sequence[int], asking: RequestSettings) -> tuple[tuple[int, ...], list[DraftIteration]]:
@@ -130,7 +130,7 @@ class TrtllmServer:
             generated = 1 + len(steps) + sum(step.accepted for step in steps)
             time.sleep(_POLL)
         if length > 1 and not steps:
-            raise Void(
+            raise NoDrafts(
                 f"the server at {show(self.http.url)} reports no drafts",
                 why="it has no drafter, or its settings lack enable_iter_perf_stats: true",
                 cure="start it with the command and the file that `draftconv serve` prints",

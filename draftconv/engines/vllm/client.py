@@ -19,7 +19,7 @@ from draftconv.drafter.config import Config
 from draftconv.engines.client import RequestSettings, ServerInfo, refuse_depth, refuse_length, sampling_fields
 from draftconv.engines.http import Http, first
 from draftconv.engines.request_output import OTHERS, RequestOutput, counted, explained
-from draftconv.errors import BadCheckpoint, EngineError, Void
+from draftconv.errors import BadCheckpoint, EngineError, NoDrafts, Void
 from draftconv.reference.accept_length import Counts
 
 PER_REQUEST = "per request: metrics.speculative_decoding of each completion"
@@ -163,11 +163,12 @@ class VllmServer:
                 settings=self.seen.settings if self.seen else {},
             )
 
-    def ask(self, prompt: Sequence[int]) -> RequestOutput:
+    def ask(self, prompt: Sequence[int], length: int | None = None) -> RequestOutput:
         """See `client.Client`."""
+        asking = self.asking.of_length(length)
         with self.http.understood():
             if not self.totals:
-                return self._request_output(self._complete(prompt, self.asking))
+                return self._request_output(self._complete(prompt, asking))
             if self.unsettled:  # a request that failed on the way may still be under way
                 self._wait_until_quiet()
             before = self._checked_counters()
@@ -175,7 +176,7 @@ class VllmServer:
                 self.seen = before
                 raise Void("the server drafted between two requests", why="its counts are totals", cure=OTHERS)
             self.unsettled = True
-            tokens = self._tokens(self._complete(prompt, self.asking))
+            tokens = self._tokens(self._complete(prompt, asking))
             output = explained(tokens, self._settled(before, len(tokens)))
             self.unsettled = False
             return output
@@ -275,11 +276,11 @@ class VllmServer:
         """K, from counters that moved with a text.
 
         Raises:
-            Void: there are none, or they did not move.
+            NoDrafts: there are none, or they did not move.
         """
         counts = self._settled(before, length) if before else None
         if counts is None or not counts.steps:
-            raise Void(
+            raise NoDrafts(
                 f"the server at {show(self.http.url)} reports no drafts",
                 why="it has no drafter, or neither counts per request nor /metrics",
                 cure="start it with the command that `draftconv serve` prints and "
