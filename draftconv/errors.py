@@ -100,15 +100,11 @@ class OtherDrafting(EngineError):
         self.drafted = drafted
 
 
-class NoDrafts(Void):
-    """An engine that wrote a text and reports no draft."""
-
-
 class StepsWithoutDraft(Void):
-    """An engine whose steps do not all carry a draft, or who counts those of another text.
+    """An engine whose steps did not all carry a draft, or that counted those of another text.
 
     Args:
-        tokens: the text. `histogram`: steps that are counted, by accepted tokens.
+        tokens: the text. `histogram`: steps that were counted, by accepted tokens.
     """
 
     def __init__(
@@ -122,6 +118,10 @@ class StepsWithoutDraft(Void):
     ) -> None:
         super().__init__(what, why=why, cure=cure)
         self.tokens, self.histogram = tokens, histogram
+
+
+class NoDrafts(StepsWithoutDraft):
+    """An engine that wrote a text and reports no draft."""
 
 
 class BadPlugin(DraftconvError):

@@ -73,6 +73,7 @@ class ServerInfo:
         target: what it was given as its model. `version`: of the engine.
         counting: how its counts are collected, in words; the same for every arm.
         alone: its counts are totals, so requests are asked one at a time.
+        clipped: the last step of a text counts up to its end, as `request_output.clipped` has it.
         room: tokens that prompt and text may have together; None where it does not tell.
         drafter: what it was given as its drafter, where it tells.
         born: changes when it is started again, where it tells.
@@ -83,6 +84,7 @@ class ServerInfo:
     version: str
     counting: str
     alone: bool = False
+    clipped: bool = False
     room: int | None = None
     drafter: str = ""
     born: str = ""

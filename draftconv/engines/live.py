@@ -15,6 +15,7 @@ from draftconv.reference.sampling import Sampling
 
 if TYPE_CHECKING:
     from draftconv.engines.client import Client, RequestSettings
+    from draftconv.reference.accept_length import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +158,33 @@ def as_asked(_: Sampling, __: str | None, ___: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerTold:
+    """What a server says of itself where no text is asked of it.
+
+    Attributes:
+        target: what it was given as its model. `drafter`, `method`: how it drafts, where it tells.
+        drafted: tokens per step, room: tokens that prompt and text may have together; None where it does not tell.
+        counts: verify steps since it was started, whoever asked; None where it does not tell.
+    """
+
+    target: str
+    version: str
+    drafter: str = ""
+    method: str = ""
+    drafted: int | None = None
+    room: int | None = None
+    counts: Counts | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Live:
     """An engine that counts what it accepts.
 
     Attributes:
         connect: a client for a server, from its address and the option it came from; raises UsageError when the
             engine cannot be asked so.
+        look: what a server tells without being asked for a text, from the same two.
         health: what a server answers with status 200 once it is ready.
         counting: server arguments that parity adds: counts per request. Only a server that drafts takes them.
         measuring: those of every server: no reuse of earlier prompts.
@@ -178,6 +200,7 @@ class Live:
     """
 
     connect: Callable[[str, str, RequestSettings], Client]
+    look: Callable[[str, str], ServerTold] | None = None
     health: str = "/health"
     counting: tuple[str, ...] = ()
     measuring: tuple[str, ...] = ()

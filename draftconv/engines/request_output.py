@@ -76,6 +76,8 @@ def explained(tokens: Sequence[int], counts: Counts, *, hidden: int = 0) -> Requ
             f"the engine wrote {length} tokens and reports no draft",
             why="the drafter was not loaded, or acceptance is not reported",
             cure="start it with the options that `draftconv serve` prints",
+            tokens=tuple(tokens),
+            histogram=counts.histogram,
         )
     if not length <= total <= length + counts.depth + hidden:
         what = f"{counts.steps} steps with {counts.accepted} accepted tokens make {total} tokens, the text has {length}"

@@ -16,7 +16,8 @@ from draftconv.engines.client import Client, RequestSettings
 from draftconv.engines.http import Http
 from draftconv.engines.sglang.client import SglangServer
 from draftconv.engines.trtllm.client import TrtllmServer
-from draftconv.engines.vllm.client import VllmServer, read_counters
+from draftconv.engines.vllm.client import VllmServer
+from draftconv.engines.vllm.counters import read_counters
 from draftconv.errors import EngineError, UsageError, Void
 from draftconv.live.capabilities import live_of
 from draftconv.reference.accept_length import Counts

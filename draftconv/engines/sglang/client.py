@@ -48,16 +48,16 @@ class SglangServer:
     def served(self, prompt: Sequence[int]) -> ServerInfo:
         """See `client.Client`."""
         with self.http.understood():
-            info = self._info()
+            info = server_info(self.http)
             self._refuse_other_drafting(info)
             replace(self, asking=self.asking.probe(PROBE)).ask(prompt)
             return ServerInfo(
                 target=info.text("model_path") or "",
                 version=info.text("version") or "of unknown version",
                 counting=PER_REQUEST,
-                room=_room(info),
+                room=room(info),
                 drafter=info.text("speculative_draft_model_path") or "",
-                settings=_server_settings(info),
+                settings=server_settings(info),
             )
 
     def ask(self, prompt: Sequence[int], length: int | None = None) -> RequestOutput:
@@ -106,15 +106,6 @@ class SglangServer:
             )
         return counted(histogram, steps, accepted, self.asking.depth)
 
-    def _info(self) -> Config:
-        """`/server_info`, under its older name where the new one is unknown."""
-        try:
-            return self.http.get("/server_info")
-        except EngineError as error:
-            if "status 404" not in error.what:
-                raise
-            return self.http.get("/get_server_info")
-
     def _refuse_other_drafting(self, info: Config) -> None:
         """Refuse a server that drafts otherwise than parity measures.
 
@@ -137,7 +128,21 @@ class SglangServer:
         refuse_depth("SGLang", info.integer("speculative_num_steps"), self.asking.depth)
 
 
-def _room(info: Config) -> int | None:
+def server_info(http: Http) -> Config:
+    """`/server_info`, under its older name where the new one is unknown.
+
+    Raises:
+        EngineError: neither is answered.
+    """
+    try:
+        return http.get("/server_info")
+    except EngineError as error:
+        if "status 404" not in error.what:
+            raise
+        return http.get("/get_server_info")
+
+
+def room(info: Config) -> int | None:
     """Tokens of the longest prompt and its text that surely fit.
 
     A request has to leave the context room for the drafts of a step, or is refused (run; `num_reserved_tokens` in
@@ -152,7 +157,7 @@ def _room(info: Config) -> int | None:
     return min(longest + TEXT_BEYOND, (context or longest + CONTEXT_BEYOND) - drafted)
 
 
-def _server_settings(info: Config) -> dict[str, str]:
+def server_settings(info: Config) -> dict[str, str]:
     """What else the arguments say that accept length depends on."""
     names = ("attention_backend", "tp_size", "kv_cache_dtype", "quantization", "disable_radix_cache",
              "speculative_use_rejection_sampling")  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from draftconv.engines.draft_methods import DraftMethod
 from draftconv.engines.hardware import AMD, named
-from draftconv.engines.live import Generator, Live, LogLine, Round, Switch, Tool
+from draftconv.engines.live import Generator, Live, LogLine, Round, ServerTold, Switch, Tool
 from draftconv.errors import UsageError
 from draftconv.reference.sampling import Sampling
 
@@ -70,6 +70,13 @@ def connect(url: str, option: str, asking: RequestSettings) -> Client:
     return SglangServer(Http(url, option, "SGLang", timeout=asking.timeout, attempts=1), asking)
 
 
+def look(url: str, option: str) -> ServerTold:
+    from draftconv.engines.http import Http
+    from draftconv.engines.sglang.look import look as told
+
+    return told(Http(url, option, "SGLang", attempts=1))
+
+
 def bench(run: Round) -> tuple[str, ...]:
     # random-ids: its `random` fetches ShareGPT. A range ratio of 1 makes all lengths equal. Greedy by default.
     program = ("python", "-m", "sglang.bench_serving", "--backend", "sglang")
@@ -80,6 +87,7 @@ def bench(run: Round) -> tuple[str, ...]:
 
 LIVE = Live(
     connect,
+    look,
     measuring=("--disable-radix-cache",),
     lines=LINES,
     packages=PACKAGES,

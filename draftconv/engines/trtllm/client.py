@@ -78,7 +78,7 @@ class TrtllmServer:
             self.model = first(self.http.get("/v1/models"), "data").text("id") or ""
             version = self.http.get("/version").text("version") or "of unknown version"
             self._generate(prompt, self.asking.probe(PROBE))
-            return ServerInfo(target=self.model, version=version, counting=TOTALS, alone=True)
+            return ServerInfo(target=self.model, version=version, counting=TOTALS, alone=True, clipped=True)
 
     def ask(self, prompt: Sequence[int], length: int | None = None) -> RequestOutput:
         """See `client.Client`."""

