@@ -12,6 +12,7 @@ One function per command, with the command's name and its options as keyword arg
     accept       measure on a trace how much single drafters accept
     parity       judge on a trace whether drafters accept as much as their reference
     live_parity  the same on a running engine
+    doctor       say why a running server accepts less than it should
     push         upload an output to the Hub
 
     >>> import draftconv
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from draftconv.api.accept import accept
     from draftconv.api.convert import convert
     from draftconv.api.diff import diff
+    from draftconv.api.doctor import doctor
     from draftconv.api.inspect import inspect
     from draftconv.api.live import live_parity
     from draftconv.api.parity import parity
@@ -48,6 +50,7 @@ _HOMES = {
     "accept": "draftconv.api.accept",
     "convert": "draftconv.api.convert",
     "diff": "draftconv.api.diff",
+    "doctor": "draftconv.api.doctor",
     "inspect": "draftconv.api.inspect",
     "live_parity": "draftconv.api.live",
     "parity": "draftconv.api.parity",
@@ -63,6 +66,7 @@ __all__ = [
     "accept",
     "convert",
     "diff",
+    "doctor",
     "inspect",
     "live_parity",
     "parity",

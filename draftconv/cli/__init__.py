@@ -26,6 +26,7 @@ COMMANDS = {
     "trace": "run a target once and keep its tokens and hidden states",
     "accept": "how much does a drafter accept? by drafted tokens, text and context, replayed on a trace",
     "parity": "is a candidate as good as its reference? accept length, replayed on a trace",
+    "doctor": "why does a running server accept less than it should? which known fault reproduces its counts",
     "push": "upload an output to the Hub",
 }
 """Command → one line; the modules of the same names are imported only when they run."""

@@ -162,7 +162,8 @@ class ServerTold:
     """What a server says of itself where no text is asked of it.
 
     Attributes:
-        target: what it was given as its model. `drafter`, `method`: how it drafts, where it tells.
+        target: what it was given as its model. `drafter`: likewise, where it tells.
+        wrong: how it drafts otherwise than an EAGLE-3 drafter wants, in words; empty where nothing tells of that.
         drafted: tokens per step, room: tokens that prompt and text may have together; None where it does not tell.
         counts: verify steps since it was started, whoever asked; None where it does not tell.
     """
@@ -170,7 +171,7 @@ class ServerTold:
     target: str
     version: str
     drafter: str = ""
-    method: str = ""
+    wrong: str = ""
     drafted: int | None = None
     room: int | None = None
     counts: Counts | None = None

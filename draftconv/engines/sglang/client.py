@@ -22,6 +22,7 @@ from draftconv.errors import BadCheckpoint, EngineError, NoDrafts, OtherDrafting
 from draftconv.reference.accept_length import Counts
 
 PER_REQUEST = "per request: meta_info of /generate (spec_verify_ct, spec_num_correct_drafts and their histogram)"
+ALGORITHM = "EAGLE3"
 PROBE = 16
 """Tokens of the request that shows whether a server drafts and counts."""
 TEXT_BEYOND, CONTEXT_BEYOND = 4, 6
@@ -112,9 +113,9 @@ class SglangServer:
         Raises:
             OtherDrafting: no EAGLE-3 drafter, trees, another depth, or acceptance that is not the target's.
         """
-        if (algorithm := info.text("speculative_algorithm")) != "EAGLE3":
+        if (algorithm := info.text("speculative_algorithm")) != ALGORITHM:
             raise OtherDrafting(
-                f"the server's speculative_algorithm is {show(algorithm)}, not EAGLE3",
+                f"the server's speculative_algorithm is {show(algorithm)}, not {ALGORITHM}",
                 why="with EAGLE the same files load, fc is skipped and nothing is accepted",
                 cure="start it with the command that `draftconv serve` prints",
             )

@@ -1,0 +1,217 @@
+"""Which reading of a drafter a server's counts are likeliest of, and when nothing is named.
+
+A reading is named if its log likelihood is `MARGIN` nats above every other's, and if it leaves at most `MOST_ELSEWHERE`
+of the steps unexplained: the likeliest of some readings need not be likely. Readings that count the same of every text
+cannot be told apart and are named together; and where hardly anything is accepted, all that come to that are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from draftconv.live.doctor.asking import CountedText
+from draftconv.live.doctor.likelihood import departure, elsewhere, log_likelihood
+from draftconv.live.doctor.readings import AS_TRAINED, ServerReading
+from draftconv.reference.accept_length import Counts
+
+MARGIN = 7.0
+"""Nats by which a reading must be likelier than every other: a thousand times."""
+MOST_ELSEWHERE = 0.05
+"""Share of steps that may accept another number of tokens than the reading that is named says."""
+NEAR_ONE = 1.1
+"""Accept length up to which causes are not told apart: so few drafts are accepted that their number says nothing."""
+FEWEST_STEPS = 100
+"""Steps below which nothing is named."""
+SURE = 3.0
+"""Standard errors from which on a draft position departs."""
+
+Health = Literal["sound", "fault", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Readings that count the same of every text, against what was counted.
+
+    Attributes:
+        length: accept length that they come to. `equal`: requests whose counts are theirs.
+        elsewhere: share of the other steps, as in `likelihood`. `behind`: nats by which they are less likely than the
+            likeliest.
+    """
+
+    readings: tuple[ServerReading, ...]
+    replayed: tuple[CountedText, ...]
+    length: float
+    equal: int
+    elsewhere: float
+    behind: float
+
+    @property
+    def sound(self) -> bool:
+        """Whether the drafter is read as it was trained."""
+        return any(reading.name == AS_TRAINED for reading in self.readings)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How often draft j is accepted where those before it were, by the server and by the right replay.
+
+    Attributes:
+        departs: by how many standard errors; NaN where it cannot be told.
+    """
+
+    j: int
+    server: float
+    sound: float
+    departs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a server's counts are explained by.
+
+    Attributes:
+        named: the readings that are named, together; none where the outcome is unknown.
+        explanations: the likeliest first. `sound`: the right one.
+        positions: of every draft position. `why`: why nothing is named, in words.
+    """
+
+    outcome: Health
+    named: tuple[ServerReading, ...]
+    explanations: tuple[Explanation, ...]
+    sound: Explanation
+    server: Counts
+    positions: tuple[Position, ...]
+    why: str = ""
+
+    @property
+    def first_departure(self) -> Position | None:
+        """The first draft position at which the server accepts another share than it should."""
+        return next((one for one in self.positions if abs(one.departs) > SURE), None)
+
+
+def judge_readings(
+    counted: Sequence[CountedText], readings: Sequence[ServerReading], depth: int, *, clipped: bool
+) -> Judged:
+    """Compare every reading with what was counted.
+
+    Args:
+        readings: the right one first. `clipped`: as in `ServerReading.counted`.
+    """
+    server = Counts.pooled(text.counts for text in counted)
+    explanations = _explained(counted, _with_reach(counted, readings), depth, clipped)
+    sound = next(one for one in explanations if one.sound)
+    positions = tuple(_position(counted, sound.replayed, j) for j in range(1, depth + 1))
+    outcome, named, why = _decided(server, explanations)
+    return Judged(outcome, named, explanations, sound, server, positions, why)
+
+
+def _decided(server: Counts, explanations: Sequence[Explanation]) -> tuple[Health, tuple[ServerReading, ...], str]:
+    best = explanations[0]
+    if server.steps < FEWEST_STEPS:
+        return "unknown", (), f"{server.steps:g} steps are too few to tell; at least {FEWEST_STEPS} are needed"
+    if server.accept_length <= NEAR_ONE:
+        alike = [one for one in explanations if one.length <= NEAR_ONE]
+        if any(one.sound for one in alike):
+            return "unknown", (), "the drafter itself accepts next to nothing on this text, however it is read"
+        named = tuple(reading for one in alike for reading in one.readings)
+        why = "next to nothing is accepted, which no reading that was replayed comes to"
+        return ("fault", named, "") if named else ("unknown", (), why)
+    if best.elsewhere > MOST_ELSEWHERE:
+        return "unknown", (), (
+            f"no reading that was replayed explains these counts: the likeliest leaves {100 * best.elsewhere:.1f} % of "
+            f"the steps elsewhere, {100 * MOST_ELSEWHERE:g} % are allowed"
+        )  # fmt: skip
+    if len(explanations) > 1 and explanations[1].behind < MARGIN:
+        return "unknown", (), (
+            f"two readings are about as likely: the second is {explanations[1].behind:.1f} nats behind, "
+            f"{MARGIN:g} are asked for"
+        )  # fmt: skip
+    if best.sound:
+        return "sound", best.readings, ""
+    return "fault", best.readings, ""
+
+
+def _with_reach(
+    counted: Sequence[CountedText], readings: Sequence[ServerReading]
+) -> list[tuple[ServerReading, int | None]]:
+    """The readings; and where steps carried no draft, the right one up to every length at which drafts may have ended.
+
+    The first step without a draft starts with prompt + 1 + D + A tokens known.
+    """
+    right = readings[0]
+    found: list[tuple[ServerReading, int | None]] = [(reading, None) for reading in readings]
+    ends = {
+        right.records[text.id].prompt + int(text.counts.steps + text.counts.accepted) for text in counted if text.bare
+    }
+    for end in sorted(ends):
+        says = f"steps carry no draft beyond {end} tokens of prompt and text"
+        found.append((replace(right, name=f"drafts end at {end}", says=says), end))
+    return found
+
+
+def _explained(
+    counted: Sequence[CountedText], readings: Sequence[tuple[ServerReading, int | None]], depth: int, clipped: bool
+) -> tuple[Explanation, ...]:
+    groups: dict[tuple[CountedText, ...], list[ServerReading]] = {}
+    for reading, reach in readings:
+        replayed = tuple(reading.counted(text, depth, clipped=clipped, reach=reach) for text in counted)
+        groups.setdefault(replayed, []).append(reading)
+    chances = {replayed: _likelihood(counted, replayed) for replayed in groups}
+    best = max(chances.values())
+    return tuple(
+        sorted(
+            (
+                Explanation(
+                    readings=tuple(group),
+                    replayed=replayed,
+                    length=_length(replayed),
+                    equal=sum(one == other for one, other in zip(counted, replayed, strict=True)),
+                    elsewhere=_elsewhere(counted, replayed),
+                    behind=best - chances[replayed],
+                )
+                for replayed, group in groups.items()
+            ),
+            key=lambda one: one.behind,
+        )
+    )
+
+
+def _columns(texts: Sequence[CountedText]) -> list[Counts]:
+    """Counts with steps that carried no draft as a kind of their own."""
+    return [Counts((*text.counts.histogram, text.bare)) for text in texts]
+
+
+def _likelihood(counted: Sequence[CountedText], replayed: Sequence[CountedText]) -> float:
+    return log_likelihood(_columns(counted), _columns(replayed))
+
+
+def _elsewhere(counted: Sequence[CountedText], replayed: Sequence[CountedText]) -> float:
+    return elsewhere(_columns(counted), _columns(replayed))
+
+
+def _length(texts: Sequence[CountedText]) -> float:
+    pooled = Counts.pooled(text.counts for text in texts)
+    return pooled.accept_length if pooled.steps else 1.0
+
+
+def _position(counted: Sequence[CountedText], sound: Sequence[CountedText], j: int) -> Position:
+    ours, theirs = ([text.counts for text in texts] for texts in (counted, sound))
+    apart, error = departure(ours, theirs, j)
+    return Position(
+        j,
+        Counts.pooled(ours).conditional(j),
+        Counts.pooled(theirs).conditional(j),
+        apart / error if error else (0.0 if not apart else math.copysign(math.inf, apart)),
+    )
+
+
+MEANINGS: Mapping[bool, str] = {
+    True: "the first draft departs: what goes in is other than in training (captured layers, norms before fc, tables, "
+    "head, map, weights), or the drafter is another one",
+    False: "the first draft is right and a later one departs: what is fed back is other than in training (norm_output, "
+    "positions, rope, window)",
+}
+"""Whether the first draft position is the one that departs → what that means."""

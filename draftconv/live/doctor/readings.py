@@ -1,0 +1,176 @@
+"""The ways in which a server may read a drafter, each replayed on the texts that it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.targets import EMBED_NAMES, Target
+from draftconv.engines import ENGINES, EngineSpec
+from draftconv.engines.replays import Misreading
+from draftconv.engines.rules import Rule
+from draftconv.live.doctor.asking import CountedText
+from draftconv.live.doctor.options import DoctorOptions
+from draftconv.options import Place, several
+from draftconv.reference.accept_length import Counts, walk
+from draftconv.replay.arithmetic import AskedEngines, WrittenFor
+from draftconv.replay.drafters import load_drafters, read_drafters, target_of
+from draftconv.replay.settings import tokens_done
+from draftconv.report.acceptance.records import AcceptanceRecord
+from draftconv.report.arms import ArmNames
+from draftconv.traces.trace import Trace, TraceEntry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from draftconv.replay.misreadings import TargetTensor
+    from draftconv.replay.replay import Arm
+
+NORM_NAMES = tuple(name.replace("embed_tokens", "norm") for name in EMBED_NAMES)
+"""What targets call the weight of their final norm."""
+
+AS_TRAINED = "as trained"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReading:
+    """One way to read a drafter, and what it would have been accepted.
+
+    Attributes:
+        name: `AS_TRAINED`, the mis-reading, or the suspect's. `says`: what is done, in words.
+        rules: of the engine that lead there. `records`: by request.
+    """
+
+    name: str
+    says: str
+    records: Mapping[str, AcceptanceRecord]
+    rules: tuple[Rule, ...] = ()
+
+    def counted(self, text: CountedText, depth: int, *, clipped: bool, reach: int | None = None) -> CountedText:
+        """What a server that reads so counts of a text.
+
+        Args:
+            clipped: the last step counts up to the end of the text.
+            reach: tokens of context beyond which a step carries no draft.
+        """
+        record = self.records[text.id]
+        accepted = [min(count, depth) for count in record.accepted[: text.length - 1]]
+        roots = list(walk(accepted))
+        drafted = roots if reach is None else [root for root in roots if record.known(root) <= reach]
+        bare = len(accepted) - roots[len(drafted)] if len(drafted) < len(roots) else 0
+        steps = [accepted[root] for root in drafted]
+        if clipped and steps and not bare:
+            steps[-1] -= max(0, drafted[-1] + steps[-1] + 1 - len(accepted))
+        return CountedText(text.id, text.length, Counts.of(steps, depth), bare)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedReadings:
+    """Every reading that was replayed, the right one first, and why others were not."""
+
+    replayed: tuple[ServerReading, ...]
+    left_out: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDrafters:
+    """The drafter and the suspects, read and held to the trace."""
+
+    drafters: Mapping[str, Drafter]
+    asked: AskedEngines
+
+    @classmethod
+    def of(
+        cls, drafter: Place, trace: Trace, spec: EngineSpec, options: DoctorOptions, written_for: WrittenFor
+    ) -> ReadDrafters:
+        """Read them.
+
+        Raises:
+            UsageError, BadCheckpoint, Refused, Undecided: as `read_drafters`.
+        """
+        places = (drafter, *several(options.suspect))
+        asked = AskedEngines.of(places, str(spec), target_of(trace), written_for)
+        return cls(read_drafters(trace, places, options, ArmNames()), asked)
+
+    @property
+    def first(self) -> Drafter:
+        """The drafter that should be served."""
+        return next(iter(self.drafters.values()))
+
+
+def replay_readings(
+    read: ReadDrafters,
+    trace: Trace,
+    entries: Sequence[TraceEntry],
+    spec: EngineSpec,
+    target: Target | None,
+    depth: int,
+    options: DoctorOptions,
+) -> ReplayedReadings:
+    """Replay the drafter as it should be and under every mis-reading that this engine may have, and the suspects.
+
+    Raises:
+        UsageError, BadCheckpoint, Refused, Undecided: a drafter cannot be loaded or computed.
+    """
+    from draftconv.replay.accept import accept_records
+    from draftconv.replay.misreadings import MISREADINGS, MisreadSubject, applied, boundaries_read
+
+    reading = None if options.progress is None else partial(options.progress, "reading")
+    first, *suspects = load_drafters(trace, read.drafters, read.asked.of_each(read.drafters), options, reading)
+    about = trace.about
+    of = MisreadSubject(first.arm, about.layers, about.boundaries, lend=cache(partial(_target_tensor, trace, target)))
+    rules = leading_rules(spec)
+    outcomes = {name: applied(of, name) for name, row in MISREADINGS.items() if row.named or name in rules}
+    arms = {name: arm for name, arm in outcomes.items() if not isinstance(arm, str)}
+    says = {name: _says(MISREADINGS[name].says, boundaries_read(of, arm)) for name, arm in arms.items()}
+    every = (first.arm, *arms.values(), *(suspect.arm for suspect in suspects))
+    done = tokens_done(trace, entries, options.progress)
+    records = _by_arm(every, accept_records(trace, entries, every, depth=depth, progress=done))
+    return ReplayedReadings(
+        (
+            ServerReading(AS_TRAINED, "it is read as it was trained", records[first.arm.name]),
+            *(ServerReading(name, says[name], records[name], rules.get(name, ())) for name in arms),
+            *(
+                ServerReading(name, f"the server has {name} loaded in its place", records[name])
+                for name in (suspect.arm.name for suspect in suspects)
+            ),
+        ),
+        {name: why for name, why in outcomes.items() if isinstance(why, str)},
+    )
+
+
+def leading_rules(spec: EngineSpec) -> dict[Misreading, tuple[Rule, ...]]:
+    """Which rules of an engine, in this version, lead to a mis-reading that can be replayed."""
+    found: dict[Misreading, tuple[Rule, ...]] = {}
+    for rule in ENGINES[spec.name].rules:
+        if rule.effect == "mis-read" and rule.applies(spec) and isinstance(rule.replay, tuple):
+            for name in rule.replay:
+                found[name] = (*found.get(name, ()), rule)
+    return found
+
+
+def _says(what: str, boundaries: str) -> str:
+    return f"{boundaries}: {what}" if boundaries else what
+
+
+def _by_arm(arms: Sequence[Arm], records: Iterable[AcceptanceRecord]) -> dict[str, dict[str, AcceptanceRecord]]:
+    found: dict[str, dict[str, AcceptanceRecord]] = {arm.name: {} for arm in arms}
+    for record in records:
+        found[record.arm][record.id] = record
+    return found
+
+
+def _target_tensor(trace: Trace, target: Target | None, name: TargetTensor) -> Tensor | None:
+    """A tensor of the target, of the trace or of its own weights."""
+    from draftconv.reference.load import to_torch
+
+    if name != "norm":
+        table = trace.table(name)
+        return None if table is None else to_torch(table)
+    if target is None or not target.has_weights:
+        return None
+    tensors = target.open().tensors
+    return next((to_torch(tensors[key]) for key in NORM_NAMES if key in tensors), None)
