@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -49,6 +49,7 @@ class Stub:
         failures: what happens to the requests that come first: a status, or 0 for a closed connection.
         hang: seconds before an answer. `change`: what becomes of an answer, `info` of what it says of itself.
         lag: readings of totals that come too early. `key`: that every request must hold.
+        write, accept: the greedy text after a prompt, and the steps that wrote it; None is a step without a draft.
     """
 
     engine: Literal["vllm", "sglang", "trtllm"]
@@ -64,6 +65,8 @@ class Stub:
     hang: float = 0.0
     lag: int = 0
     key: str = ""
+    write: Callable[[list[int], int], list[int]] = text
+    accept: Callable[[list[int], int, float, int], Sequence[int | None]] = steps
     change: Callable[[Reply], object] = lambda reply: reply
     info: dict[str, object] = field(default_factory=dict)
     url: str = ""
@@ -115,7 +118,8 @@ class Stub:
                 prompt, length = body["input_ids"], body["sampling_params"]["max_new_tokens"]
             case _:
                 return None
-        found, tokens = steps(prompt, length, self.quality, self.depth), text(prompt, length)
+        tokens = self.write(prompt, length)
+        found = [one for one in self.accept(prompt, length, self.quality, self.depth) if one is not None]
         with self.lock:
             self.made += found
         histogram = [found.count(j) for j in range(self.depth + 1)]

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -14,6 +15,7 @@ from draftconv.drafter.kinds.eagle3 import KIND as EAGLE3
 from draftconv.engines import ENGINES, EngineSpec, ServeRequest, parse_engine
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.module_names import ModuleNames
+from draftconv.engines.replays import Misreading, NoReplay
 from draftconv.engines.rules import Rule
 from draftconv.errors import Refused, UsageError
 from tests.engines.cases import judged
@@ -222,3 +224,33 @@ def test_judging_needs_no_heavy_library() -> None:
     code = "import sys, draftconv.engines; print({'torch', 'numpy', 'yaml', 'huggingface_hub'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+# ── what a mis-reading computes ────────────────────────────────────────────────────
+
+MISREAD = [rule for _, rule in RULES if rule.effect == "mis-read"]
+
+
+@pytest.mark.parametrize("rule", MISREAD, ids=lambda rule: rule.code)
+def test_a_rule_that_misreads_says_what_is_then_computed(rule: Rule) -> None:
+    match rule.replay:
+        case NoReplay(why):
+            assert why
+        case names:
+            assert names
+            assert set(names) <= set(get_args(Misreading))
+
+
+def test_nothing_but_a_misreading_has_a_replay() -> None:
+    assert {rule.effect for _, rule in RULES if rule.replay} == {"mis-read"}
+
+
+def test_an_engine_that_declares_no_replay_is_an_engine() -> None:
+    """Of a package of somebody else, written before there were any."""
+    assert toy(UNQUANTIZED).rules[0].replay == ()
+
+
+def test_a_replay_that_is_none_is_refused() -> None:
+    unknown = replace(MISREAD[0], code="toy-odd", replay=("nobody's",))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match='rule toy-odd is replayed as "nobody\'s", which is no mis-reading'):
+        replace(toy(UNQUANTIZED), rules=(KEPT, unknown))

@@ -29,11 +29,13 @@ class Fake:
 
     def __init__(self, answer: Callable[[int], RequestOutput]) -> None:
         self.answer, self.calls, self.lock = answer, dict[int, int](), threading.Lock()
+        self.lengths: set[int | None] = set()
 
     def served(self, prompt: Sequence[int]) -> ServerInfo:
         raise NotImplementedError(prompt)
 
     def ask(self, prompt: Sequence[int], length: int | None = None) -> RequestOutput:
+        self.lengths.add(length)
         with self.lock:
             self.calls[prompt[0]] = self.calls.get(prompt[0], 0) + 1
         return self.answer(prompt[0])
