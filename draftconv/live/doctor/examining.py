@@ -79,9 +79,9 @@ class Examination:
         try:
             client, info, depth = self._connected(min((one.prompt for one in texts), key=len), depth)
         except OtherDrafting as error:
-            return self._of_itself(ToldFault("method", error.what, RIGHT_START))
+            return self._of_itself(self.spec, ToldFault("method", error.what, RIGHT_START))
         except NoDrafts as error:
-            return self._of_itself(ToldFault("drafts", error.what, RIGHT_START))
+            return self._of_itself(self.spec, ToldFault("drafts", error.what, RIGHT_START))
         wanted = self.options.num_speculative_tokens or depth
         refuse_depth(max(depth, wanted), self.trace)
         if depth != wanted:
@@ -94,7 +94,7 @@ class Examination:
             client, texts, depth=depth, room=info.room, patience=self.options.patience, done=self._asking(len(texts))
         )
         spec = told_version(self.spec, self.options.engine, info.version)
-        found = replace(self._of_itself(*told), spec=spec, server=_told(info, depth))
+        found = replace(self._of_itself(spec, *told), server=_told(info, depth))
         if not asked.counted:
             why = f"None of {len(texts)} texts is the trace's: {_departures(asked)}. Nothing can be concluded but that."
             return replace(found, why=why)
@@ -129,15 +129,15 @@ class Examination:
         entries = [entry for entry in self.entries if entry.id in ids]
         return replay_readings(self.read, self.trace, entries, spec, self.target, depth, self.options)
 
-    def _of_itself(self, *told: ToldFault) -> Diagnosis:
+    def _of_itself(self, spec: EngineSpec, *told: ToldFault) -> Diagnosis:
         """What is known before anything is counted."""
         drafter, goal = self.read.first, self.target or target_of(self.trace)
-        broken = broken_rules(drafter, goal, self.spec)
+        broken = broken_rules(drafter, goal, spec)
         return Diagnosis(
-            spec=self.spec,
+            spec=spec,
             drafter=drafter.checkpoint.name,
             server={},
-            next=next_command(self.drafter, self.spec, self.options, broken),
+            next=next_command(self.drafter, spec, self.options, broken),
             told=told,
             broken=broken,
         )
