@@ -12,7 +12,7 @@ from draftconv.engines import ENGINES, EngineSpec
 from draftconv.engines.rules import BrokenRule, Rule
 from draftconv.live.doctor.asking import AskedTexts
 from draftconv.live.doctor.judging import MEANINGS, Explanation, Health, Judged
-from draftconv.live.doctor.readings import ServerReading
+from draftconv.live.doctor.readings import AS_TRAINED, ServerReading
 from draftconv.reference.accept_length import Counts
 
 EXIT_CODES: Mapping[Health, int] = {"sound": 0, "fault": 1, "unknown": 3}
@@ -136,12 +136,19 @@ class Diagnosis(Displayed):
         match judged.outcome:
             case "sound":
                 equal = judged.sound.equal
-                return f"This server reads {self.drafter} as it was trained: {equal} of {total} requests match exactly."
+                alike = ", ".join(reading.name for reading in judged.named if reading.name != AS_TRAINED)
+                return (
+                    f"This server reads {self.drafter} as it was trained: {equal} of {total} requests match exactly."
+                    + f" On these texts {alike} would count the same or nearly so." * bool(alike)
+                )
             case "unknown":
                 return f"{judged.why[:1].upper()}{judged.why[1:]}."
         first, *others = judged.named
         if others:
-            return f"Next to nothing can be told apart here; it is one of these: {_list(judged.named)}."
+            why = (
+                "Next to nothing is accepted" if judged.near_one else "On these texts they count the same or nearly so"
+            )
+            return f"It is one of these, which cannot be told apart: {_list(judged.named)}. {why}."
         best = judged.explanations[0]
         start = "reads " if first.says.startswith("boundaries") else "does not read the drafter as it was trained: "
         return f"This server {start}{first.says}. {best.equal} of {total} requests match exactly."

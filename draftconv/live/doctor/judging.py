@@ -1,8 +1,9 @@
 """Which reading of a drafter a server's counts are likeliest of, and when nothing is named.
 
 A reading is named if its log likelihood is `MARGIN` nats above every other's, and if it leaves at most `MOST_ELSEWHERE`
-of the steps unexplained: the likeliest of some readings need not be likely. Readings that count the same of every text
-cannot be told apart and are named together; and where hardly anything is accepted, all that come to that are.
+of the steps unexplained: the likeliest of some readings need not be likely. Readings that count the same of every text,
+or nearly so, cannot be told apart and are named together; and where hardly anything is accepted, all that come to that
+are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ MARGIN = 7.0
 """Nats by which a reading must be likelier than every other: a thousand times."""
 MOST_ELSEWHERE = 0.05
 """Share of steps that may accept another number of tokens than the reading that is named says."""
+ALIKE = 0.01
+"""Share of steps up to which two readings that are about as likely count as one: neither costs more than the other."""
 NEAR_ONE = 1.1
 """Accept length up to which causes are not told apart: so few drafts are accepted that their number says nothing."""
 FEWEST_STEPS = 100
@@ -87,6 +90,11 @@ class Judged:
     why: str = ""
 
     @property
+    def near_one(self) -> bool:
+        """Whether so little is accepted that causes are not told apart."""
+        return self.server.steps > 0 and self.server.accept_length <= NEAR_ONE
+
+    @property
     def first_departure(self) -> Position | None:
         """The first draft position at which the server accepts another share than it should."""
         return next((one for one in self.positions if abs(one.departs) > SURE), None)
@@ -124,14 +132,15 @@ def _decided(server: Counts, explanations: Sequence[Explanation]) -> tuple[Healt
             f"no reading that was replayed explains these counts: the likeliest leaves {100 * best.elsewhere:.1f} % of "
             f"the steps elsewhere, {100 * MOST_ELSEWHERE:g} % are allowed"
         )  # fmt: skip
-    if len(explanations) > 1 and explanations[1].behind < MARGIN:
+    rivals = [one for one in explanations[1:] if one.behind < MARGIN]
+    apart = next((one for one in rivals if _elsewhere(best.replayed, one.replayed) > ALIKE), None)
+    if apart is not None:
         return "unknown", (), (
-            f"two readings are about as likely: the second is {explanations[1].behind:.1f} nats behind, "
-            f"{MARGIN:g} are asked for"
+            f"two readings are about as likely: the second is {apart.behind:.1f} nats behind, {MARGIN:g} are asked for"
         )  # fmt: skip
-    if best.sound:
-        return "sound", best.readings, ""
-    return "fault", best.readings, ""
+    group = (best, *rivals)
+    named = tuple(reading for one in group for reading in one.readings)
+    return ("sound" if any(one.sound for one in group) else "fault"), named, ""
 
 
 def _with_reach(
