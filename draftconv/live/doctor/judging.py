@@ -109,7 +109,7 @@ def judge_readings(
         readings: the right one first. `clipped`: as in `ServerReading.counted`.
     """
     server = Counts.pooled(text.counts for text in counted)
-    explanations = _explained(counted, _with_reach(counted, readings), depth, clipped)
+    explanations = _explained(counted, _with_reach(counted, readings, depth), depth, clipped)
     sound = next(one for one in explanations if one.sound)
     positions = tuple(_position(counted, sound.replayed, j) for j in range(1, depth + 1))
     outcome, named, why = _decided(server, explanations)
@@ -144,20 +144,20 @@ def _decided(server: Counts, explanations: Sequence[Explanation]) -> tuple[Healt
 
 
 def _with_reach(
-    counted: Sequence[CountedText], readings: Sequence[ServerReading]
+    counted: Sequence[CountedText], readings: Sequence[ServerReading], depth: int
 ) -> list[tuple[ServerReading, int | None]]:
-    """The readings; and where steps carried no draft, the right one up to every length at which drafts may have ended.
+    """The readings; and where steps carried no draft, the right one up to every length that the drafter may have.
 
-    The first step without a draft starts with prompt + 1 + D + A tokens known.
+    The last draft of a text ends with its counted steps, give or take what one pass drafts ahead.
     """
     right = readings[0]
     found: list[tuple[ServerReading, int | None]] = [(reading, None) for reading in readings]
     ends = {
         right.records[text.id].prompt + int(text.counts.steps + text.counts.accepted) for text in counted if text.bare
     }
-    for end in sorted(ends):
-        says = f"steps carry no draft beyond {end} tokens of prompt and text"
-        found.append((replace(right, name=f"drafts end at {end}", says=says), end))
+    for reach in sorted({end + ahead for end in ends for ahead in range(-depth, 3 * depth)}):
+        says = f"the drafter takes {reach} tokens of prompt and text, and beyond them steps carry no draft"
+        found.append((replace(right, name=f"drafts end at {reach}", says=says), reach))
     return found
 
 

@@ -54,17 +54,39 @@ class ServerReading:
 
         Args:
             clipped: the last step counts up to the end of the text.
-            reach: tokens of context beyond which a step carries no draft.
+            reach: tokens that the drafter may have, as in `_drafted`.
         """
         record = self.records[text.id]
         accepted = [min(count, depth) for count in record.accepted[: text.length - 1]]
-        roots = list(walk(accepted))
-        drafted = roots if reach is None else [root for root in roots if record.known(root) <= reach]
-        bare = len(accepted) - roots[len(drafted)] if len(drafted) < len(roots) else 0
-        steps = [accepted[root] for root in drafted]
+        if reach is None:
+            roots, bare = list(walk(accepted)), 0
+        else:
+            roots, bare = _drafted(accepted, record.prompt, depth, reach)
+        steps = [accepted[root] for root in roots]
         if clipped and steps and not bare:
-            steps[-1] -= max(0, drafted[-1] + steps[-1] + 1 - len(accepted))
+            steps[-1] -= max(0, roots[-1] + steps[-1] + 1 - len(accepted))
         return CountedText(text.id, text.length, Counts.of(steps, depth), bare)
+
+
+def _drafted(accepted: Sequence[int], prompt: int, depth: int, reach: int) -> tuple[list[int], int]:
+    """Roots whose step carries a draft where the drafter may have `reach` tokens, and how many steps carry none.
+
+    After every pass over n tokens K more are drafted if n + K tokens fit, and the next pass goes over those as well;
+    without them it is one token longer, and may fit again. (vLLM 0.32.0, `_input_fits_in_drafter` of
+    v1/worker/gpu_model_runner.py, read.)
+    """
+    roots, bare, root, passed = list[int](), 0, 0, prompt
+    while root < len(accepted):
+        known = prompt + 1 + root
+        if passed + depth <= reach:
+            roots.append(root)
+            passed = known + depth
+            root += accepted[root] + 1
+        else:
+            bare += 1
+            passed = known
+            root += 1
+    return roots, bare
 
 
 @dataclass(frozen=True, slots=True)

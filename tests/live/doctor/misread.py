@@ -13,7 +13,7 @@ from draftconv.drafter.targets import Target
 from draftconv.engines.replays import Misreading
 from draftconv.live.doctor.asking import CountedText
 from draftconv.live.doctor.readings import AS_TRAINED, NORM_NAMES, ServerReading
-from draftconv.reference.accept_length import Counts, walk
+from draftconv.reference.accept_length import Counts
 from draftconv.reference.load import to_torch
 from draftconv.replay.accept import accept_records
 from draftconv.replay.load_arm import LoadSettings, load_arm
@@ -90,7 +90,7 @@ def misreading(
     """A server that reads the patient as this arm, by default as it was trained.
 
     Args:
-        reach: tokens of context beyond which its steps carry no draft.
+        reach: tokens that its drafter may have.
     """
     arm = arm or patient.subject.arm
     depth = fields.get("depth", K)
@@ -107,10 +107,12 @@ def misreading(
         record = records[texts[tuple(prompt)][1]]
         accepted = [min(count, depth) for count in record.accepted[: length - 1]]
         found: list[int | None] = []
-        for root in walk(accepted):
-            if reach is not None and record.known(root) > reach:
-                return [*found, *[None] * (len(accepted) - root)]
-            found.append(accepted[root])
+        root, passed = 0, len(prompt)
+        while root < len(accepted):
+            drafts = reach is None or passed + depth <= reach
+            passed = len(prompt) + 1 + root + depth * drafts
+            found.append(accepted[root] if drafts else None)
+            root += accepted[root] + 1 if drafts else 1
         return found
 
     with serving(Stub(engine, **{"write": write, "accept": accept} | fields)) as stub:
