@@ -157,10 +157,10 @@ def test_fewer_drafted_tokens_are_told_and_the_rest_is_judged(patient: Patient, 
 
 
 def test_a_server_without_a_drafter(patient: Patient, traced: Path) -> None:
-    with misreading(patient, per_request=False, accept=lambda *_: []) as stub:
-        stub_text = examined(stub, traced)
-    assert [fault.kind for fault in stub_text.told] == ["drafts"]
-    assert stub_text.exit_code == 1
+    with misreading(patient, accept=lambda *_: []) as stub:
+        found = examined(stub, traced)
+    assert [fault.kind for fault in found.told] == ["drafts"]
+    assert (found.heard, found.exit_code) == (None, 1)
 
 
 def test_another_method(patient: Patient, traced: Path) -> None:

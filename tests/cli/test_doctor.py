@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.cli.conftest import Run
-from tests.engines.stub import Stub, serving
+from tests.engines.stub import Reply, Stub, serving
 from tests.live.doctor.misread import TARGETS, Patient, misreading
 from tests.reference.test_fixtures import DATA
 from tests.traces.recorded import Recorded
@@ -61,7 +61,12 @@ def test_without_a_trace(run: Run) -> None:
 
 def test_a_void_run(run: Run, recorded: Recorded) -> None:
     patient = Patient.of("llama-eagle3", recorded("llama", count=12, length=48))
-    with misreading(patient, per_request=False, change=lambda reply: (stub.made.append(1), reply)[1]) as stub:
+
+    def beside(reply: Reply) -> Reply:
+        stub.made.append(1)
+        return reply
+
+    with misreading(patient, per_request=False, change=beside) as stub:
         found = run(*words(stub.url, patient.trace.directory))
     assert found.exit_code == 4
 
