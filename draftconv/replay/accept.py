@@ -98,7 +98,8 @@ def _draftable(arm: Arm, vocab: int) -> Tensor | None:
     if head.d2t_V is None:
         return None
     known_V = torch.zeros(vocab, dtype=torch.bool)
-    known_V[arm.model.to_target_ids(torch.arange(len(head.weight_VH), device=head.d2t_V.device)).cpu()] = True
+    ids_V = arm.model.to_target_ids(torch.arange(len(head.weight_VH), device=head.d2t_V.device)).cpu()
+    known_V[ids_V[(ids_V >= 0) & (ids_V < vocab)]] = True  # a map that is misread leads outside
     return known_V
 
 

@@ -1,7 +1,8 @@
 """Which reading of a drafter a server's counts are likeliest of, and when nothing is named.
 
 A reading is named if its log likelihood is `MARGIN` nats above every other's, and if it leaves at most `MOST_ELSEWHERE`
-of the steps unexplained: the likeliest of some readings need not be likely. Readings that count the same of every text,
+of the steps unexplained, a fault `MOST_LEFT` of those that the right reading does: the likeliest of some readings need
+not be likely. Readings that count the same of every text,
 or nearly so, cannot be told apart and are named together; and where hardly anything is accepted, all that come to that
 are.
 """
@@ -22,6 +23,8 @@ MARGIN = 7.0
 """Nats by which a reading must be likelier than every other: a thousand times."""
 MOST_ELSEWHERE = 0.05
 """Share of steps that may accept another number of tokens than the reading that is named says."""
+MOST_LEFT = 0.25
+"""Share of the steps that the right reading leaves elsewhere, of which a fault that is named may leave so many."""
 ALIKE = 0.01
 """Share of steps up to which two readings that are about as likely count as one: neither costs more than the other."""
 NEAR_ONE = 1.1
@@ -96,8 +99,11 @@ class Judged:
 
     @property
     def first_departure(self) -> Position | None:
-        """The first draft position at which the server accepts another share than it should."""
-        return next((one for one in self.positions if abs(one.departs) > SURE), None)
+        """The first draft position at which the server accepts less than it should.
+
+        More than that is no sign: after a draft that fails, steps start elsewhere.
+        """
+        return next((one for one in self.positions if one.departs < -SURE), None)
 
 
 def judge_readings(
@@ -131,6 +137,12 @@ def _decided(server: Counts, explanations: Sequence[Explanation]) -> tuple[Healt
         return "unknown", (), (
             f"no reading that was replayed explains these counts: the likeliest leaves {100 * best.elsewhere:.1f} % of "
             f"the steps elsewhere, {100 * MOST_ELSEWHERE:g} % are allowed"
+        )  # fmt: skip
+    sound = next(one for one in explanations if one.sound)
+    if best.elsewhere > MOST_LEFT * sound.elsewhere and not best.sound:
+        return "unknown", (), (
+            f"no reading that was replayed explains enough: the likeliest leaves {100 * best.elsewhere:.1f} % of the "
+            f"steps elsewhere, the right one {100 * sound.elsewhere:.1f} %; a share of {MOST_LEFT:g} of that is allowed"
         )  # fmt: skip
     rivals = [one for one in explanations[1:] if one.behind < MARGIN]
     apart = next((one for one in rivals if _elsewhere(best.replayed, one.replayed) > ALIKE), None)
