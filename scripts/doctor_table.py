@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -44,7 +43,6 @@ ENGINE = Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", ROOT / ".engine-venv/bin
 SPEC = "vllm:cpu"
 LENGTH, DEPTH, REQUESTS = 64, 3, 32
 SPECULATIVE = "--speculative-config"
-NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 def same(directory: Directory) -> Directory:
@@ -94,7 +92,7 @@ class Case:
     expects: str
     change: Change = same
     serves: str = ""
-    speculative: Mapping[str, object] = NOTHING
+    speculative: Mapping[str, object] = field(default_factory=dict)
     alone: bool = False
     arguments: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -144,11 +144,13 @@ class Diagnosis(Displayed):
             case "unknown":
                 return f"{judged.why[:1].upper()}{judged.why[1:]}."
         first, *others = judged.named
-        if others:
-            why = (
-                "Next to nothing is accepted" if judged.near_one else "On these texts they count the same or nearly so"
+        if judged.near_one:
+            return (
+                "Next to nothing is accepted, so causes cannot be told apart. Of what was replayed this comes to that: "
+                f"{_list(judged.named)}."
             )
-            return f"It is one of these, which cannot be told apart: {_list(judged.named)}. {why}."
+        if others:
+            return f"It is one of these, which count the same or nearly so on these texts: {_list(judged.named)}."
         best = judged.explanations[0]
         start = "reads " if first.says.startswith("boundaries") else "does not read the drafter as it was trained: "
         return f"This server {start}{first.says}. {best.equal} of {total} requests match exactly."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from draftconv import limits
@@ -43,7 +43,9 @@ class DoctorOptions:
         "What the target did, from `draftconv trace`; without it only what the server tells of itself is judged.",
         metavar="DIR",
     )
-    suspect: Several = option((), "Another drafter that it may have loaded; may be repeated.", metavar="DRAFTER")
+    suspect: Place | Sequence[Place] = option(
+        (), "Another drafter that it may have loaded; may be repeated.", metavar="DRAFTER"
+    )
     num_speculative_tokens: int | None = option(
         None,
         replace(

@@ -14,7 +14,7 @@ from draftconv.engines.replays import Misreading
 from draftconv.engines.rules import Rule
 from draftconv.live.doctor.asking import CountedText
 from draftconv.live.doctor.options import DoctorOptions
-from draftconv.options import Place, several
+from draftconv.options import Place, each_of
 from draftconv.reference.accept_length import Counts, walk
 from draftconv.replay.arithmetic import AskedEngines, WrittenFor
 from draftconv.replay.drafters import load_drafters, read_drafters, target_of
@@ -113,7 +113,7 @@ class ReadDrafters:
         Raises:
             UsageError, BadCheckpoint, Refused, Undecided: as `read_drafters`.
         """
-        places = (drafter, *several(options.suspect))
+        places = (drafter, *each_of(options.suspect))
         asked = AskedEngines.of(places, str(spec), target_of(trace), written_for)
         return cls(read_drafters(trace, places, options, ArmNames()), asked)
 

@@ -112,14 +112,14 @@ def test_too_few_steps_name_nothing(recorded: Recorded) -> None:
 def test_two_readings_that_are_as_likely_are_told(recorded: Recorded) -> None:
     """Two that differ in one request, of which the server counts something between."""
     of = patient("llama-eagle3", recorded)
-    right = of.readings({AS_TRAINED: of.arms([])[AS_TRAINED]})[0]
-    (first, *rest) = right.records.values()
-    other = replace(first, accepted=tuple(max(0, count - 1) for count in first.accepted))
+    right, fault = of.readings(of.arms(["feedback norm"]))
+    (first, *rest) = fault.records.values()
+    other = replace(first, accepted=tuple(K - count for count in first.accepted))
     between = replace(first, accepted=(*first.accepted[:32], *other.accepted[32:]))
     counted = [CountedText(one.id, one.counted, one.counts(K)) for one in (between, *rest)]
-    twin = ServerReading("twin", "its twin", {**right.records, first.id: other})
-    found = judged(counted, [right, twin])
-    assert found.outcome == "unknown"
+    twin = ServerReading("twin", "its twin", {**fault.records, first.id: other})
+    found = judged(counted, [right, fault, twin])
+    assert (found.outcome, found.named) == ("unknown", ())
     assert "two readings are about as likely" in found.why
 
 
