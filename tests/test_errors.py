@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftconv import errors
 from draftconv.errors import DraftconvError
 
-OTHERS = {"CheckFailed": 1, "Unfinished": 3, "Void": 4}
+OTHERS = {"CheckFailed": 1, "Unfinished": 3, "Void": 4, "StepsWithoutDraft": 4, "NoDrafts": 4}
 """Errors that are more than bad input, which is 2."""
 
 

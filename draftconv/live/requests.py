@@ -108,7 +108,8 @@ def answers(
                 return
             try:
                 # counts that contradict themselves (Void) are not asked again
-                answer = with_retries(partial(client.ask, ask.tokens, ask.length), patience, EngineError, stop)
+                how = () if ask.length is None else (ask.length,)  # a client of another package may know no length
+                answer = with_retries(partial(client.ask, ask.tokens, *how), patience, EngineError, stop)
                 done.put((ask, answer))
             except BaseException as error:  # raised again where the answers are read
                 done.put((ask, error))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Literal
 
 import torch
@@ -15,16 +16,22 @@ from torch import Tensor
 
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.facts import Facts, Fusion, Gqa, Rope
+from draftconv.drafter.targets import EMBED_NAMES, Target
 from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.engines.replays import Misreading
 from draftconv.reference.drafter import DrafterModel
+from draftconv.reference.load import to_torch
 from draftconv.replay.replay import Arm
+from draftconv.traces.trace import Trace
 
 SEED = 20
 BASE = 10000.0
 """rope_theta where a config names none: of transformers 5.19 LlamaConfig, Qwen3Config and DeepseekV3Config."""
 EPS = (1e-6, 1e-5)
 """What trainers write for rms_norm_eps."""
+
+NORM_NAMES = tuple(name.replace("embed_tokens", "norm") for name in EMBED_NAMES)
+"""What targets call the weight of their final norm."""
 
 TargetTensor = Literal["embed_tokens", "lm_head", "norm"]
 
@@ -343,3 +350,19 @@ def boundaries_read(of: MisreadSubject, arm: Arm) -> str:
         return ""
     theirs, trained = (", ".join(map(str, boundaries)) for boundaries in (arm.boundaries, of.arm.boundaries))
     return f"boundaries {theirs} instead of {trained}"
+
+
+def lender(trace: Trace, target: Target | None) -> Callable[[TargetTensor], Tensor | None]:
+    """Lends the tables that a trace holds, and the final norm where the target's weights are at hand."""
+
+    @cache
+    def lend(name: TargetTensor) -> Tensor | None:
+        if name != "norm":
+            table = trace.table(name)
+            return None if table is None else to_torch(table)
+        if target is None or not target.has_weights:
+            return None
+        tensors = target.open().tensors
+        return next((to_torch(tensors[key]) for key in NORM_NAMES if key in tensors), None)
+
+    return lend

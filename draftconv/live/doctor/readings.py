@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.targets import EMBED_NAMES, Target
+from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, EngineSpec
 from draftconv.engines.replays import Misreading
 from draftconv.engines.rules import Rule
@@ -24,13 +24,7 @@ from draftconv.report.arms import ArmNames
 from draftconv.traces.trace import Trace, TraceEntry
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from draftconv.replay.misreadings import TargetTensor
     from draftconv.replay.replay import Arm
-
-NORM_NAMES = tuple(name.replace("embed_tokens", "norm") for name in EMBED_NAMES)
-"""What targets call the weight of their final norm."""
 
 AS_TRAINED = "as trained"
 
@@ -138,12 +132,12 @@ def replay_readings(
         UsageError, BadCheckpoint, Refused, Undecided: a drafter cannot be loaded or computed.
     """
     from draftconv.replay.accept import accept_records
-    from draftconv.replay.misreadings import MISREADINGS, MisreadSubject, applied, boundaries_read
+    from draftconv.replay.misreadings import MISREADINGS, MisreadSubject, applied, boundaries_read, lender
 
     reading = None if options.progress is None else partial(options.progress, "reading")
     first, *suspects = load_drafters(trace, read.drafters, read.asked.of_each(read.drafters), options, reading)
     about = trace.about
-    of = MisreadSubject(first.arm, about.layers, about.boundaries, lend=cache(partial(_target_tensor, trace, target)))
+    of = MisreadSubject(first.arm, about.layers, about.boundaries, lend=lender(trace, target))
     rules = leading_rules(spec)
     outcomes = {name: applied(of, name) for name, row in MISREADINGS.items() if row.named or name in rules}
     arms = {name: arm for name, arm in outcomes.items() if not isinstance(arm, str)}
@@ -183,16 +177,3 @@ def _by_arm(arms: Sequence[Arm], records: Iterable[AcceptanceRecord]) -> dict[st
     for record in records:
         found[record.arm][record.id] = record
     return found
-
-
-def _target_tensor(trace: Trace, target: Target | None, name: TargetTensor) -> Tensor | None:
-    """A tensor of the target, of the trace or of its own weights."""
-    from draftconv.reference.load import to_torch
-
-    if name != "norm":
-        table = trace.table(name)
-        return None if table is None else to_torch(table)
-    if target is None or not target.has_weights:
-        return None
-    tensors = target.open().tensors
-    return next((to_torch(tensors[key]) for key in NORM_NAMES if key in tensors), None)

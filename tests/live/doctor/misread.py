@@ -9,15 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from draftconv.drafter.targets import Target
 from draftconv.engines.replays import Misreading
 from draftconv.live.doctor.asking import CountedText
-from draftconv.live.doctor.readings import AS_TRAINED, NORM_NAMES, ServerReading
+from draftconv.live.doctor.readings import AS_TRAINED, ServerReading
 from draftconv.reference.accept_length import Counts
-from draftconv.reference.load import to_torch
 from draftconv.replay.accept import accept_records
 from draftconv.replay.load_arm import LoadSettings, load_arm
-from draftconv.replay.misreadings import MISREADINGS, MisreadSubject
+from draftconv.replay.misreadings import MISREADINGS, MisreadSubject, lender
 from draftconv.replay.replay import Arm
 from draftconv.report.acceptance.records import AcceptanceRecord
 from draftconv.traces.trace import Trace, open_trace
@@ -46,13 +44,16 @@ class Patient:
         trace, drafter = open_trace(path), opened(name)
         arm = load_arm(name, drafter, LoadSettings(cache(trace.table), dtype=dtype))
         target = described(name.partition("-")[0])
-        return cls(name, trace, MisreadSubject(arm, target.layers, trace.about.boundaries, lend=lent_by(target, trace)))
+        return cls(name, trace, MisreadSubject(arm, target.layers, trace.about.boundaries, lend=lender(trace, target)))
 
     def arms(self, only: Sequence[Misreading] = tuple(MISREADINGS)) -> dict[str, Arm]:
         """The drafter as it was trained, and under every mis-reading that means something for it."""
-        found = {name: MISREADINGS[name].apply(self.subject) for name in only}
-        named = {name: replace(arm, name=name) for name, arm in found.items() if isinstance(arm, Arm)}
-        return {AS_TRAINED: replace(self.subject.arm, name=AS_TRAINED), **named}
+        found: dict[str, Arm] = {AS_TRAINED: replace(self.subject.arm, name=AS_TRAINED)}
+        for name in only:
+            outcome = MISREADINGS[name].apply(self.subject)
+            if isinstance(outcome, Arm):
+                found[name] = replace(outcome, name=name)
+        return found
 
     def records(self, arms: Mapping[str, Arm], depth: int = K) -> dict[str, dict[str, AcceptanceRecord]]:
         """What each of them is accepted, by request."""
@@ -69,18 +70,6 @@ class Patient:
         """What a server counts that has this arm."""
         ((_, records),) = self.records({arm.name: arm}).items()
         return [CountedText(one.id, one.counted, one.counts(K)) for one in records.values()]
-
-
-def lent_by(target: Target, trace: Trace) -> Any:
-    tensors = target.open().tensors
-
-    def lend(name: str) -> Any:
-        if name != "norm":
-            table = trace.table(name)
-            return None if table is None else to_torch(table)
-        return next(to_torch(tensors[key]) for key in NORM_NAMES if key in tensors)
-
-    return lend
 
 
 @contextmanager

@@ -41,9 +41,9 @@ def test_the_share_of_steps_that_fall_elsewhere() -> None:
 def test_a_departure_and_its_error() -> None:
     sound = [Counts((10, 10, 10))] * 5
     worse = [Counts((10, 15 + i, 5 - i)) for i in range(5)]
-    assert departure(sound, sound, 1) == (0, 0)
+    assert departure(sound, sound, 1) == pytest.approx((0, 0))
     first, second = departure(worse, sound, 1), departure(worse, sound, 2)
-    assert first == (0, 0)
+    assert first == pytest.approx((0, 0))
     assert second[0] == pytest.approx(15 / 100 - 0.5)
     without = [(15 - 5 + i) / 80 - 0.5 for i in range(5)]
     mean = sum(without) / 5
