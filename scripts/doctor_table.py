@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,7 @@ CASES: tuple[Case, ...] = (
          lambda d: d.set(**{IDS: [3, 5, 6]}, norm_before_residual=True)),
 )  # fmt: skip
 
+RIGHT = "yes"
 SAMPLE = (0, 2, 4)
 """What every test run asks."""
 
@@ -180,7 +181,7 @@ class DoctorRow:
             f"{best.equal} of {len(best.replayed)}" if best else "",
             f"{heard.judged.server.accept_length:.3f}" if heard and heard.judged.server.steps else "",
             f"{heard.should:.3f}" if heard else "",
-            "yes" if self.right else "NO",
+            RIGHT if self.right else "NO",
         )
 
 
@@ -217,10 +218,21 @@ class Clinic:
         argv[place] = json.dumps({key: value for key, value in settings.items() if value is not None})
         if case.alone:
             argv = [*argv[: place - 1], *argv[place + 1 :]]
-        arguments = ("--dtype", "float32", *case.arguments)
+        arguments = ("--dtype", "float32", "--distributed-executor-backend", "uni", *case.arguments)
         return measuring(
             argv, {}, live_of("vllm"), arguments, patience=600, python=ENGINE.absolute(), drafts=not case.alone
         )
+
+    def kept(self, number: int) -> Sequence[str]:
+        """Cells of a row, as they were found before where they were."""
+        file = self.work / "rows" / f"{number}.json"
+        if not file.exists():
+            row = self.row(number)
+            print(number, " | ".join(row.cells), row.why, f"{row.seconds:.1f} s", flush=True)
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(row.cells), encoding="utf-8")
+        cells: list[str] = json.loads(file.read_text(encoding="utf-8"))
+        return cells
 
     def row(self, number: int) -> DoctorRow:
         """One server, from start to end."""
@@ -242,10 +254,10 @@ class Clinic:
         return DoctorRow(case, found, "", time.monotonic() - started)
 
 
-def table(rows: Sequence[DoctorRow]) -> str:
+def table(rows: Sequence[Sequence[str]]) -> str:
     """Markdown."""
     head = ("drafter", "what was done", "the doctor says", "requests equal", "accept length", "as trained", "right")
-    lines = [head, ["---"] * len(head), *(row.cells for row in rows)]
+    lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -257,17 +269,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true", help="put the table into docs/doctor.md")
     parser.add_argument("--sample", action="store_true", help="a few servers only")
     parser.add_argument("--only", metavar="N,…", help="servers by number")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="where directories, traces and logs are kept")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="keeps what was found, so that a run may be stopped")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         clinic = Clinic((options.work or Path(scratch)).absolute())
-        rows = list(printed(clinic, chosen(options)))
+        rows = [clinic.kept(number) for number in chosen(options)]
     if options.write:
         text = PAGE.read_text(encoding="utf-8")
-        told = f"\n{table(rows)}\n\n"
-        PAGE.write_text(PART.sub(lambda found: f"{found[1]}{told}{found[2]}", text), encoding="utf-8")
-    wrong = [row for row in rows if not row.right]
+        PAGE.write_text(PART.sub(lambda found: f"{found[1]}\n{table(rows)}\n\n{found[2]}", text), encoding="utf-8")
+    wrong = [row for row in rows if row[-1] != RIGHT]
     print(f"{len(rows) - len(wrong)} of {len(rows)} servers judged rightly")
     return 1 if wrong else 0
 
@@ -277,14 +288,6 @@ def chosen(options: argparse.Namespace) -> Sequence[int]:
     if options.sample:
         return SAMPLE
     return [int(part) for part in options.only.split(",")] if options.only else range(len(CASES))
-
-
-def printed(clinic: Clinic, numbers: Sequence[int]) -> Iterator[DoctorRow]:
-    """Rows as they come."""
-    for number in numbers:
-        row = clinic.row(number)
-        print(number, " | ".join(row.cells), row.why, f"{row.seconds:.1f} s", flush=True)
-        yield row
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def test_a_wrong_diagnosis_is_seen() -> None:
 
 def test_rows_become_a_table() -> None:
     row = DoctorRow(Case("x", "llama-eagle3", "refused"), None, "", 0.0)
-    assert doctor_table.table([row]).splitlines()[-1] == "| llama-eagle3 | x | refused |  |  |  | yes |"
+    assert doctor_table.table([row.cells]).splitlines()[-1] == "| llama-eagle3 | x | refused |  |  |  | yes |"
 
 
 @pytest.mark.slow
