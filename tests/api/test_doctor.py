@@ -178,7 +178,7 @@ def test_too_little_room(patient: Patient, traced: Path) -> None:
         found = examined(stub, traced)
     assert [fault.kind for fault in found.told] == ["context"]
     assert found.heard is not None
-    assert {one.length for one in found.heard.asked.counted} == {36}
+    assert {one.length for one in found.heard.asked.counted} == {30}
     assert found.heard.judged.outcome == "sound"
     assert len(found.heard.asked.cut) == 12
 
@@ -294,8 +294,8 @@ def test_the_document_is_plain_and_complete(patient: Patient, traced: Path) -> N
         found = examined(stub, traced)
     document = json.loads(json.dumps(found.document()))
     assert {*document} == {
-        "exit_code", "outcome", "engine", "engine_title", "drafter", "server", "told", "named", "rules", "broken",
-        "why", "totals", "heard", "next",
+        "exit_code", "outcome", "engine", "engine_title", "drafter", "server", "told", "named", "cure", "rules",
+        "broken", "why", "totals", "heard", "next",
     }  # fmt: skip
     assert (document["outcome"], document["named"]) == ("fault", ["feedback norm"])
     assert document["heard"]["readings"][0]["equal"] == 12

@@ -47,8 +47,8 @@ class AskedTexts:
 
     Attributes:
         departed: where each text that is not the trace's parts from it, in tokens from its start.
-        failed: requests without an answer, and why. `cut`: requests that were shortened to the server's room, or left
-            out because nothing of them fits.
+        failed: requests without an answer, and why. `cut`: requests that were shortened so that their last drafts fit
+            into the server's room, or left out because nothing of them fits.
     """
 
     counted: tuple[CountedText, ...]
@@ -74,7 +74,8 @@ def ask_texts(
     """Ask a server everything, one request at a time; where a text departs, once more for the part that agrees.
 
     A step that starts before the end of a text counts all that it accepts, so the last `depth` tokens that agree are
-    not asked for: what was accepted beyond the end must be the trace's too.
+    not asked for: what was accepted beyond the end must be the trace's too. Nor are those for which the server would
+    have to draft beyond its room.
 
     Args:
         room: tokens that a prompt and its text may have together.
@@ -83,7 +84,8 @@ def ask_texts(
     Raises:
         Void: counts that are not to be trusted, or more than 5 % of the requests failed.
     """
-    lengths = {one.id: len(one.text) if room is None else min(len(one.text), room - len(one.prompt)) for one in texts}
+    reach = None if room is None else room - 2 * depth
+    lengths = {one.id: len(one.text) if reach is None else min(len(one.text), reach - len(one.prompt)) for one in texts}
     cut = tuple(one.id for one in texts if lengths[one.id] < len(one.text))
     asked = [one for one in texts if lengths[one.id] >= min(SHORTEST, len(one.text)) and lengths[one.id] > 1]
     found, failed = _ask(client, asked, lengths, depth, patience, done)

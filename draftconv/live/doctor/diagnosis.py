@@ -114,6 +114,8 @@ class Diagnosis(Displayed):
             yield self._lengths(self.heard)
         for rule in self.rules:
             yield f"  {rule.code}: {rule.says} ({rule.source})"
+        if self.named:
+            yield f"  Cure: {self._cure()}."
         for line in self.broken:
             yield f"  {self.drafter} itself breaks {line.rule.code}: {line.detail}"
         if self.heard:
@@ -154,6 +156,14 @@ class Diagnosis(Displayed):
         best = judged.explanations[0]
         start = "reads " if first.says.startswith("boundaries") else "does not read the drafter as it was trained: "
         return f"This server {start}{first.says}. {best.equal} of {total} requests match exactly."
+
+    def _cure(self) -> str:
+        if self.broken:
+            return "write the drafter for this engine, and start the server with that directory"
+        return (
+            f"{self.drafter} itself is read rightly, so the server has another directory, other flags or another "
+            "version: start it with this one, by the next command"
+        )
 
     def _lengths(self, heard: Heard) -> str:
         seen = heard.judged.server.accept_length if heard.judged.server.steps else 1.0
@@ -220,6 +230,7 @@ class Diagnosis(Displayed):
             "server": dict(self.server),
             "told": [{"kind": fault.kind, "says": fault.says, "cure": fault.cure} for fault in self.told],
             "named": [reading.name for reading in self.named],
+            "cure": self._cure() if self.named else None,
             "rules": [{"code": rule.code, "says": rule.says, "source": rule.source} for rule in self.rules],
             "broken": [{"code": line.rule.code, "detail": line.detail} for line in self.broken],
             "why": (self.heard.judged.why if self.heard else "") or self.why,

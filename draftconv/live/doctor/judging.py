@@ -29,6 +29,8 @@ ALIKE = 0.01
 """Share of steps up to which two readings that are about as likely count as one: neither costs more than the other."""
 NEAR_ONE = 1.1
 """Accept length up to which causes are not told apart: so few drafts are accepted that their number says nothing."""
+SEARCHED = 48
+"""Lengths at which drafts may end that are tried at a time."""
 FEWEST_STEPS = 100
 """Steps below which nothing is named."""
 SURE = 3.0
@@ -115,7 +117,7 @@ def judge_readings(
         readings: the right one first. `clipped`: as in `ServerReading.counted`.
     """
     server = Counts.pooled(text.counts for text in counted)
-    explanations = _explained(counted, _with_reach(counted, readings, depth), depth, clipped)
+    explanations = _explained(counted, _with_reach(counted, readings, depth, clipped), depth, clipped)
     sound = next(one for one in explanations if one.sound)
     positions = tuple(_position(counted, sound.replayed, j) for j in range(1, depth + 1))
     outcome, named, why = _decided(server, explanations)
@@ -156,21 +158,27 @@ def _decided(server: Counts, explanations: Sequence[Explanation]) -> tuple[Healt
 
 
 def _with_reach(
-    counted: Sequence[CountedText], readings: Sequence[ServerReading], depth: int
+    counted: Sequence[CountedText], readings: Sequence[ServerReading], depth: int, clipped: bool
 ) -> list[tuple[ServerReading, int | None]]:
-    """The readings; and where steps carried no draft, the right one up to every length that the drafter may have.
-
-    The last draft of a text ends with its counted steps, give or take what one pass drafts ahead.
-    """
+    """The readings; and where the right one does not explain all, it with the length that drafts fit best to end at."""
     right = readings[0]
     found: list[tuple[ServerReading, int | None]] = [(reading, None) for reading in readings]
-    ends = {
-        right.records[text.id].prompt + int(text.counts.steps + text.counts.accepted) for text in counted if text.bare
-    }
-    for reach in sorted({end + ahead for end in ends for ahead in range(-depth, 3 * depth)}):
-        says = f"the drafter takes {reach} tokens of prompt and text, and beyond them steps carry no draft"
-        found.append((replace(right, name=f"drafts end at {reach}", says=says), reach))
-    return found
+
+    def missed(reach: int | None) -> float:
+        texts = [right.counted(text, depth, clipped=clipped, reach=reach) for text in counted]
+        return _elsewhere(counted, texts)
+
+    if missed(None) <= ALIKE:
+        return found
+    prompts = [right.records[text.id].prompt for text in counted]
+    first, last = min(prompts), max(prompt + text.length for prompt, text in zip(prompts, counted, strict=True))
+    while True:
+        pace = max(1, (last - first) // SEARCHED)
+        best = min(range(first, last + 1, pace), key=missed)
+        if pace == 1:
+            says = f"the drafter takes {best} tokens of prompt and text, and what it drafts beyond them fails"
+            return [*found, (replace(right, name=f"drafts end at {best}", says=says), best)]
+        first, last = best - pace, best + pace
 
 
 def _explained(

@@ -15,7 +15,7 @@ from draftconv.engines.rules import Rule
 from draftconv.live.doctor.asking import CountedText
 from draftconv.live.doctor.options import DoctorOptions
 from draftconv.options import Place, each_of
-from draftconv.reference.accept_length import Counts, walk
+from draftconv.reference.accept_length import Counts
 from draftconv.replay.arithmetic import AskedEngines, WrittenFor
 from draftconv.replay.drafters import load_drafters, read_drafters, target_of
 from draftconv.replay.settings import tokens_done
@@ -48,39 +48,28 @@ class ServerReading:
 
         Args:
             clipped: the last step counts up to the end of the text.
-            reach: tokens that the drafter may have, as in `_drafted`.
+            reach: tokens that the drafter may have, as in `_steps`.
         """
         record = self.records[text.id]
         accepted = [min(count, depth) for count in record.accepted[: text.length - 1]]
-        if reach is None:
-            roots, bare = list(walk(accepted)), 0
-        else:
-            roots, bare = _drafted(accepted, record.prompt, depth, reach)
-        steps = [accepted[root] for root in roots]
-        if clipped and steps and not bare:
-            steps[-1] -= max(0, roots[-1] + steps[-1] + 1 - len(accepted))
-        return CountedText(text.id, text.length, Counts.of(steps, depth), bare)
+        steps = _steps(accepted, record.prompt, depth, reach)
+        if clipped and steps:
+            steps[-1] -= max(0, len(steps) + sum(steps) - len(accepted))
+        return CountedText(text.id, text.length, Counts.of(steps, depth))
 
 
-def _drafted(accepted: Sequence[int], prompt: int, depth: int, reach: int) -> tuple[list[int], int]:
-    """Roots whose step carries a draft where the drafter may have `reach` tokens, and how many steps carry none.
+def _steps(accepted: Sequence[int], prompt: int, depth: int, reach: int | None) -> list[int]:
+    """Accepted tokens of every step, where the drafter may have `reach` tokens.
 
-    After every pass over n tokens K more are drafted if n + K tokens fit, and the next pass goes over those as well;
-    without them it is one token longer, and may fit again. (vLLM 0.32.0, `_input_fits_in_drafter` of
-    v1/worker/gpu_model_runner.py, read.)
+    After a pass over n tokens K more are drafted if n + K fit; else K zeros take their place, which are counted as
+    drafts and fail. (vLLM 0.32.0, run; `_input_fits_in_drafter` of v1/worker/gpu_model_runner.py.)
     """
-    roots, bare, root, passed = list[int](), 0, 0, prompt
+    steps, root, passed = list[int](), 0, prompt
     while root < len(accepted):
-        known = prompt + 1 + root
-        if passed + depth <= reach:
-            roots.append(root)
-            passed = known + depth
-            root += accepted[root] + 1
-        else:
-            bare += 1
-            passed = known
-            root += 1
-    return roots, bare
+        steps.append(accepted[root] if reach is None or passed + depth <= reach else 0)
+        passed = prompt + 1 + root + depth
+        root += steps[-1] + 1
+    return steps
 
 
 @dataclass(frozen=True, slots=True)

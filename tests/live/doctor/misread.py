@@ -92,16 +92,13 @@ def misreading(
     def write(prompt: list[int], length: int) -> list[int]:
         return list(texts[tuple(prompt)][0][:length])
 
-    def accept(prompt: list[int], length: int, _: float, depth: int) -> list[int | None]:
+    def accept(prompt: list[int], length: int, _: float, depth: int) -> list[int]:
         record = records[texts[tuple(prompt)][1]]
         accepted = [min(count, depth) for count in record.accepted[: length - 1]]
-        found: list[int | None] = []
-        root, passed = 0, len(prompt)
-        while root < len(accepted):
-            drafts = reach is None or passed + depth <= reach
-            passed = len(prompt) + 1 + root + depth * drafts
-            found.append(accepted[root] if drafts else None)
-            root += accepted[root] + 1 if drafts else 1
+        found, passed = list[int](), len(prompt)
+        while (root := len(found) + sum(found)) < len(accepted):
+            found.append(accepted[root] if reach is None or passed + depth <= reach else 0)
+            passed = len(prompt) + 1 + root + depth
         return found
 
     with serving(Stub(engine, **{"write": write, "accept": accept} | fields)) as stub:

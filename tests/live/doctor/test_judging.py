@@ -154,19 +154,24 @@ def test_the_position_that_departs_first(recorded: Recorded) -> None:
     assert (sound.outcome, sound.first_departure) == ("sound", None)
 
 
-def test_steps_that_carry_no_draft_beyond_a_length(recorded: Recorded) -> None:
+@pytest.mark.parametrize("reach", [80, 100, 120])
+def test_drafts_that_end_at_a_length(reach: int, recorded: Recorded) -> None:
     of = patient("llama-eagle3", recorded)
     readings = of.readings(of.arms(["feedback norm", "boundaries - 1"]))
-    right, reach = readings[0], 100
-    counted = [
-        right.counted(CountedText(one.id, one.counted, Counts((0,) * (K + 1))), K, clipped=False, reach=reach)
-        for one in right.records.values()
-    ]
-    assert all(one.bare for one in counted)
+    right = readings[0]
+    texts = [CountedText(one.id, one.counted, Counts((0,) * (K + 1))) for one in right.records.values()]
+    counted = [right.counted(text, K, clipped=False, reach=reach) for text in texts]
     found = judged(counted, readings)
     assert found.outcome == "fault"
-    assert f"drafts end at {reach}" in names(found)
-    assert all(name.startswith("drafts end at") for name in names(found))
+    assert names(found) == {f"drafts end at {reach}"}
+    assert found.explanations[0].equal == len(counted)
+
+
+def test_steps_without_a_draft_are_explained_by_nothing(recorded: Recorded) -> None:
+    of = patient("llama-eagle3", recorded)
+    readings = of.readings(of.arms(["feedback norm"]))
+    counted = [replace(text, bare=12) for text in of.counted(of.subject.arm)]
+    assert judged(counted, readings).outcome == "unknown"
 
 
 def test_a_last_step_that_is_cut_at_the_end_of_the_text(recorded: Recorded) -> None:
