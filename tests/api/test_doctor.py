@@ -294,7 +294,7 @@ def test_the_document_is_plain_and_complete(patient: Patient, traced: Path) -> N
         found = examined(stub, traced)
     document = json.loads(json.dumps(found.document()))
     assert {*document} == {
-        "exit_code", "outcome", "engine", "engine_title", "drafter", "server", "told", "named", "cure", "rules",
+        "exit_code", "outcome", "engine", "drafter", "server", "told", "named", "cure", "rules",
         "broken", "why", "totals", "heard", "next",
     }  # fmt: skip
     assert (document["outcome"], document["named"]) == ("fault", ["feedback norm"])

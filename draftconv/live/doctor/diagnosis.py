@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from draftconv.display import Block, Column, Displayed, card, named, table
-from draftconv.engines import ENGINES, EngineSpec
+from draftconv.engines import EngineSpec
 from draftconv.engines.rules import BrokenRule, Rule
 from draftconv.live.doctor.asking import AskedTexts
 from draftconv.live.doctor.judging import MEANINGS, Explanation, Health, Judged
@@ -225,7 +225,6 @@ class Diagnosis(Displayed):
             "exit_code": self.exit_code,
             "outcome": self.outcome,
             "engine": str(self.spec),
-            "engine_title": ENGINES[self.spec.name].title,
             "drafter": self.drafter,
             "server": dict(self.server),
             "told": [{"kind": fault.kind, "says": fault.says, "cure": fault.cure} for fault in self.told],
