@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from draftconv.api.doctor import Diagnosis, doctor
+from draftconv.api.quantize import quantize
 from draftconv.errors import EngineError, UsageError, Void
 from draftconv.live.requests import RetryPolicy
 from draftconv.replay.replay import Arm
@@ -140,6 +141,18 @@ def test_nothing_known_explains_it(patient: Patient, traced: Path) -> None:
         found = examined(stub, traced)
     assert (found.outcome, found.exit_code) == ("unknown", 3)
     assert "Draft 2 departs first. The first draft is right and a later one departs" in lines(found)
+
+
+def test_a_drafter_that_rounds_activations(patient: Patient, traced: Path, tmp_path: Path) -> None:
+    """Its mis-readings are replayed with its weights alone; its own rounding costs little."""
+    out, target = tmp_path / "small", TARGETS["llama"]
+    quantize(DRAFTER, out, recipe="w4a8", engines=("vllm:cpu",), target=str(target))
+    with misreading(patient, arm(patient, "feedback norm")) as stub:
+        found = doctor(out, engine="vllm:cpu", url=stub.url, target=str(target), trace=traced, timeout=10)
+    assert found.heard is not None
+    explanations = found.heard.judged.explanations
+    assert [reading.name for reading in explanations[0].readings] == ["feedback norm"]
+    assert sum(len(one.readings) for one in explanations) > 10
 
 
 # ── what the server says itself ────────────────────────────────────────────────────

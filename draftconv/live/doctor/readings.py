@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -124,9 +124,14 @@ def replay_readings(
     from draftconv.replay.misreadings import MISREADINGS, MisreadSubject, applied, boundaries_read, lender
 
     reading = None if options.progress is None else partial(options.progress, "reading")
-    first, *suspects = load_drafters(trace, read.drafters, read.asked.of_each(read.drafters), options, reading)
-    about = trace.about
-    of = MisreadSubject(first.arm, about.layers, about.boundaries, lend=lender(trace, target))
+    arithmetics = read.asked.of_each(read.drafters)
+    first, *suspects = load_drafters(trace, read.drafters, arithmetics, options, reading)
+    plain, about = first.arm, trace.about
+    if (chosen := arithmetics[0]) is not None and not chosen.weight_only:
+        # What is misread has its weights alone: linears that round their inputs are not built under other facts.
+        one = {first.arm.name: first.drafter}
+        plain = load_drafters(trace, one, [replace(chosen, weight_only=True)], options)[0].arm
+    of = MisreadSubject(plain, about.layers, about.boundaries, lend=lender(trace, target))
     rules = leading_rules(spec)
     outcomes = {name: applied(of, name) for name, row in MISREADINGS.items() if row.named or name in rules}
     arms = {name: arm for name, arm in outcomes.items() if not isinstance(arm, str)}
