@@ -66,6 +66,11 @@ def without_final_norm(directory: Directory) -> Directory:
     return replace(directory, tensors=kept)
 
 
+def other_base(directory: Directory) -> Directory:
+    """Another base of the rotary embedding, in both spellings."""
+    return directory.set(rope_theta=1e6, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+
+
 def noise(directory: Directory) -> Directory:
     """A head that was never trained."""
     head = directory.tensors["lm_head.weight"].float()
@@ -112,7 +117,7 @@ CASES: tuple[Case, ...] = (
          ones(f"{LAYER}post_attention_layernorm")),
     Case("the file lacks fc_norm", "llama-eagle3.1", "fusion norm of ones", ones("fc_norm.")),
     Case("the file lacks the final norm", "llama-eagle3.1", "final norm of ones", without_final_norm),
-    Case("rope_theta is 1000000", "llama-eagle3", "rope base", lambda d: d.set(rope_theta=1e6)),
+    Case("rope_theta is 1000000", "llama-eagle3", "rope base", other_base),
     Case("norm_before_residual is true", "llama-eagle3", "norm before residual",
          lambda d: d.set(norm_before_residual=True)),
     Case("use_aux_hidden_state is false: EAGLE in place of EAGLE-3", "llama-eagle3", "last state",
@@ -131,7 +136,7 @@ CASES: tuple[Case, ...] = (
     Case("two faults: layer ids one too low, no norm_output", "llama-eagle3.1", "unknown",
          lambda d: d.set(**{IDS: [1, 3, 4]}).unset("norm_output")),
     Case("two faults: no hidden_norm, rope_theta is 1000000", "llama-eagle3", "unknown",
-         lambda d: d.drop(f"{LAYER}hidden_norm").set(rope_theta=1e6)),
+         lambda d: other_base(d.drop(f"{LAYER}hidden_norm"))),
     Case("two faults: layer ids one too high, norm_before_residual", "mla-eagle3", "unknown",
          lambda d: d.set(**{IDS: [3, 5, 6]}, norm_before_residual=True)),
 )  # fmt: skip
