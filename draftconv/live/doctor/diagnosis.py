@@ -185,7 +185,8 @@ class Diagnosis(Displayed):
         )
         yield table(
             "Readings",
-            "Nats: by how much a reading is less likely than the first. Elsewhere: steps that accept another number.",
+            "Nats: by how much a reading is less likely than the first. Elsewhere: steps that accept another number, "
+            "by those that accept any.",
             ("reading", *(Column(n, figures=True) for n in ("accept length", "requests equal", "elsewhere", "nats"))),
             (self._row(one) for one in judged.explanations[:SHOWN]),
         )

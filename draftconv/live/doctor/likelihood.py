@@ -74,17 +74,15 @@ def _mean_of_logs(values: Sequence[float]) -> float:
 
 
 def elsewhere(counted: Sequence[Counts], replayed: Sequence[Counts]) -> float:
-    """The share of steps that accept another number of tokens than the replay says, request by request.
+    """How many steps accept another number of tokens than the replay says, as a share of those that accept any.
 
-    Half the sum of |h_j - r_j|, over the larger number of steps: 0 where all is as replayed, 1 where nothing is.
+    Half the sum of |h_j - r_j| over requests, by the larger number of steps with j > 0: 0 where all is as replayed, 1
+    or more where nothing is. Steps that accept nothing are alike whatever is wrong, so they prove nothing.
     """
-    moved = sum(
-        abs(ours - theirs)
-        for one, other in zip(counted, replayed, strict=True)
-        for ours, theirs in zip(one.histogram, other.histogram, strict=True)
-    )
-    most = sum(max(one.steps, other.steps) for one, other in zip(counted, replayed, strict=True))
-    return moved / (2 * most) if most else 0.0
+    pairs = list(zip(counted, replayed, strict=True))
+    moved = sum(abs(a - b) for one, other in pairs for a, b in zip(one.histogram, other.histogram, strict=True))
+    most = sum(max(sum(one.histogram[1:]), sum(other.histogram[1:])) for one, other in pairs)
+    return moved / (2 * max(most, 1))
 
 
 def departure(counted: Sequence[Counts], replayed: Sequence[Counts], j: int) -> tuple[float, float]:

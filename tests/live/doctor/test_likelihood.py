@@ -33,8 +33,9 @@ def test_every_request_that_is_equal_adds_to_it() -> None:
 
 def test_the_share_of_steps_that_fall_elsewhere() -> None:
     assert elsewhere([ONE, OTHER], [ONE, OTHER]) == 0
-    assert elsewhere([OTHER, OTHER], [ONE, OTHER]) == pytest.approx(1 / 8)
+    assert elsewhere([OTHER, OTHER], [ONE, OTHER]) == pytest.approx(1 / 4)
     assert elsewhere([Counts((4, 0))], [Counts((0, 4))]) == 1
+    assert elsewhere([Counts((40, 2))], [Counts((42, 0))]) == 1  # steps that accept nothing prove nothing
     assert elsewhere([Counts((0, 0))], [Counts((0, 0))]) == 0
 
 
