@@ -1,9 +1,9 @@
 """Which reading of a drafter a server's counts are likeliest of, and when nothing is named.
 
-A reading is named if its log likelihood is `MARGIN` nats above every other's, and if it leaves little elsewhere: at most
-`MOST_ELSEWHERE` of the steps that accept anything, and a fault at most `MOST_LEFT` of what the right reading leaves. The
-likeliest of some readings need not be likely. Readings that count the same of every text, or nearly so, cannot be told
-apart and are named together; and where hardly anything is accepted, all that come to that are.
+A reading is named if its log likelihood is `MARGIN` nats above every other's, and if it leaves little elsewhere: at
+most `MOST_ELSEWHERE` of the steps that accept anything, and a fault at most `MOST_LEFT` of what the right reading does.
+The likeliest of some readings need not be likely. Readings that count the same of every text, or nearly so, cannot be
+told apart and are named together; and where hardly anything is accepted, all that come to that are.
 """
 
 from __future__ import annotations
