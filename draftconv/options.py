@@ -46,7 +46,7 @@ class Option:
         metavar: what stands for its value in help texts.
         choices: all values that there are, or what lists them; case makes no difference.
         synonyms: what people type, in lower case → the choice. `former_values`: those that were choices themselves.
-        least, above, most: bounds of a number; `above` is not reached itself.
+        least, above, most, below: bounds of a number; `above` and `below` are not reached themselves.
         file: it names a file that must exist.
         parse: reads what is typed; raises ValueError with what is wrong.
     """
@@ -62,6 +62,7 @@ class Option:
     least: float | None = None
     above: float | None = None
     most: float | None = None
+    below: float | None = None
     file: bool = False
     parse: Callable[[str], object] | None = None
 

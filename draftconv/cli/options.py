@@ -84,7 +84,8 @@ def _param_type(option: Option, kinds: list[Any], pair: tuple[Any, ...]) -> Any:
         return click.IntRange(least, most)
     if number is float:
         low = option.above if option.above is not None else option.least
-        return click.FloatRange(low, option.most, min_open=option.above is not None, max_open=option.most is not None)
+        high = option.below if option.below is not None else option.most
+        return click.FloatRange(low, high, min_open=option.above is not None, max_open=option.below is not None)
     return click.STRING
 
 

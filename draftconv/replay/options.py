@@ -38,7 +38,7 @@ MARGIN = Option(
     "[default: 0, live 0.005; 0.01 for 8-bit weights, 0.02 for 4-bit ones]",
     metavar="SHARE",
     least=0,
-    most=1,
+    below=1,
 )
 LIMIT = Option("Only the first N requests of the trace; live: the first N prompts.", metavar="N", least=1)
 EXTEND = Option("Add these requests to an inconclusive report; allowed once.", metavar="REPORT")
