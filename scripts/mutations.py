@@ -508,11 +508,11 @@ ENGINES = (
         "(counts.steps, counts.accepted) != (steps, accepted)", "counts.steps != steps",
         "a histogram that contradicts the accepted tokens is taken", ("test_request_output.py",)),
     Mutation(
-        "engines/vllm/client.py",
+        "engines/vllm/counters.py",
         "if self.born != before.born or self.drafts < before.drafts:", "if self.drafts < before.drafts:",
         "a server that was started again is not noticed", ("test_clients.py",)),
     Mutation(
-        "engines/vllm/client.py",
+        "engines/vllm/counters.py",
         "zip((steps, *reached), (*reached, 0), strict=True)", "zip(reached, (*reached[1:], 0), strict=True)",
         "steps that accept nothing are not in the histogram", ("test_clients.py",)),
     Mutation(
@@ -768,10 +768,10 @@ REPLAY = (
         "token_BTK[..., k], self.cache, k)", "token_BTK[..., 0], self.cache, k)",
         "every step of a chain is fed the first token", ("test_replay.py",)),
     Mutation(
-        "replay/controls.py",
+        "replay/misreadings.py",
         "tuple(boundary + by for boundary in of.arm.boundaries)",
         "tuple(boundary + abs(by) for boundary in of.arm.boundaries)",
-        "two controls shift boundaries the same way", ("test_controls.py",)),
+        "two controls shift boundaries the same way", ("test_controls.py", "test_misreadings.py")),
     Mutation(
         "replay/controls.py",
         "scale=weight.scale * 2", "scale=weight.scale * 1",
