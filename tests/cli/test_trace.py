@@ -58,6 +58,15 @@ def test_json_is_what_trace_json_says(run: Run, prompts: Path, tmp_path: Path) -
     assert told["tables"]["lm_head"]["linked"] is True
 
 
+def test_text_is_drawn_from_all_tokens_where_top_p_is_one(run: Run, prompts: Path) -> None:
+    words = ("--temperature", "0.7", "--limit", "1", "--format", "json")
+    done = run("trace", "--target", TARGET, "--prompts", prompts, "--out", "out", *FAST, *words, "--top-p", "1")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["sampling"]["top_p"] == 1
+    beyond = run("trace", "--target", TARGET, "--prompts", prompts, "--out", "two", *FAST, *words, "--top-p", "1.01")
+    assert beyond.exit_code == 2
+
+
 def test_quiet_says_nothing_on_stdout(run: Run, prompts: Path) -> None:
     done = run("trace", "--target", TARGET, "--prompts", prompts, "--out", "out", *FAST, "--quiet")
     assert (done.exit_code, done.stdout) == (0, "")
