@@ -193,8 +193,8 @@ class DoctorRow:
 class Clinic:
     """Directories, traces and servers, below one directory."""
 
-    def __init__(self, work: Path) -> None:
-        self.work, self.makers = work, Makers(work, READER)
+    def __init__(self, work: Path, requests: int = REQUESTS) -> None:
+        self.work, self.requests, self.makers = work, requests, Makers(work, READER)
 
     def traced(self, name: str) -> Path:
         """The target's own text, with states of every boundary."""
@@ -203,7 +203,7 @@ class Clinic:
             trace(
                 target_path(name), DATA / "prompts.json", path, boundaries=tuple(range(9)), dtype="float32",
                 device="cpu", batch=32, max_tokens=LENGTH, ignore_eos=True, num_speculative_tokens=DEPTH,
-                limit=REQUESTS,
+                limit=self.requests,
             )  # fmt: skip
         return path
 

@@ -32,6 +32,8 @@ ENGINE = Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", ROOT / ".engine-venv" / 
 LENGTH = 64
 """Tokens of the texts in measured.json."""
 PROMPTS = json.loads((DATA / "prompts.json").read_text())
+FEW = 12
+"""Prompts that are asked; equal counts need no interval."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,6 +58,8 @@ def judged(tmp_path: Path, reference: str, target: str, candidate: Path, *, offl
         engine_python=ENGINE,
         server_args=("--dtype", "float32"),
         prompts=str(DATA / "prompts.json"),
+        limit=FEW,
+        margin=0,
         max_tokens=LENGTH,
         timeout=120,
         start_timeout=400,
@@ -73,7 +77,7 @@ def equal_requests(report: Report, drafter: str) -> float:
     """The share of requests that the engine and the reference's own decoding count alike."""
     measured = json.loads((DATA / "measured.json").read_text())["drafters"][drafter]
     found = {line.id: (line.counts.steps, line.counts.accepted) for line in report.records if line.arm == drafter}
-    own = dict(enumerate(zip(measured["steps"], measured["accepted"], strict=True)))
+    own = dict(enumerate(zip(measured["steps"][:FEW], measured["accepted"][:FEW], strict=True)))
     return sum(found[str(i)] == counts for i, counts in own.items()) / len(own)
 
 
@@ -83,8 +87,8 @@ def test_offline_counts_are_those_of_plain_decoding(tmp_path: Path, monkeypatch:
     out = converted(tmp_path, "mla-eagle3.1", "mla")
     report = judged(tmp_path, "mla-eagle3.1", "mla", out, offline=True)
     comparison = report.comparisons[0]
-    assert (comparison.verdict.outcome, report.about.settings["engine"]) == ("equivalent", "vLLM 0.32.0")
-    assert report.identical(comparison) == 32
+    assert (comparison.verdict.outcome, report.about.settings["engine"]) == ("pass", "vLLM 0.32.0")
+    assert report.identical(comparison) == FEW
     assert equal_requests(report, "mla-eagle3.1") >= 0.9
 
 
@@ -100,7 +104,7 @@ def test_servers_that_are_started(tmp_path: Path) -> None:
     comparison = report.comparisons[0]
     assert len(doubled) == 1
     assert comparison.verdict.outcome == "fail"
-    assert report.identical(comparison) == 32  # greedy float32 text does not depend on the drafter
+    assert report.identical(comparison) == FEW  # greedy float32 text does not depend on the drafter
     assert equal_requests(report, "llama-eagle3.1") >= 0.9
 
 

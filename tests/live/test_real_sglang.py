@@ -38,8 +38,8 @@ PYTHON = Path(os.environ.get("DRAFTCONV_SGLANG_PYTHON", ROOT / ".sglang-venv" / 
 LENGTH = 64
 """Tokens of the texts in measured.json."""
 PROMPTS = json.loads((DATA / "prompts.json").read_text())
-FEW = 32
-"""Prompts that are enough for a verdict, which wants 30."""
+FEW = 12
+"""Prompts that are asked; equal counts need no interval."""
 CONTEXT = 160
 END = 303
 """The 20th token after the first prompt."""
@@ -74,6 +74,8 @@ def options(tmp_path: Path, target: Path) -> LiveOptions:
         target=str(target),
         run=tmp_path / "run",
         prompts=str(DATA / "prompts.json"),
+        limit=FEW,
+        margin=0,
         max_tokens=LENGTH,
         timeout=120,
         start_timeout=400,
@@ -105,10 +107,10 @@ def test_servers_that_are_started(tmp_path: Path, python: Path) -> None:
     """MLA, EAGLE-3.1: one spelling for SGLang, one for all engines."""
     own, portable = (converted(tmp_path, "mla-eagle3.1", to) for to in ("sglang", "portable"))
     target = complete_target(DATA / "targets/mla", tmp_path / "mla")
-    asked = replace(options(tmp_path, target), launch=True, engine_python=python, limit=FEW)
+    asked = replace(options(tmp_path, target), launch=True, engine_python=python)
     report = live_parity(own, [portable], **keywords(asked))
     comparison = report.comparisons[0]
-    assert (comparison.verdict.outcome, report.about.settings["engine"]) == ("equivalent", "SGLang 0.5.23")
+    assert (comparison.verdict.outcome, report.about.settings["engine"]) == ("pass", "SGLang 0.5.23")
     assert report.identical(comparison) == FEW
     assert equal_requests(report, own.name, "mla-eagle3.1") >= 0.9 * FEW
 
@@ -128,9 +130,9 @@ def test_servers_that_run(tmp_path: Path, python: Path) -> None:
         report = live_parity(sound, [broken], **keywords(side))
         comparison = report.comparisons[0]
         assert comparison.verdict.outcome == "fail"
-        assert report.identical(comparison) == len(PROMPTS)  # greedy float32 text does not depend on the drafter
-        assert equal_requests(report, sound.name, "llama-eagle3.1") >= 0.9 * len(PROMPTS)
-        assert equal_requests(report, broken.name, "llama-eagle3.1") < 0.5 * len(PROMPTS)
+        assert report.identical(comparison) == FEW  # greedy float32 text does not depend on the drafter
+        assert equal_requests(report, sound.name, "llama-eagle3.1") >= 0.9 * FEW
+        assert equal_requests(report, broken.name, "llama-eagle3.1") < 0.5 * FEW
 
         turn = replace(options(tmp_path, target), run=tmp_path / "turn", url=one, limit=4)
         with pytest.raises(Unfinished, match=f"{broken.name} is next"):

@@ -51,6 +51,6 @@ def test_rows_become_a_table() -> None:
 def test_a_few_real_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("VLLM_CPU_KVCACHE_SPACE", "1"), ("OMP_NUM_THREADS", "1"), ("HF_HUB_OFFLINE", "1")):
         monkeypatch.setenv(name, os.environ.get(name, value))
-    clinic = Clinic(tmp_path)
+    clinic = Clinic(tmp_path, requests=8)
     rows = [clinic.row(number) for number in SAMPLE]
     assert [row.said for row in rows if not row.right] == []
