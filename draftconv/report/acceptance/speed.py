@@ -58,14 +58,14 @@ class StepCost:
     def step(self, depth: int) -> float:
         """T(depth): between two measured ones and beyond them by the straight line through the nearest two.
 
-        A single measured one has T(0) as its second.
+        A single measured one has T(0) as its second; no step takes less than T(0), wherever a line leads.
         """
         if not self.measured:
             return self.target + self.once + depth * self.each
         known = self.measured if len(self.measured) > 1 else ((0, self.target), *self.measured)
         above = next((n for n, (k, _) in enumerate(known) if k >= depth), len(known) - 1)
         (k0, t0), (k1, t1) = known[max(0, above - 1)], known[max(1, above)]
-        return t0 + (depth - k0) * (t1 - t0) / (k1 - k0)
+        return max(self.target, t0 + (depth - k0) * (t1 - t0) / (k1 - k0))
 
 
 @dataclass(frozen=True, slots=True)

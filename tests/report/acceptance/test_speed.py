@@ -41,9 +41,10 @@ MEASURED = StepCost(8, 10.0, "measured", "steps", ((2, 13.0), (4, 14.0)))
         (ESTIMATE, [11.5, 12.5, 13.5, 14.5, 15.5, 16.5]),
         (MEASURED, [12.5, 13, 13.5, 14, 14.5, 15]),  # the line through both, before, between and beyond them
         (replace(MEASURED, measured=((2, 13.0),)), [11.5, 13, 14.5, 16, 17.5, 19]),  # through T(0) and the one
+        (replace(MEASURED, measured=((5, 11.0), (6, 30.0))), [10, 10, 10, 10, 11, 30]),  # not back in time
         (replace(MEASURED, measured=((1, 11.0), (2, 14.0), (6, 16.0))), [11, 14, 14.5, 15, 15.5, 16]),
     ],
-    ids=["given", "estimate", "two measured", "one measured", "three measured"],
+    ids=["given", "estimate", "two measured", "one measured", "a steep line", "three measured"],
 )
 def test_the_time_of_a_step(cost: StepCost, steps: list[float]) -> None:
     assert [cost.step(k) for k in range(1, 7)] == pytest.approx(steps, rel=1e-12)
