@@ -255,7 +255,8 @@ def _summarize_weights(drafter: Drafter, from_format: str | None) -> Quantizatio
     if stored.unlisted:
         names = show_some(stored.unlisted)
         findings.append(f"{names} plain and not excluded by config.json: some engines take it for quantized")
-    return QuantizationSummary(stored.format.id, stored.title, tuple(findings), stored.lies)
+    formats = ", ".join(dict.fromkeys(match.format.id for match in stored.parts))
+    return QuantizationSummary(formats, stored.title, tuple(findings), stored.lies)
 
 
 MISDECLARED = "weights-misdeclared"

@@ -26,6 +26,7 @@ from draftconv.display import Block, Displayed, Table, card, named, table
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.facts import Mla
 from draftconv.drafter.targets import find_target
+from draftconv.engines.deployment import by_role
 from draftconv.engines.offers import instead
 from draftconv.options import Place, takes
 
@@ -123,11 +124,10 @@ class Quantization(Displayed):
         from draftconv.quantization.deviation import total
 
         decided, bytes_of = self.decided, self.bytes_of
-        scheme = decided.deployment.scheme.weights.title
         rows = [
             (
                 _module(name),
-                scheme,
+                decided.part(name).scheme.weights.title,
                 deviation.relative,
                 f"{deviation.row}: {_percent(deviation.worst)}",
                 deviation.largest,
@@ -195,7 +195,7 @@ def _decisions(decided: QuantizationPlan) -> list[tuple[str, str]]:
     """The card: numbers, format, what is quantized and what is kept, and what runs where."""
     quantized, kept = decided.selection.quantized, decided.selection.kept
     rows: list[tuple[str, str]] = [
-        ("scheme", str(decided.deployment.scheme)),
+        ("scheme", decided.deployment.numbers),
         ("format", _describe_format(decided)),
         *_rounding_rows(decided.rounding),
         *_requantization_rows(decided),
@@ -203,10 +203,12 @@ def _decisions(decided: QuantizationPlan) -> list[tuple[str, str]]:
         ("kept", ", ".join(f"{_module(name)} ({why})" for name, why in kept.items())),
     ]
     for name, deployment in decided.deployments.items():
-        rows.append((name, f"runs as {deployment.executed} [{deployment.evidence}: {deployment.source}]"))
-        rows += [("", note) for note in deployment.notes]
+        for role, part in deployment.parts.items():
+            runs = f"{role} runs" if role else "runs"
+            rows.append(("" if role else name, f"{runs} as {part.executed} [{part.evidence}: {part.source}]"))
+            rows += [("", note) for note in part.notes]
     if not decided.deployments:
-        rows += [("", note) for note in decided.deployment.notes]
+        rows += [("", note) for part in decided.deployment.parts.values() for note in part.notes]
     return rows
 
 
@@ -229,8 +231,8 @@ def _requantization_rows(decided: QuantizationPlan) -> list[tuple[str, str]]:
 
 
 def _describe_format(decided: QuantizationPlan) -> str:
-    style = f", style {decided.deployment.style}" if decided.deployment.style else ""
-    return f"{decided.deployment.format}{style}"
+    parts = decided.deployment.parts
+    return by_role({role: f"{p.format}{f', style {p.style}' if p.style else ''}" for role, p in parts.items()})
 
 
 def _module(name: str) -> str:

@@ -89,14 +89,14 @@ def _json(quantization: Quantization, *, written: bool) -> dict[str, object]:
 
     decided = quantization.decided
     before, after = quantization.all_bytes
-    bytes_of, scheme = quantization.bytes_of, str(decided.deployment.scheme.weights)
+    bytes_of = quantization.bytes_of
     deviations = decided.deviations
     weights_before, weights_after = quantization.quantized_bytes
     return {
         "written": written,
         "recipe": decided.recipe.name,
         "instead": quantization.instead or None,
-        "scheme": str(decided.deployment.scheme),
+        "scheme": decided.deployment.numbers,
         "format": decided.deployment.format,
         "style": decided.deployment.style,
         "backend": {
@@ -124,7 +124,12 @@ def _json(quantization: Quantization, *, written: bool) -> dict[str, object]:
         "verdicts": [verdict_json(verdict) for verdict in quantization.conversion.verdicts],
         "left_out": left_out_json(quantization.conversion),
         "quantized": [
-            {"name": name, "scheme": scheme, "bytes_before": bytes_of[name][0], "bytes_after": bytes_of[name][1]}
+            {
+                "name": name,
+                "scheme": str(decided.part(name).scheme.weights),
+                "bytes_before": bytes_of[name][0],
+                "bytes_after": bytes_of[name][1],
+            }
             | (asdict(deviations[name]) if name in deviations else {})
             for name in decided.selection.quantized
         ],

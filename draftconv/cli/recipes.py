@@ -63,8 +63,7 @@ def _show_all(fmt: str) -> None:
             output.print_json(
                 {
                     "recipes": [
-                        {"name": r.name, "about": r.about, "scheme": str(r.scheme), "formats": forms(r)}
-                        for r in recipes
+                        {"name": r.name, "about": r.about, "scheme": r.numbers, "formats": forms(r)} for r in recipes
                     ],
                     "profiles": [
                         {"name": p.name, "about": p.about, "engine": p.engine, "recipe": p.recipe} for p in profiles
@@ -76,7 +75,7 @@ def _show_all(fmt: str) -> None:
             titles = tuple(engine.title for engine in ENGINES.values())
             output.show(
                 [
-                    table("Recipes", "", ("recipe", "", "numbers"), ((r.name, r.about, r.scheme) for r in recipes)),
+                    table("Recipes", "", ("recipe", "", "numbers"), ((r.name, r.about, r.numbers) for r in recipes)),
                     table(
                         "What is written for whom",
                         "",
@@ -167,13 +166,13 @@ def _show_recipe(name: str, fmt: str) -> None:
                 {
                     "name": recipe.name,
                     "about": recipe.about,
-                    "scheme": str(recipe.scheme),
+                    "scheme": recipe.numbers,
                     "exclude": list(recipe.exclude),
                     "engines": [asdict(row) for row in rows],
                 }
             )
         case "human":
-            facts = [("numbers", recipe.scheme), ("left alone", ", ".join(recipe.exclude))]
+            facts = [("numbers", recipe.numbers), ("left alone", ", ".join(recipe.exclude))]
             cells = ((row.engine, row.format, row.told) for row in rows)
             output.show(
                 [

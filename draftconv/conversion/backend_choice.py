@@ -6,6 +6,7 @@ the scheme is refused here. What a package changes of a recipe is said in words.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,27 @@ if TYPE_CHECKING:
 SMOOTHED = "modelopt-awq"
 """The format that has room for smoothing."""
 
+SEARCHES = "scale rule max/7 in place of mse: ModelOpt searches the smoothing of inputs, not the scales"
+
+
+@dataclass(frozen=True, slots=True)
+class RolePart:
+    """How the weights of one role are rounded.
+
+    Attributes:
+        scheme: what is written: that of the recipe, with the package's own scale rule where it replaces one.
+        smooths: whether activations are smoothed by AWQ.
+    """
+
+    scheme: Scheme
+    rounds: Backend
+    smooths: bool = False
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether it needs what is measured on a trace: static scales of activations, or what smooths them."""
+        return self.smooths or (self.scheme.inputs is not None and not self.scheme.inputs.dynamic)
+
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
@@ -29,26 +51,28 @@ class BackendChoice:
 
     Attributes:
         backend: its name.
-        scheme: what is written: that of the recipe, with the package's own scale rule where it replaces one.
+        parts: of every role that has a scheme, `MAIN` among them.
         block: source bytes that are handed over at a time. `device`: where they are rounded.
         package: name and version of the package that rounds; None is draftconv itself.
-        smooths: whether activations are smoothed by AWQ.
         notes: what is not as the recipe says, in words.
     """
 
     backend: str
-    scheme: Scheme
-    rounds: Backend
+    parts: Mapping[str, RolePart]
     block: int
     device: str
     package: str | None = None
-    smooths: bool = False
     notes: tuple[str, ...] = ()
 
     @property
+    def smooths(self) -> bool:
+        """Whether activations of any role are smoothed by AWQ."""
+        return any(part.smooths for part in self.parts.values())
+
+    @property
     def calibrated(self) -> bool:
-        """Whether it needs what is measured on a trace: static scales of activations, or what smooths them."""
-        return self.smooths or (self.scheme.inputs is not None and not self.scheme.inputs.dynamic)
+        """Whether any role needs what is measured on a trace."""
+        return any(part.calibrated for part in self.parts.values())
 
 
 def choose_backend(name: str, recipe: Recipe, deployment: Deployment, trace: Path | None, device: str) -> BackendChoice:
@@ -70,19 +94,19 @@ def choose_backend(name: str, recipe: Recipe, deployment: Deployment, trace: Pat
             cure="leave out --device, or take --backend native, which gives the same bits",
         )
     find_device(device)
-    scheme = deployment.scheme
-    smoothable = name == "modelopt" and deployment.format == SMOOTHED
-    searched = scheme.weights.scale_rule == "mse"
-    notes: tuple[str, ...] = ()
-    if smoothable and searched:
-        if trace is None:
-            raise UsageError(
-                f"recipe {recipe.name} by nvidia-modelopt is AWQ, which is calibrated",
-                why="mse is draftconv's own search; ModelOpt searches what to multiply inputs with instead",
-                cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
-            )
-        scheme = replace(scheme, weights=replace(scheme.weights, scale_rule="max/7"))
-        notes = ("scale rule max/7 in place of mse: ModelOpt searches the smoothing of inputs, not the scales",)
-    rounds = backend(name, scheme.weights)
-    smooths = smoothable and trace is not None
-    return BackendChoice(name, scheme, rounds, BLOCKS[name], device, installed(name), smooths, notes)
+    parts: dict[str, RolePart] = {}
+    notes: list[str] = []
+    for role, deployed in deployment.parts.items():
+        scheme = deployed.scheme
+        smoothable = name == "modelopt" and deployed.format == SMOOTHED
+        if smoothable and scheme.weights.scale_rule == "mse":
+            if trace is None:
+                raise UsageError(
+                    f"recipe {recipe.name} by nvidia-modelopt is AWQ, which is calibrated",
+                    why="mse is draftconv's own search; ModelOpt searches what to multiply inputs with instead",
+                    cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
+                )
+            scheme = replace(scheme, weights=replace(scheme.weights, scale_rule="max/7"))
+            notes.append(SEARCHES)
+        parts[role] = RolePart(scheme, backend(name, scheme.weights), smoothable and trace is not None)
+    return BackendChoice(name, parts, BLOCKS[name], device, installed(name), tuple(dict.fromkeys(notes)))

@@ -12,6 +12,8 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.quantization.exclusions import WEIGHT, Selection, fused_with
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from draftconv.quantization.computations import Smoothing
     from draftconv.quantization.quantized_weights import QuantizedWeights
     from draftconv.quantization.rounding import InputScales
@@ -45,14 +47,20 @@ def calibrate(
     Raises:
         BadCheckpoint, Refused: the trace cannot be read, or the drafter cannot be fed it.
     """
-    inputs = rounding.scheme.inputs
     if trace is None:
         return Calibration()
-    if rounding.smooths:
-        return _calibrate_smoothing(drafter, stored, rounding.scheme, selection.quantized, trace)
-    if inputs is None or inputs.dynamic:
-        return Calibration()
-    return Calibration(_input_scales(drafter, inputs, selection.quantized, trace))
+    scales: dict[str, Tensor] = {}
+    smoothings: dict[str, Smoothing] = {}
+    notes: list[str] = []
+    for role, part in rounding.parts.items():
+        names = [name for name, its in selection.roles.items() if its == role]
+        if part.smooths:
+            smoothed = _calibrate_smoothing(drafter, stored, part.scheme, names, trace)
+            smoothings |= smoothed.smoothings
+            notes += smoothed.notes
+        elif part.calibrated and part.scheme.inputs is not None:
+            scales |= _input_scales(drafter, part.scheme.inputs, names, trace)
+    return Calibration(scales, smoothings, tuple(notes))
 
 
 def _input_scales(drafter: Drafter, inputs: InputScheme, quantized: Sequence[str], trace: Path) -> InputScales:

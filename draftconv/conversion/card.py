@@ -104,17 +104,17 @@ def _tag(engine: str) -> str:
 
 
 def _methods(drafter: Drafter) -> tuple[str, ...]:
-    """How its weights are quantized: the method of its config.json, and the dtype."""
+    """How its weights are quantized: the method of its config.json, and the dtypes."""
     if drafter.facts.quantization is None:
         return ()
     from draftconv.quantization.quantized_weights import find_quantized
 
     method = Config(drafter.config).section("quantization_config").text("quant_method")
     try:
-        dtype = str(find_quantized(drafter).declared.dtype)
+        dtypes = tuple(dict.fromkeys(str(match.declared.dtype) for match in find_quantized(drafter).parts))
     except DraftconvError:  # the tags of the Hub are for finding it; what is in the file was checked before
-        dtype = ""
-    return tuple(filter(None, (method, dtype)))
+        dtypes = ()
+    return tuple(filter(None, (method, *dtypes)))
 
 
 def _base_model(record: Mapping[str, object], about: Carded) -> tuple[str | None, str | None]:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from draftconv.conversion.backend_choice import SMOOTHED, BackendChoice, choose_backend
+from draftconv.conversion.backend_choice import SMOOTHED, BackendChoice, RolePart, choose_backend
 from draftconv.conversion.calibration import Calibration, calibrate
 from draftconv.conversion.options import QuantizeOptions
-from draftconv.conversion.quantized_output import QuantizedOutput, spelled
+from draftconv.conversion.quantized_output import OutputPart, QuantizedOutput, spelled
 from draftconv.conversion.request import ConversionRequest
 from draftconv.conversion.working_drafter import QUANTIZED
 from draftconv.drafter.drafter import Drafter
@@ -24,7 +24,8 @@ from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
 from draftconv.options import several
 from draftconv.quantization.exclusions import WEIGHT, Selection, refuse_heads, select
-from draftconv.quantization.recipes import Recipe, find_recipe
+from draftconv.quantization.recipes import MAIN, FormatName, Recipe, find_recipe
+from draftconv.quantization.scheme import Scheme
 
 if TYPE_CHECKING:
     from draftconv.quantization.deviation import Deviation
@@ -84,11 +85,14 @@ class QuantizationPlan:
         """Who has to read the weights; none is every engine that reads the format."""
         return self.requested.specs
 
-    @property
-    def why(self) -> str:
-        """What the record tells of each weight."""
+    def part(self, name: str) -> RolePart:
+        """How a quantized weight is rounded, by its canonical name."""
+        return self.rounding.parts[self.selection.roles[name]]
+
+    def why(self, name: str) -> str:
+        """What the record tells of a quantized weight."""
         by = f"; rounded by {self.rounding.package}" if self.rounding.package else ""
-        return f"{QUANTIZED}{self.recipe.name}: {self.deployment.scheme}{by}"
+        return f"{QUANTIZED}{self.recipe.name}: {self.part(name).scheme}{by}"
 
     @property
     def unpacked(self) -> tuple[str, ...]:
@@ -122,7 +126,7 @@ def plan_quantization(drafter: Drafter, target: Target | None, requested: Quanti
     faults = tuple(_slower_kernels(specs, deployment, drafter, selection, options.tensor_parallel_size))
     _refuse_uncalibrated(deployment, options)
     rounding = choose_backend(options.backend, recipe, deployment, options.trace, options.device)
-    deployment = replace(deployment, scheme=rounding.scheme)
+    deployment = _rounded(deployment, rounding)
     output = _output_of(deployment, drafter, selection, specs, target)
     calibration = calibrate(drafter, stored, selection, rounding, options.trace)
     rounding = replace(rounding, notes=(*rounding.notes, *calibration.notes))
@@ -173,8 +177,15 @@ def _slower_kernels(
     Raises:
         Refused: sizes that an engine does not run at all.
     """
+    parts = {role: [name for name, its in selection.roles.items() if its == role] for role in deployment.parts}
     for spec in specs:
-        faults = shape_faults(spec, deployment, drafter.facts, selection.quantized, tp)
+        faults = tuple(
+            dict.fromkeys(
+                fault
+                for role, names in parts.items()
+                for fault in shape_faults(spec, deployment.of(role), drafter.facts, names, tp)
+            )
+        )
         if refused := [fault for fault in faults if fault.refused]:
             sizes = "; ".join(f"{fault.module}: {fault.says}" for fault in refused[:FEW])
             others = f" (and {len(refused) - FEW} more)" if len(refused) > FEW else ""
@@ -193,9 +204,9 @@ def _shared_deployment(deployments: Mapping[str, Deployment]) -> Deployment:
     Raises:
         UsageError: they need different files.
     """
-    names_by_output = {(d.format, d.style, d.scheme): name for name, d in deployments.items()}
+    names_by_output = {d.written: name for name, d in deployments.items()}
     if len(names_by_output) > 1:
-        files = "; ".join(f"{name}: {d.format}, {d.scheme}" for name, d in deployments.items())
+        files = "; ".join(f"{name}: {d.format}, {d.numbers}" for name, d in deployments.items())
         raise UsageError(
             "these engines need different files",
             why=files,
@@ -209,19 +220,34 @@ def _output_of(
 ) -> QuantizedOutput:
     from draftconv.quantization.formats import formats
 
-    facts, kept, quantized = drafter.facts, selection.kept, selection.quantized
-    ignore, listed = spelled(deployment.format, facts, kept, quantized, specs, target)
-    return QuantizedOutput(formats()[deployment.format], deployment.style, deployment.scheme, ignore, listed)
+    forms: dict[tuple[FormatName, str | None, Scheme], list[str]] = {}
+    for role, part in deployment.parts.items():  # MAIN first: what no list names is told of by its class
+        names = [name for name, its in selection.roles.items() if its == role]
+        if names:
+            forms.setdefault((part.format, part.style, part.scheme), []).extend(names)
+    parts: dict[str, OutputPart] = {}
+    ignored: dict[str, None] = {}
+    for (format_name, style, scheme), names in forms.items():
+        ignore, listed = spelled(format_name, drafter.facts, selection.kept, names, specs, target)
+        parts |= dict.fromkeys(names, OutputPart(formats()[format_name], style, scheme, listed))
+        ignored |= dict.fromkeys(ignore)
+    return QuantizedOutput(parts, tuple(ignored))
+
+
+def _rounded(deployment: Deployment, rounding: BackendChoice) -> Deployment:
+    """What is written once the backend has replaced scale rules by its own."""
+    roles = {role: replace(part, scheme=rounding.parts[role].scheme) for role, part in deployment.roles.items()}
+    return replace(deployment, scheme=rounding.parts[MAIN].scheme, roles=roles)
 
 
 def _refuse_uncalibrated(deployment: Deployment, options: QuantizeOptions) -> None:
-    inputs = deployment.scheme.inputs
-    if inputs is not None and not inputs.dynamic and options.calibrate is None:
-        raise UsageError(
-            f"recipe {options.recipe} scales activations by fixed numbers: {inputs}",
-            why="they are measured on the drafter's own inputs, never invented",
-            cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
-        )
+    for inputs in (part.scheme.inputs for part in deployment.parts.values()):
+        if inputs is not None and not inputs.dynamic and options.calibrate is None:
+            raise UsageError(
+                f"recipe {options.recipe} scales activations by fixed numbers: {inputs}",
+                why="they are measured on the drafter's own inputs, never invented",
+                cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
+            )
 
 
 def refuse_unneeded_trace(decided: QuantizationPlan) -> None:
@@ -233,9 +259,10 @@ def refuse_unneeded_trace(decided: QuantizationPlan) -> None:
     rounding, name = decided.rounding, decided.recipe.name
     if decided.requested.options.calibrate is None or rounding.calibrated:
         return
-    inputs = decided.deployment.scheme.inputs
-    activations = "stay in 16 bits" if inputs is None else "are scaled while the drafter runs"
-    smooths = decided.deployment.format == SMOOTHED and rounding.backend == "native"
+    rounded = any(part.scheme.inputs is not None for part in rounding.parts.values())
+    activations = "are scaled while the drafter runs" if rounded else "stay in 16 bits"
+    parts = decided.deployment.parts.values()
+    smooths = rounding.backend == "native" and any(part.format == SMOOTHED for part in parts)
     raise UsageError(
         f"recipe {name} needs no calibration, so --calibrate would change nothing",
         why=f"its activations {activations}",

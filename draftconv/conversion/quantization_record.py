@@ -30,7 +30,7 @@ class QuantizationRecord:
 
 def quantization_record(decided: QuantizationPlan) -> QuantizationRecord:
     """What is told of this quantization."""
-    return QuantizationRecord(_record(decided), str(decided.deployment.scheme), decided.deviations)
+    return QuantizationRecord(_record(decided), decided.deployment.numbers, decided.deviations)
 
 
 def _record(decided: QuantizationPlan) -> dict[str, object]:
@@ -43,10 +43,17 @@ def _record(decided: QuantizationPlan) -> dict[str, object]:
     return {
         "recipe": {"name": recipe.name, "about": recipe.about}
         | _numbers(recipe.scheme)
-        | {"format": recipe.format, "exclude": list(recipe.exclude)},
+        | {"format": recipe.format, "exclude": list(recipe.exclude)}
+        | _of_roles({role: _numbers(scheme) for role, scheme in recipe.roles.items()}),
         "scheme": _numbers(deployment.scheme),
         "format": deployment.format,
         "style": deployment.style,
+        **_of_roles(
+            {
+                role: {"scheme": _numbers(part.scheme), "format": part.format, "style": part.style}
+                for role, part in deployment.roles.items()
+            }
+        ),
         "engines": list(decided.deployments),
         "allow_a16": options.allow_a16,
         "tp": options.tensor_parallel_size,
@@ -55,6 +62,11 @@ def _record(decided: QuantizationPlan) -> dict[str, object]:
         "quantized": list(selection.quantized),
         "kept": dict(selection.kept),
     }
+
+
+def _of_roles(parts: Mapping[str, object]) -> dict[str, object]:
+    """`roles`; nothing where no role has a scheme of its own, as in records before there were roles."""
+    return {"roles": dict(parts)} if parts else {}
 
 
 def _numbers(scheme: Scheme) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,27 @@ from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines import EngineSpec
 from draftconv.engines.ignore_lists import ignore_names, module_names, wide_modules, wide_names
+from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.recipes import FormatName
-from draftconv.quantization.scheme import InputScheme, Scheme
+from draftconv.quantization.scheme import Scheme, told_inputs
 
 if TYPE_CHECKING:
     from draftconv.quantization.formats.base import Format, StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """How the weights of one scheme are to be written.
+
+    Attributes:
+        scheme: what the file declares.
+        listed: quantized modules as the reader spells them, for formats that list them.
+    """
+
+    format: Format
+    style: str | None
+    scheme: Scheme
+    listed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +40,42 @@ class QuantizedOutput:
     """How quantized weights are to be written.
 
     Attributes:
-        scheme: what the file declares. `ignore`: kept modules as the readers spell them.
-        listed: quantized modules as the reader spells them, for formats that list them.
+        parts: weight → how it is written; weights of one scheme share one part.
+        ignore: kept modules as the readers spell them.
     """
 
-    format: Format
-    style: str | None
-    scheme: Scheme
+    parts: Mapping[str, OutputPart]
     ignore: tuple[str, ...] = ()
-    listed: tuple[str, ...] = ()
+
+    @property
+    def activations(self) -> str:
+        """What inputs are rounded to, in words."""
+        return told_inputs({name.removesuffix(WEIGHT): part.scheme.inputs for name, part in self.parts.items()})
 
     def packed(self) -> QuantizationFiles:
-        """What config.json and its sidecars say."""
-        from draftconv.quantization.formats.base import Declared
+        """What config.json and its sidecars say.
 
-        weights = self.scheme.weights
-        declared = Declared(
-            weights.dtype, weights.granularity, weights.group, self.scheme.inputs, ignore=self.ignore, style=self.style
-        )
-        declaration = self.format.declare(declared, self.listed)
+        Raises:
+            Refused: no file of the format holds weights of several schemes.
+        """
+        from draftconv.quantization.formats.base import Declared, DeclaredPart
+
+        declared = [
+            DeclaredPart(
+                part.format,
+                Declared(
+                    part.scheme.weights.dtype,
+                    part.scheme.weights.granularity,
+                    part.scheme.weights.group,
+                    part.scheme.inputs,
+                    ignore=self.ignore,
+                    style=part.style,
+                ),
+                part.listed,
+            )
+            for part in dict.fromkeys(self.parts.values())
+        ]
+        declaration = declared[0].format.declare_parts(declared)
         return QuantizationFiles(declaration.config, declaration.sidecars)
 
 
@@ -78,11 +111,11 @@ def put_computed(
     )
 
 
-def declare_activations(
-    work: WorkingDrafter, before: InputScheme | None, output: QuantizedOutput, why: str = ""
-) -> WorkingDrafter:
-    """The work with a change of what inputs are rounded to declared, if there is one."""
-    after = output.scheme.inputs
-    if before == after:
-        return work
-    return work.declare("fact", ACTIVATIONS, f"{before or '16 bit'} → {after or '16 bit'}{why}")
+def declare_activations(work: WorkingDrafter, before: str, output: QuantizedOutput, why: str = "") -> WorkingDrafter:
+    """The work with a change of what inputs are rounded to declared, if there is one.
+
+    Args:
+        before: what they were rounded to, in the words of `told_inputs`.
+    """
+    after = output.activations
+    return work if before == after else work.declare("fact", ACTIVATIONS, f"{before} → {after}{why}")

@@ -71,10 +71,11 @@ def refuse_unread_form(making: RepackPlan | QuantizationPlan, spec: EngineSpec, 
     """
     match making:
         case RepackPlan(format=form, scheme=scheme):
-            format_id = form.id
+            stored = [(form.id, scheme)]
         case QuantizationPlan(deployment=deployment):
-            format_id, scheme = deployment.format, deployment.scheme
-    refuse_unread(spec, format_id, scheme, mla=isinstance(facts.attention, Mla))
+            stored = [(part.format, part.scheme) for part in deployment.parts.values()]
+    for format_id, scheme in stored:
+        refuse_unread(spec, format_id, scheme, mla=isinstance(facts.attention, Mla))
 
 
 def without_kernel(making: RepackPlan | QuantizationPlan | None, facts: Facts) -> tuple[LeftOut, ...]:

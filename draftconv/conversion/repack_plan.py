@@ -140,7 +140,7 @@ def same_integers(stored: QuantizedWeights, fmt: Format, *, lossy: bool) -> tupl
     Raises:
         Refused: the format cannot hold the integers, or not all that belongs to them.
     """
-    declared = stored.declared
+    declared = stored.only.declared
     weight = stored.outline(next(iter(stored.modules)))
     dtype, inputs = weight.quantized.dtype, declared.inputs
     group = stored.group(weight)

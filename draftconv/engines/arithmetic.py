@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from draftconv.drafter.facts import Facts, Mla
-from draftconv.engines.deployment import deployment, per_hardware, release_note, stored_kernel, weakest
+from draftconv.engines.deployment import deployment, one_or_each, release_note, stored_kernel, weakest
 from draftconv.engines.kernels import Kernel
 from draftconv.engines.registry import ENGINES
 from draftconv.engines.rules import EngineSpec, Evidence
@@ -93,7 +93,7 @@ def arithmetic(
     if len({kernel.multiplied for kernel in kernels.values()}) > 1:
         raise Undecided(
             f"what {engine.title} multiplies depends on its hardware",
-            why=per_hardware({name: kernel.executed for name, kernel in kernels.items()}),
+            why=one_or_each({name: kernel.executed for name, kernel in kernels.items()}),
             cure=f"name it: {', '.join(f'{spec.name}:{name}' for name in kernels)}",
         )
     return _merged(kernels, spec)
@@ -113,7 +113,7 @@ def _merged(kernels: Mapping[str, Kernel], spec: EngineSpec) -> Arithmetic:
     notes = (*(note for kernel in rows for note in kernel.notes), *release_note(spec))
     return Arithmetic(
         rows[0].multiplied,
-        per_hardware({name: kernel.executed for name, kernel in kernels.items()}),
+        one_or_each({name: kernel.executed for name, kernel in kernels.items()}),
         "; ".join(dict.fromkeys(kernel.source for kernel in rows)),
         weakest(kernel.evidence for kernel in rows),
         tuple(dict.fromkeys(notes)),

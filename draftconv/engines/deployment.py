@@ -5,8 +5,8 @@ The engines' own tables (`Engine.kernels`, `Engine.gaps`) decide; `NEAREST` says
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.engines.hardware import CHIPS, Chip, named
@@ -14,7 +14,7 @@ from draftconv.engines.kernels import FP8_TENSOR, FP8_TOKEN, INT8_TOKEN, NVFP4_B
 from draftconv.engines.registry import ENGINES
 from draftconv.engines.rules import EngineSpec, Evidence
 from draftconv.errors import Refused, Undecided
-from draftconv.quantization.recipes import FORMATS, FormatName, Recipe, find_recipe
+from draftconv.quantization.recipes import FORMATS, MAIN, FormatName, Recipe, find_recipe, in_one_file
 from draftconv.quantization.scheme import Granularity, InputScheme, Scheme, WeightDtype
 
 NEAREST: Mapping[tuple[WeightDtype, Granularity, InputScheme | None], tuple[str, ...]] = {
@@ -53,6 +53,7 @@ class Deployment:
         executed: the arithmetic in words.
         notes: conditions, and what was changed.
         weight_only: activations that the file declares are ignored there.
+        roles: the same of each role of the recipe that has a scheme of its own, in the same file.
     """
 
     format: FormatName
@@ -63,6 +64,26 @@ class Deployment:
     evidence: Evidence
     notes: tuple[str, ...] = ()
     weight_only: bool = False
+    roles: Mapping[str, Deployment] = field(default_factory=dict)
+
+    def of(self, role: str) -> Deployment:
+        """What is written of a role, and done with it; of all other weights for `MAIN`."""
+        return self.roles.get(role, self)
+
+    @property
+    def parts(self) -> Mapping[str, Deployment]:
+        """Every role that has a scheme, `MAIN` first."""
+        return {MAIN: self, **self.roles}
+
+    @property
+    def written(self) -> tuple[tuple[str, FormatName, str | None, Scheme], ...]:
+        """What the file depends on: role, format, style and scheme of each part."""
+        return tuple((role, part.format, part.style, part.scheme) for role, part in self.parts.items())
+
+    @property
+    def numbers(self) -> str:
+        """Every scheme in words."""
+        return by_role({role: str(part.scheme) for role, part in self.parts.items()})
 
     @property
     def multiplied(self) -> InputScheme | None:
@@ -88,11 +109,53 @@ def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts:
 
 def resolve_kind(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, mla: bool) -> Deployment:
     """As `resolve`, for all drafters with latent attention, or all Llama-style ones."""
-    if spec.hardware is not None:
-        chosen = _resolve_on(recipe, spec.name, spec.hardware, allow_a16=allow_a16, mla=mla)
-    else:
-        chosen = _resolve_everywhere(recipe, spec.name, allow_a16=allow_a16, mla=mla)
-    return replace(chosen, notes=(*chosen.notes, *release_note(spec)))
+
+    def resolved(part: Recipe) -> Deployment:
+        if spec.hardware is not None:
+            return _resolve_on(part, spec.name, spec.hardware, allow_a16=allow_a16, mla=mla)
+        return _resolve_everywhere(part, spec.name, allow_a16=allow_a16, mla=mla)
+
+    chosen = resolved(recipe)
+    roles = {role: _beside(chosen.format, part, resolved) for role, part in role_recipes(recipe).items()}
+    return replace(chosen, roles=roles, notes=(*chosen.notes, *release_note(spec)))
+
+
+def role_recipes(recipe: Recipe) -> Mapping[str, Recipe]:
+    """Each role of a recipe as a recipe of its own."""
+    return {
+        role: replace(recipe, name=f"{recipe.name} ({role})", scheme=scheme, roles={})
+        for role, scheme in recipe.roles.items()
+    }
+
+
+def _beside(format_name: FormatName, part: Recipe, resolved: Callable[[Recipe], Deployment]) -> Deployment:
+    """The form of one role in a file that holds another format already.
+
+    Raises:
+        Refused: no format that may stand in the same file has one.
+    """
+    allowed = in_one_file(format_name)
+    refusals: list[Refused] = []
+    for attempt in (part, *(replace(part, format=name) for name in allowed)):
+        try:
+            found = resolved(attempt)
+        except Refused as refusal:
+            refusals.append(refusal)
+        else:
+            if found.format in allowed:
+                return found
+    raise Refused(
+        f"recipe {part.name} has no form beside {format_name}",
+        why=refusals[0].why,
+        cure=f"one file holds {', '.join(allowed)}: give the role a scheme that has a form among them, or exclude it",
+    )
+
+
+def by_role(texts: Mapping[str, str]) -> str:
+    """What is said of each role, in one line; once where it is the same of all."""
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{role}: {text}" if role else text for role, text in texts.items())
 
 
 def release_note(spec: EngineSpec) -> Iterator[str]:
@@ -143,7 +206,7 @@ def refuse_unread(spec: EngineSpec, format_name: FormatName, scheme: Scheme, *, 
         return
     recipe = Recipe("", "", scheme, (), format_name)
     gaps = {name: _gap(recipe, spec.name, CHIPS[name], mla=mla) for name in _hardware(spec)}
-    why = per_hardware({name: f"{why} ({source})" for name, (why, source) in gaps.items()})
+    why = one_or_each({name: f"{why} ({source})" for name, (why, source) in gaps.items()})
     raise Refused(f"{ENGINES[spec.name].title} has no kernel for these weights", why=why)
 
 
@@ -158,16 +221,29 @@ def widest(recipe: Recipe, facts: Facts | None = None) -> Deployment:
         facts: of the drafter; latent attention is not served everywhere. None is Llama-style.
     """
     mla = facts is not None and isinstance(facts.attention, Mla)
+    main = _widest(recipe.scheme, (recipe.format,) if recipe.format else (), mla=mla)
+    roles = {role: _widest(scheme, in_one_file(main.format), mla=mla) for role, scheme in recipe.roles.items()}
+    return replace(main, roles=roles)
+
+
+def _widest(scheme: Scheme, formats: Collection[FormatName], *, mla: bool) -> Deployment:
+    """The same of one scheme.
+
+    Args:
+        formats: that it may be stored in, the one to take where no engine has a kernel first; empty is any.
+    """
     served = [
         (engine, kernel)
         for engine in ENGINES.values()
         for kernel in engine.kernels
-        if kernel.serves(recipe.scheme, recipe.format, mla=mla)
+        if kernel.serves(scheme, kernel.format if kernel.format in formats else None, mla=mla)
+        and (not formats or kernel.format in formats)
     ]
     count = dict.fromkeys(((kernel.format, kernel.style) for _, kernel in served), 0)
     for _, kernel in served:
         count[kernel.format, kernel.style] += sum(chip in kernel.chips for chip in CHIPS.values())
-    unserved = recipe.format or DEFAULTS[recipe.scheme.weights.dtype]
+    usual = DEFAULTS[scheme.weights.dtype]
+    unserved = usual if not formats or usual in formats else next(iter(formats))
     format_name, style = max(
         count, key=lambda key: count[key], default=(unserved, next(iter(FORMATS.get(unserved, ())), None))
     )
@@ -175,7 +251,7 @@ def widest(recipe: Recipe, facts: Facts | None = None) -> Deployment:
     return Deployment(
         format_name,
         style,
-        recipe.scheme,
+        scheme,
         "not decided: no engine was named",
         "; ".join(dict.fromkeys(kernel.source for _, kernel in chosen)) or "no engine has a kernel for it",
         weakest(kernel.evidence for _, kernel in chosen),
@@ -228,7 +304,7 @@ def _resolve_everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bo
         first = next(iter(deployments.values()))
         return replace(
             first,
-            executed=per_hardware({name: outcome.executed for name, outcome in deployments.items()}),
+            executed=one_or_each({name: outcome.executed for name, outcome in deployments.items()}),
             weight_only=all(outcome.weight_only for outcome in deployments.values()),
         )
     if deployments:
@@ -244,8 +320,8 @@ def _resolve_everywhere(recipe: Recipe, engine: str, *, allow_a16: bool, mla: bo
     refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Refused)}
     raise Refused(
         f"recipe {recipe.name} has no form on {ENGINES[engine].title}",
-        why=per_hardware({name: refusal.why for name, refusal in refused.items()}),
-        cure=per_hardware({name: refusal.cure for name, refusal in refused.items()}),
+        why=one_or_each({name: refusal.why for name, refusal in refused.items()}),
+        cure=one_or_each({name: refusal.cure for name, refusal in refused.items()}),
     )
 
 
@@ -278,7 +354,7 @@ def _merged(rows: Mapping[str, Kernel], scheme: Scheme) -> Deployment:
         first.format,
         first.style,
         scheme,
-        per_hardware({name: kernel.executed for name, kernel in rows.items()}),
+        one_or_each({name: kernel.executed for name, kernel in rows.items()}),
         "; ".join(dict.fromkeys(kernel.source for kernel in rows.values())),
         weakest(kernel.evidence for kernel in rows.values()),
         tuple(dict.fromkeys(f"{_chip_names(kernel)}: {note}" for kernel in rows.values() for note in kernel.notes)),
@@ -286,10 +362,10 @@ def _merged(rows: Mapping[str, Kernel], scheme: Scheme) -> Deployment:
     )
 
 
-def per_hardware(executed: Mapping[str, str]) -> str:
-    """One text when it is the same everywhere, else one per hardware."""
+def one_or_each(texts: Mapping[str, str]) -> str:
+    """One text when it is the same for all, such as all hardware, else each with whom it is for."""
     names: dict[str, list[str]] = {}
-    for name, text in executed.items():
+    for name, text in texts.items():
         names.setdefault(text, []).append(name)
     return next(iter(names)) if len(names) == 1 else "; ".join(f"{', '.join(n)}: {text}" for text, n in names.items())
 
@@ -315,7 +391,11 @@ def _gap(recipe: Recipe, engine: str, chip: Chip, *, mla: bool) -> tuple[str, st
 def has_form(recipe: Recipe, spec: EngineSpec, *, mla: bool) -> bool:
     """Whether an engine runs a recipe; without hardware in `spec`, on all of its hardware."""
     machines = (spec.hardware,) if spec.hardware else ENGINES[spec.name].hardware
-    return all(any(_kernels(recipe.scheme, recipe.format, spec.name, name, mla=mla)) for name in machines)
+    return all(
+        any(True for _ in _kernels(scheme, recipe.format, spec.name, name, mla=mla))
+        for name in machines
+        for scheme in (recipe.scheme, *recipe.roles.values())
+    )
 
 
 def nearest(recipe: Recipe, engine: str, hardware: str, *, mla: bool = False) -> str | None:

@@ -35,7 +35,7 @@ class IgnoreLists:
 
 
 USUAL: Mapping[FormatName, IgnoreLists] = {
-    **dict.fromkeys(("compressed-pack", "compressed-int", "compressed-float"), IgnoreLists("regex")),
+    **dict.fromkeys(("compressed-pack", "compressed-int", "compressed-float"), IgnoreLists("regex", "regex")),
     **dict.fromkeys(("quark-int4", "quark-mxfp4"), IgnoreLists("regex")),
     "autoawq": IgnoreLists("part"),
     "gptq": IgnoreLists("none"),

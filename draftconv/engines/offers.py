@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from draftconv.engines.deployment import NEAREST, Deployment, has_form, resolve_kind
+from draftconv.engines.deployment import NEAREST, Deployment, by_role, has_form, resolve_kind
 from draftconv.engines.registry import ENGINES
 from draftconv.engines.rules import EngineSpec, Evidence
 from draftconv.errors import Refused
@@ -73,8 +73,9 @@ def instead(recipe: Recipe, deployment: Deployment, spec: EngineSpec, *, mla: bo
     if not deployment.weight_only:
         return ""
     weights = recipe.scheme.weights
-    same = [name for name in recipe_names() if find_recipe(name).scheme == replace(recipe.scheme, inputs=None)]
-    near = NEAREST.get((weights.dtype, weights.granularity, None), ())
+    bare = replace(recipe.scheme, inputs=None), recipe.roles
+    same = [name for name in recipe_names() if ((other := find_recipe(name)).scheme, other.roles) == bare]
+    near = () if recipe.roles else NEAREST.get((weights.dtype, weights.granularity, None), ())
     return next((name for name in (*same, *near) if has_form(find_recipe(name), spec, mla=mla)), "")
 
 
@@ -91,10 +92,10 @@ def _offer(recipe: Recipe, spec: EngineSpec) -> Offer | NoOffer:
         recipe.name,
         found.format,
         found.style,
-        found.scheme.weights.title,
-        str(found.multiplied or "16 bit"),
-        str(found.scheme.inputs or "16 bit"),
-        found.executed,
+        by_role({role: part.scheme.weights.title for role, part in found.parts.items()}),
+        by_role({role: str(part.multiplied or "16 bit") for role, part in found.parts.items()}),
+        by_role({role: str(part.scheme.inputs or "16 bit") for role, part in found.parts.items()}),
+        by_role({role: part.executed for role, part in found.parts.items()}),
         found.source,
         found.evidence,
         found.notes,

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from draftconv.checkpoint import show_some
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Mla
 from draftconv.engines.arithmetic import declared_scheme
-from draftconv.engines.deployment import deployment, stored_kernel
+from draftconv.engines.deployment import deployment, one_or_each, stored_kernel
 from draftconv.engines.dtypes import asks_float32, float32_stop
 from draftconv.engines.kernels import Kernel
 from draftconv.engines.registry import ENGINES
@@ -20,7 +21,7 @@ from draftconv.errors import CheckFailed, Refused, UsageError
 from draftconv.quantization.scheme import Scheme
 
 if TYPE_CHECKING:
-    from draftconv.quantization.quantized_weights import QuantizedWeights
+    from draftconv.quantization.format_detection import FormatMatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +77,37 @@ def server_requirements(
         return ServerRequirements(
             (f"whether there is a kernel for the drafter's weights was not looked at: {unread.what}",)
         )
-    stop = float32_stop(spec, stored.format.id)
-    if stop is not None and asks_float32(arguments):
+    stops = {m.format.title: stop for m in stored.parts if (stop := float32_stop(spec, m.format.id)) is not None}
+    for title, stop in stops.items() if asks_float32(arguments) else ():
         raise UsageError(
-            f"{ENGINES[spec.name].title} does not compute in float32 beside {stored.format.title} weights",
+            f"{ENGINES[spec.name].title} does not compute in float32 beside {title} weights",
             why=f"{stop.says} [{stop.evidence}: {stop.source}]",
             cure="leave out --dtype float32, or compare the dequantized drafter: `draftconv convert --dequantize`",
         )
-    dtypes = (f"not with --dtype float32: {stop.says}",) if stop else ()
+    dtypes = tuple(dict.fromkeys(f"not with --dtype float32: {stop.says}" for stop in stops.values()))
     if spec.hardware is None:
         return ServerRequirements((*_shape_notes(uneven(spec, drafter.facts, tensor_parallel)), *dtypes))
-    kernel, scheme = _kernel(drafter, stored, spec, remedy)
-    sizes = _shape_notes(shape_faults(spec, deployment(kernel, scheme), drafter.facts, stored.modules, tensor_parallel))
-    multiplied = f"the drafter's quantized weights: {kernel.executed}"
-    return ServerRequirements((multiplied, *kernel.notes, *sizes, *dtypes), kernel.arguments)
+    kernels: dict[str, Kernel] = {}
+    faults: list[ShapeFault] = []
+    for match, modules in stored.parts.items():
+        kernel, scheme = _kernel(drafter, match, spec, remedy)
+        kernels[show_some(modules)] = kernel
+        faults += shape_faults(spec, deployment(kernel, scheme), drafter.facts, modules, tensor_parallel)
+    multiplied = f"the drafter's quantized weights: {one_or_each({name: k.executed for name, k in kernels.items()})}"
+    notes = dict.fromkeys(note for kernel in kernels.values() for note in kernel.notes)
+    needed = dict.fromkeys(kernel.arguments for kernel in kernels.values())
+    return ServerRequirements(
+        (multiplied, *notes, *_shape_notes(dict.fromkeys(faults)), *dtypes),
+        tuple(argument for some in needed for argument in some),
+    )
 
 
-def _kernel(drafter: Drafter, stored: QuantizedWeights, spec: EngineSpec, remedy: str) -> tuple[Kernel, Scheme]:
-    """What multiplies the weights, and how they are declared."""
-    scheme = declared_scheme(stored.declared)
+def _kernel(drafter: Drafter, match: FormatMatch, spec: EngineSpec, remedy: str) -> tuple[Kernel, Scheme]:
+    """What multiplies weights that are stored so, and how they are declared."""
+    scheme = declared_scheme(match.declared)
     mla = isinstance(drafter.facts.attention, Mla)
     try:
-        return stored_kernel(spec, stored.format.id, stored.declared.style, scheme, mla=mla), scheme
+        return stored_kernel(spec, match.format.id, match.declared.style, scheme, mla=mla), scheme
     except Refused as error:
         raise CheckFailed(error.what, why=error.why, cure=remedy) from error
 

@@ -89,7 +89,7 @@ def _load_weight(module: str, stored: QuantizedWeights) -> Weight | WeightCompar
         if weight.quantized.dtype in ("int4", "int8"):
             check_range(weight.quantized.qvalues, weight.quantized.dtype)
     except (BadCheckpoint, Refused) as error:
-        return WeightComparison(f"{error.what}, as {stored.format.title}")
+        return WeightComparison(f"{error.what}, as {stored.matches[module].format.title}")
     if tuple(weight.quantized.qvalues.shape) != stored.shapes[module]:
         needed = list(stored.shapes[module])
         return WeightComparison(f"{list(weight.quantized.qvalues.shape)}, and the drafter has {needed} there")

@@ -1,8 +1,8 @@
 """Which weights a recipe quantizes in a drafter, tensor by tensor, and why the others stay.
 
-Every weight that no entry of the recipe's `exclude` names is quantized. Names are
-canonical (`draftconv.drafter.tensors`): `layers.0.mlp.down_proj.weight` whatever the file
-calls it.
+Every weight that no entry of the recipe's `exclude` names is quantized, to the scheme of the first
+entry of its `roles` that names it, else to the recipe's own. Names are canonical
+(`draftconv.drafter.tensors`): `layers.0.mlp.down_proj.weight` whatever the file calls it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from draftconv.drafter.fused_projections import GROUPS
 from draftconv.drafter.tensor_specs import Role
 from draftconv.drafter.tensors import HEAD, ExpectedTensor, expected
 from draftconv.errors import Refused, UsageError, did_you_mean
-from draftconv.quantization.recipes import Recipe
+from draftconv.quantization.recipes import MAIN, Recipe
 
 WEIGHT = ".weight"
 
@@ -29,7 +29,8 @@ ROLES: Mapping[str, Callable[[str, Role], bool]] = {
     "kv_b": lambda name, _: name.endswith(".self_attn.kv_b_proj.weight"),
     "a_projections": lambda name, _: name.endswith((".q_a_proj.weight", ".kv_a_proj_with_mqa.weight")),
 }
-"""What `exclude` may say instead of tensor names. A role that a drafter does not have names nothing there."""
+"""What `exclude` and `roles` may say instead of tensor names. A role that a drafter does not have names nothing
+there."""
 
 
 NO_HEADS = (
@@ -47,6 +48,8 @@ class Choice:
     shape: tuple[int, ...]
     kept: str | None
     """The entry of `exclude` that keeps it; None when it is quantized."""
+    role: str = MAIN
+    """The entry of `roles` whose scheme it has when it is quantized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ class Selection:
     @property
     def quantized(self) -> tuple[str, ...]:
         return tuple(choice.name for choice in self.choices if choice.kept is None)
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """Quantized weight → the entry of `roles` whose scheme it has, or `MAIN`."""
+        return {choice.name: choice.role for choice in self.choices if choice.kept is None}
 
     @property
     def kept(self) -> Mapping[str, str]:
@@ -78,11 +86,17 @@ def select(recipe: Recipe, facts: Facts) -> Selection:
     Raises:
         UsageError: a pattern names no tensor, a fused group is torn apart, nothing is left
             to quantize, or something would be that is never multiplied as a matrix.
-        Refused: a weight's inputs are no multiple of the recipe's group.
+        Refused: a weight's inputs are no multiple of its group.
     """
     weights = {name: tensor for name, tensor in expected(facts).items() if name.endswith(WEIGHT)}
     choices = tuple(
-        Choice(name, tensor.shape, _excluding_entry(recipe, name, tensor)) for name, tensor in weights.items()
+        Choice(
+            name,
+            tensor.shape,
+            _first_entry(recipe.exclude, name, tensor),
+            _first_entry(recipe.roles, name, tensor) or MAIN,
+        )
+        for name, tensor in weights.items()
     )
     selection = Selection(choices)
     _check_patterns(recipe, weights)
@@ -134,8 +148,8 @@ def fused_with(name: str, names: Iterable[str]) -> tuple[str, ...]:
     return (name,)
 
 
-def _excluding_entry(recipe: Recipe, name: str, tensor: ExpectedTensor) -> str | None:
-    return next((entry for entry in recipe.exclude if _entry_matches(entry, name, tensor.role)), None)
+def _first_entry(entries: Iterable[str], name: str, tensor: ExpectedTensor) -> str | None:
+    return next((entry for entry in entries if _entry_matches(entry, name, tensor.role)), None)
 
 
 def _entry_matches(entry: str, name: str, role: Role) -> bool:
@@ -145,13 +159,17 @@ def _entry_matches(entry: str, name: str, role: Role) -> bool:
 
 
 def _check_patterns(recipe: Recipe, weights: Mapping[str, ExpectedTensor]) -> None:
-    for entry in recipe.exclude:
-        if entry not in ROLES and not any(_entry_matches(entry, name, tensor.role) for name, tensor in weights.items()):
-            raise UsageError(
-                f"recipe {recipe.name}: exclude: {entry} matches no weight of this drafter",
-                why="what it was meant to keep would be quantized",
-                cure=did_you_mean(entry, weights, f"canonical names: {show_some(list(weights), 4)}"),
-            )
+    for key, entries, why in (
+        ("exclude", recipe.exclude, "what it was meant to keep would be quantized"),
+        ("roles", recipe.roles, "what it was meant for would be quantized otherwise"),
+    ):
+        for entry in entries:
+            if entry not in ROLES and not any(_entry_matches(entry, name, t.role) for name, t in weights.items()):
+                raise UsageError(
+                    f"recipe {recipe.name}: {key}: {entry} matches no weight of this drafter",
+                    why=why,
+                    cure=did_you_mean(entry, weights, f"canonical names: {show_some(list(weights), 4)}"),
+                )
 
 
 def _check_kinds(recipe: Recipe, selection: Selection, weights: Mapping[str, ExpectedTensor]) -> None:
@@ -175,15 +193,19 @@ def _check_fused(recipe: Recipe, selection: Selection) -> None:
                 why="engines join these into one weight, which is quantized or not as a whole",
                 cure=f"exclude {name} too, or take {selection.kept[torn[0]]} out of exclude",
             )
+        scheme = recipe.of(selection.roles[name])
+        if torn := [n for n in fused_with(name, selection.quantized) if recipe.of(selection.roles[n]) != scheme]:
+            raise UsageError(
+                f"recipe {recipe.name} gives {name} and {show_some(torn, 4)} different schemes",
+                why="engines join these into one weight, which has one scheme",
+                cure="name all of them in one entry of roles",
+            )
 
 
 def _check_groups(recipe: Recipe, selection: Selection, weights: Mapping[str, ExpectedTensor]) -> None:
-    group = recipe.scheme.weights.group
-    if group is None:
-        return
-    for name in selection.quantized:
-        inputs = weights[name].shape[1]
-        if inputs % group:
+    for name, role in selection.roles.items():
+        group, inputs = recipe.of(role).weights.group, weights[name].shape[1]
+        if group is not None and inputs % group:
             raise Refused(
                 f"{name} has {inputs} inputs, which is no multiple of the group of {group}",
                 why=f"recipe {recipe.name} gives every {group} inputs a scale, and no format has a shorter last group",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import torch
@@ -21,13 +21,14 @@ from draftconv.reference.load import load_drafter
 
 
 def load_quantized(
-    drafter: Drafter, tables: Mapping[str, TensorRef], dtype: torch.dtype, *, weight_only: bool = False
+    drafter: Drafter, tables: Mapping[str, TensorRef], dtype: torch.dtype, *, rounds: Collection[str] | None = None
 ) -> DrafterModel:
     """Load a drafter of any format that draftconv reads.
 
     Args:
         tables: as `load_drafter` takes them. `dtype`: of every floating parameter.
-        weight_only: leave activations as they are, whatever the file declares, as some kernels do.
+        rounds: canonical weights whose inputs are rounded as the file declares; those of the others stay as they are,
+            as under some kernels. None is all of them.
 
     Returns:
         What an engine computes that runs the scheme as the file declares it, or its weights alone.
@@ -37,9 +38,10 @@ def load_quantized(
         BadCheckpoint: tensors do not fit each other or what is declared.
     """
     stored = find_quantized(drafter)
-    inputs = None if weight_only else stored.declared.inputs
-    if inputs is not None:
-        refuse_unsimulated(inputs)
+    declared = {f"{module}{WEIGHT}": stored.matches[module].declared.inputs for module in stored.modules}
+    inputs = {name: scheme if rounds is None or name in rounds else None for name, scheme in declared.items()}
+    for rounded in {scheme for scheme in inputs.values() if scheme is not None}:
+        refuse_unsimulated(rounded)
     loaded = {f"{module}{WEIGHT}": stored.load(module) for module in stored.modules}
     parts = {f"{module}.{suffix}" for module, suffixes in stored.modules.items() for suffix in suffixes}
     plain = replace(
@@ -48,12 +50,11 @@ def load_quantized(
         tensors={name: ref for name, ref in drafter.tensors.items() if name not in parts},
     )
     # Inputs that are rounded are smoothed before; those that are not may leave it to the weights.
-    stands = floats if inputs is None else _smoothed
-    restored = {name: stands(weight) for name, weight in loaded.items()}
+    restored = {name: floats(weight) if inputs[name] is None else _smoothed(weight) for name, weight in loaded.items()}
     model = load_drafter(plain, tables=tables, computed=restored, dtype=dtype)
-    if inputs is None:
+    weights = {name: model.get_parameter(name) for name, scheme in inputs.items() if scheme is not None}
+    if not weights:
         return model
-    weights = {name: model.get_parameter(name) for name in loaded}
     scales = {name: weight.input_scale for name, weight in loaded.items() if weight.input_scale is not None}
     factors = {name: w.pre_quant_scale.to(dtype) for name, w in loaded.items() if w.pre_quant_scale is not None}
     return replaced(model, weights, inputs, scales, factors)

@@ -22,9 +22,9 @@ from draftconv.errors import BadCheckpoint, Refused, Undecided
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.format_detection import FormatMatch, detect_format, detect_formats, headers
 from draftconv.quantization.formats import find_format, formats
-from draftconv.quantization.formats.base import Declared, Format, Weight
-from draftconv.quantization.recipes import PER_MODULE
-from draftconv.quantization.scheme import DTYPES
+from draftconv.quantization.formats.base import Weight
+from draftconv.quantization.recipes import PER_MODULE, in_one_file
+from draftconv.quantization.scheme import DTYPES, told_inputs
 from draftconv.reference.load import to_torch
 
 Parts = Mapping[str, TensorRef]
@@ -38,7 +38,8 @@ class QuantizedWeights:
     """The quantized weights of a drafter, not yet read.
 
     Attributes:
-        modules: canonical module (`layers.0.mlp.down_proj`) → its tensors by suffix. `shapes`: [O, I] of each.
+        matches: canonical module (`layers.0.mlp.down_proj`) → how it is stored.
+        modules: the same → its tensors by suffix. `shapes`: [O, I] of each.
         dtype: of the weights that they stand for, as safetensors spells it.
         findings: what is not as usual, for a person. `lies`: those of them that config.json says otherwise,
             and that whoever goes by it would stumble over.
@@ -46,8 +47,7 @@ class QuantizedWeights:
             differs from engine to engine: some build such a module quantized, others never do.
     """
 
-    format: Format
-    declared: Declared
+    matches: Mapping[str, FormatMatch]
     modules: Mapping[str, Parts]
     shapes: Mapping[str, tuple[int, int]]
     dtype: str
@@ -56,9 +56,41 @@ class QuantizedWeights:
     unlisted: tuple[str, ...] = ()
 
     @property
+    def parts(self) -> Mapping[FormatMatch, tuple[str, ...]]:
+        """Every way in which weights are stored, with the modules that are."""
+        found: dict[FormatMatch, list[str]] = {}
+        for module in self.modules:
+            found.setdefault(self.matches[module], []).append(module)
+        return {match: tuple(modules) for match, modules in found.items()}
+
+    @property
+    def only(self) -> FormatMatch:
+        """How all of them are stored.
+
+        Raises:
+            Refused: they have several schemes.
+        """
+        match, *others = self.parts
+        if others:
+            raise Refused(
+                f"these weights have {1 + len(others)} schemes: {self.title}",
+                why="only weights of one scheme are packed anew: which formats hold all of them is not looked for",
+                cure="add --unpack for those of all schemes but one, use --dequantize, or quantize again",
+            )
+        return match
+
+    @property
     def title(self) -> str:
-        """Format and granularity, for a person."""
-        return _match_title(FormatMatch(self.format, self.declared))
+        """Format and granularity, for a person; of each part."""
+        parts = self.parts
+        if len(parts) == 1:
+            return _match_title(next(iter(parts)))
+        return "; ".join(f"{_match_title(match)}: {show_some(modules)}" for match, modules in parts.items())
+
+    @property
+    def activations(self) -> str:
+        """What inputs are rounded to, in words."""
+        return told_inputs({module: self.matches[module].declared.inputs for module in self.modules})
 
     def load(self, module: str) -> Weight:
         """One weight in memory.
@@ -79,11 +111,12 @@ class QuantizedWeights:
         return self._loaded(module, qvalues | {suffix: read(parts[suffix]) for suffix in parts.keys() - qvalues.keys()})
 
     def _loaded(self, module: str, tensors: Mapping[str, Tensor]) -> Weight:
-        weight = self.format.load(tensors, self.declared, self.dtype)
+        match = self.matches[module]
+        weight = match.format.load(tensors, match.declared, self.dtype)
         if (shape := tuple(weight.quantized.qvalues.shape)) != self.shapes[module]:
             raise BadCheckpoint(
                 f"{show(module)} unpacks to {show(shape)}, the drafter needs {show(self.shapes[module])}",
-                why=f"it was read as {self.format.title}, as quantization_config says",
+                why=f"it was read as {match.format.title}, as quantization_config says",
                 cure="quantization_config does not describe these tensors",
             )
         return weight
@@ -114,8 +147,11 @@ def find_quantized(drafter: Drafter, spec: str | None = None) -> QuantizedWeight
             cure=f"remove {QUANT_FILE} and the key quantization_config of config.json, or export the checkpoint again",
         )
     shapes = _shapes(drafter, modules)
+    told = _declared_matches(drafter, forgiving=spec is not None)
+    if not isinstance(told, BadCheckpoint) and len(told) > 1 and spec is None:
+        return _find_parts(drafter, told, modules, shapes)
+    config_match = told if isinstance(told, BadCheckpoint) else next(iter(told), None)
     fits = _in_range(detect_formats(modules, shapes), modules)
-    config_match = _declared_match(drafter, forgiving=spec is not None)
     findings, lies = [], []
     if spec is not None:
         chosen = _with_declared(_requested_match(spec, fits), config_match)
@@ -133,23 +169,80 @@ def find_quantized(drafter: Drafter, spec: str | None = None) -> QuantizedWeight
         findings.append("what activations are rounded to is not told: they are read as 16 bit")
     lies += _variant_findings(chosen, modules)
     findings += _missing_findings(chosen, modules)
-    excluded = _excluded_modules(drafter, config_match) if isinstance(config_match, FormatMatch) else ()
-    if packed := [module for module in excluded if module in modules]:
-        lies.append(f"{show_some(packed)} quantized, although config.json excludes it")
-    excludes = (
-        isinstance(config_match, FormatMatch)
-        and config_match.declared.ignore
-        and config_match.declared.style not in NAMING
-    )
-    unlisted = _unlisted_modules(drafter, excluded, modules) if excludes else ()
+    unlisted: tuple[str, ...] = ()
+    if isinstance(config_match, FormatMatch):
+        excluded_lies, unlisted = _exclusion_findings(drafter, config_match, modules)
+        lies += excluded_lies
     every = (*lies, *findings)
     return QuantizedWeights(
-        chosen.format, chosen.declared, modules, shapes, _dtype(drafter), every, tuple(lies), unlisted
+        dict.fromkeys(modules, chosen), modules, shapes, _dtype(drafter), every, tuple(lies), unlisted
     )
 
 
-def _declared_match(drafter: Drafter, *, forgiving: bool) -> FormatMatch | BadCheckpoint | None:
-    """What config.json says; an error where it contradicts itself.
+def _find_parts(
+    drafter: Drafter,
+    told: Sequence[FormatMatch],
+    modules: Mapping[str, Parts],
+    shapes: Mapping[str, tuple[int, int]],
+) -> QuantizedWeights:
+    """The same where config.json tells of several schemes: each module by its tensors, and by its name where several
+    schemes have the same ones.
+
+    Raises:
+        BadCheckpoint: no scheme that is told of fits a module. Undecided: several do.
+    """
+    matches: dict[str, FormatMatch] = {}
+    for module, parts in modules.items():
+        fits = [match for match in told if detect_format(match, parts, shapes[module])]
+        named = [match for match in fits if _targets(match, module)] or [match for match in fits if _by_class(match)]
+        if not fits:
+            raise BadCheckpoint(
+                f"{show(module)} is stored as none of the schemes of config.json: {show_some(sorted(parts), 6)}",
+                why=f"it tells of {'; '.join(map(_match_title, told))}",
+                cure="quantization_config does not describe these tensors, or export the checkpoint again",
+            )
+        if len(fits) > 1 and len(named) != 1:
+            raise Undecided(
+                f"{show(module)} may have {' or '.join(map(_scheme_title, fits))}",
+                why="their tensors look the same, and no single group of config.json names the module",
+                cure="name it in the targets of its group",
+            )
+        matches[module] = (named or fits)[0] if len(fits) > 1 else fits[0]
+    lies, unlisted = _exclusion_findings(drafter, told[0], modules)
+    for match in told:
+        misnamed = [m for m, its in matches.items() if its is not match and _targets(match, m)]
+        if misnamed:
+            lies.append(f"config.json names {show_some(misnamed)} among {_match_title(match)}, which it is not")
+    return QuantizedWeights(matches, modules, shapes, _dtype(drafter), tuple(lies), tuple(lies), unlisted)
+
+
+def _targets(match: FormatMatch, module: str) -> bool:
+    """Whether a group of config.json names a module; classes name none."""
+    return any(_names(entry, [module]) for entry in match.declared.targets)
+
+
+def _by_class(match: FormatMatch) -> bool:
+    """Whether a group of config.json has what no other one names: a class is one word, such as Linear."""
+    return any(entry.isidentifier() and entry[:1].isupper() for entry in match.declared.targets)
+
+
+def _scheme_title(match: FormatMatch) -> str:
+    return f"{_match_title(match)} with activations {match.declared.inputs or '16 bit'}"
+
+
+def _exclusion_findings(
+    drafter: Drafter, config_match: FormatMatch, modules: Mapping[str, Parts]
+) -> tuple[list[str], tuple[str, ...]]:
+    """What config.json excludes although it is quantized, and plain modules that it does not exclude."""
+    excluded = _excluded_modules(drafter, config_match)
+    packed = [module for module in excluded if module in modules]
+    lies = [f"{show_some(packed)} quantized, although config.json excludes it"] if packed else []
+    excludes = config_match.declared.ignore and config_match.declared.style not in NAMING
+    return lies, _unlisted_modules(drafter, excluded, modules) if excludes else ()
+
+
+def _declared_matches(drafter: Drafter, *, forgiving: bool) -> tuple[FormatMatch, ...] | BadCheckpoint:
+    """What config.json says, scheme by scheme; an error where it contradicts itself.
 
     Raises:
         Refused: it tells of a variant that is not known, unless `forgiving`.
@@ -157,15 +250,17 @@ def _declared_match(drafter: Drafter, *, forgiving: bool) -> FormatMatch | BadCh
     config = Config(drafter.config)
     section = config.section("quantization_config").data or config.section("compression_config").data
     try:
+        told: list[FormatMatch] = []
         for fmt in formats().values():
-            if (declared := fmt.read(section, drafter.checkpoint.sidecars)) is not None:
-                return FormatMatch(fmt, declared)
+            if not told or fmt.id in in_one_file(told[0].format.id):
+                told += [FormatMatch(fmt, part) for part in fmt.read_parts(section, drafter.checkpoint.sidecars)]
+        return tuple(told)
     except BadCheckpoint as error:
         return error
     except Refused:
         if not forgiving:
             raise
-    return None
+    return ()
 
 
 def _with_declared(match: FormatMatch, config_match: FormatMatch | BadCheckpoint | None) -> FormatMatch:
@@ -321,10 +416,19 @@ JOINED: Mapping[str, tuple[str, ...]] = {**FUSED, "fused_qkv_a_proj_with_mqa": F
 
 def _excluded_modules(drafter: Drafter, config_match: FormatMatch) -> tuple[str, ...]:
     """Modules that config.json excludes by name."""
-    entries = [LITERAL.fullmatch(entry) for entry in config_match.declared.ignore]
-    spelled = [OUTER.sub("", match[1].replace("\\.", ".").removesuffix(WEIGHT)) for match in entries if match]
-    named = {part for name in spelled for part in JOINED.get(name.rpartition(".")[2], (name,))}
-    return tuple(m for m in _matrices(drafter) if any(f".{m}".endswith(f".{name}") for name in named))
+    modules = _matrices(drafter)
+    named = {module for entry in config_match.declared.ignore for module in _names(entry, modules)}
+    return tuple(module for module in modules if module in named)
+
+
+def _names(entry: str, modules: Iterable[str]) -> list[str]:
+    """The modules that an entry of a list ends in; none where it ends in no name, which is left to the engines."""
+    match = LITERAL.fullmatch(entry)
+    if match is None:
+        return []
+    name = OUTER.sub("", match[1].replace("\\.", ".").removesuffix(WEIGHT))
+    parts = JOINED.get(name.rpartition(".")[2], (name,))
+    return [module for module in modules if any(f".{module}".endswith(f".{part}") for part in parts)]
 
 
 def _unlisted_modules(drafter: Drafter, excluded: Collection[str], modules: Mapping[str, Parts]) -> tuple[str, ...]:

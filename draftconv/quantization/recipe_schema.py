@@ -50,14 +50,20 @@ class ActivationsSchema(YamlMapping):
     scale: Literal["dynamic", "static"]
 
 
-class RecipeSchema(YamlMapping):
-    """A whole recipe."""
+class PartSchema(YamlMapping):
+    """What some weights become."""
 
-    about: Text
     weights: WeightsSchema
     activations: ActivationsSchema | None = None
+
+
+class RecipeSchema(PartSchema):
+    """A whole recipe: the part of most weights, and those of roles that have one of their own."""
+
+    about: Text
     format: Known | None = None
     exclude: list[Text]
+    roles: dict[Text, PartSchema] = Field(default_factory=dict)
 
 
 def parse(text: str, name: str, where: str) -> Recipe:
@@ -78,18 +84,30 @@ def parse(text: str, name: str, where: str) -> Recipe:
         why="a key that is misread would quantize something else than was meant",
         example="recipes/w4a16.yaml",
     )
+    scheme = _scheme(file, where)
+    schemes = {role: _scheme(part, f"{where}: roles: {role}") for role, part in file.roles.items()}
+    for key, entries in (("exclude", file.exclude), ("roles", file.roles)):
+        for entry in entries:
+            if entry not in ROLES and not is_pattern(entry):
+                raise UsageError(
+                    f"{where}: {key}: {entry} is neither a role nor the pattern of a tensor name",
+                    why=f"roles: {', '.join(ROLES)}; a pattern holds a . or a *, as in layers.0.mlp.*",
+                    cure=did_you_mean(entry, ROLES),
+                )
+    if both := [role for role in schemes if role in file.exclude]:
+        raise UsageError(
+            f"{where}: {both[0]} is excluded, and has a scheme among roles",
+            why="what is excluded stays as it is",
+            cure=f"take {both[0]} out of exclude, or out of roles",
+        )
+    return Recipe(name, file.about, scheme, tuple(file.exclude), file.format, schemes)
+
+
+def _scheme(part: PartSchema, where: str) -> Scheme:
     try:
-        scheme = Scheme(_weights(file.weights), _inputs(file.activations))
+        return Scheme(_weights(part.weights), _inputs(part.activations))
     except UsageError as error:
         raise UsageError(f"{where}: {error.what}", why=error.why, cure=error.cure) from error
-    for entry in file.exclude:
-        if entry not in ROLES and not is_pattern(entry):
-            raise UsageError(
-                f"{where}: exclude: {entry} is neither a role nor the pattern of a tensor name",
-                why=f"roles: {', '.join(ROLES)}; a pattern holds a . or a *, as in layers.0.mlp.*",
-                cure=did_you_mean(entry, ROLES),
-            )
-    return Recipe(name, file.about, scheme, tuple(file.exclude), file.format)
 
 
 def _weights(part: WeightsSchema) -> WeightScheme:

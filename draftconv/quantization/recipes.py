@@ -7,7 +7,7 @@ file's shape is `draftconv.quantization.recipe_schema`, imported only when one i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,6 +21,9 @@ NO_RECIPES = frozenset({"targets.yaml"})
 
 FormatName: TypeAlias = str
 """The id of a format: a key of `FORMATS`, or one that another package brings."""
+
+MAIN = ""
+"""The role of weights that none of a recipe's `roles` names."""
 
 PER_MODULE = "trtllm"
 """The style of ModelOpt's formats that names every quantized module: one that is not named never is. Published records
@@ -41,6 +44,12 @@ FORMATS: Mapping[FormatName, tuple[str, ...]] = {
 """Draftconv's own formats, with their styles, the usual one first: those of `draftconv.quantization.formats`, which
 imports torch."""
 
+FAMILIES: tuple[tuple[FormatName, ...], ...] = (
+    ("compressed-pack", "compressed-int", "compressed-float"),
+    ("modelopt-awq", "modelopt-fp8", "modelopt-nvfp4"),
+)
+"""Formats that one file may hold, each of other weights. Every other format is alone in its file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -48,9 +57,11 @@ class Recipe:
 
     Attributes:
         about: one line for a listing.
+        scheme: of every weight that none of `roles` names.
         exclude: roles (`draftconv.quantization.exclusions.ROLES`) and patterns of tensor
             names; every weight that none of them names is quantized.
         format: the one format it is meant for; None leaves the choice to whoever serves it.
+        roles: role or pattern → the scheme of the weights that it names; of several, the first one's.
     """
 
     name: str
@@ -58,6 +69,23 @@ class Recipe:
     scheme: Scheme
     exclude: tuple[str, ...]
     format: FormatName | None = None
+    roles: Mapping[str, Scheme] = field(default_factory=dict)
+
+    def of(self, role: str) -> Scheme:
+        """The scheme of a role; of all others for `MAIN`."""
+        return self.roles.get(role, self.scheme)
+
+    @property
+    def numbers(self) -> str:
+        """Every scheme in words."""
+        roles = (f"{role}: {scheme}" for role, scheme in self.roles.items() if scheme != self.scheme)
+        return "; ".join((str(self.scheme), *roles))
+
+
+def in_one_file(name: FormatName) -> tuple[FormatName, ...]:
+    """A format, and after it all others that a file of it may hold."""
+    family = next((family for family in FAMILIES if name in family), ())
+    return (name, *(other for other in family if other != name))
 
 
 def format_names() -> tuple[FormatName, ...]:

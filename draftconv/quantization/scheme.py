@@ -202,6 +202,16 @@ class Scheme:
         return f"weights {self.weights}; activations {self.inputs or '16 bit'}"
 
 
+def told_inputs(inputs: Mapping[str, InputScheme | None]) -> str:
+    """What the inputs of some modules are rounded to, in words: one text where it is the same for all, else of each."""
+    modules: dict[str, list[str]] = {}
+    for module, scheme in sorted(inputs.items()):
+        modules.setdefault(str(scheme or "16 bit"), []).append(module)
+    if len(modules) == 1:
+        return next(iter(modules))
+    return "; ".join(f"{text}: {', '.join(names)}" for text, names in modules.items())
+
+
 RECORDED: Mapping[str, str] = {"dtype": "grid", "granularity": "per"}
 """What `draftconv.json` calls a field; the others have their own names there."""
 

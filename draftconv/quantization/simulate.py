@@ -82,29 +82,31 @@ def simulate(
         UsageError: the recipe does not fit the drafter, or `only` names no quantized weight.
         BadCheckpoint: a weight holds NaN or infinities.
     """
-    inputs = recipe.scheme.inputs
-    if inputs is not None and not inputs.dynamic:
-        raise Refused(
-            f"recipe {recipe.name} cannot be simulated: its activations are {inputs}",
-            why="a static scale is measured on the drafter's own inputs (calibration); nothing measured it here",
-            cure="take a recipe with dynamic activations, or one that leaves them in 16 bits",
-        )
     selection = select(recipe, model.facts)
+    schemes = {name: recipe.of(role) for name, role in selection.roles.items()}
+    for inputs in (scheme.inputs for scheme in schemes.values()):
+        if inputs is not None and not inputs.dynamic:
+            raise Refused(
+                f"recipe {recipe.name} cannot be simulated: its activations are {inputs}",
+                why="a static scale is measured on the drafter's own inputs (calibration); nothing measured it here",
+                cure="take a recipe with dynamic activations, or one that leaves them in 16 bits",
+            )
     weights = {name: model.get_parameter(name).detach() for name in selection.quantized}
     source = {name: weight.to((stored or {}).get(name, weight.dtype)) for name, weight in weights.items()}
     rounded: dict[str, Tensor] = {}
     for name in selection.quantized if only is None else chosen(selection, only):
-        together = fused_with(name, source) if recipe.scheme.weights.whole else ()
+        scheme = schemes[name].weights
+        together = fused_with(name, source) if scheme.whole else ()
         whole = torch.stack([peak(source[other]) for other in together]).amax() if together else None
-        quantized = quantize(source[name], recipe.scheme.weights, whole=whole, name=name)
+        quantized = quantize(source[name], scheme, whole=whole, name=name)
         rounded[name] = dequantize(quantized, weights[name].dtype)
-    return replaced(model, rounded, inputs)
+    return replaced(model, rounded, {name: schemes[name].inputs for name in rounded})
 
 
 def replaced(
     model: DrafterModel,
     weights: Mapping[str, Tensor],
-    inputs: InputScheme | None = None,
+    inputs: Mapping[str, InputScheme | None] = MappingProxyType({}),
     scales: Mapping[str, Tensor] = MappingProxyType({}),
     factors: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> DrafterModel:
@@ -112,7 +114,7 @@ def replaced(
 
     Args:
         weights: canonical name -> [O, I], in the model's dtype.
-        inputs: how the inputs of these Linears are rounded, if at all.
+        inputs: canonical name -> how the inputs of a Linear are rounded, if at all.
         scales: canonical name -> float32 [], of static activations.
         factors: canonical name -> [I], what activations are multiplied by before, in the model's dtype.
     """
@@ -124,12 +126,13 @@ def replaced(
     for name, weight_OI in weights.items():
         path = name.removesuffix(WEIGHT)
         linear = new.get_submodule(path)
-        if inputs is None:
+        scheme = inputs.get(name)
+        if scheme is None:
             linear.weight = nn.Parameter(weight_OI, requires_grad=False)
         else:
             parent, _, leaf = path.rpartition(".")
             bias_O = linear.bias if isinstance(linear.bias, Tensor) else None
-            rounded = RoundedLinear(weight_OI, bias_O, inputs, scales.get(name), factors.get(name))
+            rounded = RoundedLinear(weight_OI, bias_O, scheme, scales.get(name), factors.get(name))
             rounded.train(linear.training)
             setattr(new.get_submodule(parent), leaf, rounded)
     return new

@@ -7,23 +7,23 @@ engine does not, the file's own word is replayed and the report says that this i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from draftconv.checkpoint import Checkpoint, show
+from draftconv.checkpoint import Checkpoint, show, show_some
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.facts import Mla
+from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
 from draftconv.engines.arithmetic import Arithmetic, arithmetic, declared_scheme
-from draftconv.engines.deployment import nearest
+from draftconv.engines.deployment import nearest, one_or_each, weakest
 from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
 from draftconv.layouts.drafter_reader import by_drafter
 from draftconv.options import Place, Several, several
-from draftconv.quantization.exclusions import select
+from draftconv.quantization.exclusions import WEIGHT, select
 from draftconv.quantization.quantized_weights import QuantizedWeights, find_quantized
-from draftconv.quantization.recipes import Recipe
-from draftconv.quantization.scheme import InputScheme
+from draftconv.quantization.recipes import MAIN, FormatName, Recipe
+from draftconv.quantization.scheme import InputScheme, Scheme, told_inputs
 from draftconv.report.model import SimulatedArithmetic
 
 AS_FILE = "file"
@@ -56,13 +56,32 @@ class ArmArithmetic:
     """How an arm is multiplied.
 
     Attributes:
-        told: what the report says. `weight_only`: activations stay as they are, whatever is declared of them.
+        told: what the report says. `rounds`: canonical weights whose inputs are rounded as is declared of them; those
+            of the others stay as they are. None is all.
         spec: the engine whose kernel decided; None where the file's own word is replayed.
     """
 
     told: SimulatedArithmetic
-    weight_only: bool = False
+    rounds: frozenset[str] | None = None
     spec: EngineSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemePart:
+    """Weights of one scheme.
+
+    Attributes:
+        names: canonical. `format`, `style`: how they are stored; None is whichever form an engine takes.
+    """
+
+    scheme: Scheme
+    names: tuple[str, ...]
+    format: FormatName | None = None
+    style: str | None = None
+
+    def on(self, spec: EngineSpec, facts: Facts) -> Arithmetic:
+        """What an engine multiplies them by; raises as `arithmetic`."""
+        return arithmetic(spec, self.scheme, self.format, self.style, facts, self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +155,13 @@ class AskedEngines:
     def _of_recipe(self, place: int, recipe: Recipe, reference: Drafter) -> ArmArithmetic:
         """The reference as a recipe would leave it."""
         asked, facts = self._asked(place) or AskedEngine(why="no engine is named"), reference.facts
+        parts = recipe_parts(recipe, facts)
         if (spec := asked.spec) is None:
-            return _as_declared(recipe.scheme.inputs, asked)
+            return _as_declared(parts, asked)
         try:
-            found = arithmetic(spec, recipe.scheme, recipe.format, None, facts, select(recipe, facts).quantized)
+            found = [part.on(spec, facts) for part in parts]
         except Undecided as error:
-            return _as_declared(recipe.scheme.inputs, asked, _text(error))
+            return _as_declared(parts, asked, _text(error))
         except Refused as error:
             hardware = spec.hardware or ENGINES[spec.name].hardware[0]
             other = nearest(recipe, spec.name, hardware, mla=isinstance(facts.attention, Mla))
@@ -151,7 +171,7 @@ class AskedEngines:
                 cure=(f"--fake-quant {other} has one there; " if other else "")
                 + f"{FLAG} {show(self.typed[place])}={AS_FILE} simulates this one as it is written",
             ) from error
-        return _as_engine(recipe.scheme.inputs, found, asked, spec)
+        return _as_engine(parts, found, asked, spec)
 
     def _of_reference(self, name: str, drafter: Drafter, others: Sequence[ArmArithmetic]) -> ArmArithmetic | None:
         """By what is said of it, else like its candidates: its numbers, in whichever form their engine takes."""
@@ -162,21 +182,20 @@ class AskedEngines:
         recorded = self._recorded(drafter)
         if self.every is None and recorded.spec is not None:
             return self._of_file(0, name, drafter, recorded)
-        stored = _stored(name, drafter)
-        scheme = declared_scheme(stored.declared)
+        parts = _stored_parts(_stored(name, drafter))
         if self.every == AS_FILE:
-            return _as_declared(scheme.inputs, _typed(AS_FILE))
+            return _as_declared(parts, _typed(AS_FILE))
         specs = {other.spec for other in others}
         spec = next(iter(specs)) if len(specs) == 1 else None
         if spec is None:
             several_engines = "its candidates are not all multiplied as one engine"
-            return _as_declared(scheme.inputs, AskedEngine(why=several_engines if specs - {None} else recorded.why))
+            return _as_declared(parts, AskedEngine(why=several_engines if specs - {None} else recorded.why))
         asked = AskedEngine(spec, BY_CANDIDATES)
         try:
-            found = arithmetic(spec, scheme, None, None, drafter.facts, stored.modules)
+            found = [replace(part, format=None, style=None).on(spec, drafter.facts) for part in parts]
         except (Refused, Undecided) as error:
-            return _as_declared(scheme.inputs, asked, _text(error))
-        return _as_engine(scheme.inputs, found, asked, spec)
+            return _as_declared(parts, asked, _text(error))
+        return _as_engine(parts, found, asked, spec)
 
     def _asked(self, place: int) -> AskedEngine | None:
         value = self.named.get(place, self.every)
@@ -197,16 +216,14 @@ class AskedEngines:
 
     def _of_file(self, place: int, name: str, drafter: Drafter, asked: AskedEngine) -> ArmArithmetic:
         """A file as the engine multiplies it that was asked for."""
-        stored = _stored(name, drafter)
-        scheme = declared_scheme(stored.declared)
+        parts = _stored_parts(_stored(name, drafter))
         if (spec := asked.spec) is None:
-            return _as_declared(scheme.inputs, asked)
+            return _as_declared(parts, asked)
         try:
             _refuse_misread(drafter, self.target, spec)
-            style = stored.declared.style
-            found = arithmetic(spec, scheme, stored.format.id, style, drafter.facts, stored.modules)
+            found = [part.on(spec, drafter.facts) for part in parts]
         except Undecided as error:
-            return _as_declared(scheme.inputs, asked, _text(error))
+            return _as_declared(parts, asked, _text(error))
         except Refused as error:
             named = f" (named by its {asked.by})" if asked.by == BY_RECORD else ""
             raise Refused(
@@ -215,7 +232,30 @@ class AskedEngines:
                 cure=f"give the engine that serves it: {FLAG} ENGINE:HARDWARE; "
                 f"{FLAG} {show(self.typed[place])}={AS_FILE} replays it as it says itself",
             ) from error
-        return _as_engine(scheme.inputs, found, asked, spec)
+        return _as_engine(parts, found, asked, spec)
+
+
+def recipe_parts(recipe: Recipe, facts: Facts) -> tuple[SchemePart, ...]:
+    """What a recipe makes of the weights of a drafter, scheme by scheme."""
+    names: dict[str, list[str]] = {}
+    for name, role in select(recipe, facts).roles.items():
+        names.setdefault(role, []).append(name)
+    # What a role is stored as follows from the format of the others, which no arithmetic depends on.
+    return tuple(
+        SchemePart(recipe.of(role), tuple(of), recipe.format if role == MAIN else None) for role, of in names.items()
+    )
+
+
+def _stored_parts(stored: QuantizedWeights) -> tuple[SchemePart, ...]:
+    return tuple(
+        SchemePart(
+            declared_scheme(match.declared),
+            tuple(f"{module}{WEIGHT}" for module in modules),
+            match.format.id,
+            match.declared.style,
+        )
+        for match, modules in stored.parts.items()
+    )
 
 
 def _refuse_misread(drafter: Drafter, target: Target, spec: EngineSpec) -> None:
@@ -248,26 +288,37 @@ def _typed_engine(value: str) -> EngineSpec | None:
     return None if value == AS_FILE else parse_engine(value)
 
 
-def _as_declared(inputs: InputScheme | None, asked: AskedEngine, why: str = "") -> ArmArithmetic:
+def _as_declared(parts: Sequence[SchemePart], asked: AskedEngine, why: str = "") -> ArmArithmetic:
     engine = "" if asked.spec is None else str(asked.spec)
-    return ArmArithmetic(SimulatedArithmetic(engine, asked.by, _activations(inputs), undecided=why or asked.why))
+    told = _activations((part, part.scheme.inputs) for part in parts)
+    return ArmArithmetic(SimulatedArithmetic(engine, asked.by, told, undecided=why or asked.why))
 
 
-def _as_engine(declared: InputScheme | None, found: Arithmetic, asked: AskedEngine, spec: EngineSpec) -> ArmArithmetic:
+def _as_engine(
+    parts: Sequence[SchemePart], found: Sequence[Arithmetic], asked: AskedEngine, spec: EngineSpec
+) -> ArmArithmetic:
+    """How an engine multiplies each of these parts."""
+    pairs = list(zip(parts, found, strict=True))
     told = SimulatedArithmetic(
         engine=str(spec),
         chosen_by=asked.by,
-        activations=_activations(found.inputs),
-        executed=found.executed,
-        source=found.source,
-        evidence=found.evidence,
-        notes=found.notes,
+        activations=_activations((part, one.inputs) for part, one in pairs),
+        executed=one_or_each({_named(part): one.executed for part, one in pairs}),
+        source="; ".join(dict.fromkeys(one.source for one in found)),
+        evidence=weakest(one.evidence for one in found),
+        notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
     )
-    return ArmArithmetic(told, declared is not None and found.inputs is None, spec)
+    ignored = [part for part, one in pairs if part.scheme.inputs is not None and one.inputs is None]
+    rounds = frozenset(name for part in parts if part not in ignored for name in part.names)
+    return ArmArithmetic(told, rounds if ignored else None, spec)
 
 
-def _activations(inputs: InputScheme | None) -> str:
-    return str(inputs or "16 bit")
+def _activations(inputs: Iterable[tuple[SchemePart, InputScheme | None]]) -> str:
+    return told_inputs({name.removesuffix(WEIGHT): scheme for part, scheme in inputs for name in part.names})
+
+
+def _named(part: SchemePart) -> str:
+    return show_some([name.removesuffix(WEIGHT) for name in part.names])
 
 
 def _text(error: Refused | Undecided) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Facts
 from draftconv.options import several
 from draftconv.quantization.exclusions import select
-from draftconv.quantization.recipes import Recipe, find_recipe
-from draftconv.quantization.scheme import recorded
-from draftconv.replay.arithmetic import ArmArithmetic, AskedEngines, WrittenFor
+from draftconv.quantization.recipes import MAIN, Recipe, find_recipe
+from draftconv.quantization.scheme import Scheme, recorded
+from draftconv.replay.arithmetic import ArmArithmetic, AskedEngines, WrittenFor, recipe_parts
 from draftconv.replay.drafters import load_drafters, read_drafters, target_of
 from draftconv.report.arms import ArmNames, bits, comparison_kind, gate
 from draftconv.report.model import ArmInfo
@@ -122,26 +123,45 @@ def _quantized_arm(
     """The reference as a recipe would leave it."""
     from draftconv.quantization.simulate import simulate, stored_dtypes
 
-    if chosen is not None and chosen.weight_only:
-        recipe = replace(recipe, scheme=replace(recipe.scheme, inputs=None))
+    quantized = select(recipe, drafter.facts).quantized
+    if chosen is not None and chosen.rounds is not None:
+        recipe = _rounding_only(recipe, chosen.rounds, drafter.facts)
     first, stored = reference.arm, stored_dtypes(drafter)
     name = names.new(f"{first.name} as {recipe.name}")
     parts = {
         tensor: replace(first, model=simulate(first.model, recipe, only=[tensor], stored=stored))
-        for tensor in (select(recipe, drafter.facts).quantized if options.attribute else ())
+        for tensor in (quantized if options.attribute else ())
     }
-    weights, inputs = recipe.scheme.weights, recipe.scheme.inputs
-    scheme = {"weights": recorded(weights), "inputs": recorded(inputs) if inputs else None}
-    done = {"scheme": scheme, "exclude": sorted(recipe.exclude)}
+    schemes = {part.scheme: list(part.names) for part in recipe_parts(recipe, drafter.facts)}
+    done: dict[str, object] = {"scheme": _recorded(recipe.scheme), "exclude": sorted(recipe.exclude)}
+    if recipe.roles:
+        done["roles"] = [(_recorded(scheme), names) for scheme, names in schemes.items()]
     about = replace(
         reference.about,
         name=name,
         arithmetic=chosen.told if chosen else None,
-        quantization=f"simulated {recipe.name}: {recipe.scheme}",
+        quantization=f"simulated {recipe.name}: {recipe.numbers}",
         content=hashlib.sha256(f"{reference.about.content} {json.dumps(done, sort_keys=True)}".encode()).hexdigest(),
     )
     arm = replace(first, name=name, model=simulate(first.model, recipe, stored=stored))
-    return ReplayArm(about, arm, gate(bits(weights.dtype), options.margin), _name_parts(parts, name, names))
+    kind = bits(*(scheme.weights.dtype for scheme in schemes))
+    return ReplayArm(about, arm, gate(kind, options.margin), _name_parts(parts, name, names))
+
+
+def _rounding_only(recipe: Recipe, rounds: Collection[str], facts: Facts) -> Recipe:
+    """The recipe without the activations of weights that are not among `rounds`."""
+
+    def plain(role: str, scheme: Scheme) -> Scheme:
+        names = [name for name, its in select(recipe, facts).roles.items() if its == role]
+        return scheme if any(name in rounds for name in names) else replace(scheme, inputs=None)
+
+    roles = {role: plain(role, scheme) for role, scheme in recipe.roles.items()}
+    return replace(recipe, scheme=plain(MAIN, recipe.scheme), roles=roles)
+
+
+def _recorded(scheme: Scheme) -> dict[str, object]:
+    inputs = recorded(scheme.inputs) if scheme.inputs else None
+    return {"weights": recorded(scheme.weights), "inputs": inputs}
 
 
 def _with_controls(line: ReplayArms, drafter: Drafter, trace: Trace, names: ArmNames) -> ReplayArms:

@@ -103,7 +103,7 @@ def load_drafters(
     loaded: list[LoadedDrafter] = []
     for (name, drafter), chosen in zip(drafters.items(), arithmetics, strict=True):
         like = loaded[0].arm.model if loaded else None
-        arm = load_arm(name, drafter, how, like=like, weight_only=chosen is not None and chosen.weight_only)
+        arm = load_arm(name, drafter, how, like=like, rounds=chosen.rounds if chosen else None)
         tally.add(bytes_of(drafter))
         about = about_arm(name, drafter, tally)
         loaded.append(LoadedDrafter(drafter, about if chosen is None else replace(about, arithmetic=chosen.told), arm))

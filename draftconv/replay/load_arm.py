@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -59,14 +59,14 @@ def load_arm(
     how: LoadSettings,
     *,
     like: DrafterModel | None = None,
-    weight_only: bool = False,
+    rounds: Collection[str] | None = None,
 ) -> Arm:
     """Load a drafter with the tables that an engine would give it.
 
     Args:
         like: an arm in memory already; tensors that are equal to its own are shared with it, so
             that a second copy of a Kimi drafter's tables takes no room.
-        weight_only: as `load_quantized` takes it.
+        rounds: as `load_quantized` takes it.
 
     Raises:
         UsageError: a table is needed that nobody lends, or torch has no such device or no room on it.
@@ -75,7 +75,7 @@ def load_arm(
     """
     device, boundaries = find_device(how.device), fed_by(name, drafter)
     tables = {table: _target_ref(name, table, how) for table in sorted(from_target(drafter.facts, how.semantics))}
-    load = partial(load_quantized, weight_only=weight_only) if drafter.facts.quantization else load_drafter
+    load = partial(load_quantized, rounds=rounds) if drafter.facts.quantization else load_drafter
     try:
         model = load(drafter, tables=tables, dtype=getattr(torch, how.dtype))
     except (Refused, BadCheckpoint) as error:

@@ -99,11 +99,12 @@ def kind_against(quantization: str, candidate: Drafter) -> Kind:
         return "conversion"
     from draftconv.quantization.quantized_weights import find_quantized
 
-    return bits(find_quantized(candidate).declared.dtype)
+    return bits(*(match.declared.dtype for match in find_quantized(candidate).parts))
 
 
-def bits(dtype: WeightDtype) -> Kind:
-    return "4-bit" if DTYPES[dtype].bits == 4 else "8-bit"
+def bits(*dtypes: WeightDtype) -> Kind:
+    """Of weights of these dtypes together: what has some of 4 bits may lose what those of 4 bits may."""
+    return "4-bit" if any(DTYPES[dtype].bits == 4 for dtype in dtypes) else "8-bit"
 
 
 def gate(kind: Kind, margin: float | None, how: How = "replay") -> Gate:

@@ -30,9 +30,8 @@ def stated(out: Drafter, remade: Remade, claims: Claims, stored: Stored) -> Iter
     """
     mine, theirs = stored
     packed = remade.work.packed
-    if mine and theirs and mine.declared.inputs != theirs.declared.inputs:
-        ours, before = (each.declared.inputs or "16 bit" for each in (mine, theirs))
-        how = f"{ours} in the output, {before} in the source"
+    if mine and theirs and mine.activations != theirs.activations:
+        how = f"{mine.activations} in the output, {theirs.activations} in the source"
         why = remade.why(ACTIVATIONS, "fact")
         item = ComparedItem(ACTIVATIONS, "declared", why) if why and packed else claims.fact(ACTIVATIONS)
         yield item or ComparedItem(ACTIVATIONS, "different", how)

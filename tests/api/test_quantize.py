@@ -171,7 +171,7 @@ def test_every_recipe_is_written_for_nobody_in_particular(
     assert not done.decided.deployments
     source, found = quantized.read(quantized.source(name), name), quantized.read(out, name)
     stored = find_quantized(found)
-    assert stored.format.id == done.decided.deployment.format
+    assert stored.only.format.id == done.decided.deployment.format
     assert {f"{module}{WEIGHT}" for module in stored.modules} == set(done.decided.selection.quantized)
     for tensor, ref in source.tensors.items():
         if tensor not in done.decided.selection.quantized:
@@ -365,4 +365,4 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     assert done.decided.selection.kept["layers.0.self_attn.o_proj.weight"] == "*.o_proj"
     stored = find_quantized(quantized.read(tmp_path / "out", LLAMA))
     assert "layers.0.self_attn.o_proj" not in stored.modules
-    assert any("o_proj" in entry for entry in stored.declared.ignore)
+    assert any("o_proj" in entry for entry in stored.only.declared.ignore)

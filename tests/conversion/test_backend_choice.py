@@ -13,7 +13,7 @@ from draftconv.engines.deployment import widest
 from draftconv.errors import DraftconvError, Refused, UsageError
 from draftconv.quantization import rounding
 from draftconv.quantization.backends import modelopt, package, quark
-from draftconv.quantization.recipes import find_recipe
+from draftconv.quantization.recipes import MAIN, find_recipe
 from tests import quantized
 
 LLAMA = "llama-eagle3"
@@ -39,9 +39,9 @@ def decided(recipe: str, name: str, trace: Path | None = None) -> backend_choice
 
 def test_native_changes_nothing() -> None:
     found = decided("w4a8-awq", "native", Path("trace"))
-    assert found.rounds is rounding.quantize
+    assert found.parts[MAIN].rounds is rounding.quantize
     assert (found.package, found.smooths, found.notes) == (None, False, ())
-    assert found.scheme == find_recipe("w4a8-awq").scheme
+    assert found.parts[MAIN].scheme == find_recipe("w4a8-awq").scheme
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_awq_is_never_calibrated_on_nothing() -> None:
 @pytest.mark.parametrize("recipe", ["w4a16-awq", "w4a8-awq"])
 def test_modelopt_has_a_scale_rule_of_its_own_and_says_so(recipe: str) -> None:
     found = decided(recipe, "modelopt", Path("trace"))
-    assert found.scheme.weights.scale_rule == "max/7"
+    assert found.parts[MAIN].scheme.weights.scale_rule == "max/7"
     assert found.smooths
     assert "max/7 in place of mse" in found.notes[0]
     assert found.package == "modelopt 1.0"
@@ -95,7 +95,7 @@ def test_modelopt_has_a_scale_rule_of_its_own_and_says_so(recipe: str) -> None:
 def test_only_awq_is_smoothed() -> None:
     for recipe in ("fp8", "fp8-tensor", "quark-w4a8"):
         found = decided(recipe, "modelopt", Path("trace"))
-        assert (found.smooths, found.notes, found.scheme) == (False, (), find_recipe(recipe).scheme)
+        assert (found.smooths, found.notes, found.parts[MAIN].scheme) == (False, (), find_recipe(recipe).scheme)
 
 
 def test_the_packages_round_on_a_cpu_only() -> None:

@@ -144,7 +144,10 @@ def test_the_wide_list_of_modules_is_that_of_whoever_reads_one() -> None:
     readers: tuple[tuple[FormatName, str], ...] = (("gptq", "vllm"), ("modelopt-awq", "trtllm"))
     for form, engine in readers:
         assert wide_modules(form, LLAMA, quantized) == module_names(parse_engine(engine), form, LLAMA, quantized) != ()
-    assert wide_modules("compressed-pack", LLAMA, quantized) == ()
+    both = wide_modules("compressed-pack", LLAMA, quantized)
+    assert set(both) == {
+        n for e in ("vllm", "sglang") for n in module_names(parse_engine(e), "compressed-pack", LLAMA, quantized)
+    }
 
 
 def test_layers_that_differ_need_the_target_in_vllm() -> None:

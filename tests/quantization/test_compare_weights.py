@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from draftconv.quantization.compare_weights import WeightComparison, compare
+from draftconv.quantization.format_detection import FormatMatch
 from draftconv.quantization.formats import find_format
 from draftconv.quantization.formats.base import Declared, Weight
 from draftconv.quantization.quantized_weights import QuantizedWeights
@@ -29,7 +30,8 @@ def stored(recipe: str, quantized: RoundedWeight) -> QuantizedWeights:
     told = Declared(weights.dtype, weights.granularity, weights.group, scheme.inputs)
     outputs, inputs = quantized.qvalues.shape
     tensors = form.store(Weight(quantized, "BF16"))
-    return QuantizedWeights(form, told, {MODULE: refs_of(MODULE, tensors)}, {MODULE: (outputs, inputs)}, "BF16")
+    match = FormatMatch(form, told)
+    return QuantizedWeights({MODULE: match}, {MODULE: refs_of(MODULE, tensors)}, {MODULE: (outputs, inputs)}, "BF16")
 
 
 def rounded(recipe: str) -> RoundedWeight:

@@ -15,6 +15,7 @@ from draftconv.errors import BadCheckpoint, Refused
 from draftconv.quantization import computations as module
 from draftconv.quantization import quantized_weights
 from draftconv.quantization.computations import Dequantize, Quantize, Repack, SharedScales, Smoothing, floats
+from draftconv.quantization.format_detection import FormatMatch
 from draftconv.quantization.formats import find_format
 from draftconv.quantization.formats.base import Declared, Weight
 from draftconv.quantization.formats.modelopt_awq import fp8_scale
@@ -249,7 +250,8 @@ def stored(
     declared = Declared(scheme.weights.dtype, scheme.weights.granularity, scheme.weights.group, inputs, style=style)
     parts = refs_of(MODULE, form.store(held, style))
     rows, columns = tensor.shape
-    return QuantizedWeights(form, declared, {MODULE: parts}, {MODULE: (rows, columns)}, "BF16"), held
+    match = FormatMatch(form, declared)
+    return QuantizedWeights({MODULE: match}, {MODULE: parts}, {MODULE: (rows, columns)}, "BF16"), held
 
 
 CHANNEL, GROUPED = find_recipe("quark-w4a8").scheme, find_recipe("w4a16-g128").scheme

@@ -157,7 +157,11 @@ def test_tensors_tell_the_format(pack: str, tmp_path: Path) -> None:
     undeclared(tmp_path / "out")
     (tmp_path / "out" / "draftconv.json").unlink()
     found = stored(tmp_path / "out")
-    assert (found.format.id, found.declared.dtype, found.declared.granularity) == (pack, "int4", "channel")
+    assert (found.only.format.id, found.only.declared.dtype, found.only.declared.granularity) == (
+        pack,
+        "int4",
+        "channel",
+    )
     assert found.findings[0].startswith("config.json does not say how the weights are stored")
     assert same_weights(found, stored(path))
     result = convert(tmp_path / "out", tmp_path / "again", to="vllm", pack="compressed-pack")
@@ -207,7 +211,7 @@ def test_codes_of_eight_bits_are_seen(tmp_path: Path) -> None:
     )
     quantize(source(tmp_path), tmp_path / "out", recipe=str(recipe))
     undeclared(tmp_path / "out")
-    assert stored(tmp_path / "out").declared.dtype == "int8"
+    assert stored(tmp_path / "out").only.declared.dtype == "int8"
 
 
 # ── lying configs ──────────────────────────────────────────────────────────────────
@@ -236,7 +240,7 @@ def test_the_wrong_format_is_overruled(tmp_path: Path) -> None:
     claimed = json.loads((path / "config.json").read_text())["quantization_config"]
     edit(tmp_path / "out", lambda config: config.update(quantization_config=claimed))
     found = stored(tmp_path / "out")
-    assert found.format.id == "compressed-pack"
+    assert found.only.format.id == "compressed-pack"
     assert "but the tensors are compressed-tensors pack-quantized, INT4 per channel" in found.findings[0]
     assert same_weights(found, stored(path))
 

@@ -58,10 +58,10 @@ def spoilt(out: Path, recipe: str, spoil: Spoil) -> Path:
 def test_every_weight_is_found_and_is_the_source_quantized(recipe: str, tmp_path: Path) -> None:
     done = quantized.write(tmp_path / "out", NAME, recipe)
     found = find_quantized(quantized.read(tmp_path / "out", NAME))
-    assert (found.format.id, found.dtype) == (FORMATS[recipe], "BF16")
+    assert (found.only.format.id, found.dtype) == (FORMATS[recipe], "BF16")
     assert {f"{module}{WEIGHT}" for module in found.modules} == set(done.decided.selection.quantized)
     scheme, source = find_recipe(recipe).scheme, quantized.read(quantized.source(NAME), NAME)
-    assert (found.declared.dtype, found.declared.inputs) == (scheme.weights.dtype, scheme.inputs)
+    assert (found.only.declared.dtype, found.only.declared.inputs) == (scheme.weights.dtype, scheme.inputs)
     for module in found.modules:
         weight, float_weight = found.load(module), to_torch(source.tensors[f"{module}{WEIGHT}"])
         wanted = quantize(float_weight, scheme.weights)
@@ -104,7 +104,7 @@ def test_a_config_of_another_format_is_overruled_by_the_tensors(tmp_path: Path) 
         config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
     found = find_quantized(quantized.read(spoilt(tmp_path / "out", "w4a16", other), NAME))
-    assert found.format.id == "compressed-pack"
+    assert found.only.format.id == "compressed-pack"
     assert "config.json does not say how the weights are stored" in found.findings[0]
 
 
@@ -114,7 +114,7 @@ def test_a_config_that_lies_about_the_format_is_seen(tmp_path: Path) -> None:
                                          "sym": True}  # fmt: skip
 
     found = find_quantized(quantized.read(spoilt(tmp_path / "out", "w4a16-g128", lie), NAME))
-    assert found.format.id == "compressed-pack"
+    assert found.only.format.id == "compressed-pack"
     assert found.findings
 
 

@@ -29,8 +29,9 @@ def _remove_parts(work: WorkingDrafter, stored: QuantizedWeights) -> WorkingDraf
     """Without these weights; every part of one is declared as taken apart."""
     for module, parts in stored.modules.items():
         work = work.without(*(f"{module}.{suffix}" for suffix in parts))
+        title = stored.matches[module].format.title
         for ref in parts.values():
-            work = work.declare("dropped", ref.name, f"a part of {module}{WEIGHT} as {stored.format.title} stores it")
+            work = work.declare("dropped", ref.name, f"a part of {module}{WEIGHT} as {title} stores it")
     return work
 
 
@@ -47,5 +48,6 @@ def _restore_floats(work: WorkingDrafter, stored: QuantizedWeights, dtype: str |
         planned = PlannedTensor(
             f"{module}{WEIGHT}", computation.dtype, stored.shapes[module], Computed(computation, "weight")
         )
-        work = work.put(planned).declare("replaced", f"{module}{WEIGHT}", f"dequantized from {stored.format.title}")
+        title = stored.matches[module].format.title
+        work = work.put(planned).declare("replaced", f"{module}{WEIGHT}", f"dequantized from {title}")
     return work

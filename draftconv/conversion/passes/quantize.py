@@ -38,30 +38,30 @@ def _quantize_weights(work: WorkingDrafter, decided: QuantizationPlan) -> Workin
     sources = {name: _float_source(work, name, stored) for name in decided.selection.quantized}
     shared_scales = SharedScales()
     for name, ref in sources.items():
-        module = name.removesuffix(WEIGHT)
+        module, part = name.removesuffix(WEIGHT), output.parts[name]
         computation = Quantize(
             name,
             ref,
-            output.scheme,
-            output.format,
-            output.style,
+            part.scheme,
+            part.format,
+            part.style,
             tuple(sources[member] for member in fused_with(name, sources)),
             decided.deviations,
             calibration.scales.get(module),
-            rounding.rounds,
+            decided.part(name).rounds,
             rounding.block,
             rounding.device,
             calibration.smoothings.get(name),
             shared_scales,
         )
         outputs, inputs = ref.shape
-        parts = output.format.parts((outputs, inputs), output.scheme, ref.dtype)
-        work = put_computed(work.without(name), module, parts, computation)
+        tensors = part.format.parts((outputs, inputs), part.scheme, ref.dtype)
+        work = put_computed(work.without(name), module, tensors, computation)
         kind: ChangeKind = "requantized" if isinstance(ref, RestoredWeight) else "replaced"
-        why = f"{decided.why}; inputs smoothed by AWQ" if name in calibration.smoothings else decided.why
-        work = work.declare(kind, name, why)
+        smoothed = "; inputs smoothed by AWQ" if name in calibration.smoothings else ""
+        work = work.declare(kind, name, f"{decided.why(name)}{smoothed}")
     if stored is not None:
-        work = declare_activations(work, stored.declared.inputs, output)
+        work = declare_activations(work, stored.activations, output)
     return replace(work, packed=output.packed())
 
 

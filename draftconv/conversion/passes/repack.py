@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from draftconv.conversion.passes.base import Context
-from draftconv.conversion.quantized_output import QuantizedOutput, declare_activations, put_computed, spelled
+from draftconv.conversion.quantized_output import (
+    OutputPart,
+    QuantizedOutput,
+    declare_activations,
+    put_computed,
+    spelled,
+)
 from draftconv.conversion.repack_plan import RepackPlan
 from draftconv.conversion.working_drafter import WorkingDrafter
 from draftconv.drafter.tensors import expected
@@ -25,8 +31,8 @@ def run(work: WorkingDrafter, context: Context) -> WorkingDrafter:
             ignore, listed = spelled(
                 decided.format.id, work.facts, kept, decided.quantized, decided.specs, context.target
             )
-            output = QuantizedOutput(decided.format, decided.style, decided.scheme, ignore, listed)
-            return _repack_weights(work, decided, output)
+            part = OutputPart(decided.format, decided.style, decided.scheme, listed)
+            return _repack_weights(work, decided, QuantizedOutput(dict.fromkeys(decided.quantized, part), ignore))
         case _:
             return work
 
@@ -35,19 +41,19 @@ def _repack_weights(work: WorkingDrafter, decided: RepackPlan, output: Quantized
     from draftconv.quantization.computations import Repack
     from draftconv.quantization.regroup import rounding
 
-    stored = decided.stored
+    stored, fmt, style, scheme = decided.stored, decided.format, decided.style, decided.scheme
     for module, parts in stored.modules.items():
-        group, weight_only = output.scheme.weights.group, output.scheme.inputs is None
+        group, weight_only = scheme.weights.group, scheme.inputs is None
         narrow = decided.scales != "as stored"
-        computation = Repack(module, parts, stored, output.format, output.style, group, narrow, weight_only)
+        computation = Repack(module, parts, stored, fmt, style, group, narrow, weight_only)
         weight = computation.outline()
-        foretold = output.format.parts(stored.shapes[module], output.scheme, weight.dtype)
+        foretold = fmt.parts(stored.shapes[module], scheme, weight.dtype)
         work = put_computed(work, module, foretold, computation)
-        why = f"the same integers and scales as {output.format.title}"
+        why = f"the same integers and scales as {fmt.title}"
         if decided.scales == "narrowed":
             why += f", scales stored as {weight.dtype}, which holds every one of them: values unchanged"
         if decided.scales == "rounded":
             why += f", scales rounded to {weight.dtype}: values change by up to {rounding(weight.dtype):.2%}"
         work = work.declare("replaced", f"{module}{WEIGHT}", why)
-    work = declare_activations(work, stored.declared.inputs, output, f": {output.format.title} cannot declare them")
+    work = declare_activations(work, stored.activations, output, f": {fmt.title} cannot declare them")
     return replace(work, packed=output.packed())

@@ -127,10 +127,10 @@ def replay_readings(
     arithmetics = read.asked.of_each(read.drafters)
     first, *suspects = load_drafters(trace, read.drafters, arithmetics, options, reading)
     plain, about = first.arm, trace.about
-    if (chosen := arithmetics[0]) is not None and not chosen.weight_only:
+    if (chosen := arithmetics[0]) is not None and chosen.rounds != frozenset():
         # What is misread has its weights alone: linears that round their inputs are not built under other facts.
         one = {first.arm.name: first.drafter}
-        plain = load_drafters(trace, one, [replace(chosen, weight_only=True)], options)[0].arm
+        plain = load_drafters(trace, one, [replace(chosen, rounds=frozenset())], options)[0].arm
     of = MisreadSubject(plain, about.layers, about.boundaries, lend=lender(trace, target))
     rules = leading_rules(spec)
     outcomes = {name: applied(of, name) for name, row in MISREADINGS.items() if row.named or name in rules}

@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from draftconv.checkpoint import show
-from draftconv.errors import UsageError
+from draftconv.errors import Refused, UsageError
 from draftconv.quantization.recipes import FormatName
 from draftconv.quantization.rounding import RoundedWeight
 from draftconv.quantization.scheme import Granularity, InputScheme, Scheme, WeightDtype
@@ -65,6 +65,8 @@ class Declared:
         inputs: how activations are rounded.
         ignore: modules or patterns that stay unquantized, in the spelling of the reader.
         style: variant within the format, one of `Format.styles` (Quark: `reorder`, `order`, …).
+        targets: the weights that this is said of, where others are stored otherwise: modules or patterns in the
+            spelling of the reader, or classes.
     """
 
     dtype: WeightDtype
@@ -73,6 +75,20 @@ class Declared:
     inputs: InputScheme | None = None
     ignore: tuple[str, ...] = ()
     style: str | None = None
+    targets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredPart:
+    """The weights of one scheme in a file that may hold others beside them.
+
+    Attributes:
+        modules: as the reader spells them, for formats that list them.
+    """
+
+    format: Format
+    declared: Declared
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +182,20 @@ class Format(ABC):
             modules: quantized modules in the reader's spelling, for formats that list them.
         """
 
+    def declare_parts(self, parts: Sequence[DeclaredPart]) -> Declaration:
+        """As `declare`, of all weights of a file; the first part is of this format.
+
+        Raises:
+            Refused: no file of this format holds weights of several schemes, or not of these.
+        """
+        if len(parts) == 1:
+            return self.declare(parts[0].declared, parts[0].modules)
+        raise Refused(
+            f"{self.title} has one scheme for all weights of a file, and this recipe has {len(parts)}",
+            why="config.json could tell engines of one of them only",
+            cure="give every weight the same scheme, or exclude the others",
+        )
+
     @abstractmethod
     def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:
         """What a checkpoint declares, if it is of this format.
@@ -175,5 +205,13 @@ class Format(ABC):
 
         Raises:
             BadCheckpoint: it is of this format and contradicts itself.
-            Refused: it is of this format and a variant that draftconv does not know (asymmetric …).
+            Refused: it is of this format and a variant that draftconv does not know (asymmetric …), or it has
+                weights of several schemes.
         """
+
+    def read_parts(
+        self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]
+    ) -> tuple[Declared, ...]:
+        """As `read`, of a file that may hold weights of several schemes: what is said of those in this format."""
+        declared = self.read(config, sidecars)
+        return () if declared is None else (declared,)

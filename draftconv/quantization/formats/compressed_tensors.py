@@ -14,7 +14,7 @@ from torch import Tensor
 from draftconv.checkpoint import show
 from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, Refused
-from draftconv.quantization.formats.base import Declaration, Declared, Format
+from draftconv.quantization.formats.base import Declaration, Declared, DeclaredPart, Format
 from draftconv.quantization.formats.checks import (
     AGAIN,
     ASYMMETRIC,
@@ -26,7 +26,11 @@ from draftconv.quantization.formats.module_tensors import FLOAT, SPELLED, Module
 from draftconv.quantization.scheme import DTYPES, Granularity, InputScheme, WeightDtype
 
 METHOD = "compressed-tensors"
+MIXED = "mixed-precision"
+"""`format` where groups have several; each says its own then."""
 HEAD = "lm_head"
+CLASS = "Linear"
+"""A target that is a class: what engines call a module differs from engine to engine."""
 
 TYPES: Mapping[tuple[str, int], WeightDtype] = {("int", 4): "int4", ("int", 8): "int8", ("float", 8): "fp8"}
 """`type` and `num_bits` of weights."""
@@ -59,6 +63,27 @@ class CompressedTensors(Format):
     wide: ClassVar[frozenset[WeightDtype]] = frozenset()
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
+        return _declaration([self._group(declared, [CLASS, *_heads(modules)])], self.layout, declared.ignore)
+
+    def declare_parts(self, parts: Sequence[DeclaredPart]) -> Declaration:
+        """Several groups: the first has all that no other names, which readers look for before they look at classes."""
+        first, *others = parts
+        if not others:
+            return self.declare(first.declared, first.modules)
+        groups = [self._group(first.declared, [CLASS, *_heads(first.modules)])]
+        layouts = [self.layout]
+        for part in others:
+            match part.format:
+                case CompressedTensors() as fmt:
+                    groups.append(fmt._group(part.declared, part.modules))
+                    layouts.append(fmt.layout)
+                case other:
+                    raise Refused(f"{self.title} and {other.title} are not told of in one config.json")
+        groups = [{**group, "format": layout} for group, layout in zip(groups, layouts, strict=True)]
+        whole = MIXED if len(set(layouts)) > 1 else self.layout
+        return _declaration(groups, whole, first.declared.ignore)
+
+    def _group(self, declared: Declared, targets: Sequence[str]) -> dict[str, object]:
         check_declared(self, declared)
         kind, bits = next(key for key, dtype in TYPES.items() if dtype == declared.dtype)
         weights = {
@@ -69,46 +94,43 @@ class CompressedTensors(Format):
             "group_size": declared.group,
             "dynamic": False,
         }
-        return Declaration(
-            {
-                "quant_method": METHOD,
-                "format": self.layout,
-                "quantization_status": "compressed",
-                "config_groups": {
-                    "group_0": {
-                        # A class, not names: what engines call a module differs from engine to engine.
-                        "targets": ["Linear", *([f"re:.*{HEAD}$"] if HEAD in modules else [])],
-                        "weights": weights,
-                        "input_activations": _declared_inputs(declared.inputs),
-                        "output_activations": None,
-                    }
-                },
-                "ignore": list(declared.ignore),
-                "kv_cache_scheme": None,
-            }
-        )
+        return {
+            "targets": list(targets),
+            "weights": weights,
+            "input_activations": _declared_inputs(declared.inputs),
+            "output_activations": None,
+        }
 
     def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:
+        parts = self.read_parts(config, sidecars)
+        if not parts:
+            return None
+        count = len(Config(config).section("config_groups").data)
+        if count != 1:
+            raise Refused(f"config_groups has {count} entries", why="each has a scheme of its own", cure=AGAIN)
+        return parts[0]
+
+    def read_parts(
+        self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]
+    ) -> tuple[Declared, ...]:
         section = Config(config, "config.json: quantization_config")
         if section.text("quant_method") != METHOD:
-            return None
+            return ()
         sections = section.section("config_groups")
         groups = [sections.section(name) for name in sections.data]
-        if self.layout not in {group.text("format") or section.text("format") for group in groups}:
-            return None
-        if len(groups) != 1:
-            raise Refused(
-                f"config_groups has {len(groups)} entries",
-                why="draftconv knows drafters of one scheme",
-                cure=AGAIN,
-            )
-        for key, says in FOREIGN.items():
-            if section.raw(key):
-                raise Refused(f"{key} is not known to draftconv", why=says)
-        dtype, granularity, group = _weights(groups[0].section("weights"))
-        inputs = _inputs(groups[0])
-        check_scheme(self, dtype, granularity, inputs)
-        return Declared(dtype, granularity, group, inputs, section.texts("ignore"))
+        mine = [group for group in groups if (group.text("format") or section.text("format")) == self.layout]
+        if mine:
+            for key, says in FOREIGN.items():
+                if section.raw(key):
+                    raise Refused(f"{key} is not known to draftconv", why=says)
+        parts: list[Declared] = []
+        for one in mine:
+            dtype, granularity, group = _weights(one.section("weights"))
+            inputs = _inputs(one)
+            check_scheme(self, dtype, granularity, inputs)
+            targets = one.texts("targets") if len(groups) > 1 else ()
+            parts.append(Declared(dtype, granularity, group, inputs, section.texts("ignore"), targets=targets))
+        return tuple(parts)
 
     def tensors(self, stored: Mapping[str, Tensor], *suffixes: str) -> ModuleTensors:
         """The tensors of a module, none but these.
@@ -132,6 +154,24 @@ class CompressedTensors(Format):
         """The weight's float_dtype, which its scales have; `float_dtype` where they are F32 whatever the weight is."""
         own = SPELLED[scale.dtype]
         return float_dtype if own == "F32" and dtype in self.wide else own
+
+
+def _heads(modules: Sequence[str]) -> list[str]:
+    """The head has a class of its own, which no reader takes for a Linear: it is named."""
+    return [f"re:.*{HEAD}$"] if HEAD in modules else []
+
+
+def _declaration(groups: Sequence[Mapping[str, object]], layout: str, ignore: Sequence[str]) -> Declaration:
+    return Declaration(
+        {
+            "quant_method": METHOD,
+            "format": layout,
+            "quantization_status": "compressed",
+            "config_groups": {f"group_{number}": group for number, group in enumerate(groups)},
+            "ignore": list(ignore),
+            "kv_cache_scheme": None,
+        }
+    )
 
 
 def _weights(section: Config) -> tuple[WeightDtype, Granularity | None, int | None]:

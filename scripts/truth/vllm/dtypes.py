@@ -49,7 +49,7 @@ def rows(spec: str, makers: Makers, ask: Ask) -> Iterator[Row]:
     """One row per way to store weights; a target in float32 comes of `--dtype float32` alone."""
     for way, says in WAYS.items():
         path = makers.base(f"{DRAFTER}@{way}")
-        stop = float32_stop(parse_engine(spec), find_quantized(read(path, DRAFTER)).format.id)
+        stop = float32_stop(parse_engine(spec), find_quantized(read(path, DRAFTER)).only.format.id)
         answer = ask("loader", case(way), (path, Path(__file__)), partial(observed, path))
         mine, theirs = "refused" if stop else "loads", str(answer["observed"])
         agrees = mine == theirs and says in answer["detail"]

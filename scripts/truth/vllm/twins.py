@@ -215,7 +215,7 @@ def joined(by_module: Mapping[str, tuple[Tensor, int, int]]) -> dict[str, tuple[
 
 def find_inputs(path: Path, name: str) -> InputScheme | None:
     """How activations are rounded, if they are."""
-    return find_quantized(read(path, name)).declared.inputs
+    return find_quantized(read(path, name)).only.declared.inputs
 
 
 def simulated(outputs: Tensor, weight: Tensor, inputs: InputScheme | None) -> tuple[float, float]:

@@ -63,7 +63,7 @@ def test_the_published_scheme_in_every_format_of_int4(form: str, written: Writte
     before, after = floats_of(source, REDUCED), floats_of(out, REDUCED)
     assert before.keys() == after.keys()
     assert all(torch.equal(before[module], after[module]) for module in before)
-    group = find_quantized(quantized.read(out, REDUCED)).declared.group
+    group = find_quantized(quantized.read(out, REDUCED)).only.declared.group
     assert group == (128 if form in ("autoawq", "modelopt-awq") else None)
 
 
@@ -96,7 +96,7 @@ def test_activations_are_not_left_out_without_a_word(written: Written, tmp_path:
         repacked(source, tmp_path / "out", REDUCED, "gptq")
     assert "--allow-lossy" in caught.value.cure
     out = repacked(source, tmp_path / "out", REDUCED, "gptq", allow_lossy=True)
-    assert find_quantized(quantized.read(out, REDUCED)).declared.inputs is None
+    assert find_quantized(quantized.read(out, REDUCED)).only.declared.inputs is None
     before, after = floats_of(source, REDUCED), floats_of(out, REDUCED)
     assert all(torch.equal(before[module], after[module]) for module in before)
 
