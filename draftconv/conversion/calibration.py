@@ -12,8 +12,6 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.quantization.exclusions import WEIGHT, Selection, fused_with
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from draftconv.quantization.computations import Smoothing
     from draftconv.quantization.quantized_weights import QuantizedWeights
     from draftconv.quantization.rounding import InputScales
@@ -49,7 +47,7 @@ def calibrate(
     """
     if trace is None:
         return Calibration()
-    scales: dict[str, Tensor] = {}
+    scales: InputScales = {}
     smoothings: dict[str, Smoothing] = {}
     notes: list[str] = []
     for role, part in rounding.parts.items():
@@ -59,7 +57,7 @@ def calibrate(
             smoothings |= smoothed.smoothings
             notes += smoothed.notes
         elif part.calibrated and part.scheme.inputs is not None:
-            scales |= _input_scales(drafter, part.scheme.inputs, names, trace)
+            scales = {**scales, **_input_scales(drafter, part.scheme.inputs, names, trace)}
     return Calibration(scales, smoothings, tuple(notes))
 
 

@@ -82,15 +82,15 @@ def simulate(
         UsageError: the recipe does not fit the drafter, or `only` names no quantized weight.
         BadCheckpoint: a weight holds NaN or infinities.
     """
-    selection = select(recipe, model.facts)
-    schemes = {name: recipe.of(role) for name, role in selection.roles.items()}
-    for inputs in (scheme.inputs for scheme in schemes.values()):
+    for inputs in (scheme.inputs for scheme in (recipe.scheme, *recipe.roles.values())):
         if inputs is not None and not inputs.dynamic:
             raise Refused(
                 f"recipe {recipe.name} cannot be simulated: its activations are {inputs}",
                 why="a static scale is measured on the drafter's own inputs (calibration); nothing measured it here",
                 cure="take a recipe with dynamic activations, or one that leaves them in 16 bits",
             )
+    selection = select(recipe, model.facts)
+    schemes = {name: recipe.of(role) for name, role in selection.roles.items()}
     weights = {name: model.get_parameter(name).detach() for name in selection.quantized}
     source = {name: weight.to((stored or {}).get(name, weight.dtype)) for name, weight in weights.items()}
     rounded: dict[str, Tensor] = {}

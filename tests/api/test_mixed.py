@@ -13,6 +13,7 @@ import torch
 
 from draftconv.api.convert import convert
 from draftconv.api.inspect import inspect
+from draftconv.api.parity import parity
 from draftconv.api.quantize import Quantization, prepare, quantize
 from draftconv.api.verify import verify
 from draftconv.errors import BadCheckpoint, Refused, Undecided
@@ -23,6 +24,7 @@ from draftconv.quantization.simulate import simulate, stored_dtypes
 from draftconv.reference.load import load_drafter
 from tests import mixed, quantized
 from tests.keywords import keywords
+from tests.traces.recorded import Recorded
 
 NAME = "llama-eagle3-reduced"
 TARGET = str(quantized.target(NAME).path)
@@ -39,8 +41,8 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 def written(tmp_path: Path) -> Callable[..., tuple[Path, Quantization]]:
     """`written(*engines, **roles)`: the fixture with an INT4 layer, and its fc otherwise."""
 
-    def write(*engines: str, **roles: str) -> tuple[Path, Quantization]:
-        name = mixed.recipe(tmp_path, exclude=", lm_head", **roles)
+    def write(*engines: str, main: str = mixed.INT4, **roles: str) -> tuple[Path, Quantization]:
+        name = mixed.recipe(tmp_path, main, exclude=", lm_head", **roles)
         options = quantized.options(NAME, name, *engines)
         return tmp_path / "out", quantize(quantized.source(NAME), tmp_path / "out", **keywords(options))
 
@@ -48,6 +50,10 @@ def written(tmp_path: Path) -> Callable[..., tuple[Path, Quantization]]:
 
 
 Written = Callable[..., tuple[Path, Quantization]]
+
+
+def _layer(done: Quantization) -> list[str]:
+    return [name.removesuffix(".weight") for name in done.decided.selection.quantized if name != FC]
 
 
 def section(path: Path) -> dict[str, Any]:
@@ -112,7 +118,7 @@ def test_roles_of_the_main_scheme_share_its_group(written: Written) -> None:
     assert list(section(out)["config_groups"]) == ["group_0"]
 
 
-def test_it_is_simulated_as_it_is_stored(written: Written, tmp_path: Path) -> None:
+def test_it_is_simulated_as_it_is_stored(written: Written) -> None:
     out, done = written("vllm:cpu", fc=mixed.FP8)
     source = quantized.read(quantized.source(NAME), NAME)
     model = load_drafter(source, quantized.target(NAME), dtype=torch.float32)
@@ -136,6 +142,22 @@ def test_floats_come_back(written: Written, tmp_path: Path) -> None:
         convert(out, tmp_path / "packed", to="vllm", pack="gptq", target=TARGET)
 
 
+def test_it_is_replayed_part_by_part(written: Written, recorded: Recorded) -> None:
+    """vLLM ignores the activations of the layer's INT4 on this chip, and rounds those of fc."""
+    rounded = f"{mixed.INT4}activations: {{dtype: int8, granularity: token, scale: dynamic}}\n"
+    out, done = written("vllm:h200", main=rounded, fc=mixed.FP8)
+    report = parity(
+        quantized.source(NAME),
+        [out],
+        trace=recorded("llama", count=4),
+        fake_quant=(done.decided.requested.options.recipe,),
+    )
+    told = [arm.arithmetic for arm in report.arms if arm.arithmetic is not None]
+    assert told[0].activations.startswith("FP8 E4M3 per token, dynamic: fc; 16 bit: layers.0.mlp.down_proj, ")
+    assert "fc: FP8 arithmetic" in told[0].executed and "ignore the activation scheme" in told[0].executed
+    assert told[1].activations.endswith("; INT8 per token, dynamic: " + ", ".join(sorted(_layer(done))))
+
+
 # ── what is wrong is seen ──────────────────────────────────────────────────────────
 
 
@@ -144,7 +166,7 @@ def test_a_config_that_tells_of_another_scheme_is_refused(written: Written) -> N
     groups = section(out)["config_groups"]
     groups["group_1"]["weights"] |= {"strategy": "tensor"}
     rewrite(out, config_groups=groups)
-    with pytest.raises(BadCheckpoint, match="fc is stored as none of the schemes of config.json"):
+    with pytest.raises(BadCheckpoint, match="fc is stored as none of the schemes of"):
         find_quantized(quantized.read(out, NAME))
 
 
@@ -195,7 +217,7 @@ def test_an_engine_that_does_not_read_it_so_is_refused(engine: str, tmp_path: Pa
 def test_formats_of_one_scheme_say_so(recipe: str, tmp_path: Path) -> None:
     form = {"quark": "quark-int4"}.get(recipe, recipe)
     path = Path(mixed.recipe(tmp_path, f"{mixed.INT4}format: {form}\n", exclude=", lm_head", fc=mixed.FP8))
-    with pytest.raises(Refused, match="holds no FP8|has no weights FP8"):
+    with pytest.raises(Refused, match=r"holds no FP8|has no weights FP8"):
         prepare(quantized.source(NAME), quantized.options(NAME, str(path)))
 
 

@@ -165,3 +165,37 @@ def test_what_is_fused_with_what() -> None:
         f"layers.1.self_attn.{name}_proj.weight" for name in "qkv"
     )
     assert fused_with("layers.0.self_attn.o_proj.weight", two) == ("layers.0.self_attn.o_proj.weight",)
+
+
+# ── roles ──────────────────────────────────────────────────────────────────────────
+
+INT8 = Scheme(WeightScheme("int8", "channel", "max/127", "F32"))
+
+
+def test_the_first_role_that_names_a_weight_counts() -> None:
+    roles = {"fc": INT8, "layers.*.mlp.*": SCHEME, "*": INT8}
+    found = select(replace(recipe("embed", "norms"), roles=roles), LLAMA).roles
+    assert {name: role for name, role in found.items() if role != "*"} == {
+        "fc.weight": "fc", **{name: "layers.*.mlp.*" for name in LLAMA_WEIGHTS if ".mlp." in name}
+    }  # fmt: skip
+    assert found["lm_head.weight"] == "*"
+    assert set(select(recipe("embed", "norms"), LLAMA).roles.values()) == {""}
+
+
+def test_a_role_that_names_nothing_is_refused_if_it_is_a_pattern() -> None:
+    with pytest.raises(UsageError, match=r"roles: layers\.7\.\* matches no weight"):
+        select(replace(recipe(*KEEP), roles={"layers.7.*": INT8}), LLAMA)
+    select(replace(recipe(*KEEP), roles={"kv_b": INT8}), LLAMA)  # a drafter without latent attention has none
+
+
+def test_joined_weights_have_one_scheme() -> None:
+    with pytest.raises(UsageError, match=r"gives .*q_proj\.weight and .*k_proj\.weight different schemes"):
+        select(replace(recipe(*KEEP), roles={"*.k_proj": INT8}), LLAMA)
+    both = {"*.k_proj": INT8, "*.q_proj": INT8, "*.v_proj": INT8}
+    assert len(set(select(replace(recipe(*KEEP), roles=both), LLAMA).roles.values())) == 4
+
+
+def test_groups_are_those_of_the_role() -> None:
+    grouped = Scheme(WeightScheme("int4", "group", "mse", "weight", 40))
+    with pytest.raises(Refused, match=r"fc\.weight has .* inputs, which is no multiple of the group of 40"):
+        select(replace(recipe("embed", "norms"), roles={"fc": grouped, "lm_head": SCHEME}), replace(LLAMA, hidden=32))

@@ -122,7 +122,7 @@ def test_the_recipe_in_the_docs(tmp_path: Path) -> None:
         (("about: mine", "about: 3"), "about: input should be a valid string, not 3", ""),
         (("[embed, norms, layers.*.mlp.*]", "[embed, 3]"), "exclude.1: input should be a valid string, not 3", ""),
         (("exclude: [embed, norms, layers.*.mlp.*]", ""), "exclude: field required", "w4a16.yaml is an example"),
-        (("exclude:", "1: x\nexclude:"), "1 is no key of a recipe", "keys: about, weights"),
+        (("exclude:", "1: x\nexclude:"), "1 is no key of a recipe", "keys: weights, activations"),
         (
             ("exclude:", "format: compressed\nexclude:"),
             "format: input should be 'compressed-pack'",
@@ -152,8 +152,8 @@ def test_the_recipe_in_the_docs(tmp_path: Path) -> None:
             (("about: mine", f"about: !!{tagged}"), "is not YAML: it cannot be parsed", "recipes/w4a16.yaml")
             for tagged in ("timestamp soon", "bool perhaps", 'float ""', 'int ""')
         ],
-        ((GOOD, "- a\n- b\n"), "no mapping", "keys: about, weights, activations, format, exclude"),
-        ((GOOD, ""), "no mapping", "keys: about"),
+        ((GOOD, "- a\n- b\n"), "no mapping", "keys: weights, activations, about, format, exclude, roles"),
+        ((GOOD, ""), "no mapping", "keys: weights"),
     ],
 )
 def test_a_broken_recipe_says_where(tmp_path: Path, change: tuple[str, str], what: str, cure: str) -> None:
@@ -189,3 +189,47 @@ def test_names_and_paths_that_are_not_there(tmp_path: Path) -> None:
 def test_the_table_of_targets_is_no_recipe() -> None:
     with pytest.raises(UsageError, match="no recipe is called targets"):
         find_recipe("targets")
+
+
+# ── roles ──────────────────────────────────────────────────────────────────────────
+
+ROLES = """\
+roles:
+  lm_head:
+    weights: {dtype: fp8, granularity: channel, scale_rule: max/448, scale_dtype: F32}
+    activations: {dtype: fp8, granularity: token, scale: dynamic}
+  fc: &other
+    weights: {dtype: int8, granularity: channel, scale_rule: max/127, scale_dtype: F32}
+  layers.*.mlp.*: *other
+"""
+
+
+def test_roles_have_schemes_of_their_own(tmp_path: Path) -> None:
+    found = find_recipe(own(tmp_path, GOOD.replace(", layers.*.mlp.*", "") + ROLES))
+    int8 = Scheme(WeightScheme("int8", "channel", "max/127", "F32"))
+    assert found.roles == {"lm_head": SHIPPED["fp8"], "fc": int8, "layers.*.mlp.*": int8}
+    assert list(found.roles) == ["lm_head", "fc", "layers.*.mlp.*"]  # the first that names a weight counts
+    assert (found.of("lm_head"), found.of("kv_b")) == (SHIPPED["fp8"], found.scheme)
+    assert found.numbers.startswith(f"{found.scheme}; lm_head: weights FP8 E4M3 per channel, max/448")
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "says"),
+    [
+        ("  lm_head:", "  head:", "roles: head is neither a role nor the pattern of a tensor name"),
+        (
+            "{dtype: fp8, granularity: channel",
+            "{dtype: fp9, granularity: channel",
+            "roles.lm_head.weights.dtype: input",
+        ),
+        ("max/448", "max/7", "roles: lm_head: scale_rule: FP8 E4M3 weights know no max/7"),
+        ("    weights: {dtype: fp8", "    weight: {dtype: fp8", "weight is no key"),
+        ("  lm_head:", "  embed:", "embed is excluded, and has a scheme among roles"),
+    ],
+)
+def test_a_broken_role_says_where(was: str, now: str, says: str, tmp_path: Path) -> None:
+    text = GOOD.replace(", layers.*.mlp.*", "") + ROLES
+    assert text.count(was) >= 1
+    with pytest.raises(UsageError) as caught:
+        find_recipe(own(tmp_path, text.replace(was, now, 1)))
+    assert says in caught.value.what

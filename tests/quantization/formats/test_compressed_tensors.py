@@ -292,7 +292,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], type[DraftconvError], str]] = [
     (config({}, kv_cache_scheme={"num_bits": 8}), Refused, "kv_cache_scheme"),
     (config({}, transform_config={"R1": {}}), Refused, "transform_config"),
     (config({}, sparsity_config={"format": "24"}), Refused, "sparsity_config"),
-    ({**config({}), "config_groups": {**config({})["config_groups"], "group_1": config({})["config_groups"]["group_0"]}}, Refused, "has 2 entries"),
+    (
+        {**config({}), "config_groups": dict.fromkeys(("a", "b"), config({})["config_groups"]["group_0"])},
+        Refused,
+        "has 2 entries",
+    ),
 ]
 
 
