@@ -6,7 +6,7 @@
 Every run decodes one held-out prompt of a trained fixture, every die thrown (`sampled_speculation`). The replay sees
 the run's text alone and says how many verify steps it expects; counted minus expected steps must be zero on average.
 With drafts that are the drafter's most likely tokens the two must be the same, run by run. A planted fault, drafts
-that the replay takes to be drawn at another temperature, must be seen.
+that the replay takes to be drawn at another temperature, must be seen at every temperature.
 """
 
 from __future__ import annotations
@@ -109,10 +109,18 @@ class SamplingCell:
 
     @property
     def holds(self) -> bool:
-        """Whether replay and dice agree, and the planted fault is seen."""
-        if self.equal is not None:
-            return self.equal == self.runs
-        return abs(self.score) <= BOUND and self.fault is not None and abs(self.fault) > BOUND
+        """Whether replay and dice agree."""
+        return abs(self.score) <= BOUND if self.equal is None else self.equal == self.runs
+
+
+def unseen_faults(cells: Sequence[SamplingCell]) -> list[tuple[str, float]]:
+    """Drafters and temperatures at which the planted fault is not seen, all settings of top_p taken together."""
+    faults: dict[tuple[str, float], list[float]] = {}
+    for cell in cells:
+        if cell.fault is not None:
+            faults.setdefault((cell.name, cell.sampling.temperature), []).append(cell.fault)
+    # Scores of independent runs: their sum over the root of their number is one again (Stouffer et al. 1949).
+    return [where for where, scores in faults.items() if abs(sum(scores)) / len(scores) ** 0.5 <= BOUND]
 
 
 def measure(subject: Subject, sampling: Sampling, method: Method, runs: int) -> SamplingCell:
@@ -205,7 +213,7 @@ def main(argv: Sequence[str]) -> int:
     if options.write:
         text = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(PART.sub(lambda found: f"{found[1]}\n{table(cells)}\n\n{found[2]}", text), encoding="utf-8")
-    return 0 if all(cell.holds for cell in cells) else 1
+    return 0 if all(cell.holds for cell in cells) and not unseen_faults(cells) else 1
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from simulate_sampling import Subject, measure, score, table
+from simulate_sampling import SamplingCell, Subject, measure, score, table, unseen_faults
 
 from draftconv.reference.sampling import Sampling
 
@@ -28,6 +28,18 @@ def test_drawn_drafts_are_expected_rightly(subject: Subject) -> None:
     assert cell.fault is not None
     assert cell.fault < -6
     assert "| 48 |" in table([cell])
+
+
+@pytest.mark.parametrize(("second", "unseen"), [(-2.0, []), (-1.0, [("drafter", 0.3)]), (3.1, [("drafter", 0.3)])])
+def test_a_fault_is_seen_by_all_settings_of_a_temperature_together(
+    second: float, unseen: list[tuple[str, float]]
+) -> None:
+    cells = [
+        SamplingCell("drafter", "probabilistic", Sampling(0.3, top_p), 200, 16.0, 16.0, 0.1, fault, None)
+        for top_p, fault in ((1.0, -3.1), (0.9, second))
+    ]
+    assert unseen_faults(cells) == unseen
+    assert all(cell.holds for cell in cells)
 
 
 def test_score_by_hand() -> None:
