@@ -5,6 +5,7 @@ One function per command, with the command's name and its options as keyword arg
     inspect      what a drafter is, what is wrong with it, and which engine reads it rightly
     convert      write it in another layout
     quantize     write it smaller, in the format that an engine really runs
+    prune        keep the rows of its head that the target's text needs
     verify       prove that an output is its source
     diff         what differs between two drafters
     serve        the command that serves it
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from draftconv.api.inspect import inspect
     from draftconv.api.live import live_parity
     from draftconv.api.parity import parity
+    from draftconv.api.prune import prune
     from draftconv.api.push import push
     from draftconv.api.quantize import quantize
     from draftconv.api.serve import serve
@@ -54,6 +56,7 @@ _HOMES = {
     "inspect": "draftconv.api.inspect",
     "live_parity": "draftconv.api.live",
     "parity": "draftconv.api.parity",
+    "prune": "draftconv.api.prune",
     "push": "draftconv.api.push",
     "quantize": "draftconv.api.quantize",
     "serve": "draftconv.api.serve",
@@ -70,6 +73,7 @@ __all__ = [
     "inspect",
     "live_parity",
     "parity",
+    "prune",
     "push",
     "quantize",
     "serve",

@@ -196,6 +196,10 @@ PROMPTS = Limit(
     256 * 1024 * 1024, "bytes", "file of prompts in .json",
     "it is held in memory whole",
     "write it as .jsonl, which is read line by line")  # fmt: skip
+TEXT = Limit(
+    100_000_000_000, "bytes", "file of texts whose tokens are counted",
+    "some twenty billion tokens, a day's work; a thousandth of it is enough for any vocabulary",
+    "give a sample of it: lines drawn at random")  # fmt: skip
 TRACE = Limit(
     100_000_000, "bytes", "trace.json",
     "300 000 requests have one of this size",

@@ -7,10 +7,13 @@ be made again, because only the record says it, does not pass; see `draftconv.ve
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from draftconv.attestation.statement import refuse_statement, write_statement
 from draftconv.attestation.verification import verification_statement
 from draftconv.checkpoint import open_checkpoint
 from draftconv.conversion.provenance import FILE, read_provenance
+from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import find_target
 from draftconv.layouts.drafter_reader import drafter_readers
 from draftconv.options import Place, several, takes
@@ -52,6 +55,7 @@ def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
     provenance = read_provenance(ours)
     lineage = provenance.since(theirs) if provenance else None
     result, source = out_reading.read(ours, target), source_reading.read(theirs, target)
+    evidence = replace(evidence, tokens=_drafted_tokens(result))
     remade = remake(source, lineage, evidence)
     told = next((step.target for step in lineage.steps if step.target), None) if lineage and not target else None
     of_target = source_reading.read(theirs, told).facts if told else None
@@ -70,3 +74,9 @@ def verify(out: Place, against: Place, options: VerifyOptions) -> Verification:
     if options.attest is not None:
         write_statement(options.attest, verification_statement(found, options))
     return found
+
+
+def _drafted_tokens(out: Drafter) -> tuple[int, ...] | None:
+    """The tokens that a reduced head has rows for, ascending; None where there is no map that can be used."""
+    mapped = out.maps.map if out.maps and out.facts.reduced_vocab else None
+    return None if mapped is None else tuple(sorted(mapped.ids))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from draftconv.attestation.statement import ResourceDescriptor
@@ -44,19 +44,28 @@ def subjects(directory: Path) -> Iterator[ResourceDescriptor]:
             yield ResourceDescriptor(path.relative_to(directory).as_posix(), sha256(LocalFile(path)))
 
 
-def target_file(target: Target, *, table: Path | None = None) -> Iterator[ResourceDescriptor]:
-    """The config of a target, and the file of the table that was taken from it or compared with it."""
+def target_file(target: Target, *, tables: Iterable[Path] = ()) -> Iterator[ResourceDescriptor]:
+    """The config of a target, and the files of tables that were taken from it or compared with it."""
     if target.path is None:
         where = f"pkg:huggingface/{target.repo}" if target.repo else "urn:draftconv:target"
         yield ResourceDescriptor(f"target {target.name}", uri=where, annotations={"layers": target.layers})
         return
-    for path in (target.path / CONFIG, *([table] if table else [])):
+    for path in (target.path / CONFIG, *sorted({*tables})):
         yield ResourceDescriptor(f"target {target.name}/{path.name}", sha256(LocalFile(path)))
 
 
 def trace_file(directory: Path) -> ResourceDescriptor:
     """The index of a trace, which holds the digest of every other file of it."""
     return ResourceDescriptor(f"trace {directory.name}/trace.json", sha256(LocalFile(directory / "trace.json")))
+
+
+def text_files(places: Iterable[str]) -> Iterator[ResourceDescriptor]:
+    """The files that tokens were counted in; a data set of the Hub by its name."""
+    for place in places:
+        if place.startswith("hf://"):
+            yield ResourceDescriptor(f"text {place}", uri=place)
+        else:
+            yield ResourceDescriptor(f"text {Path(place).name}", sha256(LocalFile(Path(place))))
 
 
 def _uri(checkpoint: Checkpoint) -> str | None:

@@ -19,6 +19,7 @@ COMMANDS = {
     "inspect": "what a drafter is, what is wrong with it, and which engine reads it rightly",
     "convert": "write it in another layout",
     "quantize": "write it smaller, in the format that an engine really runs",
+    "prune": "keep the rows of its head that the target's text needs",
     "recipes": "what quantization recipes there are, and what each becomes where",
     "verify": "prove that an output is its source, to the bit",
     "diff": "what differs between two drafters",

@@ -63,7 +63,8 @@ def change_drafter(
     weights = plan_weights(drafter, out_layout, request)
     twins = (name for name, candidate in layouts().items() if candidate.twin == out_layout.id)
     returning = provenance.since_layout(out_layout.id, *twins) if provenance else None
-    work = run_passes(start(drafter), Context(target, writer, request.options, findings, weights, returning))
+    context = Context(target, writer, request.options, findings, weights, returning, request.pruning)
+    work = run_passes(start(drafter), context)
     return ChangedDrafter(work, weights, out_layout, writer, returning, verifier)
 
 

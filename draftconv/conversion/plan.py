@@ -30,6 +30,7 @@ from draftconv.conversion.licenses import SourceTerms, find_terms, license_files
 from draftconv.conversion.options import ConvertOptions, Progress
 from draftconv.conversion.planned_output import judge, planned_checkpoint
 from draftconv.conversion.provenance import FILE, OURS, read_provenance
+from draftconv.conversion.pruning.tokens import KeptTokens
 from draftconv.conversion.quantization_plan import QuantizationPlan
 from draftconv.conversion.quantization_record import QuantizationRecord, quantization_record
 from draftconv.conversion.readers import (
@@ -86,6 +87,7 @@ class Conversion(Displayed):
     """What of the source's quantized weights is not as its config.json says."""
     quantization: QuantizationRecord | None = None
     """What the record and the card tell of a quantization."""
+    pruning: KeptTokens | None = None
     terms: tuple[SourceTerms, ...] = ()
     """What each of its sources says of its license."""
 
@@ -240,6 +242,7 @@ def _plan(
         ambiguous="reading-doubtful" in spelled.codes,
         findings=weights.stored.findings if weights.stored else (),
         quantization=quantization_record(request.quantizing) if request.quantizing else None,
+        pruning=request.pruning,
         terms=terms,
     )
     record = make_record(conversion, options, target, provenance)

@@ -59,6 +59,11 @@ class Origin:
         return section if section.data else None
 
     @property
+    def pruned(self) -> bool:
+        """Whether rows of the head were left out on the way from it."""
+        return self.data.get("pruning") is not None
+
+    @property
     def options(self) -> Config | None:
         """What was asked for; None where a record of an early version does not tell."""
         section = Config(self.data, FILE).section("options")
@@ -99,7 +104,9 @@ class Lineage:
 
     @property
     def order(self) -> tuple[int, ...] | None:
-        """Row of that source behind each row of lm_head now, when any step permuted them."""
+        """Row of that source behind each row of lm_head now, when any step permuted them and none left any out."""
+        if any(step.pruned for step in self.steps):
+            return None
         composed: tuple[int, ...] | None = None
         for step in self.steps:
             if (order := step.order) is not None:
@@ -159,7 +166,8 @@ class Provenance:
         steps = len(self.history)
         limits.HISTORY.check(steps + 1, f"the output's {FILE} would remember {steps + 1} conversions")
         keys = ("source", "changes", "lm_head_order")
-        later = ("options", "target", "shared_by", "quantization")  # not in every record that early versions wrote
+        # not in every record that early versions wrote
+        later = ("options", "target", "shared_by", "quantization", "pruning")
         return [
             {key: origin.data.get(key) for key in keys}
             | {key: value for key in later if (value := origin.data.get(key))}
@@ -269,8 +277,8 @@ def _is_step(step: object) -> bool:
     texts = all(isinstance(source.get(key), (str, type(None))) for key in ("layout", "confidence", "aux_convention"))
     ordered = order is None or (isinstance(order, list) and sorted(map(_row_index, order)) == list(range(len(order))))
     changes = all(_is_map(c) and {"kind", "what", "why"} <= c.keys() for c in step["changes"])
-    quantization = isinstance(step.get("quantization"), (dict, type(None)))
-    return texts and ordered and changes and quantization and _is_map(source.get("metadata", {}))
+    sections = all(isinstance(step.get(key), (dict, type(None))) for key in ("quantization", "pruning"))
+    return texts and ordered and changes and sections and _is_map(source.get("metadata", {}))
 
 
 def _row_index(value: object) -> int:

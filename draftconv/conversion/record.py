@@ -69,6 +69,7 @@ def make_record(
     shared = {"shared_by": list(readers)} if (readers := shared_by(layout)) else {}
     left_out = {"left_out": [asdict(left) for left in conversion.left_out]} if conversion.left_out else {}
     quantization = {"quantization": conversion.quantization.record} if conversion.quantization else {}
+    pruning = {"pruning": dict(conversion.pruning.record)} if conversion.pruning else {}
     return {
         "draftconv": draftconv.__version__,
         "format": FORMAT,
@@ -94,6 +95,7 @@ def make_record(
         **left_out,
         "options": {key: _base_names(value) for key, value in chosen.items()},
         **quantization,
+        **pruning,
         "facts": facts_json(work.facts),
         "reasons": dict(drafter.reasons),
         "renamed": {old: ", ".join(new) for old, new in sorted(renamed.items()) if [old] != new},

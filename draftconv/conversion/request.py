@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from draftconv.conversion.options import ConvertOptions
+from draftconv.conversion.pruning.tokens import KeptTokens
 from draftconv.engines import EngineSpec
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ class ConversionRequest:
     Attributes:
         engines: who has to read quantized weights; floats are for those that the layout is for.
         quantizing: a quantization that is decided; None rounds nothing.
+        pruning: the tokens that the head keeps; None keeps all.
     """
 
     options: ConvertOptions
     engines: Sequence[EngineSpec] = ()
     quantizing: QuantizationPlan | None = None
+    pruning: KeptTokens | None = None

@@ -36,6 +36,7 @@ class WeightPlan:
     Attributes:
         stored: all those of the source; None where it has none.
         floats: those of them that become floats, of `dtype`; None is that of the drafter's other weights.
+        kept: those of them that stay as they are stored.
         anew: those of them whose parts are taken away, because they are repacked or quantized again.
         making: how quantized weights are made; None when the output has none.
         joined: problems of the values beside joined weights that the output will have.
@@ -44,6 +45,7 @@ class WeightPlan:
     stored: QuantizedWeights | None = None
     floats: QuantizedWeights | None = None
     dtype: str | None = None
+    kept: QuantizedWeights | None = None
     anew: QuantizedWeights | None = None
     making: RepackPlan | QuantizationPlan | None = None
     joined: frozenset[str] = frozenset()
@@ -62,6 +64,11 @@ def plan_weights(drafter: Drafter, layout: Layout, request: ConversionRequest) -
     if quantizing is not None and (stored := quantizing.stored) is not None:
         floats, anew = _split(stored, quantizing.selection.quantized)
         return WeightPlan(stored, floats, anew=anew, making=quantizing)
+    if request.pruning is not None and drafter.facts.quantization is not None:
+        from draftconv.quantization.quantized_weights import find_quantized
+
+        stored = find_quantized(drafter, options.from_format)
+        return WeightPlan(stored, kept=stored, joined=joined_faults(drafter, stored))
     stored = _stored_weights(drafter, layout, options)
     if stored is None:
         return WeightPlan(making=quantizing)

@@ -48,7 +48,7 @@ ACTIVATIONS = "activations"
 QUANTIZED = "quantized by recipe "
 """How a record begins to tell of a weight that was rounded by a recipe."""
 
-ChangeKind = OneOf["dropped", "added", "replaced", "requantized", "cast", "permuted", "repaired", "fact"]
+ChangeKind = OneOf["dropped", "added", "replaced", "requantized", "cast", "permuted", "pruned", "repaired", "fact"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def read_drafters(trace: Trace, specs: Sequence[Place], options: ReplaySettings,
     ]
     drafters = {names.new(drafter.checkpoint.name): drafter for drafter in read}
     for name, drafter in drafters.items():
-        _refuse_other_target(name, drafter, trace)
+        refuse_other_target(name, drafter, trace)
         trace.columns(fed_by(name, drafter))
     return drafters
 
@@ -110,7 +110,12 @@ def load_drafters(
     return loaded
 
 
-def _refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
+def refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
+    """Refuse a drafter that was made for another target than a trace was made with.
+
+    Raises:
+        UsageError: its vocabulary or the width of its states is another.
+    """
     facts, about = drafter.facts, trace.about
     for what, its, targets in (
         ("a vocabulary of", facts.vocab, about.vocab),

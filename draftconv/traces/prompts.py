@@ -16,18 +16,16 @@ its other keys are not read. A .txt file holds one prompt per line. Blank lines 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from draftconv import limits
 from draftconv.checkpoint import show, show_some
 from draftconv.checkpoint.files import exists
-from draftconv.checkpoint.text import refuse_deep
 from draftconv.errors import BadPrompts, UsageError, did_you_mean
+from draftconv.traces.entries import json_entries, jsonl_entries, text_lines
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +133,9 @@ def collected(entries: Iterable[tuple[str, Prompt]], source: str, limit: int | N
 # ── files ──────────────────────────────────────────────────────────────────────────
 
 
+_READERS = {".jsonl": jsonl_entries, ".json": json_entries, ".txt": text_lines}
+
+
 def _read(path: Path) -> Iterator[tuple[str, Prompt]]:
     """(place, prompt) in file order; the place is FILE:LINE, or FILE entry N in a .json file."""
     reader = _READERS.get(path.suffix)
@@ -148,57 +149,6 @@ def _read(path: Path) -> Iterator[tuple[str, Prompt]]:
             yield where, _prompt(entry, str(index), where)
     except OSError as error:
         raise BadPrompts(f"{show(path.name)} cannot be read: {error.strerror}") from error
-
-
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines that are not blank, without their line ends, and a byte order mark skipped."""
-    with path.open("rb") as file:
-        number = 0
-        while line := file.readline(limits.PROMPT.value + 1):
-            number += 1
-            where = f"{path.name}:{number}"
-            limits.PROMPT.check(len(line), f"{where} has more than {limits.PROMPT.value} bytes", error=BadPrompts)
-            text = _decoded(line, where, first=number == 1).rstrip("\r\n")
-            if text.strip():
-                yield where, text
-
-
-def _jsonl(path: Path) -> Iterator[tuple[str, object]]:
-    for where, line in _lines(path):
-        yield where, _parsed(line, where)
-
-
-def _json(path: Path) -> Iterator[tuple[str, object]]:
-    size = path.stat().st_size
-    limits.PROMPTS.check(size, f"{show(path.name)} has {size} bytes", error=BadPrompts)
-    entries = _parsed(_decoded(path.read_bytes(), path.name, first=True), path.name)
-    if not isinstance(entries, list):
-        raise BadPrompts(f"{path.name} holds a JSON {type(entries).__name__}, not a list of prompts")
-    for number, entry in enumerate(entries, 1):
-        yield f"{path.name} entry {number}", entry
-
-
-_READERS = {".jsonl": _jsonl, ".json": _json, ".txt": _lines}
-
-
-def _decoded(data: bytes, where: str, *, first: bool) -> str:
-    try:
-        return data.decode("utf-8-sig" if first else "utf-8")
-    except UnicodeDecodeError as error:
-        raise BadPrompts(
-            f"{where} is not UTF-8 text (byte {error.start + 1}: {error.reason})", cure="save it as UTF-8"
-        ) from error
-
-
-def _parsed(text: str, where: str) -> object:
-    try:
-        document = json.loads(text)
-    except RecursionError as error:
-        raise limits.JSON_LEVELS.exceeded(f"{where} is nested too deeply", error=BadPrompts) from error
-    except ValueError as error:
-        raise BadPrompts(f"{where} is not valid JSON: {show(error)}") from error
-    refuse_deep(document, where, error=BadPrompts)
-    return document
 
 
 # ── entries ────────────────────────────────────────────────────────────────────────

@@ -2,34 +2,21 @@
 
 A suite says which rows of which data set are asked and how. Its templates know `{column}` and
 nothing else, besides `{_config}` and `{_index}`: the row's config, and its number in the suite.
-`datasets` (extra `suites`) reads the rows; code in a data set is never run.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from string import Formatter
-from types import ModuleType
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from draftconv.checkpoint import show, show_some
-from draftconv.checkpoint.hub import endpoint
-from draftconv.checkpoint.hub_file import without_telemetry
 from draftconv.drafter.shipped_files import recipes
 from draftconv.errors import BadPrompts
+from draftconv.traces.data_sets import LOCAL, Row, commit_of, datasets, hub_errors, refuse_namesake, rows_of
 from draftconv.traces.prompts import Prompt, PromptSet, all_turns, collected, one_turn
-
-Row = Mapping[str, object]
-
-LOCAL = "give its prompts as a .jsonl file"
-
-READERS = ("datasets", "pyarrow")
-"""Packages whose own exceptions mean that a data set could not be read."""
 
 
 class Suite(BaseModel):
@@ -111,17 +98,12 @@ def fetch(name: str, suite: Suite, limit: int | None = None) -> PromptSet:
             why="a trace holds text only",
             cure="choose a suite of texts",
         )
-    if Path(suite.dataset).exists():
-        raise BadPrompts(
-            f"there is a directory {suite.dataset} here",
-            why="`datasets` would read it in place of the data set on the Hub",
-            cure="run this in another directory",
-        )
+    refuse_namesake(suite.dataset)
     count = suite.count if limit is None else min(limit, suite.count)
-    datasets = _datasets()
-    with _hub_errors(suite):
-        commit = _commit(suite)
-        rows = _rows(suite, datasets, commit)
+    datasets()  # before the Hub is asked
+    with hub_errors(suite.dataset):
+        commit = commit_of(suite.dataset, suite.revision)
+        rows = _rows(suite, commit)
         prompts = collected(_prompts(suite, rows), f"{suite.dataset}@{commit}", count)
     if len(prompts) < count:
         raise BadPrompts(
@@ -135,84 +117,12 @@ def fetch(name: str, suite: Suite, limit: int | None = None) -> PromptSet:
 # ── the Hub ────────────────────────────────────────────────────────────────────────
 
 
-def _commit(suite: Suite) -> str:
-    """The commit that `revision` is now: what is loaded and what is recorded are the same."""
-    from huggingface_hub import HfApi
-
-    try:
-        with without_telemetry():
-            commit = HfApi(endpoint=endpoint()).dataset_info(suite.dataset, revision=suite.revision).sha
-    except (TypeError, LookupError, AttributeError, OverflowError) as error:
-        raise _no_hub(suite) from error  # the client takes the answer apart without a look at its types
-    if not isinstance(commit, str):
-        raise _no_hub(suite)
-    return commit
-
-
-def _no_hub(suite: Suite) -> BadPrompts:
-    return BadPrompts(
-        f"what answered for the data set {suite.dataset} is no Hub",
-        why=f"{endpoint()} may be a login page, a proxy or a mirror of something else",
-        cure=f"open that address in a browser, or check HF_ENDPOINT; or {LOCAL}",
-    )
-
-
-def _rows(suite: Suite, datasets: ModuleType, commit: str) -> Iterator[tuple[str, Row]]:
+def _rows(suite: Suite, commit: str) -> Iterator[tuple[str, Row]]:
     """(config, row) in the suite's order, without those that `where` leaves out."""
     for config in suite.configs or (None,):
-        rows: Iterable[Row] = datasets.load_dataset(
-            suite.dataset, config, split=suite.split, revision=commit, streaming=suite.stream
-        )
-        for row in rows:
+        for row in rows_of(suite.dataset, config, suite.split, commit, stream=suite.stream):
             if all(_column(suite, row, name) == value for name, value in suite.where.items()):
                 yield config or "", row
-
-
-def _datasets() -> ModuleType:
-    try:
-        return importlib.import_module("datasets")
-    except ImportError as error:
-        raise BadPrompts(
-            "the package `datasets`, which reads suites from the Hub, is not installed",
-            cure="`pip install 'draftconv[suites]'`, or give a file of prompts",
-        ) from error
-
-
-@contextmanager
-def _hub_errors(suite: Suite) -> Iterator[None]:
-    """Turn what huggingface_hub and datasets (4.4 to 5.2) raise into BadPrompts.
-
-    Of a network error only the kind is repeated: a client's own text can hold headers and signed URLs.
-    """
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    what = f"the data set {suite.dataset}"
-    log_in = f"accept its terms on the Hub and log in with `hf auth login`; or {LOCAL}"
-    try:
-        yield
-    except OfflineModeIsEnabled as error:
-        raise BadPrompts(f"{what} was not asked for: HF_HUB_OFFLINE is set", cure=f"unset it; or {LOCAL}") from error
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        refused = status in (401, 403, 404)
-        raise BadPrompts(
-            f"the Hub answered HTTP {status} for {what}",
-            why="it is gated or private, or it is gone" if refused else "",
-            cure=log_in if refused else f"try again later; or {LOCAL}",
-        ) from error
-    except (ValueError, RuntimeError) as error:  # an unknown config or split; a data set that is a script
-        raise BadPrompts(f"{what} is not what the suite expects: {show(error)}", cure=LOCAL) from error
-    except Exception as error:
-        kind = type(error)
-        if kind.__name__ == "DatasetNotFoundError":
-            raise BadPrompts(f"the Hub refuses {what}", why="it is gated or private", cure=log_in) from error
-        # the bases are the HTTP client's own error, whichever client it is, and OSError
-        if not isinstance(error, HfHubHTTPError.__bases__) and kind.__module__.partition(".")[0] not in READERS:
-            raise
-        raise BadPrompts(
-            f"{what} could not be read from the Hub ({kind.__name__})",
-            cure=f"check the network and the free space; or {LOCAL}",
-        ) from error
 
 
 # ── rows ───────────────────────────────────────────────────────────────────────────

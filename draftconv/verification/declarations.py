@@ -38,7 +38,8 @@ DECLARATIONS = (
     ChangeDeclaration("dropped", "tensors of no kind of drafter", "repair: `tensor-unexpected`"),
     ChangeDeclaration("added", "embed_tokens", "embedding: the target's table", WEIGHTS),
     ChangeDeclaration("added", "o_proj.bias", "biases: zeros"),
-    ChangeDeclaration("added", "d2t and t2d", "vocabulary: the identity, or the mask of d2t"),
+    ChangeDeclaration("added", "d2t and t2d", "vocabulary: the identity, or the mask of d2t; prune: the tokens kept"),
+    ChangeDeclaration("added", "lm_head", "prune: rows of the target's head", WEIGHTS),
     ChangeDeclaration("replaced", "embed_tokens", "embedding: the target's table", WEIGHTS),
     ChangeDeclaration(
         "replaced", "a weight that was dequantized", "dequantize: the floats that the integers stand for"
@@ -49,12 +50,16 @@ DECLARATIONS = (
     ChangeDeclaration("cast", "a float tensor", "dtype: rounded once to nearest even"),
     ChangeDeclaration("cast", "d2t", "vocabulary: every value exact"),
     ChangeDeclaration("permuted", "lm_head", "vocabulary: its rows follow the maps of both sides"),
+    ChangeDeclaration("pruned", "lm_head", "prune: the rows of the tokens that the output's d2t names"),
+    ChangeDeclaration("pruned", "d2t", "prune: the tokens of the output, which must be the source's"),
     ChangeDeclaration("repaired", "d2t", "repair: `d2t-absolute`, `d2t-t2d-mismatch`, `d2t-dtype`"),
     ChangeDeclaration("repaired", "lm_head", "repair: `head-pruned-by-offset`", "--repair head-pruned-by-offset=PATH"),
     ChangeDeclaration("repaired", "hidden_norm", "repair: `double-norm`"),
     ChangeDeclaration("repaired", "the norms before fc", "repair: `norm-without-flag`"),
     ChangeDeclaration("fact", "own_embedding", "embedding: as embed_tokens", f"{WEIGHTS}, or --force"),
-    ChangeDeclaration("fact", "vocab_order", "vocabulary, repair: as d2t"),
+    ChangeDeclaration("fact", "vocab_order", "vocabulary, prune, repair: as d2t"),
+    ChangeDeclaration("fact", "draft_vocab", "prune: as lm_head"),
+    ChangeDeclaration("fact", "own_head", "prune: as lm_head", WEIGHTS),
     ChangeDeclaration("fact", "max_positions", "positions: the target's", "--target, or --max-positions"),
     ChangeDeclaration(
         "fact",

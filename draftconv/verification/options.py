@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftconv.conversion.options import ConvertOptions, QuantizeOptions
+from draftconv.conversion.pruning.options import PruneOptions
 from draftconv.options import (
     ACCEPT_DETECTED,
     ATTEST,
@@ -54,7 +55,7 @@ class VerifyOptions:
     progress: Callable[[int, int], None] | None = python_only(None, "called with the bytes compared so far and in all")
 
 
-def said_again(options: ConvertOptions | QuantizeOptions) -> VerifyOptions:
+def said_again(options: ConvertOptions | QuantizeOptions | PruneOptions) -> VerifyOptions:
     """What `verify` has to be told of a conversion again, because its record can only claim it."""
     converted = options if isinstance(options, ConvertOptions) else options.convert
     return VerifyOptions(
@@ -63,7 +64,7 @@ def said_again(options: ConvertOptions | QuantizeOptions) -> VerifyOptions:
         max_positions=converted.max_positions,
         verifier=converted.verifier,
         repairs=tuple(repair for repair in several(converted.repairs) if "=" in repair),
-        calibrate=None if isinstance(options, ConvertOptions) else options.calibrate,
+        calibrate=options.calibrate if isinstance(options, QuantizeOptions) else None,
         force=converted.force,
         layout=(converted.layout,) if converted.layout else (),
         aux_convention=(converted.aux_convention,) if converted.aux_convention else (),

@@ -87,6 +87,8 @@ class QuantizedComparison:
         from draftconv.quantization.compare_weights import compare
 
         name = f"{module}{WEIGHT}"
+        if (pruned := self.remade.why(name, "pruned")) is not None:
+            return self._compare_pruned(module, pruned)
         mine, theirs = _side(self.out, self.mine, module), _side(self.source, self.theirs, module)
         if mine is None or theirs is None:
             return ComparedItem(name, "different", "missing from the output" if mine is None else "not in the source")
@@ -108,6 +110,17 @@ class QuantizedComparison:
             return claimed(name, f"{comparison.how}; how its scales were found")
         return ComparedItem(name, "different", f"{comparison.how}; undeclared")
 
+    def _compare_pruned(self, module: str, why: str) -> ComparedItem:
+        """A head of which rows were left out: the others must have the integers and scales of the source."""
+        tensors = {**self.out.tensors, **self.out.qparams}
+        parts = self.parts(module) & tensors.keys()
+        changed = _unequal({name: tensors[name] for name in sorted(parts)}, self._parts_of(module))
+        name = f"{module}{WEIGHT}"
+        if changed:
+            listed = ", ".join(part.removeprefix(f"{module}.") for part in changed)
+            return ComparedItem(name, "different", f"{listed}: other bytes than the rows of the source that stay")
+        return ComparedItem(name, "declared", f"pruned: {why}")
+
     def _why(self, name: str, *kinds: str) -> str | None:
         """A change that was made again, or that the record tells of where nothing can be."""
         return self.remade.why(name, *kinds) or (self.claims.said(name, *kinds) if self.remade.fault else None)
@@ -118,8 +131,10 @@ class QuantizedComparison:
 
     def _wanted(self, module: str) -> Mapping[str, PlannedTensor]:
         """What a weight must be stored as, when a step of the record changed it."""
-        if not self._is_remade(module):
-            return {}
+        return self._parts_of(module) if self._is_remade(module) else {}
+
+    def _parts_of(self, module: str) -> Mapping[str, PlannedTensor]:
+        """The tensors that the steps of the record make of a weight."""
         parts = ((name, t) for name, t in self.remade.work.tensors.items() if not name.endswith(".bias"))
         return {name: tensor for name, tensor in parts if name.rpartition(".")[0] == module}
 

@@ -32,6 +32,8 @@ class Evidence:
         repairs: code → the checkpoint that it takes rows from.
         from_format: how the quantized weights of the source are stored.
         verifier: what the conversion was told to call the target.
+        tokens: that the output can draft, ascending: a pruned head is made again with these; None where its map is
+            not usable, or all can be drafted.
     """
 
     target: Target | None = None
@@ -41,6 +43,7 @@ class Evidence:
     force: bool = False
     from_format: str | None = None
     verifier: str | None = None
+    tokens: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, options: VerifyOptions, target: Target | None) -> Evidence:

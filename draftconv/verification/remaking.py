@@ -14,6 +14,7 @@ from draftconv.checkpoint import Checkpoint, Copy, Literal, MemoryFile, PlannedT
 from draftconv.conversion.changed_drafter import ChangedDrafter, change_drafter, spell_drafter
 from draftconv.conversion.planned_output import planned_checkpoint
 from draftconv.conversion.provenance import FILE, Lineage, Origin, Provenance, read_provenance
+from draftconv.conversion.pruning.tokens import KeptTokens
 from draftconv.conversion.quantization_plan import plan_quantization
 from draftconv.conversion.readers import layout_shared_by
 from draftconv.conversion.request import ConversionRequest
@@ -109,8 +110,25 @@ def _make_step(
         again = drafter.facts.quantization is not None
         asked = asked_quantization(step.quantization, evidence, from_format, again=again)
         request = plan_quantization(drafter, target, asked).request
+    if step.pruned:
+        request = replace(request, pruning=_kept_tokens(evidence))
     findings = check_drafter(drafter, target, level="deep" if options.deep else "sample")
     return change_drafter(drafter, findings, target, request, _layout_of(step, str(options.to)), provenance)
+
+
+def _kept_tokens(evidence: Evidence) -> KeptTokens:
+    """The tokens that the output has rows for: which they are, its own map tells; that the rows are theirs is compared.
+
+    Raises:
+        CheckFailed: it has no map.
+    """
+    if evidence.tokens is None:
+        raise CheckFailed(
+            "draftconv.json tells of a pruned head, and the output has no d2t that can be used",
+            why="nobody could tell which rows were kept",
+            cure="prune the source again",
+        )
+    return KeptTokens(evidence.tokens)
 
 
 def _layout_of(step: Origin, name: str) -> Layout:

@@ -105,6 +105,9 @@ def _alike(name: str, mine: TensorRef | None, wanted: PlannedTensor | None, side
     how = [
         f"{kind}: {why}" for kind in ("repaired", "replaced", "added") if (why := remade.why(name, kind)) is not None
     ]
+    how += (
+        [f"pruned, and the rows that stay are equal in every bit: {why}"] if (why := remade.why(name, "pruned")) else []
+    )
     how += [cast] if (cast := remade.why(name, "cast")) else []
     how += ["rows follow the vocabulary map"] if _is_permuted(name, wanted, sides) else []
     if not how and not _is_copy(wanted, sides.source.tensors.get(name) or sides.source.qparams.get(name)):

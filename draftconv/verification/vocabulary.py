@@ -35,6 +35,9 @@ def compare_maps(out: Drafter, source: Drafter, remade: Remade, claims: Claims) 
     elif ours is None or theirs is None or sorted(ours.ids) != sorted(theirs.ids):
         item = claims.tensor("d2t", out.tensors.get("d2t"))
         yield item or ComparedItem(WHAT, "different", "they reach other target tokens")
+    elif any(change.kind == "fact" and change.what == "draft_vocab" for change in remade.changes):
+        why = remade.why("d2t", "pruned", "added")
+        yield ComparedItem(WHAT, "declared", f"pruned, and every kept row stands for the same token: {why}")
     elif (why := remade.why("d2t", "repaired")) is not None:
         yield ComparedItem(WHAT, "declared", f"repaired: {why}")
     elif source.maps is not None and source.maps.map is not None and ours.ids == source.maps.map.ids:

@@ -15,6 +15,7 @@ from draftconv.conversion.passes import (
     embedding,
     limits,
     positions,
+    prune,
     quantize,
     repack,
     repair,
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 PASSES = (
     Pass("dequantize", dequantize.run),  # first, so that every other pass sees floats
     Pass("repair", repair.run),
+    Pass("prune", prune.run),  # after repairs of the head and its map, before what layouts ask of both
     Pass("rope", rope.run),
     Pass("limits", limits.run),  # after repairs and defaults, which may mend what a layout cannot express
     Pass("embedding", embedding.run),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from draftconv.conversion.options import ConvertOptions
 from draftconv.conversion.provenance import Lineage
+from draftconv.conversion.pruning.tokens import KeptTokens
 from draftconv.conversion.weight_plan import WeightPlan
 from draftconv.conversion.working_drafter import WorkingDrafter
 from draftconv.drafter.checks import Findings
@@ -22,6 +23,7 @@ class Context:
         writer: of the layout that is written. `findings`: problems of the source.
         weights: what becomes of quantized weights.
         returning: the way from the newest source that was in this layout, for a drafter that returns to it.
+        pruning: the tokens that the head keeps; None keeps all.
     """
 
     target: Target | None
@@ -30,6 +32,7 @@ class Context:
     findings: Findings
     weights: WeightPlan
     returning: Lineage | None
+    pruning: KeptTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
