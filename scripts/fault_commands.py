@@ -182,6 +182,8 @@ def commands(inputs: Path) -> Iterator[tuple[Command, ...]]:
 
     convert = ("convert", source, "out", "--to", "vllm")
     quantize = ("quantize", source, "out", "--recipe", "fp8")
+    (inputs / "counts.json").write_text(json.dumps([[i % tiny.VOCAB] * 40 for i in range(200)]))
+    prune = ("prune", source, "out", "--vocab", "64", "--counts", str(inputs / "counts.json"), "--keep", "0", "--force")
     with serving(Hub({".gitattributes": b""}, private=True, patience=1)) as hub, _endpoint(hub):
         yield (
             Command("convert", convert, (*convert, "--overwrite"), "out", source=source),
@@ -194,6 +196,7 @@ def commands(inputs: Path) -> Iterator[tuple[Command, ...]]:
                 source=source,
             ),
             Command("quantize", quantize, (*quantize, "--overwrite"), "out", source=source),
+            Command("prune", prune, (*prune, "--overwrite"), "out", source=source),
             Command("trace", (*tracing, "out"), (*tracing, "out"), "out", keeps=True),
             Command("parity --report", parity, parity, "out"),
             Command("accept --report", accept, accept, "out"),

@@ -44,6 +44,7 @@ from draftconv.quantization.recipes import find_recipe
 from draftconv.replay.two_targets import vocabulary_of
 from draftconv.report import read_report
 from draftconv.traces.prompts import load_prompts
+from draftconv.traces.text_places import TextPlace, read_place
 from draftconv.traces.trace import open_trace
 from tests.checkpoint.made import MemoryFile
 from tests.served import served
@@ -193,6 +194,13 @@ def written(room: Path, name: str, text: str | bytes) -> Path:
     return path
 
 
+def long_text(room: Path, count: int) -> Path:
+    """A text and a hole, which takes no room on the disk."""
+    path = written(room, "long.jsonl", '"text"\n')
+    os.truncate(path, count)
+    return path
+
+
 def named(room: Path, count: int) -> object:
     """An output whose working directory has a name of so many bytes."""
     return refuse_occupied(room / ("x" * (count - len("..draftconv"))))
@@ -259,6 +267,7 @@ USES: Mapping[str, Callable[[Path, int], object]] = {
     "YAML_NODES": lambda _, n: parse_yaml(yaml_aliases(n), "own.yaml"),
     "PROMPT": lambda room, n: load_prompts(str(written(room, "p.txt", "x" * n))),
     "PROMPTS": lambda room, n: load_prompts(str(written(room, "p.json", b'["x"]' + b" " * (n - 5)))),
+    "TEXT": lambda room, n: next(read_place(TextPlace(str(long_text(room, n))))),
     "TOKENIZER": lambda room, n: vocabulary_of(written(room, "tokenizer.json", b"{}" + b" " * (n - 2))),
     "TRACE": lambda room, n: opened_trace(request(room, n)),
     "REPORT": lambda room, n: opened_report(written(room, "report.json", b"{}" + b" " * (n - 2)).parent),

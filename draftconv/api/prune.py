@@ -24,7 +24,6 @@ from draftconv.display import Block, Displayed, named
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
 from draftconv.options import Place, takes
-from draftconv.replay.settings import refuse_depth
 from draftconv.traces.halves import Halves, split_halves
 from draftconv.traces.trace import Trace, TraceEntry, open_trace
 
@@ -71,7 +70,15 @@ class Pruning(Displayed):
 
         yield from tables.blocks(self.decided)
         if self.replayed is not None:
-            yield tables.replayed_sentence(self.decided, self.replayed)
+            yield self._measured(self.replayed)
+
+    def _measured(self, replayed: Estimate) -> str:
+        before, after, loss = replayed.reference.value, replayed.candidate.value, 100 * (1 - replayed.ratio)
+        low, high = (100 * (1 - end) for end in (replayed.interval.high, replayed.interval.low))
+        return (
+            f"Replayed on {replayed.clusters} conversations that chose nothing: accept length {before:.3f} → "
+            f"{after:.3f}, loss {loss:.2f} % ({low:.2f} % to {high:.2f} %); predicted {self.decided.loss}."
+        )
 
 
 @takes(PruneOptions)
@@ -165,6 +172,7 @@ class Judge:
         """
         from draftconv.replay.drafters import target_of
         from draftconv.replay.pruned import whole_arm
+        from draftconv.replay.settings import refuse_depth
 
         refuse_depth(options.num_speculative_tokens, trace)
         halves = split_halves(trace.entries)

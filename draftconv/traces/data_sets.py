@@ -113,7 +113,7 @@ def hub_errors(name: str) -> Iterator[None]:
             cure=log_in if refused else f"try again later; or {LOCAL}",
         ) from error
     except (ValueError, RuntimeError) as error:  # an unknown config or split; a data set that is a script
-        raise BadPrompts(f"{what} is not what is expected: {show(error)}", cure=LOCAL) from error
+        raise BadPrompts(f"{what} is not as draftconv expects: {show(error)}", cure=LOCAL) from error
     except Exception as error:
         kind = type(error)
         if kind.__name__ == "DatasetNotFoundError":

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny
+from tests.counted import counts as counts
 from tests.live.asked import cand as cand
 from tests.live.asked import options as options
 from tests.quantized import written as written

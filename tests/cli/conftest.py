@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 import draftconv
 from draftconv.cli import cli
 from tests import tiny
+from tests.counted import counts as counts
 from tests.traces.recorded import recorded as recorded
 
 Run = Callable[..., Result]

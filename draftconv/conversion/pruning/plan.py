@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from draftconv.checkpoint import show_some
 from draftconv.conversion.pruning.choice import WeightedCounts
 from draftconv.conversion.pruning.coverage import (
     TOKENS_PER_ROW,
@@ -158,7 +159,7 @@ def plan_pruning(
         missing=missing(kept),
         accept_length=accepted.accept_length if accepted else None,
         depth=depth,
-        notes=(*notes, *_notes(domains, found, accepted, missing(kept))),
+        notes=(*notes, *_rowless(forced, stay), *_notes(domains, found, accepted, missing(kept))),
         accepted=int(accepted.judging_V.sum()) if accepted else 0,
     )
 
@@ -173,6 +174,11 @@ def _ladder(vocab: int, least: int, most: int, step: int) -> list[int]:
     """Numbers of rows around the one that was asked for, between what has to stay and what there is."""
     rungs = {vocab * quarters // 4 // step * step for quarters in LADDER}
     return sorted({vocab, *(rows for rows in rungs if least <= rows < most and rows > 0)})
+
+
+def _rowless(forced: Collection[int], stay: Collection[int]) -> Iterator[str]:
+    if lacking := sorted({*forced} - {*stay}):
+        yield f"{len(lacking)} of the tokens that should stay have no row in this head: {show_some(lacking)}"
 
 
 def _notes(

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from draftconv.checkpoint.text import size
 from draftconv.conversion.pruning.plan import PruningPlan
 from draftconv.display import Block, Column, Table, table
-
-if TYPE_CHECKING:
-    from draftconv.report.statistics import Estimate
 
 
 def blocks(decided: PruningPlan) -> Iterator[Block]:
@@ -77,16 +73,6 @@ def ladder_table(decided: PruningPlan) -> Table:
         for step in decided.ladder
     )
     return table("Loss of accept length by rows", how, columns, rows)
-
-
-def replayed_sentence(decided: PruningPlan, estimate: Estimate) -> str:
-    """Accept lengths before and after, measured."""
-    before, after = estimate.reference.value, estimate.candidate.value
-    low, high = (100 * (1 - end) for end in (estimate.interval.high, estimate.interval.low))
-    return (
-        f"Replayed on {estimate.clusters} conversations that chose nothing: accept length {before:.3f} → {after:.3f}, "
-        f"loss {100 * (1 - estimate.ratio):.2f} % ({low:.2f} % to {high:.2f} %); predicted {decided.loss}."
-    )
 
 
 def _percent(share: float) -> str:

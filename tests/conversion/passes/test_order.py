@@ -20,8 +20,8 @@ from tests import opening
 from tests.api.conftest import Source
 
 ORDER = (
-    "dequantize", "repair", "rope", "limits", "embedding", "vocabulary", "biases", "dtype", "positions", "repack",
-    "quantize",
+    "dequantize", "repair", "prune", "rope", "limits", "embedding", "vocabulary", "biases", "dtype", "positions",
+    "repack", "quantize",
 )  # fmt: skip
 
 
