@@ -1003,6 +1003,14 @@ TRACES = (
         "tokens[captured.prompt : captured.prompt + captured.counted]", "tokens[captured.prompt :]",
         "what lies beyond an answer is quoted in the next turn", ("test_conversations.py",)),
     Mutation(
+        "traces/token_counts.py",
+        "if at == HELD_AT:", "if at > HELD_OUT:",
+        "no text is held out", ("test_token_counts.py",)),
+    Mutation(
+        "traces/written_texts.py",
+        "if _role(message) in ASSISTANT:", "if _role(message):",
+        "what the target is asked is counted as what it writes", ("test_written_texts.py",)),
+    Mutation(
         "traces/suites.py",
         "if all(_column(suite, row, name) == value for", "if not any(_column(suite, row, name) == value for",
         "a suite asks the rows that it leaves out", ("test_suites.py",)),
@@ -1080,14 +1088,30 @@ LIVE = (
 CONVERSION = (
     Mutation(
         "conversion/passes/__init__.py",
-        '    Pass("repair", repair.run),\n    Pass("rope", rope.run),\n    Pass("limits", limits.run),',
-        '    Pass("limits", limits.run),\n    Pass("repair", repair.run),\n    Pass("rope", rope.run),',
+        '    Pass("rope", rope.run),\n    Pass("limits", limits.run),',
+        '    Pass("limits", limits.run),\n    Pass("rope", rope.run),',
         "what a layout cannot express is refused before it is mended", ("passes/test_order.py",)),
     Mutation(
         "conversion/passes/__init__.py",
         '    Pass("biases", biases.run),\n    Pass("dtype", dtype.run),',
         '    Pass("dtype", dtype.run),\n    Pass("biases", biases.run),',
         "biases are added after the cast", ("passes/test_order.py",)),
+    Mutation(
+        "conversion/passes/prune.py",
+        "rows = tuple(row_of[token] for token in ids)", "rows = tuple(range(len(ids)))",
+        "a pruned head keeps its first rows", ("passes/test_prune.py",)),
+    Mutation(
+        "conversion/pruning/choice.py",
+        "np.argsort(-score_V[free],", "np.argsort(score_V[free],",
+        "the least written tokens stay", ("pruning/test_choice.py",)),
+    Mutation(
+        "conversion/pruning/choice.py",
+        "* kind.counts_V / kind.counts_V.sum()", "* kind.counts_V",
+        "a weight is of tokens and not of a kind of text", ("pruning/test_choice.py",)),
+    Mutation(
+        "conversion/pruning/coverage.py",
+        "1 - missing_share(d.held_V, kept))", "1 - missing_share(d.choosing_V, kept))",
+        "coverage is told of the text that chose", ("pruning/test_coverage.py",)),
     Mutation(
         "conversion/passes/limits.py",
         "if limit.holds(work.facts):", "if not limit:",
