@@ -8,6 +8,7 @@ import torch
 
 from draftconv.checkpoint import TensorRef
 from draftconv.quantization.computations import Bytes, to_bytes
+from draftconv.quantization.format_detection import FormatMatch
 from draftconv.quantization.formats.base import StoredTensor, Weight
 from draftconv.quantization.quantized_weights import QuantizedWeights
 from draftconv.quantization.rounding import RoundedWeight
@@ -31,6 +32,10 @@ class GatherRows:
         return tuple(self.stored.modules[self.module].values())
 
     @property
+    def _match(self) -> FormatMatch:
+        return self.stored.matches[self.module]
+
+    @property
     def memory(self) -> int:
         outputs, inputs = self.stored.shapes[self.module]
         return 2 * outputs * inputs + 3 * len(self.rows) * inputs  # words and values, then those of the result
@@ -43,11 +48,10 @@ class GatherRows:
         """
         weight = self.stored.outline(self.module)
         shape = (len(self.rows), self.stored.shapes[self.module][1])
-        return self.stored.format.parts(shape, scheme, weight.dtype)
+        return self._match.format.parts(shape, scheme, weight.dtype)
 
     def run(self) -> Bytes:
-        style = self.stored.declared.style
-        return to_bytes(self.stored.format.store(self.weight(), style))
+        return to_bytes(self._match.format.store(self.weight(), self._match.declared.style))
 
     def weight(self) -> Weight:
         """The weight with these rows."""

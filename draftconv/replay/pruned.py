@@ -69,7 +69,7 @@ def whole_arm(trace: Trace, drafter: Drafter, *, dtype: str, device: str) -> Arm
     name = drafter.checkpoint.name
     refuse_other_target(name, drafter, trace)
     trace.columns(fed_by(name, drafter))
-    return load_arm(name, drafter, LoadSettings(cache(trace.table), DEFAULT, dtype, device), weight_only=True)
+    return load_arm(name, drafter, LoadSettings(cache(trace.table), DEFAULT, dtype, device), rounds=())
 
 
 def pruned_arm(arm: Arm, tokens: Sequence[int], name: str = "") -> Arm:

@@ -25,16 +25,16 @@ def test_every_format_keeps_integers_and_scales(recipe: str, tmp_path: Path, mon
     quantized.write(tmp_path / "out", "llama-eagle3", recipe, *engines)
     stored = find_quantized(quantized.read(tmp_path / "out", "llama-eagle3"))
     gathered = GatherRows(MODULE, stored, ROWS)
-    scheme, kept = same_integers(stored, stored.format, lossy=False)
+    scheme, kept = same_integers(stored, stored.only.format, lossy=False)
     assert kept == "as stored"
     foretold = {part.suffix: (part.dtype, part.shape) for part in gathered.parts(scheme)}
     source = stored.load(MODULE).quantized
     made = gathered.run()
     assert made.keys() == foretold.keys() == stored.modules[MODULE].keys()
-    loaded = stored.format.load(
+    loaded = stored.only.format.load(
         {suffix: torch.frombuffer(bytearray(data), dtype=read(stored.modules[MODULE][suffix]).dtype)
          .reshape(foretold[suffix][1]) for suffix, data in made.items()},
-        stored.declared, stored.dtype,
+        stored.only.declared, stored.dtype,
     ).quantized  # fmt: skip
     picked = source.qvalues.view(torch.uint8)[list(ROWS)]
     assert torch.equal(loaded.qvalues.view(torch.uint8), picked)

@@ -64,7 +64,7 @@ def _prune_head(work: WorkingDrafter, context: Context, rows: tuple[int, ...], w
         from draftconv.quantization.gather_rows import GatherRows
 
         computation = GatherRows(MODULE, kept, rows)
-        scheme, _ = same_integers(_only_head(kept), kept.format, lossy=False)
+        scheme, _ = same_integers(_only_head(kept), kept.matches[MODULE].format, lossy=False)
         work = work.without(*(f"{MODULE}.{suffix}" for suffix in kept.modules[MODULE]))
         work = put_computed(work, MODULE, computation.parts(scheme), computation)
         return work.declare("pruned", HEAD, f"{why}; the same integers and scales")
@@ -76,7 +76,12 @@ def _prune_head(work: WorkingDrafter, context: Context, rows: tuple[int, ...], w
 
 
 def _only_head(stored: QuantizedWeights) -> QuantizedWeights:
-    return replace(stored, modules={MODULE: stored.modules[MODULE]}, shapes={MODULE: stored.shapes[MODULE]})
+    return replace(
+        stored,
+        matches={MODULE: stored.matches[MODULE]},
+        modules={MODULE: stored.modules[MODULE]},
+        shapes={MODULE: stored.shapes[MODULE]},
+    )
 
 
 def _keep_quantized(work: WorkingDrafter) -> WorkingDrafter:
