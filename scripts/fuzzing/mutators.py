@@ -252,6 +252,25 @@ def prompts(random: Random, _: Seeds) -> Broken:
     return Broken("", {name: data}, (trace,))
 
 
+def texts(random: Random, _: Seeds) -> Broken:
+    """Texts, conversations, logs and token ids to count; without a target, so that text is refused once it is read."""
+    asked, said = {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}
+    good: Sequence[object] = (
+        [1, 2, 3], {"token_ids": [5, 6]}, {"choices": [{"token_ids": [7]}], "messages": [asked]}, "a text",
+        {"request": {"messages": [asked]}, "response": {"body": {"choices": [{"message": said}]}}},
+        {"messages": [asked, said]}, {"conversations": [{"from": "gpt", "value": "e"}]},
+    )  # fmt: skip
+    entries = [random.choice(good[: random.choice((3, len(good)))]) for _ in range(6)]
+    if random.random() < 0.3:
+        name, data = "c.json", broken_document(random, entries)
+    else:
+        name, data = "c.jsonl", b"\n".join(broken_document(random, entry) for entry in entries)
+    weight = random.choice(("", "", "", "code=2:", *(f"code={odd}:" for odd in ("0", "nan", "-1", "1e400", "x", ""))))
+    prune = ("prune", "{seed:llama-eagle3}", "{out}", "--vocab", "64", "--counts", f"{weight}{{in}}/{name}", "--keep",
+             "0", "--force")  # fmt: skip
+    return Broken("", {name: data}, (prune, ("@verify", "{seed:llama-eagle3}")))
+
+
 def trace(random: Random, seeds: Seeds) -> Broken:
     """A trace: its index, or the file of a request."""
     name = random.choice([name for name in seeds.files("trace") if name != "tokenizer.json"])
@@ -353,6 +372,7 @@ MUTATORS: Mapping[str, Mutator] = {
         Mutator("recipe", recipe, (*DRAFTERS, "llama")),
         Mutator("profile", profile, ("llama-eagle3.1", "llama-eagle3", "llama")),
         Mutator("prompts", prompts, ("llama",)),
+        Mutator("texts", texts, ("llama-eagle3",)),
         Mutator("trace", trace, ("trace", "llama-eagle3.1", "llama-eagle3"), torch=True),
         Mutator("hub", hub, (*DRAFTERS[:2], "vllm", "sharded", "llama")),
         Mutator("engine", engine, ("engines",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ MASKED = {"speculators", "specforge", "torchspec"}
     [("llama", "torchspec-native"), ("reduced", "specforge-hf"), ("frequency", "modelopt-layers")],
 )
 def test_every_layout_gets_its_own_maps(variant: str, layout: str, to: str, counts: Counts, tmp_path: Path) -> None:
-    source, target = tiny.spell(variant, layout).write(tmp_path / "in"), str(tiny_target(tmp_path / "target"))
+    source, target = tiny.spell(variant, layout).write(tmp_path / "in"), str(tiny.write_target(tmp_path / "target"))
     how: dict[str, Any] = {"to": to, "target": target}
     draftconv.prune(source, tmp_path / "out", vocab=24, counts=counts(3, 4000, tiny.VOCAB), force=True, **how)
     assert_rows(tmp_path / "out", source)
@@ -113,19 +114,6 @@ def test_every_layout_gets_its_own_maps(variant: str, layout: str, to: str, coun
     if to in MASKED:
         assert made["t2d"].nonzero()[:, 0].tolist() == list(kept)
     assert draftconv.verify(tmp_path / "out", source, target=target).passed
-
-
-def tiny_target(path: Path) -> Path:
-    """A target of the tiny drafters' sizes, with the table that some layouts have to store."""
-    path.mkdir()
-    base = tiny.BASE
-    config = {"model_type": "llama", "num_hidden_layers": tiny.LAYERS, "hidden_size": base.target_hidden,
-              "vocab_size": base.vocab, "eos_token_id": 0, "architectures": ["LlamaForCausalLM"]}  # fmt: skip
-    (path / "config.json").write_text(json.dumps(config))
-    table = torch.ones(base.vocab, base.hidden, dtype=torch.bfloat16)
-    tables = {"model.embed_tokens.weight": table, HEAD: table.clone()}
-    save_file(tables, path / "model.safetensors", metadata={"format": "pt"})
-    return path
 
 
 def test_a_pruned_drafter_goes_on_as_any_other(counts: Counts, tmp_path: Path) -> None:
@@ -296,6 +284,29 @@ def test_the_same_input_gives_the_same_bytes(counts: Counts, tmp_path: Path) -> 
     assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
 
 
+def test_text_goes_through_the_targets_tokenizer_and_its_template_stays(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    goal = shutil.copytree(target(LLAMA), tmp_path / "target")
+    config = json.loads((goal / "tokenizer_config.json").read_text())
+    template = "{% for m in messages %}def {{ m['role'] }}: {{ m['content'] }}\n{% endfor %}class "
+    (goal / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": template}))
+    asked = {"role": "user", "content": "import nothing"}
+    answers = [{"messages": [asked | {"content": f"q {i}"}], "choices": [{"message": {"content": "return " * 200}}]}
+               for i in range(20)]  # fmt: skip
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    counts = str(tmp_path / "log.jsonl")
+    done = draftconv.prune(LLAMA, tmp_path / "out", vocab=64, counts=counts, target=str(goal))
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(goal / "tokenizer.json"))
+    written = {*tokenizer.encode("return " * 200).ids}
+    of_template = {token for role in ("system", "user", "assistant") for token in tokenizer.encode(f"def {role}:").ids}
+    assert written | of_template | {*tokenizer.encode("class ").ids} <= {*done.decided.kept.ids}
+    assert done.decided.forced >= len(of_template)
+    assert done.decided.coverage[0].covered == 1.0
+    assert done.decided.notes == ()
+
+
 def test_it_tells_itself_in_a_line_and_in_tables(counts: Counts, tmp_path: Path) -> None:
     done = draftconv.prune(LLAMA, tmp_path / "out", vocab=256, counts=f"ids=2:{counts()}", target=target(LLAMA))
     covered = 100 * done.decided.coverage[0].covered
@@ -359,8 +370,6 @@ def test_text_without_a_tokenizer_and_ids_of_another_one(tmp_path: Path) -> None
 
 
 def test_a_trace_of_another_tokenizer_or_target_is_refused(counts: Counts, recorded: Recorded, tmp_path: Path) -> None:
-    import shutil
-
     drafter = tiny.spell("llama", "torchspec-native").write(tmp_path / "drafter")
     with pytest.raises(UsageError, match="is made for a vocabulary of 160, llama has 2048"):
         draftconv.prune(drafter, tmp_path / "out", vocab=64, counts=counts(3, 4000, tiny.VOCAB), keep="0", force=True,

@@ -38,6 +38,22 @@ def files(path: Path, prefix: str = "") -> list[dict[str, object]]:
     return [{"name": f"{prefix}{file.name}", "digest": digest(file)} for file in sorted(path.iterdir())]
 
 
+def test_a_pruning_names_the_texts_that_were_counted(source: Source, tmp_path: Path) -> None:
+    path, out, target = source("torchspec-native", "llama"), tmp_path / "out", tiny.write_target(tmp_path / "target")
+    counts = tmp_path / "ids.json"
+    counts.write_text(json.dumps([[token] for token in range(100)]))
+    draftconv.prune(path, out, vocab=64, counts=str(counts), keep="0", force=True, target=str(target),
+                    attest=tmp_path / "made.json")  # fmt: skip
+    definition = read(tmp_path / "made.json")["predicate"]["buildDefinition"]
+    assert definition["buildType"] == "pkg:pypi/draftconv#prune"
+    assert definition["externalParameters"]["command"] == "prune"
+    assert definition["externalParameters"]["pruning"] == read(out / "draftconv.json")["pruning"]
+    inputs = {item["name"]: item["digest"] for item in definition["resolvedDependencies"]}
+    assert inputs["text ids.json"] == digest(counts)
+    assert f"{path.name}/model.safetensors" in inputs
+    assert not any("target/model" in name for name in inputs)  # nothing was taken from its tables
+
+
 def test_a_conversion(source: Source, tmp_path: Path) -> None:
     path, out, target = source("modelopt-layers", "llama"), tmp_path / "out", tiny.write_target(tmp_path / "target")
     convert(path, out, to="vllm", embed="from-target", target=str(target), attest=tmp_path / "made.json")
