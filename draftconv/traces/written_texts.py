@@ -157,8 +157,9 @@ def _parts(message: Mapping[str, object], where: str) -> Iterator[str]:
                 yield _encodable(text, where)
 
 
-def _role(message: Mapping[str, object]) -> object:
-    return next((message[key] for key in ROLES if key in message), None)
+def _role(message: Mapping[str, object]) -> str:
+    """Who speaks; empty where that is no text."""
+    return next((role for key in ROLES if isinstance(role := message.get(key), str)), "")
 
 
 def _content(message: Mapping[str, object]) -> str:

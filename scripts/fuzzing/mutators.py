@@ -264,7 +264,8 @@ def texts(random: Random, _: Seeds) -> Broken:
     if random.random() < 0.3:
         name, data = "c.json", broken_document(random, entries)
     else:
-        name, data = "c.jsonl", b"\n".join(broken_document(random, entry) for entry in entries)
+        lines = (broken_document(random, e) if random.random() < 0.2 else json.dumps(e).encode() for e in entries)
+        name, data = "c.jsonl", b"\n".join(lines)
     weight = random.choice(("", "", "", "code=2:", *(f"code={odd}:" for odd in ("0", "nan", "-1", "1e400", "x", ""))))
     prune = ("prune", "{seed:llama-eagle3}", "{out}", "--vocab", "64", "--counts", f"{weight}{{in}}/{name}", "--keep",
              "0", "--force")  # fmt: skip
