@@ -6,8 +6,9 @@ cover and what the law predicts → (replay of the other half) → plan, checked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,18 +20,18 @@ from draftconv.conversion.pruning.head_rows import BLOCK, HeadRows, refuse_force
 from draftconv.conversion.pruning.options import PruneOptions, PruneProgress
 from draftconv.conversion.pruning.plan import AcceptedOfTrace, PruningPlan, plan_pruning
 from draftconv.conversion.pruning.texts import counted_domains, tokens_to_stay
+from draftconv.conversion.pruning.tokens import KeptTokens
 from draftconv.conversion.request import ConversionRequest
 from draftconv.display import Block, Displayed, named
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
 from draftconv.options import Place, takes
-from draftconv.traces.halves import Halves, split_halves
-from draftconv.traces.trace import Trace, TraceEntry, open_trace
+from draftconv.traces.halves import split_halves
+from draftconv.traces.trace import Trace, open_trace
 
 if TYPE_CHECKING:
     from draftconv.conversion.options import Progress
-    from draftconv.replay.pruned import AcceptedTokens
-    from draftconv.replay.replay import Arm
+    from draftconv.replay.pruned import HalvedReplay
     from draftconv.report.statistics import Estimate
 
 __all__ = ["PruneOptions", "Pruning", "prepare", "prune", "refuse_place"]
@@ -129,88 +130,44 @@ def prepare(source: Place, options: PruneOptions, *, download: bool = True) -> P
     refuse_vocab(options.vocab, head, options.tensor_parallel_size, force=options.force)
     staying = tokens_to_stay(head.vocab, target, trace, options)
     refuse_forced(options.vocab, head, staying.ids, options.kept_ids)
-    judge = None if trace is None else Judge.of(trace, opened, options)
-    domains = counted_domains(head.vocab, target, options)
+    findings = check_drafter(drafter, target)
+
+    def planned(kept: KeptTokens) -> Conversion:
+        return plan_drafter(drafter, findings, target, ConversionRequest(options.convert, pruning=kept))
+
+    planned(KeptTokens(head.ids[: options.vocab]))  # what nobody reads is refused before anything is counted
+    halved = None if trace is None else _halved(trace, opened, options)
     decided = plan_pruning(
         head,
-        domains,
+        counted_domains(head.vocab, target, options),
         staying.ids,
         options.vocab,
         depth=options.num_speculative_tokens,
         step=BLOCK * options.tensor_parallel_size,
-        accepted=None if judge is None else judge.accepted(),
+        accepted=None if halved is None else _accepted(halved),
         notes=staying.notes,
     )
     if not options.force:
         decided.refuse_little_text()
-    findings = check_drafter(drafter, target)
-    conversion = plan_drafter(drafter, findings, target, ConversionRequest(options.convert, pruning=decided.kept))
-    return Pruning(decided, conversion, None if judge is None else judge.judge(decided.kept.ids))
+    conversion = planned(decided.kept)
+    return Pruning(decided, conversion, None if halved is None else halved.pruned(decided.kept.ids))
 
 
-@dataclass(slots=True)
-class Judge:
-    """The whole drafter on a trace: its first half chooses, its second half judges.
+def _halved(trace: Trace, opened: Checkpoint, options: PruneOptions) -> HalvedReplay:
+    """The whole drafter, loaded to be replayed on both halves of a trace."""
+    from draftconv.replay.drafters import target_of
+    from draftconv.replay.pruned import HalvedReplay, whole_arm
+    from draftconv.replay.settings import refuse_depth
 
-    Attributes:
-        done: tokens that were replayed, of `total`.
-    """
+    refuse_depth(options.num_speculative_tokens, trace)
+    halves, tell = split_halves(trace.entries), options.progress
+    arm = whole_arm(
+        trace, options.convert.reading.read(opened, target_of(trace)), dtype=options.dtype, device=options.device
+    )
+    progress = None if tell is None else partial(tell, "replaying")
+    return HalvedReplay(trace, arm, halves, options.num_speculative_tokens, progress)
 
-    trace: Trace
-    arm: Arm
-    halves: Halves
-    options: PruneOptions
-    whole: AcceptedTokens | None = None
-    done: int = 0
 
-    @classmethod
-    def of(cls, trace: Trace, opened: Checkpoint, options: PruneOptions) -> Judge:
-        """Load the drafter.
-
-        Raises:
-            UsageError, BadCheckpoint, Refused, Undecided: it cannot be replayed on this trace.
-        """
-        from draftconv.replay.drafters import target_of
-        from draftconv.replay.pruned import whole_arm
-        from draftconv.replay.settings import refuse_depth
-
-        refuse_depth(options.num_speculative_tokens, trace)
-        halves = split_halves(trace.entries)
-        drafter = options.convert.reading.read(opened, target_of(trace))
-        return cls(trace, whole_arm(trace, drafter, dtype=options.dtype, device=options.device), halves, options)
-
-    def accepted(self) -> AcceptedOfTrace:
-        """What it has accepted in both halves."""
-        choosing = self._accepted(self.halves.choosing, self.arm)
-        self.whole = self._accepted(self.halves.judging, self.arm)
-        digest = self.trace.digest
-        return AcceptedOfTrace(choosing.tokens_V, self.whole.tokens_V, self.whole.accept_length, digest)
-
-    def judge(self, tokens: Sequence[int]) -> Estimate:
-        """Both accept lengths on the half that chose nothing."""
-        from draftconv.replay.pruned import compared, pruned_arm
-
-        whole = self.whole or self._accepted(self.halves.judging, self.arm)
-        return compared(whole, self._accepted(self.halves.judging, pruned_arm(self.arm, tokens)))
-
-    def _accepted(self, entries: Sequence[TraceEntry], arm: Arm) -> AcceptedTokens:
-        from draftconv.replay.pruned import accepted_tokens
-
-        return accepted_tokens(
-            self.trace, entries, arm, depth=self.options.num_speculative_tokens, progress=self._progress()
-        )
-
-    def _progress(self) -> Callable[[int], None] | None:
-        tell, halves = self.options.progress, self.halves
-        if tell is None:
-            return None
-        total = sum(self._tokens(entry) for entry in (*halves.choosing, *halves.judging, *halves.judging))
-
-        def add(tokens: int) -> None:
-            self.done += tokens
-            tell("replaying", self.done, total)
-
-        return add
-
-    def _tokens(self, entry: TraceEntry) -> int:
-        return entry.prompt + entry.counted + self.trace.about.depth
+def _accepted(halved: HalvedReplay) -> AcceptedOfTrace:
+    choosing, judging = halved.choosing, halved.judging
+    return AcceptedOfTrace(choosing.tokens_V, judging.tokens_V, judging.accept_length, halved.trace.digest)

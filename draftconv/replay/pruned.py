@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +19,7 @@ from draftconv.replay.lm_head import Head
 from draftconv.replay.load_arm import LoadSettings, fed_by, load_arm
 from draftconv.replay.replay import Arm, replay
 from draftconv.report.statistics import Estimate, Pair, estimate
+from draftconv.traces.halves import Halves
 from draftconv.traces.trace import Trace, TraceEntry
 
 if TYPE_CHECKING:
@@ -133,3 +134,47 @@ def compared(before: AcceptedTokens, after: AcceptedTokens) -> Estimate:
         for one, other in zip(before.requests, after.requests, strict=True)
     )
     return estimate(pair for pair in pairs if pair.counted)
+
+
+@dataclass(eq=False)
+class HalvedReplay:
+    """A drafter on both halves of a trace: what it has accepted in each, and how pruned heads fare in the second.
+
+    Attributes:
+        depth: K. `progress`: told the tokens that were replayed so far, and all that a choice and its judgement take.
+    """
+
+    trace: Trace
+    arm: Arm
+    halves: Halves
+    depth: int
+    progress: Callable[[int, int], None] | None = None
+    done: int = field(default=0, init=False)
+
+    @cached_property
+    def choosing(self) -> AcceptedTokens:
+        """In the half that chooses."""
+        return self._accepted(self.halves.choosing, self.arm)
+
+    @cached_property
+    def judging(self) -> AcceptedTokens:
+        """In the half that chooses nothing."""
+        return self._accepted(self.halves.judging, self.arm)
+
+    def pruned(self, tokens: Sequence[int]) -> Estimate:
+        """Accept lengths of the drafter whole and with the rows of these tokens, in the half that chooses nothing.
+
+        Raises:
+            UsageError: as `pruned_arm` and `compared`.
+        """
+        return compared(self.judging, self._accepted(self.halves.judging, pruned_arm(self.arm, tokens)))
+
+    def _accepted(self, entries: Sequence[TraceEntry], arm: Arm) -> AcceptedTokens:
+        return accepted_tokens(self.trace, entries, arm, depth=self.depth, progress=self._tell)
+
+    def _tell(self, tokens: int) -> None:
+        self.done += tokens
+        if self.progress is not None:
+            every = (*self.halves.choosing, *self.halves.judging, *self.halves.judging)
+            total = sum(entry.prompt + entry.counted + self.trace.about.depth for entry in every)
+            self.progress(min(self.done, total), total)

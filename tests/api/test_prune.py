@@ -199,7 +199,10 @@ def test_a_quantized_head_is_gathered_and_not_requantized(
 def test_engines_that_cannot_load_it_are_refused_as_ever(counts: Counts, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="TensorRT-LLM cannot load a reduced vocabulary beside MLA"):
         draftconv.prune(MLA, tmp_path / "out", vocab=256, counts=counts(), target=target(MLA), to="trtllm")
-    assert not any(tmp_path.iterdir())
+    (broken := tmp_path / "broken.jsonl").write_text("{")
+    with pytest.raises(Refused, match="TensorRT-LLM"):  # before anything is counted, which may take an hour
+        draftconv.prune(MLA, tmp_path / "out", vocab=256, counts=str(broken), target=target(MLA), to="trtllm")
+    assert not (tmp_path / "out").exists()
     done = draftconv.prune(MLA, tmp_path / "out", vocab=256, counts=counts(), target=target(MLA))
     assert [left.engine for left in done.conversion.left_out] == ["trtllm"]
 
