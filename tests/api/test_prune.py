@@ -310,6 +310,24 @@ def test_text_goes_through_the_targets_tokenizer_and_its_template_stays(tmp_path
     assert done.decided.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [(ModuleNotFoundError(name="torch"), "torch is not installed"), (BadCheckpoint("it is odd"), "it is odd")],
+)
+def test_token_ids_need_no_tokenizer(
+    fault: Exception, told: str, counts: Counts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Special tokens are read from JSON; what the template writes is then left to the text, and that is said."""
+
+    def refuse(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr("draftconv.conversion.pruning.texts._open_tokenizer", refuse)
+    done = draftconv.prune(LLAMA, tmp_path / "out", vocab=64, counts=counts(), target=target(LLAMA))
+    assert done.decided.notes == (f"{told}: tokens of the chat template stay if the text has them",)
+    assert 0 in done.decided.kept.ids
+
+
 def test_it_tells_itself_in_a_line_and_in_tables(counts: Counts, tmp_path: Path) -> None:
     done = draftconv.prune(LLAMA, tmp_path / "out", vocab=256, counts=f"ids=2:{counts()}", target=target(LLAMA))
     covered = 100 * done.decided.coverage[0].covered

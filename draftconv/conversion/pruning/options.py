@@ -73,7 +73,8 @@ class PruneOptions:
     keep: Several = option((), "Tokens that stay besides special ones, e.g. 5,100-199 (repeatable).", metavar="IDS")
     num_speculative_tokens: int = option(3, replace(NUM_SPECULATIVE_TOKENS, former=()))
     tensor_parallel_size: int = option(
-        1, replace(TENSOR_PARALLEL_SIZE, help="Devices that share the head: each gets a multiple of 64 rows.")
+        1,
+        replace(TENSOR_PARALLEL_SIZE, former=(), help="Devices that share the head: each gets a multiple of 64 rows."),
     )
     force: bool = option(False, "Prune with too little text, with an odd number of rows, or without special tokens.")
     to: str | None = option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from draftconv.traces.chat_template import Tokenizer
     from draftconv.traces.token_counts import DomainCounts
     from draftconv.traces.trace import Trace
-
-logger = logging.getLogger(__name__)
 
 ROWS_OF_TEXT = 10 * TOKENS_PER_ROW
 """Tokens of a data set that are read for every row: ten times what it asks for."""
@@ -74,11 +71,12 @@ def _special_tokens(
         return SpecialTokens(added), (unknown,)
     added = added_tokens(directory)
     try:
-        tokenizer = _open_tokenizer(directory, options)
-    except BadCheckpoint as error:
-        logger.info("no chat template: %s", error.what)
-        return SpecialTokens(added), (f"{error.what}: tokens of its chat template stay if the text has them",)
-    return SpecialTokens(added, template_tokens(tokenizer)), ()
+        return SpecialTokens(added, template_tokens(_open_tokenizer(directory, options))), ()
+    except (BadCheckpoint, UsageError) as error:
+        why = error.what
+    except ModuleNotFoundError as error:
+        why = f"{error.name} is not installed"
+    return SpecialTokens(added), (f"{why}: tokens of the chat template stay if the text has them",)
 
 
 def counted_domains(vocab: int, target: Target | None, options: PruneOptions) -> tuple[DomainCounts, ...]:
