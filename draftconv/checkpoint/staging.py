@@ -77,7 +77,7 @@ def staging(out: Path, *, overwrite: bool = False, mark: OwnershipMark | None = 
     room = out.with_name(f".{out.name}.draftconv")
     published = False
     try:
-        with parents_made(out), _claimed(room):
+        with parents_made(out), claimed(room):
             _clear(room, out)
             _refuse_target(out, mark, overwrite=overwrite)
             new = room / "new"
@@ -287,7 +287,7 @@ def _is_as_written(path: Path, digest: FileDigest) -> bool:
 
 
 @contextmanager
-def _claimed(room: Path) -> Iterator[Path]:
+def claimed(room: Path) -> Iterator[Path]:
     """Own the working directory: made, locked, and removed again."""
     descriptor = _lock(room)
     try:

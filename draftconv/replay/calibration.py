@@ -101,7 +101,7 @@ def _collect_inputs(
     for module in modules:
         width = arm.model.get_parameter(f"{module}{WEIGHT}").shape[1]
         module_inputs[module] = Inputs(torch.zeros(width), torch.empty(0, width))
-    with _input_hooks(
+    with input_hooks(
         arm.model, {module: _recorder(inputs, modules[module]) for module, inputs in module_inputs.items()}
     ):
         for request in requests:
@@ -122,7 +122,9 @@ def _recorder(inputs: Inputs, most: int) -> Callable[[Tensor], None]:
 
 
 @contextmanager
-def _input_hooks(model: nn.Module, takers: Mapping[str, Callable[[Tensor], None]]) -> Iterator[None]:
+def input_hooks(model: nn.Module, takers: Mapping[str, Callable[[Tensor], None]]) -> Iterator[None]:
+    """Tell what each of some modules is fed, until this is left."""
+
     def watch(module: str, take: Callable[[Tensor], None]) -> torch.utils.hooks.RemovableHandle:
         def see(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             take(inputs[0])

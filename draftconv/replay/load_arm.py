@@ -74,7 +74,7 @@ def load_arm(
         Refused, BadCheckpoint: as `load_drafter`.
     """
     device, boundaries = find_device(how.device), fed_by(name, drafter)
-    tables = {table: _target_ref(name, table, how) for table in sorted(from_target(drafter.facts, how.semantics))}
+    tables = {table: target_ref(name, table, how) for table in sorted(from_target(drafter.facts, how.semantics))}
     load = partial(load_quantized, rounds=rounds) if drafter.facts.quantization else load_drafter
     try:
         model = load(drafter, tables=tables, dtype=getattr(torch, how.dtype))
@@ -122,7 +122,12 @@ def replaced_one_by_one(reference: Arm, candidate: Arm) -> dict[str, Arm]:
     }
 
 
-def _target_ref(name: str, table: str, how: LoadSettings) -> TensorRef:
+def target_ref(name: str, table: str, how: LoadSettings) -> TensorRef:
+    """A table that the target lends, by its canonical name.
+
+    Raises:
+        UsageError: nobody lends it.
+    """
     short = table.removesuffix(".weight")
     ref = how.lend(short)
     if ref is None:
