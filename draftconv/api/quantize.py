@@ -32,6 +32,7 @@ from draftconv.options import Place, takes
 
 if TYPE_CHECKING:
     from draftconv.conversion.backend_choice import BackendChoice
+    from draftconv.replay.gptq_files import WeightRecord
 
 __all__ = ["Quantization", "QuantizeOptions", "prepare", "quantize"]
 
@@ -46,16 +47,38 @@ class Quantization(Displayed):
     decided: QuantizationPlan
     conversion: Conversion
 
-    def write(self, out: str | Path, *, overwrite: bool = False, progress: Callable[[int], None] | None = None) -> None:
-        """Write the directory `out`, which appears whole or not at all; see `Conversion.write`."""
-        self.conversion.write(out, overwrite=overwrite, progress=progress)
+    def write(
+        self,
+        out: str | Path,
+        *,
+        overwrite: bool = False,
+        progress: Callable[[int], None] | None = None,
+        calibrating: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Write the directory `out`, which appears whole or not at all; see `Conversion.write`.
+
+        Args:
+            calibrating: told how much GPTQ has done, and how much there is.
+        """
+        gptq = self.decided.calibration.gptq
+        if gptq is None:
+            self.conversion.write(out, overwrite=overwrite, progress=progress)
+            return
+        from draftconv.checkpoint.kept_work import kept_work
+        from draftconv.replay.gptq_files import GptqFiles
+
+        with kept_work(Path(out), gptq.key) as work:
+            gptq.run(GptqFiles(work), calibrating)
+            self.conversion.write(out, overwrite=overwrite, progress=progress)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is still worth knowing of the output; how the source was read is told apart."""
         problems = (f"{p.code}: {p.detail}" for p in self.conversion.warnings if not p.kind.reading)
         left_out = map(str, self.conversion.left_out)
-        return (*self.decided.faults, *problems, *left_out, *self._outliers())
+        gptq = self.decided.calibration.gptq
+        short = gptq.warnings() if gptq else ()
+        return (*self.decided.faults, *short, *problems, *left_out, *self._outliers())
 
     @property
     def bytes_of(self) -> Mapping[str, tuple[int, int]]:
@@ -108,8 +131,13 @@ class Quantization(Displayed):
         if self.instead:
             yield f"Only the weights are quantized in what is multiplied there: recipe {self.instead} says no more."
         yield card(f"Recipe {self.decided.recipe.name}", _decisions(self.decided))
+        gptq = self.decided.calibration.gptq
+        if gptq and not gptq.records:
+            yield f"GPTQ will take about {gptq.estimate()}"
         if self.decided.deviations:
             yield self._weights()
+        if gptq and gptq.records:
+            yield _gptq_table(gptq.records)
 
     def _amount(self) -> str:
         before, after = self.all_bytes
@@ -161,7 +189,7 @@ def quantize(source: Place, out: Place, options: QuantizeOptions) -> Quantizatio
     refuse_place(source, out, overwrite=options.overwrite)
     refuse_statement(options.attest, out)
     quantization = prepare(source, options)
-    quantization.write(out, overwrite=options.overwrite, progress=options.progress)
+    quantization.write(out, overwrite=options.overwrite, progress=options.progress, calibrating=options.calibrating)
     attest_conversion(quantization.conversion, options, Path(out))
     return quantization
 
@@ -228,6 +256,24 @@ def _requantization_rows(decided: QuantizationPlan) -> list[tuple[str, str]]:
     if decided.unpacked:
         rows.append(("floats again", f"{', '.join(map(_module, decided.unpacked))} (in {decided.stored.dtype})"))
     return rows + [("", finding) for finding in decided.stored.findings]
+
+
+def _gptq_table(records: Mapping[str, WeightRecord]) -> Table:
+    return table(
+        "GPTQ",
+        "",
+        ("weight", "rows per input", "damping", "error on held-out rows", "of nearest"),
+        (
+            (
+                _module(name),
+                f"{record.rows_per_input:.1f}",
+                "nearest" if record.damping is None else f"{record.damping:g}",
+                _percent(record.error),
+                _percent(record.nearest),
+            )
+            for name, record in records.items()
+        ),
+    )
 
 
 def _describe_format(decided: QuantizationPlan) -> str:

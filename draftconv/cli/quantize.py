@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,18 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
     quantization = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = quantization.conversion.plan.total_bytes
-        with output.progress(f"writing {out.name}") as report:
-            quantization.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
+        if gptq := quantization.decided.calibration.gptq:
+            output.print_notes([f"GPTQ takes about {gptq.estimate()}"])
+            with output.stages({"calibrating": "billion operations", "writing": "bytes"}) as stage:
+                quantization.write(
+                    out,
+                    overwrite=options.overwrite,
+                    progress=lambda done: stage("writing", done, total),
+                    calibrating=partial(stage, "calibrating"),
+                )
+        else:
+            with output.progress(f"writing {out.name}") as report:
+                quantization.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
         attest_conversion(quantization.conversion, options, out)
     output.print_doubts(quantization.conversion.drafter)
     match fmt:

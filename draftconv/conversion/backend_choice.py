@@ -41,8 +41,13 @@ class RolePart:
 
     @property
     def calibrated(self) -> bool:
-        """Whether it needs what is measured on a trace: static scales of activations, or what smooths them."""
-        return self.smooths or (self.scheme.inputs is not None and not self.scheme.inputs.dynamic)
+        """Whether it needs what is measured on a trace: static scales, what smooths activations, second moments."""
+        return self.smooths or self.has_static_inputs or self.scheme.rounding == "gptq"
+
+    @property
+    def has_static_inputs(self) -> bool:
+        """Whether its activations have fixed scales."""
+        return self.scheme.inputs is not None and not self.scheme.inputs.dynamic
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,12 @@ def choose_backend(name: str, recipe: Recipe, deployment: Deployment, trace: Pat
             f"--backend {name} on {device}",
             why="the packages were compared with draftconv on a CPU only",
             cure="leave out --device, or take --backend native, which gives the same bits",
+        )
+    if name != "native" and any(part.scheme.rounding == "gptq" for part in deployment.parts.values()):
+        raise UsageError(
+            f"--backend {name} with recipe {recipe.name}, whose weights are rounded by GPTQ",
+            why="GPTQ is draftconv's own here",
+            cure="leave --backend out",
         )
     find_device(device)
     parts: dict[str, RolePart] = {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from draftconv.conversion.backend_choice import BackendChoice
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.targets import Target
 from draftconv.quantization.exclusions import WEIGHT, Selection, fused_with
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from draftconv.quantization.quantized_weights import QuantizedWeights
     from draftconv.quantization.rounding import InputScales
     from draftconv.quantization.scheme import InputScheme, Scheme
+    from draftconv.replay.gptq import GptqCalibration
     from draftconv.replay.replay import Arm
     from draftconv.traces.request import TraceRequest
 
@@ -26,24 +28,33 @@ class Calibration:
 
     Attributes:
         scales: of static activations, by module. `smoothings`: of inputs, by weight.
+        gptq: the weights that GPTQ rounds, which it does when the output is written; None where it rounds none.
         notes: what is to be said of it.
     """
 
     scales: InputScales = field(default_factory=dict)
     smoothings: Mapping[str, Smoothing] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    gptq: GptqCalibration | None = None
 
 
 def calibrate(
-    drafter: Drafter, stored: QuantizedWeights | None, selection: Selection, rounding: BackendChoice, trace: Path | None
+    drafter: Drafter,
+    stored: QuantizedWeights | None,
+    selection: Selection,
+    rounding: BackendChoice,
+    trace: Path | None,
+    target: Target | None = None,
 ) -> Calibration:
     """Measure what this rounding needs; nothing where it needs nothing.
 
     Args:
         stored: quantized weights of the source.
+        target: that the drafter is made for, as far as it was told.
 
     Raises:
         BadCheckpoint, Refused: the trace cannot be read, or the drafter cannot be fed it.
+        UsageError: the trace is of another target, or too short.
     """
     if trace is None:
         return Calibration()
@@ -56,9 +67,46 @@ def calibrate(
             smoothed = _calibrate_smoothing(drafter, stored, part.scheme, names, trace)
             smoothings |= smoothed.smoothings
             notes += smoothed.notes
-        elif part.calibrated and part.scheme.inputs is not None:
+        elif part.has_static_inputs and part.scheme.inputs is not None:
             scales = {**scales, **_input_scales(drafter, part.scheme.inputs, names, trace)}
-    return Calibration(scales, smoothings, tuple(notes))
+    gptq = None
+    if any(part.scheme.rounding == "gptq" for part in rounding.parts.values()):
+        gptq = _gptq(drafter, stored, selection, rounding, trace, target)
+        notes += [f"GPTQ on {gptq.rows(held=False)} rows, judged on {gptq.rows(held=True)} that were held out"]
+    return Calibration(scales, smoothings, tuple(notes), gptq)
+
+
+def _gptq(
+    drafter: Drafter,
+    stored: QuantizedWeights | None,
+    selection: Selection,
+    rounding: BackendChoice,
+    directory: Path,
+    target: Target | None,
+) -> GptqCalibration:
+    """What GPTQ will round, and on which trace.
+
+    Raises:
+        UsageError: the trace is of another target, or too short.
+    """
+    from draftconv.quantization.computations import RestoredWeight
+    from draftconv.replay.drafters import refuse_other_trace
+    from draftconv.replay.gptq import GptqCalibration
+    from draftconv.traces.trace import open_trace
+
+    trace = open_trace(directory)
+    refuse_other_trace(drafter, trace, target)
+    is_stored = frozenset(stored.modules) if stored else frozenset()
+    schemes = {name: rounding.parts[role].scheme for name, role in selection.roles.items()}
+    sources = {
+        name: RestoredWeight(name, stored)
+        if stored and name.removesuffix(WEIGHT) in is_stored
+        else drafter.tensors[name]
+        for name in schemes
+    }
+    made = GptqCalibration(drafter, sources, schemes, trace, rounding.device)
+    made.refuse_unfit()
+    return made
 
 
 def _input_scales(drafter: Drafter, inputs: InputScheme, quantized: Sequence[str], trace: Path) -> InputScales:

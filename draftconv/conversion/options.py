@@ -32,6 +32,9 @@ from draftconv.quantization.backends import BackendName
 Progress = Callable[[int], None]
 """Told the bytes that are written so far."""
 
+Calibrating = Callable[[int, int], None]
+"""Told how much of a calibration is done and how much there is, in billions of operations."""
+
 Embed = Literal["keep", "drop", "from-target"]
 DTYPES: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 """`--dtype` → as safetensors spells it; in lower case that is what it was called, and what records call it."""
@@ -134,7 +137,9 @@ class QuantizeOptions:
         1, replace(TENSOR_PARALLEL_SIZE, help="Devices for the target, for the sizes that the engine's kernels take.")
     )
     calibrate: Place | None = option(
-        None, "A trace to measure static activation scales on, or AWQ smoothing (modelopt).", metavar="TRACE"
+        None,
+        "A trace to calibrate on: for rounding by GPTQ, static activation scales, or AWQ smoothing (modelopt).",
+        metavar="TRACE",
     )
     backend: BackendName = option("native", "Who rounds the weights: draftconv, amd-quark or nvidia-modelopt (extras).")
     device: str = option("cpu", "Where torch rounds the weights (native).", metavar="DEVICE")
@@ -150,6 +155,7 @@ class QuantizeOptions:
     overwrite: bool = option(False, OVERWRITE)
     attest: Place | None = option(None, ATTEST)
     progress: Progress | None = python_only(None, "called with the number of bytes written so far")
+    calibrating: Calibrating | None = python_only(None, "called with how much GPTQ has done, and how much there is")
 
     @property
     def trace(self) -> Path | None:

@@ -128,7 +128,7 @@ def plan_quantization(drafter: Drafter, target: Target | None, requested: Quanti
     rounding = choose_backend(options.backend, recipe, deployment, options.trace, options.device)
     deployment = _rounded(deployment, rounding)
     output = _output_of(deployment, drafter, selection, specs, target)
-    calibration = calibrate(drafter, stored, selection, rounding, options.trace)
+    calibration = calibrate(drafter, stored, selection, rounding, options.trace, target)
     rounding = replace(rounding, notes=(*rounding.notes, *calibration.notes))
     return QuantizationPlan(
         requested,
@@ -241,6 +241,12 @@ def _rounded(deployment: Deployment, rounding: BackendChoice) -> Deployment:
 
 
 def _refuse_uncalibrated(deployment: Deployment, options: QuantizeOptions) -> None:
+    if options.calibrate is None and any(part.scheme.rounding == "gptq" for part in deployment.parts.values()):
+        raise UsageError(
+            f"recipe {options.recipe} rounds weights by GPTQ",
+            why="it weighs errors by the drafter's own inputs, which a trace gives",
+            cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
+        )
     for inputs in (part.scheme.inputs for part in deployment.parts.values()):
         if inputs is not None and not inputs.dynamic and options.calibrate is None:
             raise UsageError(

@@ -70,9 +70,11 @@ def _of_roles(parts: Mapping[str, object]) -> dict[str, object]:
 
 
 def _numbers(scheme: Scheme) -> dict[str, object]:
-    """`weights` and `activations` as in a recipe file."""
+    """`weights`, `activations` and how values are rounded, as in a recipe file; of the last only what is unusual."""
     weights = {key: value for key, value in recorded(scheme.weights).items() if value is not None}
-    return {"weights": weights, "activations": _activations(scheme.inputs)}
+    rounding: dict[str, object] = {} if scheme.rounding == "nearest" else {"rounding": scheme.rounding}
+    sequential: dict[str, object] = {"sequential": True} if scheme.sequential else {}
+    return {"weights": weights, "activations": _activations(scheme.inputs)} | rounding | sequential
 
 
 def _activations(inputs: InputScheme | None) -> dict[str, object] | None:

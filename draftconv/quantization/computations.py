@@ -157,6 +157,7 @@ class Quantize:
         rounds: who rounds the rows, on `device`, and `block`: the source bytes of a call, on which a row's
             quantized values do not depend.
         shared: of each of `fused` alone, by whichever of them runs first, for all of them.
+        chosen: canonical name → values that were chosen before, [O, I], under the scales that the rows get here.
     """
 
     name: str
@@ -172,6 +173,7 @@ class Quantize:
     device: str = "cpu"
     smoothing: Smoothing | None = None
     shared: SharedScales = field(default_factory=SharedScales)
+    chosen: Callable[[str], Tensor] | None = None
 
     @property
     def sources(self) -> tuple[TensorRef, ...]:
@@ -219,11 +221,14 @@ class Quantize:
         weights = self.scheme.weights
         factor_I = self.smoothing.factor_I if self.smoothing else None
         qvalues_OI = torch.empty(ref.shape, dtype=STORED[weights.dtype])
+        chosen_OI = None if self.chosen is None else self.chosen(self.name)
 
         def rounded(block: Block) -> tuple[RoundedWeight, Sum]:
             rows_BI, block_sum = block.read().to(self.device), Sum()
             smooth_BI = rows_BI if factor_I is None else rows_BI.float() * factor_I.reciprocal()
             part = self.rounds(smooth_BI, weights, whole=whole, name=self.name)
+            if chosen_OI is not None:
+                part = replace(part, qvalues=chosen_OI[block.start : block.stop].to(self.device))
             qvalues_OI[block.start : block.stop] = part.qvalues
             if total is not None:
                 block_sum.add(rows_BI.float(), _scaled(dequantize(part), factor_I))

@@ -73,7 +73,11 @@ class Rate:
 
     def seconds(self, work: Arithmetic) -> float:
         """What some work takes."""
-        return work.products / self.products + work.columns / self.columns
+        return self.equivalent(work) / self.products
+
+    def equivalent(self, work: Arithmetic) -> float:
+        """Operations of products that would take as long."""
+        return work.products + work.columns * self.products / self.columns
 
 
 def pass_work(parameters: int, shared: Sequence[SharedInputs], rows: int) -> Arithmetic:

@@ -15,6 +15,7 @@ from draftconv.quantization.scheme import (
     InputDtype,
     InputGranularity,
     InputScheme,
+    RoundingName,
     ScaleDtype,
     ScaleRuleName,
     Scheme,
@@ -55,6 +56,8 @@ class PartSchema(YamlMapping):
 
     weights: WeightsSchema
     activations: ActivationsSchema | None = None
+    rounding: RoundingName = "nearest"
+    sequential: bool = False
 
 
 class RecipeSchema(PartSchema):
@@ -105,7 +108,7 @@ def parse(text: str, name: str, where: str) -> Recipe:
 
 def _scheme(part: PartSchema, where: str) -> Scheme:
     try:
-        return Scheme(_weights(part.weights), _inputs(part.activations))
+        return Scheme(_weights(part.weights), _inputs(part.activations), part.rounding, part.sequential)
     except UsageError as error:
         raise UsageError(f"{where}: {error.what}", why=error.why, cure=error.cure) from error
 

@@ -20,6 +20,7 @@ ScaleRuleName = Literal["max/7.5", "max/7", "max/127", "max/448", "max/6", "max/
 ScaleDtype = Literal["weight", "F32", "F8_E4M3", "E8M0"]
 InputDtype = Literal["int8", "fp8", "nvfp4"]
 InputGranularity = Literal["token", "tensor"]
+RoundingName = Literal["nearest", "gptq"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,9 @@ class ScaleRule:
 
 
 _EPS = 2.0**-23  # torch.finfo(torch.float32).eps
+
+GPTQ_DTYPES: tuple[WeightDtype, ...] = ("int4", "int8")
+"""Whose weights GPTQ rounds here."""
 
 SCALE_RULES: Mapping[ScaleRuleName, ScaleRule] = {
     "max/7.5": ScaleRule(7.5, True, _EPS, "the largest magnitude lies between values 7 and 8",
@@ -193,13 +197,40 @@ class InputScheme:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """The numbers of one recipe; `inputs` None leaves activations in 16 bits."""
+    """The numbers of one recipe; `inputs` None leaves activations in 16 bits.
+
+    Attributes:
+        rounding: how values are chosen once scales are found: the nearest one of each weight, or by GPTQ, which wants
+            a trace.
+        sequential: with GPTQ, weights see inputs of a drafter whose earlier weights are quantized already.
+
+    Raises:
+        UsageError: GPTQ of a dtype that it is not made for here, or `sequential` without it.
+    """
 
     weights: WeightScheme
     inputs: InputScheme | None = None
+    rounding: RoundingName = "nearest"
+    sequential: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rounding == "gptq" and self.weights.dtype not in GPTQ_DTYPES:
+            known = " and ".join(DTYPES[dtype].title for dtype in GPTQ_DTYPES)
+            raise UsageError(
+                f"rounding: gptq rounds {known} weights, not {DTYPES[self.weights.dtype].title}",
+                why="floats have other steps everywhere: what GPTQ does to them was not measured",
+                cure="leave rounding out",
+            )
+        if self.sequential and self.rounding != "gptq":
+            raise UsageError(
+                "sequential: true beside rounding: nearest",
+                why="only GPTQ looks at the inputs of a weight",
+                cure="write rounding: gptq, or leave sequential out",
+            )
 
     def __str__(self) -> str:
-        return f"weights {self.weights}; activations {self.inputs or '16 bit'}"
+        rounding = {"nearest": "", "gptq": " by GPTQ"}[self.rounding] + (" in sequence" if self.sequential else "")
+        return f"weights {self.weights}{rounding}; activations {self.inputs or '16 bit'}"
 
 
 def told_inputs(inputs: Mapping[str, InputScheme | None]) -> str:

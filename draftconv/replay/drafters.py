@@ -17,7 +17,7 @@ from draftconv.options import Place, Several
 from draftconv.replay.arithmetic import ArmArithmetic
 from draftconv.report.arms import ArmNames, about_arm, bytes_of
 from draftconv.report.model import ArmInfo
-from draftconv.traces.trace import Trace
+from draftconv.traces.trace import TOKENIZER, Trace
 
 if TYPE_CHECKING:
     from draftconv.replay import replay
@@ -108,6 +108,48 @@ def load_drafters(
         about = about_arm(name, drafter, tally)
         loaded.append(LoadedDrafter(drafter, about if chosen is None else replace(about, arithmetic=chosen.told), arm))
     return loaded
+
+
+def refuse_other_trace(drafter: Drafter, trace: Trace, target: Target | None) -> None:
+    """Hold a drafter to a trace that it is calibrated on.
+
+    Args:
+        target: that the drafter is made for, as far as it was told.
+
+    Raises:
+        UsageError: the trace is of another target or tokenizer, or lacks a boundary.
+    """
+    from draftconv.replay.load_arm import fed_by
+    from draftconv.replay.two_targets import vocabulary_of
+
+    name, about = drafter.checkpoint.name, trace.about
+    refuse_other_target(name, drafter, trace)
+    trace.columns(fed_by(name, drafter))
+    if target is None:
+        return
+    for what, its, traced in (
+        ("layers", target.layers, about.layers),
+        ("hidden states of width", target.hidden, about.hidden),
+        ("a vocabulary of", target.vocab, about.vocab),
+    ):
+        if its is not None and its != traced:
+            raise UsageError(
+                f"the trace is of {about.target}, which has {what} {traced}; {target.name} has {its}",
+                why="a drafter is calibrated on what it will be fed",
+                cure="give a trace of its own target",
+            )
+    its_own = None if target.path is None else target.path / TOKENIZER
+    if (
+        trace.tokenizer is not None
+        and its_own is not None
+        and its_own.is_file()
+        and vocabulary_of(trace.tokenizer) != vocabulary_of(its_own)
+    ):
+        raise UsageError(
+            f"the trace was made with another tokenizer than that of {target.name}",
+            why="its token ids stand for other text, so the drafter was fed what it never sees",
+            cure="give a trace of its own target",
+        )
 
 
 def refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:

@@ -6,7 +6,7 @@ head has to be in memory for them: of a Kimi drafter that is two thirds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,11 +18,12 @@ from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import Refused
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.second_moments import SecondMoment
+from draftconv.reference.devices import find_device
 from draftconv.reference.layers import check_tensors
 from draftconv.reference.load import forward_of, to_torch
 from draftconv.replay.batches import context_rows
 from draftconv.replay.calibration import Inputs, input_hooks
-from draftconv.replay.load_arm import LoadSettings, fed_by, find_device, load_arm, target_ref
+from draftconv.replay.load_arm import LoadSettings, fed_by, load_arm, target_ref
 from draftconv.replay.replay import Arm
 from draftconv.replay.target_tables import from_target
 from draftconv.traces.request import TraceRequest
@@ -44,7 +45,7 @@ class TableRows(nn.Module):
         self.table, self.dtype, self.device = table, dtype, device
 
     def forward(self, token_BT: Tensor) -> Tensor:
-        tokens, place_BT = token_BT.unique(return_inverse=True)
+        tokens, place_BT = torch.unique(token_BT, return_inverse=True)
         rows = [to_torch(self.table.row_range(token, token + 1)) for token in tokens.tolist()]
         return torch.cat(rows).to(self.device, self.dtype)[place_BT]
 
@@ -93,13 +94,6 @@ def run_first_steps(arm: Arm, request: TraceRequest, takers: Mapping[str, Callab
             z_BTH = model.step(model.fuse(states_BTAW), token_BT, cache)
             if LM_HEAD in takers:
                 takers[LM_HEAD](model.norm(z_BTH))
-
-
-def run_order(arm: Arm, request: TraceRequest, modules: Sequence[str]) -> tuple[str, ...]:
-    """Modules in the order in which a step runs them."""
-    order: dict[str, None] = {}
-    run_first_steps(arm, request, {module: lambda _, module=module: order.setdefault(module) for module in modules})
-    return tuple(order)
 
 
 @dataclass(slots=True)

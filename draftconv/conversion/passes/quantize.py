@@ -53,6 +53,7 @@ def _quantize_weights(work: WorkingDrafter, decided: QuantizationPlan) -> Workin
             rounding.device,
             calibration.smoothings.get(name),
             shared_scales,
+            calibration.gptq.qvalues if calibration.gptq and name in calibration.gptq.wanted else None,
         )
         outputs, inputs = ref.shape
         tensors = part.format.parts((outputs, inputs), part.scheme, ref.dtype)

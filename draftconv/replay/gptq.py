@@ -23,16 +23,15 @@ import torch
 from torch import Tensor, nn
 
 from draftconv.checkpoint.hashing import tensor_hash
-from draftconv.conversion.gptq_files import GptqFiles, WeightRecord
+from draftconv.checkpoint.text import size
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.tensors import EMBEDDING, HEAD
 from draftconv.errors import UsageError
-from draftconv.quantization.computations import BLOCK, Floats, RestoredWeight, rows
+from draftconv.quantization.computations import BLOCK, Floats, rows
 from draftconv.quantization.exclusions import WEIGHT, fused_with
 from draftconv.quantization.gptq import choose
 from draftconv.quantization.gptq_cost import (
     Arithmetic,
-    Rate,
     SharedInputs,
     collecting_memory,
     measured_rate,
@@ -40,13 +39,14 @@ from draftconv.quantization.gptq_cost import (
     rounding_memory,
     rounding_work,
 )
-from draftconv.quantization.rounding import RoundedWeight, dequantize, quantize
-from draftconv.quantization.scheme import WeightScheme, recorded
+from draftconv.quantization.rounding import dequantize, quantize
+from draftconv.quantization.scheme import Scheme, recorded
 from draftconv.quantization.threads import workers
 from draftconv.replay.first_steps import HELD_ROWS, SeenInputs, collect, load_without_tables
+from draftconv.replay.gptq_files import GptqFiles, WeightRecord
 from draftconv.replay.load_arm import LoadSettings
 from draftconv.replay.replay import Arm
-from draftconv.traces.trace import Trace, TraceEntry, open_trace
+from draftconv.traces.trace import Trace, TraceEntry
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ MOMENTS_AT_ONCE = 1_500_000_000
 KEPT_EVERY = 300.0
 """Seconds after which a pass keeps what it has collected."""
 
-Told = Callable[[float, float], None]
-"""Told the operations that are done, and all that there will be."""
+Told = Callable[[int, int], None]
+"""Told how much is done and how much there is, in billions of operations of products that would take as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,16 @@ class Estimate:
     """What it will take.
 
     Attributes:
-        seconds: at the rate of this machine, measured a moment ago. `memory`: bytes at the peak.
+        seconds: at the rate of this machine, measured when it was asked for. `memory`: bytes at the peak.
     """
 
     seconds: float
     memory: int
-    rate: Rate
+
+    def __str__(self) -> str:
+        minutes = self.seconds / 60
+        time_text = f"{minutes:.0f} minutes" if minutes >= 2 else f"{max(1.0, self.seconds):.0f} seconds"
+        return f"{time_text} and {size(self.memory)} of memory, by the rate of this machine measured just now"
 
 
 @dataclass(eq=False)
@@ -97,17 +101,13 @@ class GptqCalibration:
     """The weights of a drafter that GPTQ rounds, and the trace that it rounds them on.
 
     Attributes:
-        sources: every quantized weight, by canonical name, in the order in which a step runs them. `schemes`: what
-            each becomes.
-        wanted: those of them that GPTQ rounds. `sequential`: those of these that see quantized inputs.
+        sources: every quantized weight, by canonical name. `schemes`: what each becomes, and how it is rounded.
         records: how each was rounded; filled by `run`.
     """
 
     drafter: Drafter
     sources: Mapping[str, Floats]
-    schemes: Mapping[str, WeightScheme]
-    wanted: tuple[str, ...]
-    sequential: frozenset[str]
+    schemes: Mapping[str, Scheme]
     trace: Trace
     device: str = "cpu"
     records: dict[str, WeightRecord] = field(default_factory=dict)
@@ -115,6 +115,11 @@ class GptqCalibration:
     _temporary: TemporaryDirectory[str] | None = field(default=None, repr=False)
 
     # ── what it is about ───────────────────────────────────────────────────────────
+
+    @cached_property
+    def wanted(self) -> tuple[str, ...]:
+        """The weights that GPTQ rounds."""
+        return tuple(name for name, scheme in self.schemes.items() if scheme.rounding == "gptq")
 
     @cached_property
     def held_out(self) -> frozenset[str]:
@@ -144,9 +149,10 @@ class GptqCalibration:
         told = {
             "tensors": {name: tensor_hash(ref) for name, ref in sorted(refs.items()) if name not in (EMBEDDING, HEAD)},
             "trace": self.trace.digest,
-            "schemes": {name: recorded(scheme) for name, scheme in self.schemes.items()},
-            "wanted": self.wanted,
-            "sequential": sorted(self.sequential),
+            "schemes": {
+                name: [recorded(scheme.weights), scheme.rounding, scheme.sequential]
+                for name, scheme in self.schemes.items()
+            },
             "device": self.device,
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
@@ -184,20 +190,20 @@ class GptqCalibration:
         """All passes in their order."""
         every = list(dict.fromkeys(fused_with(name, self.sources) for name in _in_order(self.sources)))
         groups = [group for group in every if group[0] in self.wanted]
-        stages, bundle, size = list[Stage](), list[tuple[str, ...]](), 0
+        stages, bundle, held = list[Stage](), list[tuple[str, ...]](), 0
         for group in groups:
-            if group[0] in self.sequential:
+            if self.schemes[group[0]].sequential:
                 continue
             moment = 4 * self.sources[group[0]].shape[1] ** 2
-            if bundle and size + moment > MOMENTS_AT_ONCE:
+            if bundle and held + moment > MOMENTS_AT_ONCE:
                 stages.append(Stage(tuple(bundle)))
-                bundle, size = [], 0
+                bundle, held = [], 0
             bundle.append(group)
-            size += moment
+            held += moment
         if bundle:
             stages.append(Stage(tuple(bundle)))
         for group in groups:
-            if group[0] in self.sequential:
+            if self.schemes[group[0]].sequential:
                 before = every[: every.index(group)]
                 stages.append(Stage((group,), tuple(name for names in before for name in names)))
         return tuple(stages)
@@ -210,9 +216,9 @@ class GptqCalibration:
             *(collecting_memory(self._parameters, [*map(self._shared, stage.groups)]) for stage in self.stages),
             *(rounding_memory(one, torch.get_num_threads(), HELD_ROWS) for one in moments),
         )
-        return Estimate(rate.seconds(self._all_work()), memory, rate)
+        return Estimate(rate.seconds(self._all_work()), memory)
 
-    def run(self, files: GptqFiles, told: Told = lambda done, whole: None) -> None:
+    def run(self, files: GptqFiles, told: Told | None = None) -> None:
         """Round every weight, or what an earlier run left to do.
 
         Raises:
@@ -221,12 +227,13 @@ class GptqCalibration:
         """
         self._files = files
         rate = measured_rate(self.device)
-        whole, done = rate.seconds(self._all_work()), 0.0
+        whole, done = rate.equivalent(self._all_work()), 0.0
 
         def add(work: Arithmetic) -> None:
             nonlocal done
-            done += rate.seconds(work)
-            told(min(done, whole), whole)
+            done += rate.equivalent(work)
+            if told is not None:
+                told(int(min(done, whole) / 1e9), int(whole / 1e9))
 
         for stage in self.stages:
             todo = [group for group in stage.groups if any(files.record(name) is None for name in group)]
@@ -313,7 +320,7 @@ class GptqCalibration:
         return arm
 
     def _quantized(self, name: str, files: GptqFiles) -> Tensor:
-        rounded = quantize(self._weight(name), self.schemes[name], name=name)
+        rounded = quantize(self._weight(name), self.schemes[name].weights, name=name)
         if name in self.wanted:
             rounded = replace(rounded, qvalues=files.qvalues(name))
         return dequantize(rounded)
@@ -338,7 +345,7 @@ class GptqCalibration:
         with workers(device) as each:
             chosen = choose(
                 weights,
-                self.schemes[group[0]],
+                self.schemes[group[0]].weights,
                 second_I.to(device),
                 lambda order_I: files.ordered_moment(module, order_I, device),
                 held_NI.to(device),

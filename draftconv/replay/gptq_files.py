@@ -127,7 +127,7 @@ class GptqFiles:
         """The rounded weight: int8 [O, I]."""
         ref = self._opened(f"weight-{name.removesuffix(WEIGHT)}").tensors["qvalues"]
         qvalues_OI = torch.empty(ref.shape, dtype=torch.int8)
-        ref.file.readinto(ref.offset, memoryview(qvalues_OI.numpy()).cast("B"))
+        ref.file.readinto(ref.offset, raw(qvalues_OI))
         return qvalues_OI
 
     def _path(self, name: str) -> Path:
