@@ -12,6 +12,7 @@ from draftconv.quantization.scheme import InputScheme, Scheme, recorded
 if TYPE_CHECKING:
     from draftconv.conversion.quantization_plan import QuantizationPlan
     from draftconv.quantization.deviation import Deviation
+    from draftconv.replay.gptq_files import WeightRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +22,34 @@ class QuantizationRecord:
     Attributes:
         record: `quantization` of draftconv.json. `scheme`: in words.
         deviations: canonical weight → how far it went; filled while the output is written, for the card.
+        gptq: canonical weight → how GPTQ rounded it; filled before the output is written.
     """
 
     record: Mapping[str, object]
     scheme: str
     deviations: Mapping[str, Deviation]
+    gptq: Mapping[str, WeightRecord]
+
+    def completed(self) -> dict[str, object]:
+        """The record once the output is written: with how GPTQ rounded each weight, if it rounded any."""
+        if not self.gptq:
+            return dict(self.record)
+        told = {
+            name: {
+                "damping": record.damping,
+                "rows": record.rows,
+                "error": float(f"{record.error:.4g}"),
+                "nearest": float(f"{record.nearest:.4g}"),
+            }
+            for name, record in self.gptq.items()
+        }
+        return {**self.record, "gptq": told}
 
 
 def quantization_record(decided: QuantizationPlan) -> QuantizationRecord:
     """What is told of this quantization."""
-    return QuantizationRecord(_record(decided), decided.deployment.numbers, decided.deviations)
+    gptq = decided.calibration.gptq.records if decided.calibration.gptq else {}
+    return QuantizationRecord(_record(decided), decided.deployment.numbers, decided.deviations, gptq)
 
 
 def _record(decided: QuantizationPlan) -> dict[str, object]:

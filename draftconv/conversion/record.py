@@ -110,11 +110,12 @@ def make_record(
 
 
 def completed(record: Mapping[str, object], conversion: Conversion, hashes: Hashes) -> dict[str, object]:
-    """The record with the hashes of all computed tensors: all that the card tells."""
+    """The record with all that is known once tensors are computed: their hashes, and how they were rounded."""
     canonical = {spelled: name for name, spelled in conversion.names.items()}
     computed = {canonical[name]: digest for name, digest in hashes.tensors.items()}
     digests = {**cast(Mapping[str, str], record["made"]), **computed}
-    return {**record, "made": dict(sorted(digests.items()))}
+    quantization = {"quantization": conversion.quantization.completed()} if conversion.quantization else {}
+    return {**record, **quantization, "made": dict(sorted(digests.items()))}
 
 
 def sealed(

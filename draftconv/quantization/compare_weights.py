@@ -22,9 +22,9 @@ from draftconv.quantization.formats.checks import check_range
 from draftconv.quantization.quantized_values import decode, nearest
 from draftconv.quantization.quantized_weights import QuantizedWeights
 from draftconv.quantization.regroup import round_scales, same_values
-from draftconv.quantization.rounding import RoundedWeight, dequantize
+from draftconv.quantization.rounding import RoundedWeight, dequantize, quantize
 from draftconv.quantization.scales import step
-from draftconv.quantization.scheme import DTYPES
+from draftconv.quantization.scheme import DTYPES, WeightScheme
 from draftconv.reference.load import TORCH_DTYPES, to_torch
 
 SLACK = 2.0**-20
@@ -53,12 +53,19 @@ class WeightComparison:
 
 
 def compare(
-    module: str, mine: QuantizedWeights | TensorRef, theirs: QuantizedWeights | TensorRef, *, again: bool = False
+    module: str,
+    mine: QuantizedWeights | TensorRef,
+    theirs: QuantizedWeights | TensorRef,
+    *,
+    again: bool = False,
+    by_gptq: WeightScheme | None = None,
 ) -> WeightComparison:
     """Judge one weight of an output by that of its source; at least one of the two is quantized.
 
     Args:
         again: what is quantized on both sides was rounded again on the way.
+        by_gptq: the scheme of a weight that GPTQ rounded. Its values need not be the nearest, and its scales must be
+            those that the scheme gives of the source.
     """
     match mine, theirs:
         case QuantizedWeights(), QuantizedWeights() if again:
@@ -68,13 +75,13 @@ def compare(
             return (
                 ours
                 if isinstance(ours, WeightComparison)
-                else _compare_rounded(ours, RestoredWeight(f"{module}{WEIGHT}", theirs))
+                else _compare_rounded(ours, RestoredWeight(f"{module}{WEIGHT}", theirs), by_gptq)
             )
         case QuantizedWeights(), QuantizedWeights():
             return _compare_quantized(module, mine, theirs)
         case QuantizedWeights(), TensorRef():
             ours = _load_weight(module, mine)
-            return ours if isinstance(ours, WeightComparison) else _compare_rounded(ours, theirs)
+            return ours if isinstance(ours, WeightComparison) else _compare_rounded(ours, theirs, by_gptq)
         case TensorRef(), QuantizedWeights():
             read = _load_weight(module, theirs)
             return read if isinstance(read, WeightComparison) else _compare_restored(mine, read)
@@ -115,12 +122,14 @@ def _scale_fault(weight: Weight) -> str | None:
 # ── quantized from floats ──────────────────────────────────────────────────────────
 
 
-def _compare_rounded(mine: Weight, theirs: Floats) -> WeightComparison:
+def _compare_rounded(mine: Weight, theirs: Floats, by_gptq: WeightScheme | None) -> WeightComparison:
     quantized = mine.quantized
     if theirs.dtype not in FLOATS or theirs.shape != tuple(quantized.qvalues.shape):
         return WeightComparison(
             f"{list(quantized.qvalues.shape)} quantized values, {theirs.dtype} {list(theirs.shape)} in the source"
         )
+    if by_gptq is not None:
+        return _compare_gptq(mine, theirs, by_gptq)
     total, clipped, start = Sum(), 0, 0
     for rows_BI in rows(theirs, BLOCK):
         wide_BI, stop = rows_BI.float(), start + len(rows_BI)
@@ -135,6 +144,28 @@ def _compare_rounded(mine: Weight, theirs: Floats) -> WeightComparison:
         start = stop
     return WeightComparison(
         None, _describe_rounding(mine, total.deviation(), clipped / max(1, quantized.qvalues.numel()))
+    )
+
+
+def _compare_gptq(mine: Weight, theirs: Floats, scheme: WeightScheme) -> WeightComparison:
+    """Values that GPTQ chose: their scales are made again, they themselves are not."""
+    quantized = mine.quantized
+    total, moved, farthest, start = Sum(), 0, 0, 0
+    for rows_BI in rows(theirs, BLOCK):
+        part, wanted = quantized.rows(start, start + len(rows_BI)), quantize(rows_BI, scheme)
+        other_B = (part.scale.float() != wanted.scale.to(part.scale.dtype).float()).any(-1)
+        if other_B.any():
+            row = start + int(other_B.nonzero()[0])
+            return WeightComparison(f"a scale of row {row} is not the one that {scheme} gives of the source")
+        apart_BI = (part.qvalues.int() - wanted.qvalues.int()).abs()
+        moved, farthest = moved + int(apart_BI.count_nonzero()), max(farthest, int(apart_BI.amax()))
+        total.add(rows_BI.float(), dequantize(part))
+        start += len(rows_BI)
+    title, share = DTYPES[quantized.dtype].title, moved / max(1, quantized.qvalues.numel())
+    return WeightComparison(
+        None,
+        f"{title} by GPTQ under the scales that the recipe gives of the source, {share:.1%} of the values not the "
+        f"nearest, by {farthest} at most; relative error {total.deviation().relative:.4f}",
     )
 
 

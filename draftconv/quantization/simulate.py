@@ -8,7 +8,8 @@ shared with the given drafter.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 import torch
@@ -64,6 +65,7 @@ def simulate(
     *,
     only: Iterable[str] | None = None,
     stored: Mapping[str, torch.dtype] | None = None,
+    qvalues: Callable[[str], Tensor] | None = None,
 ) -> DrafterModel:
     """A new drafter that computes what the recipe's output would.
 
@@ -72,22 +74,30 @@ def simulate(
             all of them by default. The scales are those of the whole recipe.
         stored: canonical name -> dtype of the tensor in its file (`stored_dtypes`), when the
             model was loaded in another one: scales follow the dtype that would be quantized.
+        qvalues: canonical name -> what GPTQ rounded a weight to, [O, I].
 
     Returns:
         A drafter in the model's dtype. Tensors that are not quantized share their storage
         with `model`, which stays as it is.
 
     Raises:
-        Refused: activations have static scales, or a group does not fit.
+        Refused: activations have static scales, a group does not fit, or nothing was rounded by GPTQ beforehand.
         UsageError: the recipe does not fit the drafter, or `only` names no quantized weight.
         BadCheckpoint: a weight holds NaN or infinities.
     """
-    for inputs in (scheme.inputs for scheme in (recipe.scheme, *recipe.roles.values())):
+    for scheme in (recipe.scheme, *recipe.roles.values()):
+        inputs = scheme.inputs
         if inputs is not None and not inputs.dynamic:
             raise Refused(
                 f"recipe {recipe.name} cannot be simulated: its activations are {inputs}",
                 why="a static scale is measured on the drafter's own inputs (calibration); nothing measured it here",
                 cure="take a recipe with dynamic activations, or one that leaves them in 16 bits",
+            )
+        if scheme.rounding == "gptq" and qvalues is None:
+            raise Refused(
+                f"recipe {recipe.name} cannot be simulated: it rounds by GPTQ",
+                why="that takes a trace to calibrate on",
+                cure="add --calibrate TRACE, of other prompts than those that judge",
             )
     selection = select(recipe, model.facts)
     schemes = {name: recipe.of(role) for name, role in selection.roles.items()}
@@ -95,10 +105,12 @@ def simulate(
     source = {name: weight.to((stored or {}).get(name, weight.dtype)) for name, weight in weights.items()}
     rounded: dict[str, Tensor] = {}
     for name in selection.quantized if only is None else chosen(selection, only):
-        scheme = schemes[name].weights
-        together = fused_with(name, source) if scheme.whole else ()
+        weights_scheme = schemes[name].weights
+        together = fused_with(name, source) if weights_scheme.whole else ()
         whole = torch.stack([peak(source[other]) for other in together]).amax() if together else None
-        quantized = quantize(source[name], scheme, whole=whole, name=name)
+        quantized = quantize(source[name], weights_scheme, whole=whole, name=name)
+        if qvalues is not None and schemes[name].rounding == "gptq":
+            quantized = dataclasses.replace(quantized, qvalues=qvalues(name).to(quantized.qvalues.device))
         rounded[name] = dequantize(quantized, weights[name].dtype)
     return replaced(model, rounded, {name: schemes[name].inputs for name in rounded})
 

@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING
 
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
+from draftconv.errors import Refused, UsageError
 from draftconv.options import several
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import MAIN, Recipe, find_recipe
 from draftconv.quantization.scheme import Scheme, recorded
 from draftconv.replay.arithmetic import ArmArithmetic, AskedEngines, WrittenFor, recipe_parts
-from draftconv.replay.drafters import load_drafters, read_drafters, target_of
+from draftconv.replay.drafters import load_drafters, read_drafters, refuse_other_trace, target_of
 from draftconv.report.arms import ArmNames, bits, comparison_kind, gate
 from draftconv.report.model import ArmInfo
 from draftconv.report.verdict import EXACT, Gate
-from draftconv.traces.trace import Trace
+from draftconv.traces.trace import Trace, open_trace
 
 if TYPE_CHECKING:
     from draftconv.replay import controls, replay
+    from draftconv.replay.gptq import GptqCalibration
     from draftconv.replay.options import ParityOptions
 
 
@@ -100,7 +102,9 @@ def load_arms(
         side_gate = gate(comparison_kind(leader.drafter, side.drafter), options.margin)
         sides.append(ReplayArm(side.about, side.arm, side_gate, parts))
     for recipe, chosen in zip(recipes, arithmetics[len(drafters) :], strict=True):
-        sides.append(_quantized_arm(first, leader.drafter, recipe, chosen, options, names))
+        gptq = _gptq(leader.drafter, recipe, trace, options)
+        sides.append(_quantized_arm(first, leader.drafter, recipe, chosen, options, names, gptq))
+    _refuse_unused_calibration(recipes, options)
     line = ReplayArms(first, tuple(sides), replace(leader.arm, name=names.new(f"{leader.arm.name} again")))
     return _with_controls(line, leader.drafter, trace, names) if options.self_test else line
 
@@ -119,6 +123,7 @@ def _quantized_arm(
     chosen: ArmArithmetic | None,
     options: ParityOptions,
     names: ArmNames,
+    gptq: GptqCalibration | None,
 ) -> ReplayArm:
     """The reference as a recipe would leave it."""
     from draftconv.quantization.simulate import simulate, stored_dtypes
@@ -126,14 +131,16 @@ def _quantized_arm(
     quantized = select(recipe, drafter.facts).quantized
     if chosen is not None and chosen.rounds is not None:
         recipe = _rounding_only(recipe, chosen.rounds, drafter.facts)
-    first, stored = reference.arm, stored_dtypes(drafter)
+    first, stored, qvalues = reference.arm, stored_dtypes(drafter), gptq.qvalues if gptq else None
     name = names.new(f"{first.name} as {recipe.name}")
     parts = {
-        tensor: replace(first, model=simulate(first.model, recipe, only=[tensor], stored=stored))
+        tensor: replace(first, model=simulate(first.model, recipe, only=[tensor], stored=stored, qvalues=qvalues))
         for tensor in (quantized if options.attribute else ())
     }
     schemes = {part.scheme: list(part.names) for part in recipe_parts(recipe, drafter.facts)}
     done: dict[str, object] = {"scheme": _recorded(recipe.scheme), "exclude": sorted(recipe.exclude)}
+    if gptq:
+        done["calibration"] = gptq.key
     if recipe.roles:
         done["roles"] = [(_recorded(scheme), names) for scheme, names in schemes.items()]
     about = replace(
@@ -143,9 +150,49 @@ def _quantized_arm(
         quantization=f"simulated {recipe.name}: {recipe.numbers}",
         content=hashlib.sha256(f"{reference.about.content} {json.dumps(done, sort_keys=True)}".encode()).hexdigest(),
     )
-    arm = replace(first, name=name, model=simulate(first.model, recipe, stored=stored))
+    arm = replace(first, name=name, model=simulate(first.model, recipe, stored=stored, qvalues=qvalues))
     kind = bits(*(scheme.weights.dtype for scheme in schemes))
     return ReplayArm(about, arm, gate(kind, options.margin), _name_parts(parts, name, names))
+
+
+def _gptq(drafter: Drafter, recipe: Recipe, judge: Trace, options: ParityOptions) -> GptqCalibration | None:
+    """What GPTQ rounds of a simulated recipe; None where it rounds nothing, or there is no trace for it.
+
+    Raises:
+        UsageError: the trace is the one that judges, of another target, or too short.
+        Refused: the drafter is quantized already.
+    """
+    from draftconv.replay.gptq import GptqCalibration
+
+    schemes = {name: recipe.of(role) for name, role in select(recipe, drafter.facts).roles.items()}
+    if options.calibrate is None or all(scheme.rounding != "gptq" for scheme in schemes.values()):
+        return None
+    trace = open_trace(options.calibrate)
+    if {entry.tokens for entry in trace.entries} & {entry.tokens for entry in judge.entries}:
+        raise UsageError(
+            "--calibrate and --trace have texts in common",
+            why="a drafter that is judged on what it was calibrated on looks better than it is",
+            cure="calibrate on a trace of other prompts",
+        )
+    refuse_other_trace(drafter, trace, None)
+    if drafter.facts.quantization is not None:
+        raise Refused(
+            f"{drafter.checkpoint.name} is quantized already",
+            why="GPTQ rounds what it was quantized from",
+            cure="name the 16-bit drafter",
+        )
+    gptq = GptqCalibration(drafter, {name: drafter.tensors[name] for name in schemes}, schemes, trace, options.device)
+    gptq.refuse_unfit()
+    return gptq
+
+
+def _refuse_unused_calibration(recipes: Sequence[Recipe], options: ParityOptions) -> None:
+    schemes = [scheme for recipe in recipes for scheme in (recipe.scheme, *recipe.roles.values())]
+    if options.calibrate is not None and all(scheme.rounding != "gptq" for scheme in schemes):
+        raise UsageError(
+            "--calibrate is for --fake-quant of a recipe that rounds by GPTQ",
+            cure="leave it out, or add --fake-quant w4a16-gptq",
+        )
 
 
 def _rounding_only(recipe: Recipe, rounds: Collection[str], facts: Facts) -> Recipe:

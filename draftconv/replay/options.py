@@ -134,6 +134,9 @@ class ParityOptions:
     fake_quant: Several = option(
         (), "Add a candidate: REFERENCE as this recipe would leave it. May be repeated.", metavar="RECIPE"
     )
+    calibrate: Place | None = option(
+        None, "With --fake-quant: the trace on which GPTQ rounds, of other prompts than --trace.", metavar="DIR"
+    )
     as_engine: Several = option((), _as_engine("candidate"))
     draft_sample_method: str = option("greedy", DRAFT_SAMPLE_METHOD)
     attribute: bool = option(False, "Measure what each changed tensor costs on its own.")

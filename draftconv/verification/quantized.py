@@ -17,11 +17,13 @@ from draftconv.errors import DraftconvError
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.verification.claims import Claims, claimed
 from draftconv.verification.compared import ComparedItem
+from draftconv.verification.recorded_steps import rounded_by_gptq
 from draftconv.verification.remaking import Remade
 from draftconv.verification.stated_quantization import stated
 
 if TYPE_CHECKING:
     from draftconv.quantization.quantized_weights import QuantizedWeights
+    from draftconv.quantization.scheme import WeightScheme
 
 ROUNDED = ("replaced", "requantized")
 """Kinds of changes after which a weight may stand for other values."""
@@ -33,6 +35,7 @@ class QuantizedComparison:
 
     Attributes:
         faults: what cannot be read; all tensors are then compared byte by byte.
+        by_gptq: weights that the record says GPTQ rounded, and under which scheme.
     """
 
     out: Drafter
@@ -42,6 +45,7 @@ class QuantizedComparison:
     mine: QuantizedWeights | None
     theirs: QuantizedWeights | None
     faults: tuple[ComparedItem, ...]
+    by_gptq: Mapping[str, WeightScheme]
 
     @classmethod
     def of(cls, out: Drafter, source: Drafter, remade: Remade, claims: Claims) -> QuantizedComparison:
@@ -60,7 +64,8 @@ class QuantizedComparison:
                 break
         # Two that cannot be read may still be the same bytes.
         alike = out.facts.quantization == source.facts.quantization
-        return cls(out, source, remade, claims, weights[0], weights[1], () if alike else tuple(faults))
+        by_gptq = rounded_by_gptq(claims.lineage, source.facts)
+        return cls(out, source, remade, claims, weights[0], weights[1], () if alike else tuple(faults), by_gptq)
 
     def rows(self) -> Iterator[ComparedItem]:
         """What is said of all weights together."""
@@ -93,7 +98,7 @@ class QuantizedComparison:
         if mine is None or theirs is None:
             return ComparedItem(name, "different", "missing from the output" if mine is None else "not in the source")
         again = self._why(name, "requantized") is not None
-        comparison = compare(module, mine, theirs, again=again)
+        comparison = compare(module, mine, theirs, again=again, by_gptq=self.by_gptq.get(name))
         changed = self._changed(module)
         parts = ", ".join(part.removeprefix(f"{module}.") for part in changed)
         than = "draftconv.json was written for" if self.remade.fault else "when it is made again from the source"
@@ -107,7 +112,8 @@ class QuantizedComparison:
         if self._is_remade(module):
             return ComparedItem(name, "declared", comparison.how)
         if self._why(name, *ROUNDED) is not None:
-            return claimed(name, f"{comparison.how}; how its scales were found")
+            rest = "which values" if name in self.by_gptq else "how its scales were found"
+            return claimed(name, f"{comparison.how}; {rest}")
         return ComparedItem(name, "different", f"{comparison.how}; undeclared")
 
     def _compare_pruned(self, module: str, why: str) -> ComparedItem:

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import get_args
 
 from draftconv.conversion.options import DTYPES, ConvertOptions, Embed, QuantizeOptions
-from draftconv.conversion.provenance import FILE, Origin
+from draftconv.conversion.provenance import FILE, Lineage, Origin
 from draftconv.conversion.quantization_plan import QuantizationRequest
 from draftconv.drafter.config import Config
+from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
 from draftconv.engines import parse_engine
-from draftconv.errors import CheckFailed, UsageError
+from draftconv.errors import CheckFailed, DraftconvError, UsageError
 from draftconv.options import several
 from draftconv.quantization.backends import BackendName
+from draftconv.quantization.scheme import WeightScheme
 from draftconv.verification.options import VerifyOptions
 
 
@@ -130,6 +132,27 @@ def asked_quantization(
     )
     engines = tuple(map(parse_engine, quantization.texts("engines") or ()))
     return QuantizationRequest(options, parse(json.dumps(recipe), name, FILE), engines)
+
+
+def rounded_by_gptq(lineage: Lineage | None, facts: Facts) -> Mapping[str, WeightScheme]:
+    """Weights of a drafter that the newest quantization on record rounded by GPTQ, by canonical name.
+
+    Their scheme is the record's; that the weights have its scales is proven by the source.
+    """
+    from draftconv.quantization.exclusions import select
+    from draftconv.quantization.recipe_schema import parse
+
+    step = next((step for step in lineage.steps if step.quantization is not None), None) if lineage else None
+    if step is None or step.quantization is None:
+        return {}
+    told = dict(step.quantization.section("recipe").data)
+    name = str(told.pop("name", FILE))
+    try:
+        recipe = parse(json.dumps(told), name, FILE)
+        schemes = {weight: recipe.of(role) for weight, role in select(recipe, facts).roles.items()}
+    except DraftconvError:
+        return {}  # an edited record: the weights are then held to the nearest values
+    return {weight: scheme.weights for weight, scheme in schemes.items() if scheme.rounding == "gptq"}
 
 
 def _embed(asked: Config) -> Embed:
