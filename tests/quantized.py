@@ -17,10 +17,21 @@ from draftconv.quantization.rounding import dequantize
 from tests import opening
 from tests.keywords import keywords
 from tests.reference.test_fixtures import DATA
+from tests.traces.recorded import Recorded
 
 NAMES = tuple(sorted(path.name for path in (DATA / "drafters").iterdir()))
 STATIC = frozenset({"fp8-tensor", "mxfp4", "nvfp4", "w4a8-awq"})
-"""Recipes that are calibrated on a trace."""
+"""Recipes whose activations have scales that are measured on a trace."""
+BY_GPTQ = frozenset({"w4a16-g128-gptq", "w4a16-gptq"})
+CALIBRATED = STATIC | BY_GPTQ
+"""Recipes that want a trace."""
+
+
+def calibration(recorded: Recorded, name: str, recipe: str) -> Path | None:
+    """The trace that a recipe is calibrated on, as short as it may be; None for one that wants none."""
+    if recipe in BY_GPTQ:
+        return recorded(name, count=8, length=64)  # a row per input at least
+    return recorded(name, count=2, length=8) if recipe in STATIC else None
 
 
 def source(name: str) -> Path:
@@ -44,7 +55,7 @@ def options(name: str, recipe: str, *engines: str, trace: Path | None = None, **
 
 def write(out: Path, name: str, recipe: str, *engines: str, trace: Path | None = None) -> Quantization:
     """Quantize; the trace is for the recipes that are calibrated, and given to no other."""
-    calibrated = trace if recipe in STATIC else None
+    calibrated = trace if recipe in CALIBRATED else None
     return quantize(source(name), out, **keywords(options(name, recipe, *engines, trace=calibrated)))
 
 

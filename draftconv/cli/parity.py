@@ -43,6 +43,7 @@ REPLAY = (
     "trace_cand",
     "semantics",
     "fake_quant",
+    "calibrate",
     "as_engine",
     "draft_sample_method",
     "attribute",

@@ -26,6 +26,7 @@ SAME = ("replay", "tables", "drafts")
 
 NEEDS_REFERENCE = {
     "fake_quant": "--fake-quant changes the reference itself",
+    "calibrate": "--calibrate is for --fake-quant, which changes the reference itself",
     "attribute": "--attribute puts single tensors into the reference",
     "self_test": "--self-test breaks the reference itself",
     "extend": "--extend adds requests of both drafters",

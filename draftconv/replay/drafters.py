@@ -9,8 +9,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from draftconv.checkpoint import ByteCounter, open_checkpoint
+from draftconv.checkpoint.hashing import tensor_hash
+from draftconv.drafter.checks import target_table
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.targets import Target
+from draftconv.drafter.targets import EMBED_NAMES, Target
 from draftconv.errors import UsageError
 from draftconv.layouts.drafter_reader import drafter_readers
 from draftconv.options import Place, Several
@@ -127,17 +129,31 @@ def refuse_other_trace(drafter: Drafter, trace: Trace, target: Target | None) ->
     trace.columns(fed_by(name, drafter))
     if target is None:
         return
-    for what, its, traced in (
+    for what, its, found in (
         ("layers", target.layers, about.layers),
         ("hidden states of width", target.hidden, about.hidden),
         ("a vocabulary of", target.vocab, about.vocab),
     ):
-        if its is not None and its != traced:
+        if its is not None and its != found:
             raise UsageError(
-                f"the trace is of {about.target}, which has {what} {traced}; {target.name} has {its}",
+                f"the trace is of {about.target}, which has {what} {found}; {target.name} has {its}",
                 why="a drafter is calibrated on what it will be fed",
                 cure="give a trace of its own target",
             )
+    if target.family is not None and about.family is not None and target.family != about.family:
+        raise UsageError(
+            f"the trace is of another kind of target: {about.target} is {about.family}, {target.name} {target.family}",
+            why="a drafter is calibrated on what it will be fed",
+            cure="give a trace of its own target",
+        )
+    table = target_table(target, EMBED_NAMES) if target.has_weights else None
+    traced = trace.tables.get("embed_tokens")
+    if table is not None and traced is not None and tensor_hash(table) != traced.sha256:
+        raise UsageError(
+            f"the trace was made with another embed_tokens than that of {target.name}",
+            why="it is of another target, or of other weights of it",
+            cure="give a trace of its own target",
+        )
     its_own = None if target.path is None else target.path / TOKENIZER
     if (
         trace.tokenizer is not None

@@ -12,12 +12,14 @@ import hashlib
 import json
 import logging
 import math
+import shutil
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 import torch
 from torch import Tensor, nn
@@ -112,7 +114,6 @@ class GptqCalibration:
     device: str = "cpu"
     records: dict[str, WeightRecord] = field(default_factory=dict)
     _files: GptqFiles | None = field(default=None, repr=False)
-    _temporary: TemporaryDirectory[str] | None = field(default=None, repr=False)
 
     # ── what it is about ───────────────────────────────────────────────────────────
 
@@ -250,8 +251,9 @@ class GptqCalibration:
         """What a weight was rounded to: int8 [O, I]. Where nobody has called `run`, it is done now, in a directory of
         its own that is removed with this calibration."""
         if self._files is None:
-            self._temporary = TemporaryDirectory(prefix="draftconv-gptq-")
-            self.run(GptqFiles(Path(self._temporary.name)))
+            made = mkdtemp(prefix="draftconv-gptq-")
+            weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
+            self.run(GptqFiles(Path(made)))
         return self._kept.qvalues(name)
 
     @property

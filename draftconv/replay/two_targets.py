@@ -47,6 +47,7 @@ class TargetSide:
 
 ONE_DRAFTER = {
     "fake_quant": "--fake-quant adds a drafter",
+    "calibrate": "--calibrate is for --fake-quant, which adds a drafter",
     "attribute": "--attribute compares two drafters",
     "self_test": "--self-test breaks the drafter",
     "extend": "--extend adds requests of one target",

@@ -141,7 +141,7 @@ def test_a_biased_drafter_is_quantized_to_the_bit_or_refused(
 ) -> None:
     """And taken up again: read, verified, brought back to floats, packed and quantized once more."""
     source = biased(which)
-    trace = recorded("llama", count=2, length=8) if recipe in quantized.STATIC else None
+    trace = quantized.calibration(recorded, "llama", recipe)
     done: list[Path] = []
     for spec in ("", *ENGINES, "vllm:cpu", "trtllm:h200"):
         out = tmp_path / f"out-{spec.replace(':', '-')}"

@@ -36,7 +36,6 @@ from tests import quantized, tiny
 from tests.api.conftest import Source
 from tests.keywords import evidence, keywords
 from tests.quantization.formats import samples
-from tests.quantized import STATIC
 from tests.traces import made
 from tests.traces.recorded import Recorded
 from tests.verification.test_verify import FLIPPED, different, flip, offsets_in_file
@@ -258,7 +257,7 @@ def flip_last_code(path: Path, bit: int = 6) -> None:
 def test_a_quantizer_and_its_proof_in_small_blocks(
     recipe: str, recorded: Recorded, shrink: Shrink, tmp_path: Path
 ) -> None:
-    trace = recorded("llama", count=2, length=8) if recipe in STATIC else None
+    trace = quantized.calibration(recorded, "llama", recipe)
     quantized.write(tmp_path / "whole", NAME, recipe, trace=trace)
     crossed = shrink(SEVERAL)
     quantized.write(tmp_path / "out", NAME, recipe, trace=trace)

@@ -88,7 +88,7 @@ def test_every_cell_is_written_and_read_rightly_or_refused(
         return measured[key]
 
     monkeypatch.setattr(calibration, "input_peaks", once)
-    trace = recorded(quantized.family(name), count=2, length=8) if recipe in quantized.STATIC else None
+    trace = quantized.calibration(recorded, quantized.family(name), recipe)
     target = str(quantized.DATA / "targets" / quantized.family(name))
     outputs: dict[object, Path] = {}
     for spec in ENGINE_SPECS:
@@ -167,7 +167,7 @@ def test_every_recipe_is_written_for_nobody_in_particular(
 ) -> None:
     """With one record, every tensor that is kept has the bits of its source, and every other one is its codes."""
     out = tmp_path / "out"
-    done = quantized.write(out, name, recipe, trace=recorded(quantized.family(name), count=2, length=8))
+    done = quantized.write(out, name, recipe, trace=quantized.calibration(recorded, quantized.family(name), recipe))
     assert not done.decided.deployments
     source, found = quantized.read(quantized.source(name), name), quantized.read(out, name)
     stored = find_quantized(found)
@@ -241,7 +241,7 @@ def test_quark_per_channel_is_refused_with_the_way_out(engine: str) -> None:
     assert f"draftconv convert OUT OUT2 --to {engine.partition(chr(58))[0]} --pack compressed-pack" in cure
 
 
-@pytest.mark.parametrize("recipe", sorted(quantized.STATIC))
+@pytest.mark.parametrize("recipe", sorted(quantized.CALIBRATED))
 def test_scales_are_never_invented(recipe: str) -> None:
     error = refused(LLAMA, recipe)
     assert isinstance(error, UsageError)

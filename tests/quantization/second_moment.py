@@ -21,7 +21,7 @@ SCHEMES = (CHANNEL, GROUP, INT8)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A weight [O, I] in float32, and the second moment of rows of inputs in float64, where ties are as good as none."""
+    """A weight [O, I] in float32, and the second moment of its inputs in float64, where ties are as good as none."""
 
     weight_OI: Tensor
     inputs_NI: Tensor

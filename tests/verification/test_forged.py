@@ -339,7 +339,7 @@ def test_scales_that_no_rule_gives_fail_although_every_value_is_the_nearest(tmp_
 def test_what_config_json_says_of_quantized_weights_is_compared(
     recipe: str, recorded: Recorded, tmp_path: Path
 ) -> None:
-    trace = recorded("llama", count=2, length=8) if recipe in quantized.STATIC else None
+    trace = quantized.calibration(recorded, "llama", recipe)
     said: dict[str, Any] = {"target": str(quantized.target(NAME).path), "calibrate": trace}
     out = tmp_path / "out"
     quantized.write(out, NAME, recipe, trace=trace)

@@ -1,4 +1,4 @@
-"""llm-compressor's GPTQ beside draftconv's, on the same second moments under the same scales: `scripts/test-oracles`."""
+"""llm-compressor's GPTQ beside draftconv's, on the same second moments and scales: `scripts/test-oracles`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def theirs(
     )
     assert not failed.any()
     columns = found.weight_OI.shape[1] // scale_OG.shape[1]
-    return (weight_OI[0] / scale_OG.repeat_interleave(columns, 1)).round()
+    units_OI: Tensor = weight_OI[0] / scale_OG.repeat_interleave(columns, 1)
+    return units_OI.round()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
