@@ -1,11 +1,12 @@
 """Measure what every shipped recipe does to the accept length of every trained fixture.
 
-    scripts/measure_recipes            print the tables
-    scripts/measure_recipes --write    put them into docs/recipes.md
+    scripts/measure_recipes                          print the tables
+    scripts/measure_recipes --write                  put them into docs/recipes.md
+    scripts/measure_recipes --write --only RECIPE    put the rows of a recipe there, and leave all others
 
 Each target runs once over excerpts of the running Python's standard library, 64 tokens each. Every
 fixture is then quantized by every recipe, to files, and all of them are replayed in one pass over that
-trace. Static activation scales are measured on another trace, of other excerpts.
+trace. Static activation scales are measured on another trace, of other excerpts, and GPTQ rounds on it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from draftconv.api.trace import TraceOptions, trace
 from draftconv.drafter.shipped_files import recipes as shipped_directory
 from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.report import Report
+from draftconv.traces.trace import INDEX
 from tests.keywords import keywords
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,6 +83,12 @@ def made_traces(target: str, drafters: Sequence[Path], work: Path) -> tuple[Path
     return places[0], places[1]
 
 
+def traces_of(target: str, drafters: Sequence[Path], work: Path) -> tuple[Path, Path]:
+    """The same, taken where both are there whole."""
+    places = work / f"{target}-held-out", work / f"{target}-calibration"
+    return places if all((place / INDEX).exists() for place in places) else made_traces(target, drafters, work)
+
+
 def without_activations(recipe: str, work: Path) -> str:
     """The path of a recipe that leaves activations alone and is otherwise the same."""
     text = yaml.safe_load(shipped_directory().joinpath(f"{recipe}.yaml").read_text(encoding="utf-8"))
@@ -90,15 +98,19 @@ def without_activations(recipe: str, work: Path) -> str:
     return str(path)
 
 
-def measured(drafter: Path, work: Path, held_out: Path, calibration: Path) -> tuple[Report, list[str]]:
-    """One fixture under every recipe: the report of one pass, and its rows' names in order."""
+def measured(
+    drafter: Path, work: Path, held_out: Path, calibration: Path, recipes: Sequence[str]
+) -> tuple[Report, list[str]]:
+    """One fixture under some recipes: the report of one pass, and its rows' names in order."""
     target = str(DATA / "targets" / drafter.name.partition("-")[0])
-    written = [name for name in recipe_names() if name not in WEIGHTS_ONLY]
+    written = [name for name in recipes if name not in WEIGHTS_ONLY]
+    simulated = [name for name in WEIGHTS_ONLY if name in recipes]
     (work / drafter.name).mkdir()
     for recipe in written:
         engines = (SERVED[recipe],) if recipe in SERVED else ()
-        inputs = find_recipe(recipe).scheme.inputs
-        calibrate = calibration if inputs is not None and not inputs.dynamic else None
+        scheme = find_recipe(recipe).scheme
+        static = scheme.inputs is not None and not scheme.inputs.dynamic
+        calibrate = calibration if static or scheme.rounding == "gptq" else None
         options = QuantizeOptions(recipe=recipe, engines=engines, calibrate=calibrate, target=target)
         quantize(drafter, work / drafter.name / recipe, **keywords(options))
     report = parity(
@@ -107,9 +119,9 @@ def measured(drafter: Path, work: Path, held_out: Path, calibration: Path) -> tu
         trace=held_out,
         margin=MARGIN,
         as_engine="file",
-        fake_quant=tuple(without_activations(name, work) for name in WEIGHTS_ONLY),
+        fake_quant=tuple(without_activations(name, work) for name in simulated),
     )
-    return report, [f"`{name}`" for name in written] + [f"`{name}`, weights only" for name in WEIGHTS_ONLY]
+    return report, [f"`{name}`" for name in written] + [f"`{name}`, weights only" for name in simulated]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -133,13 +145,30 @@ def rows(report: Report, names: Sequence[str]) -> Iterator[Sequence[str]]:
         )
 
 
+def merged(found: Sequence[Sequence[str]], drafter: str, page: str) -> list[Sequence[str]]:
+    """Rows in their places among those that a fixture's table on the page has already."""
+    section = page.partition(f"\n`{drafter}`\n")[2].partition("\n`")[0]
+    there = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line[:3] in ("| `", "| B")
+    ]
+    new = {row[0]: row for row in found if row[0] != "BF16"}
+    others = [row for row in there if row[0] not in (*new, "BF16")]
+    plain = sorted([row for row in (*others, *new.values()) if "," not in row[0]], key=lambda row: row[0].strip("`"))
+    return [found[0], *plain, *(row for row in (*others, *new.values()) if "," in row[0])]
+
+
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="scripts/measure_recipes",
         description="Measure the accept length of every trained fixture under every shipped recipe; some minutes.",
     )
     parser.add_argument("--write", action="store_true", help="put the tables into docs/recipes.md")
+    parser.add_argument("--only", action="append", choices=recipe_names(), help="measure this recipe alone")
+    parser.add_argument("--work", type=Path, help="a directory for traces, which are taken if they are there")
     options = parser.parse_args(argv)
+    page = PAGE.read_text(encoding="utf-8")
     targets: dict[str, list[Path]] = {}
     for drafter in sorted((DATA / "drafters").iterdir()):
         targets.setdefault(drafter.name.partition("-")[0], []).append(drafter)
@@ -147,7 +176,7 @@ def main(argv: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         for target, drafters in targets.items():
-            held_out, calibration = made_traces(target, drafters, work)
+            held_out, calibration = traces_of(target, drafters, options.work or work)
             for drafter in drafters:
                 print(f"measure_recipes: {drafter.name}", file=sys.stderr, flush=True)
                 head = (
@@ -157,12 +186,13 @@ def main(argv: Sequence[str]) -> None:
                     "95 % interval",
                     f"loss below {MARGIN:.0%}".replace("%", " %"),
                 )
-                results = table(head, rows(*measured(drafter, work, held_out, calibration)))
+                chosen = options.only or recipe_names()
+                found = list(rows(*measured(drafter, work, held_out, calibration, chosen)))
+                results = table(head, merged(found, drafter.name, page) if options.only else found)
                 parts.append(f"`{drafter.name}`\n\n{results}")
     text = "\n".join(parts)
     print(text, end="")
     if options.write:
-        page = PAGE.read_text(encoding="utf-8")
         if not PART.search(page):
             raise SystemExit(f"{PAGE.relative_to(ROOT)} has no place for measured accept lengths")
         PAGE.write_text(PART.sub(lambda match: f"{match[1]}\n{text}\n{match[2]}", page), encoding="utf-8")

@@ -52,7 +52,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounding:
+class OneRounding:
     """One way to round a weight.
 
     Attributes:
@@ -67,14 +67,14 @@ class Rounding:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenRounding:
     """What was chosen for a weight.
 
     Attributes:
         nearest_error: of rounding to nearest, in the unit of `rounding.error`. `signal`: Σ (x w)² over the same rows.
     """
 
-    rounding: Rounding
+    rounding: OneRounding
     nearest_error: float
     signal: float
 
@@ -142,7 +142,7 @@ def choose(
     each: Workers,
     *,
     done: Callable[[int], None] = lambda _: None,
-) -> dict[str, Chosen]:
+) -> dict[str, ChosenRounding]:
     """Round weights that read the same inputs, each in the way that errs least on held-out rows.
 
     Args:
@@ -158,12 +158,12 @@ def choose(
         UsageError: the inputs are no multiple of the group.
     """
     order_I = importance_order(second_I)
-    chosen, scales = dict[str, Chosen](), dict[str, Tensor]()
+    chosen, scales = dict[str, ChosenRounding](), dict[str, Tensor]()
     for name, weight_OI in weights.items():
         rounded = _nearest(name, weight_OI, scheme, each)
         scales[name] = rounded.scale
         error, signal = _held_error(weight_OI, rounded.qvalues, rounded.scale, scheme, held_NI, each)
-        chosen[name] = Chosen(Rounding(None, rounded.qvalues, error), error, signal)
+        chosen[name] = ChosenRounding(OneRounding(None, rounded.qvalues, error), error, signal)
         done(weight_OI.numel())
     for damping in DAMPINGS:
         by = spread(ordered(order_I), order_I, damping, each)
@@ -172,7 +172,7 @@ def choose(
                 qvalues_OI = _spread_errors(weight_OI, scales[name], scheme, by, each)
                 error, _ = _held_error(weight_OI, qvalues_OI, scales[name], scheme, held_NI, each)
                 if error < chosen[name].rounding.error:
-                    chosen[name] = replace(chosen[name], rounding=Rounding(damping, qvalues_OI, error))
+                    chosen[name] = replace(chosen[name], rounding=OneRounding(damping, qvalues_OI, error))
             done(weight_OI.numel())
     return chosen
 

@@ -7,10 +7,12 @@ do it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -24,6 +26,9 @@ PROBE = 1024
 
 INTERPRETER = 350_000_000
 """Bytes of Python with torch loaded."""
+
+CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
+"""Where Linux says how much memory a container may use."""
 
 FLOAT = 4
 """Bytes of a number while it is computed."""
@@ -45,7 +50,7 @@ class SharedInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic:
+class Workload:
     """Operations of a stretch of work.
 
     Attributes:
@@ -56,8 +61,8 @@ class Arithmetic:
     products: float
     columns: float
 
-    def __add__(self, other: Arithmetic) -> Arithmetic:
-        return Arithmetic(self.products + other.products, self.columns + other.columns)
+    def __add__(self, other: Workload) -> Workload:
+        return Workload(self.products + other.products, self.columns + other.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +76,27 @@ class Rate:
     products: float
     columns: float
 
-    def seconds(self, work: Arithmetic) -> float:
+    def seconds(self, work: Workload) -> float:
         """What some work takes."""
         return self.equivalent(work) / self.products
 
-    def equivalent(self, work: Arithmetic) -> float:
+    def equivalent(self, work: Workload) -> float:
         """Operations of products that would take as long."""
         return work.products + work.columns * self.products / self.columns
 
 
-def pass_work(parameters: int, shared: Sequence[SharedInputs], rows: int) -> Arithmetic:
+def pass_work(parameters: int, shared: Sequence[SharedInputs], rows: int) -> Workload:
     """One pass over a trace: the drafter is run, and the second moments of some inputs are added up."""
-    return Arithmetic(2.0 * parameters * rows + sum(float(rows) * one.inputs**2 for one in shared), 0)
+    return Workload(2.0 * parameters * rows + sum(float(rows) * one.inputs**2 for one in shared), 0)
 
 
-def rounding_work(one: SharedInputs, held: int) -> Arithmetic:
+def rounding_work(one: SharedInputs, held: int) -> Workload:
     """Factoring, rounding and judging, for every damping and for rounding to nearest."""
     tried = len(DAMPINGS)
     factor = tried * 2 / 3 * one.inputs**3
     spread = tried * float(one.outputs) * one.inputs**2
     judged = (tried + 1) * 4.0 * held * one.inputs * one.outputs
-    return Arithmetic(factor + spread + judged, tried * one.inputs * -(-one.outputs // HEIGHT))
+    return Workload(factor + spread + judged, tried * one.inputs * -(-one.outputs // HEIGHT))
 
 
 def collecting_memory(parameters: int, shared: Sequence[SharedInputs]) -> int:
@@ -105,6 +110,21 @@ def rounding_memory(one: SharedInputs, threads: int, held: int) -> int:
     weights = one.stored + (one.outputs + one.largest) * one.inputs
     blocks = threads * 5 * HEIGHT * one.inputs + 2 * held * one.inputs
     return INTERPRETER + weights + FLOAT * (one.inputs**2 + blocks)
+
+
+def machine_memory(device: str) -> int | None:
+    """Bytes that a process may use at most on a device; None where nobody tells.
+
+    Of a CPU what the machine has, or its control group allows.
+    """
+    if device != "cpu":
+        return torch.cuda.get_device_properties(device).total_memory if device.startswith("cuda") else None
+    pages, size = (os.sysconf(name) if name in os.sysconf_names else 0 for name in ("SC_PHYS_PAGES", "SC_PAGE_SIZE"))
+    try:
+        limit = int(CONTROL_GROUP.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # none, or `max`
+        limit = 0
+    return min((found for found in (pages * size, limit) if found > 0), default=None)
 
 
 @cache

@@ -33,9 +33,10 @@ from draftconv.quantization.computations import BLOCK, Floats, rows
 from draftconv.quantization.exclusions import WEIGHT, fused_with
 from draftconv.quantization.gptq import choose
 from draftconv.quantization.gptq_cost import (
-    Arithmetic,
     SharedInputs,
+    Workload,
     collecting_memory,
+    machine_memory,
     measured_rate,
     pass_work,
     rounding_memory,
@@ -82,7 +83,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class GptqEstimate:
     """What it will take.
 
     Attributes:
@@ -209,28 +210,47 @@ class GptqCalibration:
                 stages.append(Stage((group,), tuple(name for names in before for name in names)))
         return tuple(stages)
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> GptqEstimate:
         """What it will take here."""
-        rate = measured_rate(self.device)
-        moments = [self._shared(group) for stage in self.stages for group in stage.groups]
-        memory = max(
-            *(collecting_memory(self._parameters, [*map(self._shared, stage.groups)]) for stage in self.stages),
-            *(rounding_memory(one, torch.get_num_threads(), HELD_ROWS) for one in moments),
-        )
-        return Estimate(rate.seconds(self._all_work()), memory)
+        return GptqEstimate(measured_rate(self.device).seconds(self._all_work()), self.memory)
+
+    @cached_property
+    def memory(self) -> int:
+        """Bytes at the peak."""
+        collecting = [collecting_memory(self._parameters, [*map(self._shared, stage.groups)]) for stage in self.stages]
+        groups = [group for stage in self.stages for group in stage.groups]
+        threads = torch.get_num_threads() if self.device == "cpu" else 1
+        rounding = [rounding_memory(self._shared(group), threads, HELD_ROWS) for group in groups]
+        return max(*collecting, *rounding)
+
+    def _refuse_memory(self) -> None:
+        """Refuse what would not fit, before hours of work.
+
+        Raises:
+            UsageError: this machine has less memory.
+        """
+        there = machine_memory(self.device)
+        if there is not None and self.memory > there:
+            raise UsageError(
+                f"GPTQ of this drafter takes {size(self.memory)} of memory, and there are {size(there)}",
+                why="it holds the drafter without its tables, and one second moment, in 32 bits",
+                cure="run it on a machine with more, or exclude the widest weights in a recipe of your own",
+            )
 
     def run(self, files: GptqFiles, told: Told | None = None) -> None:
         """Round every weight, or what an earlier run left to do.
 
         Raises:
             Refused, BadCheckpoint: the drafter or the trace cannot be read, or something in them is not finite.
-            OSError: the file system refuses.
+            UsageError: this machine has less memory than it takes.
+        OSError: the file system refuses.
         """
         self._files = files
+        self._refuse_memory()
         rate = measured_rate(self.device)
         whole, done = rate.equivalent(self._all_work()), 0.0
 
-        def add(work: Arithmetic) -> None:
+        def add(work: Workload) -> None:
             nonlocal done
             done += rate.equivalent(work)
             if told is not None:
@@ -272,9 +292,9 @@ class GptqCalibration:
         outputs = [shape[0] for shape in shapes]
         return SharedInputs(shapes[0][1], sum(outputs), max(outputs), sum(self.sources[name].nbytes for name in group))
 
-    def _all_work(self) -> Arithmetic:
+    def _all_work(self) -> Workload:
         found = self.rows(held=False) + self.rows(held=True)
-        work = Arithmetic(0, 0)
+        work = Workload(0, 0)
         for stage in self.stages:
             shared = [self._shared(group) for group in stage.groups]
             work += pass_work(self._parameters, shared, found)
@@ -284,7 +304,7 @@ class GptqCalibration:
 
     # ── a pass over the trace ──────────────────────────────────────────────────────
 
-    def _collect(self, stage: Stage, files: GptqFiles, add: Callable[[Arithmetic], None]) -> None:
+    def _collect(self, stage: Stage, files: GptqFiles, add: Callable[[Workload], None]) -> None:
         """Have the inputs of a stage in files."""
         modules = {group[0].removesuffix(WEIGHT): self._shared(group) for group in stage.groups}
         device = torch.device(self.device)
@@ -332,7 +352,7 @@ class GptqCalibration:
 
     # ── what is rounded on it ──────────────────────────────────────────────────────
 
-    def _round(self, group: Sequence[str], files: GptqFiles, add: Callable[[Arithmetic], None]) -> None:
+    def _round(self, group: Sequence[str], files: GptqFiles, add: Callable[[Workload], None]) -> None:
         """Round the weights of a group and keep them."""
         module, shared = group[0].removesuffix(WEIGHT), self._shared(group)
         device = torch.device(self.device)
@@ -342,7 +362,7 @@ class GptqCalibration:
         elements = sum(weight.numel() for weight in weights.values()) * 5
 
         def done(count: int) -> None:
-            add(Arithmetic(work.products * count / elements, work.columns * count / elements))
+            add(Workload(work.products * count / elements, work.columns * count / elements))
 
         with workers(device) as each:
             chosen = choose(

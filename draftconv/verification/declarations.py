@@ -24,7 +24,7 @@ class ChangeDeclaration:
 
 
 WEIGHTS = "--target with weights"
-TRACE = "--calibrate, where activations are static or smoothed"
+TRACE = "--calibrate, where activations are static or smoothed, or GPTQ rounded"
 
 DECLARATIONS = (
     ChangeDeclaration("dropped", "a leftover of training", "reading: the source is read again"),

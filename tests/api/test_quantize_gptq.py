@@ -265,6 +265,14 @@ def test_another_tokenizer_is_refused(recorded: Recorded, tmp_path: Path) -> Non
     assert prepare(SOURCE, options).decided.calibration.gptq
 
 
+def test_a_machine_with_too_little_memory_is_told_so(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gptq, "machine_memory", lambda _: 100_000_000)
+    error = refused(tmp_path / "out", trace)
+    assert "of memory, and there are 100.00 MB" in error.what
+
+
 def test_inputs_that_are_not_finite_are_refused(trace: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(SOURCE, tmp_path / "source"))
     tensors = load_file(source / "model.safetensors")

@@ -38,7 +38,7 @@ def by_definition(found: Case, scheme: WeightScheme, damping: float) -> Tensor:
     return value_OI
 
 
-def chosen(found: Case, scheme: WeightScheme = CHANNEL, held_NI: Tensor | None = None) -> module.Chosen:
+def chosen(found: Case, scheme: WeightScheme = CHANNEL, held_NI: Tensor | None = None) -> module.ChosenRounding:
     moment_II = found.moment_II.float()
     with workers(CPU) as each:
         return choose(

@@ -1,0 +1,133 @@
+"""Measure what recipes cost in accept length, pooled over all trained fixtures: small differences want many texts.
+
+    scripts/recipe-loss                      print the table
+    scripts/recipe-loss --write              put it into docs/recipes.md
+    scripts/recipe-loss --work DIR [...]     keep traces and counts in DIR, and take those that are there
+
+Prompts, traces and arithmetic are those of `scripts/measure_recipes`: 320 excerpts judge, 40 others calibrate. Every
+fixture is simulated by every recipe on the same texts. An excerpt counts as one cluster with what all fixtures made of
+it, so the interval is that of other excerpts and not of other drafters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+from measure_recipes import DATA, PAGE, ROOT, table, traces_of
+
+from draftconv.api.parity import parity
+from draftconv.drafter.shipped_files import recipes as shipped_directory
+from draftconv.report.records import Record, lines, paired, read_lines
+from draftconv.report.statistics import estimate
+
+PART = re.compile(r"(<!-- measured: pooled -->\n).*?(<!-- end: pooled -->)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A recipe of the table.
+
+    Attributes:
+        recipe: a shipped one. `title`: what it is. `changes`: keys that stand otherwise than in its file.
+    """
+
+    recipe: str
+    title: str
+    changes: Mapping[str, object]
+
+    @property
+    def name(self) -> str:
+        """A file name, and how a person finds the row."""
+        return "-".join((self.recipe, *self.changes))
+
+
+ROWS = (
+    Row("w4a16", "INT4 per channel, nearest", {}),
+    Row("w4a16-gptq", "INT4 per channel, GPTQ", {}),
+    Row("w4a16-gptq", "the same with `sequential: true`", {"sequential": True}),
+    Row("w4a16-g128", "INT4 in groups of 128, nearest", {}),
+    Row("w4a16-g128-gptq", "INT4 in groups of 128, GPTQ", {}),
+    Row("w4a16-g128-gptq", "the same with `sequential: true`", {"sequential": True}),
+    Row("fp8", "FP8 per channel", {}),
+)
+
+
+def written(row: Row, work: Path) -> Path:
+    """The file of a row's recipe."""
+    text = yaml.safe_load(shipped_directory().joinpath(f"{row.recipe}.yaml").read_text(encoding="utf-8"))
+    path = work / f"{row.name}.yaml"
+    path.write_text(yaml.safe_dump(text | dict(row.changes)), encoding="utf-8")
+    return path
+
+
+def measured(drafter: Path, work: Path, traces: tuple[Path, Path]) -> list[Record]:
+    """The counts of one fixture under every recipe: the reference's arm is called BF16, the others by their rows."""
+    kept = work / f"{drafter.name}.jsonl"
+    if kept.exists():
+        return list(read_lines(kept.read_bytes()))
+    held_out, calibration = traces
+    recipes = [str(written(row, work)) for row in ROWS]
+    report = parity(drafter, [], trace=held_out, margin=0.02, fake_quant=recipes, calibrate=calibration)
+    reference, _, *arms = (arm.name for arm in report.arms)
+    names = {reference: "BF16"} | dict(zip(arms, (row.name for row in ROWS), strict=True))
+    records = [replace(line, arm=names[line.arm]) for line in report.records if line.arm in names]
+    kept.write_text("\n".join(lines(records)) + "\n", encoding="utf-8")
+    return records
+
+
+def rows(by_drafter: Mapping[str, Sequence[Record]]) -> Iterator[Sequence[str]]:
+    """What stands in the table."""
+    for row in ROWS:
+        every = [replace(line, id=f"{name}: {line.id}") for name, records in by_drafter.items() for line in records]
+        found = estimate(paired(every, "BF16", row.name))
+        half = (found.interval.high - found.interval.low) / 2
+        single = [estimate(paired(records, "BF16", row.name)).ratio for records in by_drafter.values()]
+        changed = "".join(f", `{key}: {str(value).lower()}`" for key, value in row.changes.items())
+        yield (
+            f"`{row.recipe}`{changed}",
+            row.title,
+            f"{found.ratio:.4f} ± {half:.4f}",
+            f"{min(single):.3f} … {max(single):.3f}",
+        )
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="scripts/recipe-loss",
+        description="Measure what recipes cost in accept length, pooled over the trained fixtures; some minutes.",
+    )
+    parser.add_argument("--write", action="store_true", help="put the table into docs/recipes.md")
+    parser.add_argument(
+        "--work", type=Path, help="a directory for traces and counts, which are taken if they are there"
+    )
+    options = parser.parse_args(argv)
+    drafters = sorted((DATA / "drafters").iterdir())
+    with tempfile.TemporaryDirectory() as temporary:
+        work = options.work or Path(temporary)
+        work.mkdir(parents=True, exist_ok=True)
+        by_drafter = {}
+        for target in sorted({drafter.name.partition("-")[0] for drafter in drafters}):
+            own = [drafter for drafter in drafters if drafter.name.startswith(target)]
+            traces = traces_of(target, own, work)
+            for drafter in own:
+                print(f"recipe_loss: {drafter.name}", file=sys.stderr, flush=True)
+                by_drafter[drafter.name] = measured(drafter, work, traces)
+    head = ("recipe", "what", "accept length, of BF16's", "fixtures")
+    text = table(head, rows(by_drafter))
+    print(text, end="")
+    if options.write:
+        page = PAGE.read_text(encoding="utf-8")
+        if not PART.search(page):
+            raise SystemExit(f"{PAGE.relative_to(ROOT)} has no place for pooled losses")
+        PAGE.write_text(PART.sub(lambda match: f"{match[1]}\n{text}\n{match[2]}", page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

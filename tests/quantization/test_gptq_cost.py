@@ -1,0 +1,73 @@
+"""What GPTQ is told to take, beforehand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftconv.quantization import gptq_cost
+from draftconv.quantization.gptq_cost import (
+    Rate,
+    SharedInputs,
+    Workload,
+    collecting_memory,
+    machine_memory,
+    measured_rate,
+    pass_work,
+    rounding_memory,
+    rounding_work,
+)
+
+KIMI = (
+    SharedInputs(14336, 24576, 8192, 2 * 14336 * 24576),
+    SharedInputs(8192, 7168, 7168, 2 * 8192 * 7168),
+    SharedInputs(7168, 24576, 12288, 2 * 7168 * 24576),
+    SharedInputs(12288, 7168, 7168, 2 * 12288 * 7168),
+)
+"""The layer of kimi-k2.5-eagle3: q, k and v; o; gate and up; down."""
+PARAMETERS = 829_000_000
+
+
+def test_a_kimi_drafter_fits_into_six_gigabytes_on_two_threads() -> None:
+    for some in (KIMI[:3], KIMI[3:]):
+        assert collecting_memory(PARAMETERS, some) < 6e9
+    for one in KIMI:
+        assert rounding_memory(one, 2, 1024) < 6e9
+    fc = SharedInputs(21504, 7168, 7168, 2 * 21504 * 7168)
+    assert collecting_memory(PARAMETERS, [fc]) < 6e9
+    assert rounding_memory(fc, 2, 1024) < 6e9
+
+
+def test_work_is_counted_once_for_each_way_to_round() -> None:
+    one = SharedInputs(1000, 1024, 1024, 2_048_000)
+    work = rounding_work(one, 10)
+    assert work.columns == 4 * 1000 * 2
+    assert work.products == pytest.approx(4 * 2 / 3 * 1e9 + 4 * 1024 * 1e6 + 5 * 4 * 10 * 1024 * 1000)
+    assert pass_work(5, [one], 7).products == 2 * 5 * 7 + 7 * 1e6
+    assert (work + Workload(1, 2)).columns == work.columns + 2
+
+
+def test_time_follows_from_the_rate() -> None:
+    rate = Rate(products=1e9, columns=100)
+    assert rate.seconds(Workload(2e9, 300)) == pytest.approx(5)
+    assert rate.equivalent(Workload(2e9, 300)) == pytest.approx(5e9)
+
+
+def test_the_rate_is_that_of_this_machine_now() -> None:
+    measured_rate.cache_clear()
+    rate = measured_rate("cpu")
+    assert 1e7 < rate.products < 1e14
+    assert 1 < rate.columns < 1e8
+    assert measured_rate("cpu") is rate
+    assert torch.get_num_threads() >= 1
+
+
+def test_a_control_group_says_how_much_memory_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gptq_cost, "CONTROL_GROUP", tmp_path / "memory.max")
+    whole = machine_memory("cpu")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine_memory("cpu") == whole
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert machine_memory("cpu") == 1_000_000
