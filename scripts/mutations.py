@@ -543,6 +543,26 @@ ENGINES = (
 
 QUANTIZATION = (
     Mutation(
+        "quantization/gptq.py",
+        "error_B /= diagonal[position]", "error_B *= diagonal[position]",
+        "errors are not divided by what the factor says", ("test_gptq.py",)),
+    Mutation(
+        "quantization/gptq.py",
+        "alpha=-1)\n    value_BI", "alpha=1)\n    value_BI",
+        "errors of a block of inputs are added to the inputs beyond it", ("test_gptq.py",)),
+    Mutation(
+        "quantization/gptq.py",
+        "if error < chosen[name].rounding.error:", "if damping:",
+        "GPTQ is written where rounding to nearest errs less", ("test_gptq.py",)),
+    Mutation(
+        "quantization/inverse_factor.py",
+        "diagonal_I += share *", "diagonal_I += 2 * share *",
+        "a second moment is damped twice", ("test_gptq.py",)),
+    Mutation(
+        "quantization/second_moments.py",
+        "self.rows += len(x_NI)", "self.rows = len(x_NI)",
+        "rows per input are those of the last block", ("test_gptq.py",)),
+    Mutation(
         "quantization/pack_int32.py",
         "bitwise_xor_(8).sub_(8)", "sub_(8)",
         "words are read as unsigned nibbles", ("test_pack_int32.py",)),

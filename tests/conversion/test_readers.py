@@ -76,6 +76,8 @@ READ: Mapping[str, set[str]] = {
     "w4a16": VLLM | SGLANG,
     "w4a16-awq": TRTLLM,
     "w4a16-g128": VLLM | SGLANG,
+    "w4a16-g128-gptq": VLLM | SGLANG,
+    "w4a16-gptq": VLLM | SGLANG,
     "w4a8": VLLM,
     "w4a8-awq": TRTLLM,
     "w4a8-fp8": VLLM,

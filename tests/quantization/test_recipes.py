@@ -25,6 +25,8 @@ SHIPPED = {
     "w4a16": Scheme(CHANNEL),
     "w4a16-awq": Scheme(AWQ),
     "w4a16-g128": Scheme(GROUP),
+    "w4a16-g128-gptq": Scheme(GROUP, rounding="gptq"),
+    "w4a16-gptq": Scheme(CHANNEL, rounding="gptq"),
     "w4a8": Scheme(CHANNEL, InputScheme("int8", "token", True)),
     "w4a8-awq": Scheme(AWQ, STATIC),
     "w4a8-fp8": Scheme(GROUP, InputScheme("fp8", "token", True)),
@@ -152,7 +154,11 @@ def test_the_recipe_in_the_docs(tmp_path: Path) -> None:
             (("about: mine", f"about: !!{tagged}"), "is not YAML: it cannot be parsed", "recipes/w4a16.yaml")
             for tagged in ("timestamp soon", "bool perhaps", 'float ""', 'int ""')
         ],
-        ((GOOD, "- a\n- b\n"), "no mapping", "keys: weights, activations, about, format, exclude, roles"),
+        (
+            (GOOD, "- a\n- b\n"),
+            "no mapping",
+            "keys: weights, activations, rounding, sequential, about, format, exclude, roles",
+        ),
         ((GOOD, ""), "no mapping", "keys: weights"),
     ],
 )
