@@ -198,9 +198,9 @@ def prepare(source: Place, options: QuantizeOptions, *, download: bool = True) -
     """Decide and check a quantization without writing anything.
 
     Raises:
-        Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the recipe quantizes
-            the head, the drafter is quantized already, the backend does not have the scheme, or what would be
-            written would not be read rightly.
+        Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the recipe rounds the
+            head to the nearest of 4 bits, the drafter is quantized already, the backend does not have the
+            scheme, or what would be written would not be read rightly.
         Undecided: the source can be read in several ways.
         UsageError: unknown recipe or engine, several engines that need different files, no calibration or
             one that is not needed, a backend whose package is missing or does not start.

@@ -154,6 +154,7 @@ class QuantizeOptions:
     accept_detected: bool = option(False, ACCEPT_DETECTED)
     overwrite: bool = option(False, OVERWRITE)
     attest: Place | None = option(None, ATTEST)
+    force: bool = option(False, "Round a head to the nearest of 4 bits. Accept length may suffer.")
     progress: Progress | None = python_only(None, "called with the number of bytes written so far")
     calibrating: Calibrating | None = python_only(None, "called with how much GPTQ has done, and how much there is")
 

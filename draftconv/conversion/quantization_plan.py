@@ -23,7 +23,7 @@ from draftconv.engines.deployment import Deployment, resolve, widest
 from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
 from draftconv.options import several
-from draftconv.quantization.exclusions import WEIGHT, Selection, refuse_heads, select
+from draftconv.quantization.exclusions import WEIGHT, Selection, refuse_nearest_head, select
 from draftconv.quantization.recipes import MAIN, FormatName, Recipe, find_recipe
 from draftconv.quantization.scheme import Scheme
 
@@ -112,8 +112,9 @@ def plan_quantization(drafter: Drafter, target: Target | None, requested: Quanti
     """Decide a quantization, and calibrate it where the recipe is calibrated.
 
     Raises:
-        Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the recipe quantizes
-            the head, the drafter is quantized already, or the backend does not have the scheme.
+        Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the recipe rounds
+            the head to the nearest of 4 bits, the drafter is quantized already, or the backend does not have the
+            scheme.
         UsageError: several engines that need different files, no calibration, a backend whose package is missing
             or does not start.
     """
@@ -121,8 +122,10 @@ def plan_quantization(drafter: Drafter, target: Target | None, requested: Quanti
     stored = _stored_weights(drafter, options)
     deployments = {str(spec): resolve(recipe, spec, allow_a16=options.allow_a16, facts=drafter.facts) for spec in specs}
     deployment = _shared_deployment(deployments) if deployments else widest(recipe, drafter.facts)
-    selection = select(recipe, drafter.facts)
-    refuse_heads(recipe, selection)
+    kept = recipe.keeping(deployment.kept)
+    selection = select(kept, drafter.facts)
+    if not options.force:
+        refuse_nearest_head(kept, selection)
     faults = tuple(_slower_kernels(specs, deployment, drafter, selection, options.tensor_parallel_size))
     _refuse_uncalibrated(deployment, options)
     rounding = choose_backend(options.backend, recipe, deployment, options.trace, options.device)

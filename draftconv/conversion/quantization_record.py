@@ -63,7 +63,8 @@ def _record(decided: QuantizationPlan) -> dict[str, object]:
         "recipe": {"name": recipe.name, "about": recipe.about}
         | _numbers(recipe.scheme)
         | {"format": recipe.format, "exclude": list(recipe.exclude)}
-        | _of_roles({role: _numbers(scheme) for role, scheme in recipe.roles.items()}),
+        | _of_roles({role: _numbers(scheme) for role, scheme in recipe.roles.items()})
+        | ({"may_stay": list(recipe.may_stay)} if recipe.may_stay else {}),
         "scheme": _numbers(deployment.scheme),
         "format": deployment.format,
         "style": deployment.style,

@@ -10,6 +10,7 @@ from draftconv.checkpoint import Computation, Computed, PlannedTensor
 from draftconv.conversion.working_drafter import ACTIVATIONS, QuantizationFiles, WorkingDrafter
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import Target
+from draftconv.drafter.tensors import HEAD
 from draftconv.engines import EngineSpec
 from draftconv.engines.ignore_lists import ignore_names, module_names, wide_modules, wide_names
 from draftconv.quantization.exclusions import WEIGHT
@@ -70,6 +71,7 @@ class QuantizedOutput:
                     part.scheme.inputs,
                     ignore=self.ignore,
                     style=part.style,
+                    head=self.parts.get(HEAD) == part,
                 ),
                 part.listed,
             )

@@ -11,12 +11,11 @@ from draftconv.conversion.options import ConvertOptions
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.fused_qparams import joined_values
-from draftconv.drafter.tensors import HEAD
 from draftconv.engines import ENGINES, Engine, EngineSpec, parse_engine
 from draftconv.engines.deployment import has_kernel, usual_style
 from draftconv.errors import Refused, UsageError, did_you_mean
 from draftconv.layouts.base import Layout
-from draftconv.quantization.exclusions import NO_HEADS, WEIGHT, fused_with
+from draftconv.quantization.exclusions import WEIGHT, fused_with
 from draftconv.quantization.scheme import DTYPES, Granularity, ScaleDtype, Scheme, WeightScheme
 
 if TYPE_CHECKING:
@@ -115,20 +114,6 @@ def apart(stored: QuantizedWeights, modules: Sequence[str]) -> tuple[QuantizedWe
     return replace(stored, modules={module: stored.modules[module] for module in modules}), replace(
         stored, modules=rest
     )
-
-
-def refuse_heads(stored: QuantizedWeights) -> None:
-    """Keep a quantized head from being packed again.
-
-    Raises:
-        Refused: the head is quantized.
-    """
-    if HEAD.removesuffix(WEIGHT) in stored.modules:
-        raise Refused(
-            "the head of this drafter is quantized",
-            why=NO_HEADS,
-            cure="add --unpack lm_head to write the floats that it stands for",
-        )
 
 
 def same_integers(stored: QuantizedWeights, fmt: Format, *, lossy: bool) -> tuple[Scheme, ScalesKept]:

@@ -14,7 +14,6 @@ from draftconv.conversion.repack_plan import (
     apart,
     joined_faults,
     plan_repack,
-    refuse_heads,
     same_integers_for,
 )
 from draftconv.conversion.request import ConversionRequest
@@ -56,7 +55,7 @@ def plan_weights(drafter: Drafter, layout: Layout, request: ConversionRequest) -
 
     Raises:
         Refused: they are there and nobody said what to do with them, no format is known or the one asked for
-            cannot hold them, or the head is among them.
+            cannot hold them.
         UsageError: an option is about quantized weights and there are none, two contradict each other,
             or no such format or weight.
     """
@@ -75,7 +74,6 @@ def plan_weights(drafter: Drafter, layout: Layout, request: ConversionRequest) -
     if options.dequantize:
         return WeightPlan(stored, stored, options.float_dtype)
     floats, packed = apart(stored, several(options.unpack))
-    refuse_heads(packed)
     return WeightPlan(
         stored,
         floats,

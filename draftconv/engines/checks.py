@@ -348,13 +348,20 @@ def unknown_algorithm(known: frozenset[str]) -> Check:
     return check
 
 
-def compressed_groups(load: SimulatedLoad) -> list[tuple[Config, Config]]:
-    """(weights, input_activations) of every group of a compressed-tensors declaration."""
+def compressed_groups(load: SimulatedLoad) -> list[tuple[Config, Config, str | None]]:
+    """(weights, input_activations, format) of every group of a compressed-tensors declaration.
+
+    A group may have a format of its own; `mixed-precision` above says only that they have.
+    """
     section = load.config.section("quantization_config")
     if section.text("quant_method") != "compressed-tensors":
         return []
     groups = section.section("config_groups")
     return [
-        (group.section("weights"), group.section("input_activations"))
+        (
+            group.section("weights"),
+            group.section("input_activations"),
+            group.text("format") or section.text("format"),
+        )
         for group in (groups.section(name) for name in groups.data)
     ]

@@ -9,12 +9,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from draftconv.drafter.facts import Facts, Mla
+from draftconv.drafter.tensor_specs import Role
+from draftconv.drafter.tensors import expected
 from draftconv.engines.hardware import CHIPS, Chip, named
+from draftconv.engines.kept_roles import KeptRole
 from draftconv.engines.kernels import FP8_TENSOR, FP8_TOKEN, INT8_TOKEN, NVFP4_BLOCK, Kernel
 from draftconv.engines.registry import ENGINES
 from draftconv.engines.rules import EngineSpec, Evidence
 from draftconv.errors import Refused, Undecided
-from draftconv.quantization.recipes import FORMATS, MAIN, FormatName, Recipe, find_recipe, in_one_file
+from draftconv.quantization.exclusions import WEIGHT, role_of
+from draftconv.quantization.recipes import (
+    FORMATS,
+    MAIN,
+    TABLES,
+    FormatName,
+    Recipe,
+    TableRole,
+    find_recipe,
+    in_one_file,
+)
 from draftconv.quantization.scheme import Granularity, InputScheme, Scheme, WeightDtype
 
 NEAREST: Mapping[tuple[WeightDtype, Granularity, InputScheme | None], tuple[str, ...]] = {
@@ -54,6 +67,7 @@ class Deployment:
         notes: conditions, and what was changed.
         weight_only: activations that the file declares are ignored there.
         roles: the same of each role of the recipe that has a scheme of its own, in the same file.
+        kept: roles of the recipe's `may_stay` that stay as they are there, with the reason.
     """
 
     format: FormatName
@@ -65,6 +79,7 @@ class Deployment:
     notes: tuple[str, ...] = ()
     weight_only: bool = False
     roles: Mapping[str, Deployment] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, role: str) -> Deployment:
         """What is written of a role, and done with it; of all other weights for `MAIN`."""
@@ -76,9 +91,9 @@ class Deployment:
         return {MAIN: self, **self.roles}
 
     @property
-    def written(self) -> tuple[tuple[str, FormatName, str | None, Scheme], ...]:
-        """What the file depends on: role, format, style and scheme of each part."""
-        return tuple((role, part.format, part.style, part.scheme) for role, part in self.parts.items())
+    def written(self) -> tuple[object, ...]:
+        """What the file depends on: role, format, style and scheme of each part, and what is kept."""
+        return (*((role, part.format, part.style, part.scheme) for role, part in self.parts.items()), *self.kept)
 
     @property
     def numbers(self) -> str:
@@ -104,7 +119,13 @@ def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts:
         Refused: there is none; names the nearest shipped recipe that has one.
         Undecided: it depends on the hardware, which `spec` does not name.
     """
-    return resolve_kind(recipe, spec, allow_a16=allow_a16, mla=facts is not None and isinstance(facts.attention, Mla))
+    present = recipe if facts is None else recipe.keeping(_absent(facts))
+    return resolve_kind(present, spec, allow_a16=allow_a16, mla=facts is not None and isinstance(facts.attention, Mla))
+
+
+def _absent(facts: Facts) -> list[str]:
+    """The roles among `TABLES` that a drafter has no weight for."""
+    return [role for role in TABLES if f"{role}{WEIGHT}" not in expected(facts)]
 
 
 def resolve_kind(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, mla: bool) -> Deployment:
@@ -116,8 +137,42 @@ def resolve_kind(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, m
         return _resolve_everywhere(part, spec.name, allow_a16=allow_a16, mla=mla)
 
     chosen = resolved(recipe)
-    roles = {role: _beside(chosen.format, part, resolved) for role, part in role_recipes(recipe).items()}
-    return replace(chosen, roles=roles, notes=(*chosen.notes, *release_note(spec)))
+    roles: dict[str, Deployment] = {}
+    kept: dict[str, str] = {}
+    for role, part in role_recipes(recipe).items():
+        try:
+            roles[role] = _beside(chosen.format, part, resolved)
+        except Refused as refusal:
+            if role not in recipe.may_stay:
+                raise
+            kept[role] = refusal.why
+    for table, role in quantized_tables(recipe.keeping(kept)).items():
+        if (row := kept_role(spec, table, roles.get(role, chosen).format, mla=mla)) is None:
+            continue
+        if table not in recipe.may_stay:
+            raise Refused(
+                f"recipe {recipe.name} quantizes {table}, which {ENGINES[spec.name].title} would not read so",
+                why=f"{row.says} [{row.evidence}: {row.source}]",
+                cure=f"add {table} to exclude, or to may_stay, which keeps it in 16 bits for such engines only",
+            )
+        kept[table] = f"{row.says} [{row.evidence}: {row.source}]"
+        roles.pop(table, None)
+    notes = (f"{role} stays in 16 bits: {why}" for role, why in kept.items())
+    return replace(chosen, roles=roles, kept=kept, notes=(*chosen.notes, *notes, *release_note(spec)))
+
+
+def quantized_tables(recipe: Recipe) -> Mapping[TableRole, str]:
+    """The roles among `TABLES` that a recipe quantizes, each with the entry of `roles` whose scheme it has."""
+    kinds: Mapping[TableRole, Role] = {"lm_head": "head", "fc": "fc"}
+    roles = {table: role_of(recipe, f"{table}{WEIGHT}", kind) for table, kind in kinds.items()}
+    return {table: role for table, role in roles.items() if role is not None}
+
+
+def kept_role(spec: EngineSpec, table: TableRole, format_name: FormatName, *, mla: bool) -> KeptRole | None:
+    """Why an engine multiplies a role in 16 bits, on the hardware that `spec` names or on any; None if it does not."""
+    rows = ENGINES[spec.name].kept_roles
+    chips = {CHIPS[name] for name in _hardware(spec)}
+    return next((row for row in rows for chip in sorted(chips) if row.holds(table, format_name, chip, mla=mla)), None)
 
 
 def role_recipes(recipe: Recipe) -> Mapping[str, Recipe]:

@@ -17,6 +17,7 @@ from draftconv.engines.draft_methods import DraftMethod
 from draftconv.engines.dtypes import Float32Stop
 from draftconv.engines.hardware import HARDWARE
 from draftconv.engines.ignore_lists import IgnoreLists
+from draftconv.engines.kept_roles import KeptRole
 from draftconv.engines.kernels import Gap, Kernel
 from draftconv.engines.live import Live
 from draftconv.engines.module_names import NO_NAMES, ModuleNames
@@ -80,6 +81,7 @@ class Engine:
             goes by hf_quant_config.json where there is one, whatever config.json says.
         lists: how lists of modules are spelled for it, by format, where that is not the usual spelling.
         kernels: the stored forms that it can multiply, preferred ones first. `gaps`: why there is none for others.
+        kept_roles: where it multiplies the head or `fc` in 16 bits only, whatever kernels it has.
         shapes: sizes that its kernels ask for. `float32`: quantized weights beside which it cannot compute so.
         replaces: tables of the drafter that the target's replace, if both are equally wide (what the drafter lacks
             is always the target's); None where nobody knows, and then no replay follows its rule.
@@ -108,6 +110,7 @@ class Engine:
     methods: Mapping[str, Method] = field(default_factory=dict)
     lists: Mapping[FormatName, IgnoreLists] = field(default_factory=dict)
     kernels: tuple[Kernel, ...] = ()
+    kept_roles: tuple[KeptRole, ...] = ()
     gaps: tuple[Gap, ...] = ()
     shapes: Shapes = field(default_factory=Shapes)
     float32: tuple[Float32Stop, ...] = ()

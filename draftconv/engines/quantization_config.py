@@ -46,7 +46,7 @@ def sparse_or_reordered(load: SimulatedLoad) -> str | None:
     section = load.config.section("quantization_config")
     if quant_method(load) != "compressed-tensors":
         return None
-    orders = (weights.raw("actorder") for weights, _ in compressed_groups(load))
+    orders = (weights.raw("actorder") for weights, *_ in compressed_groups(load))
     reordered = [f"actorder: {order}" for order in orders if order in ("group", "dynamic")]
     return listed([*(["sparsity_config"] if section.section("sparsity_config").data else []), *reordered])
 
@@ -118,4 +118,4 @@ def _beside(load: SimulatedLoad) -> tuple[str, ...]:
 
 
 def _static_inputs(load: SimulatedLoad) -> bool:
-    return any(inputs.data and inputs.flag("dynamic") is False for _, inputs in compressed_groups(load))
+    return any(inputs.data and inputs.flag("dynamic") is False for _, inputs, _ in compressed_groups(load))

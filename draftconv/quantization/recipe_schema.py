@@ -9,7 +9,7 @@ from pydantic import AliasChoices, Field
 from draftconv.drafter.yaml_file import YamlMapping, read_yaml
 from draftconv.errors import UsageError, did_you_mean
 from draftconv.quantization.exclusions import ROLES, is_pattern
-from draftconv.quantization.recipes import Recipe, format_names
+from draftconv.quantization.recipes import Recipe, TableRole, format_names
 from draftconv.quantization.scheme import (
     Granularity,
     InputDtype,
@@ -67,6 +67,7 @@ class RecipeSchema(PartSchema):
     format: Known | None = None
     exclude: list[Text]
     roles: dict[Text, PartSchema] = Field(default_factory=dict)
+    may_stay: list[TableRole] = Field(default_factory=list)
 
 
 def parse(text: str, name: str, where: str) -> Recipe:
@@ -103,7 +104,13 @@ def parse(text: str, name: str, where: str) -> Recipe:
             why="what is excluded stays as it is",
             cure=f"take {both[0]} out of exclude, or out of roles",
         )
-    return Recipe(name, file.about, scheme, tuple(file.exclude), file.format, schemes)
+    if idle := [role for role in file.may_stay if role in file.exclude]:
+        raise UsageError(
+            f"{where}: may_stay: {idle[0]} is excluded",
+            why="it stays everywhere then",
+            cure=f"take {idle[0]} out of exclude, or out of may_stay",
+        )
+    return Recipe(name, file.about, scheme, tuple(file.exclude), file.format, schemes, tuple(file.may_stay))
 
 
 def _scheme(part: PartSchema, where: str) -> Scheme:

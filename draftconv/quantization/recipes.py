@@ -6,10 +6,10 @@ file's shape is `draftconv.quantization.recipe_schema`, imported only when one i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from draftconv.drafter.shipped_files import find_written
 from draftconv.drafter.shipped_files import recipes as shipped_directory
@@ -21,6 +21,10 @@ NO_RECIPES = frozenset({"targets.yaml"})
 
 FormatName: TypeAlias = str
 """The id of a format: a key of `FORMATS`, or one that another package brings."""
+
+TableRole = Literal["lm_head", "fc"]
+TABLES: tuple[TableRole, ...] = get_args(TableRole)
+"""Roles that engines treat apart from the linears of a layer."""
 
 MAIN = ""
 """The role of weights that none of a recipe's `roles` names."""
@@ -62,6 +66,7 @@ class Recipe:
             names; every weight that none of them names is quantized.
         format: the one format it is meant for; None leaves the choice to whoever serves it.
         roles: role or pattern → the scheme of the weights that it names; of several, the first one's.
+        may_stay: those of `TABLES` that stay as they are where an engine does not multiply them so.
     """
 
     name: str
@@ -70,6 +75,13 @@ class Recipe:
     exclude: tuple[str, ...]
     format: FormatName | None = None
     roles: Mapping[str, Scheme] = field(default_factory=dict)
+    may_stay: tuple[TableRole, ...] = ()
+
+    def keeping(self, kept: Iterable[str]) -> Recipe:
+        """The recipe that leaves these roles as they are."""
+        added = tuple(role for role in kept if role not in self.exclude)
+        roles = {role: scheme for role, scheme in self.roles.items() if role not in added}
+        return replace(self, exclude=(*self.exclude, *added), roles=roles)
 
     def of(self, role: str) -> Scheme:
         """The scheme of a role; of all others for `MAIN`."""

@@ -129,6 +129,7 @@ def asked_quantization(
         calibrate=evidence.trace,
         requantize=again,
         from_format=from_format,
+        force=True,  # what was written is judged, not whether it should have been
     )
     engines = tuple(map(parse_engine, quantization.texts("engines") or ()))
     return QuantizationRequest(options, parse(json.dumps(recipe), name, FILE), engines)

@@ -12,6 +12,7 @@ from draftconv.drafter.tensors import EMBEDDING
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import GPUS, named
 from draftconv.engines.sglang import misreadings, notes, refusals
+from draftconv.engines.sglang.kept_roles import KEPT_ROLES
 from draftconv.engines.sglang.kernels import GAPS, KERNELS
 from draftconv.engines.sglang.layout import LAYOUTS
 from draftconv.engines.sglang.live import DRAFT_METHODS, LIVE
@@ -41,6 +42,7 @@ ENGINE = Engine(
     methods=METHODS,
     lists=LISTS,
     kernels=KERNELS,
+    kept_roles=KEPT_ROLES,
     gaps=GAPS,
     shapes=SHAPES,
     # `set_embed` of srt/models/{llama,kimi_k25}_eagle3.py is called with the target's embedding. The head goes with

@@ -93,7 +93,7 @@ def _compressed(load: SimulatedLoad) -> tuple[Parameter, ...]:
     groups = checks.compressed_groups(load)
     if len(groups) != 1:
         return ()
-    weights, inputs = groups[0]
+    weights, inputs, _ = groups[0]
     bits, strategy = weights.integer("num_bits"), weights.text("strategy")
     static = bool(inputs.data) and inputs.flag("dynamic") is False
     scale = _ROWS if strategy == "channel" else _EACH

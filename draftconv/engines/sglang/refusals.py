@@ -9,6 +9,7 @@ from draftconv.engines import checks, quantization_config, strict_config
 from draftconv.engines.checks import listed
 from draftconv.engines.module_names import ROW
 from draftconv.engines.quantization_mismatch import QuantizationMismatch, mismatch, mismatches
+from draftconv.engines.quantized_modules import named
 from draftconv.engines.rope_config import handed_over
 from draftconv.engines.rules import Check, Rules, SimulatedLoad
 from draftconv.engines.sglang import quantized_loading
@@ -184,14 +185,14 @@ def _quark_scheme(load: SimulatedLoad) -> str | None:
 def _compressed_scheme(load: SimulatedLoad) -> str | None:
     section = load.config.section("quantization_config")
     found = []
-    for weights, inputs in checks.compressed_groups(load):
+    for weights, inputs, form in checks.compressed_groups(load):
         strategy, order, size = weights.text("strategy"), weights.text("actorder"), weights.size("group_size")
         if strategy == "group" and not size:
             found.append("group without group_size")
         if order in ("group", "dynamic") and strategy not in ("group", "tensor_group"):
             found.append(f"actorder: {order} beside strategy: {strategy}")
-        if weights.text("type") == "int" and not inputs.data and section.text("format") != "pack-quantized":
-            found.append(f"format: {section.text('format')}")
+        if weights.text("type") == "int" and not inputs.data and form != "pack-quantized":
+            found.append(f"format: {form}")
         if inputs.data and weights.integer("num_bits") == 8 and section.section("sparsity_config").data:
             found.append("sparsity_config beside 8-bit activations")
     if found or section.section("sparsity_config").text("sparsity_structure") != "2:4":
@@ -294,7 +295,7 @@ def _auto_round(load: SimulatedLoad) -> str | None:
 def _int4_activations(load: SimulatedLoad) -> str | None:
     return listed([
         f"{weights.integer('num_bits')}-bit weights, {inputs.integer('num_bits')}-bit activations"
-        for weights, inputs in checks.compressed_groups(load)
+        for weights, inputs, _ in checks.compressed_groups(load)
         if weights.integer("num_bits") == 4 and inputs.data and weights.text("type") == "int"
     ])  # fmt: skip
 
@@ -332,7 +333,7 @@ def _rocm(load: SimulatedLoad) -> str | None:
     method = checks.quant_method(load)
     if method and method not in ROCM_METHODS:
         return f"quant_method: {method} on ROCm"
-    int4 = any(weights.integer("num_bits") == 4 for weights, _ in checks.compressed_groups(load))
+    int4 = any(weights.integer("num_bits") == 4 for weights, *_ in checks.compressed_groups(load))
     return "compressed-tensors INT4 on ROCm" if int4 else None
 
 
@@ -369,6 +370,18 @@ def _misshapen(kind: str) -> Check:
         return listed([str(clash) for clash in clashes if clash.module.kind != ROW])
 
     return check
+
+
+@RULES.add("sglang-head-block", "refused", "a head with scales per block stops the start",
+           "srt/layers/quantization/compressed_tensors/compressed_tensors.py, 0.5.23", "read")  # fmt: skip
+def _block_head(load: SimulatedLoad) -> str | None:
+    groups = load.config.section("quantization_config").section("config_groups")
+    blocks = (
+        named("lm_head", group.texts("targets"))
+        for group in (groups.section(name) for name in groups.data)
+        if group.section("weights").text("strategy") == "block"
+    )
+    return next((target for target in blocks if target), None)
 
 
 RULES.row("sglang-not-excluded-shape", "refused", "a linear that no list excludes by its runtime name is built "

@@ -14,6 +14,7 @@ from draftconv.drafter.tensors import EMBEDDING
 from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import NVIDIA, named
 from draftconv.engines.trtllm import misreadings, notes, refusals
+from draftconv.engines.trtllm.kept_roles import KEPT_ROLES
 from draftconv.engines.trtllm.kernels import GAPS, KERNELS
 from draftconv.engines.trtllm.layout import LAYOUTS
 from draftconv.engines.trtllm.live import DRAFT_METHODS, LIVE
@@ -43,6 +44,7 @@ ENGINE = Engine(
     methods=METHODS,
     lists=LISTS,
     kernels=KERNELS,
+    kept_roles=KEPT_ROLES,
     gaps=GAPS,
     sidecar_wins=True,
     shapes=SHAPES,

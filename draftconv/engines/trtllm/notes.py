@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from draftconv.checkpoint.dtypes import FLOATS
 from draftconv.drafter.boundaries import default_triple
 from draftconv.drafter.facts import AuxLayers
 from draftconv.drafter.kinds import eagle31, kind_of
+from draftconv.drafter.tensors import HEAD
 from draftconv.engines import checks
 from draftconv.engines.checks import listed
 from draftconv.engines.quantization_mismatch import mismatch
@@ -30,6 +32,13 @@ RULES.row("trtllm-model-type-unknown", "undecided", "transformers must know the 
 def _untried(load: SimulatedLoad) -> str | None:
     """A pattern that could take for ever, or is no regular expression: what comes of that one was not read."""
     return mismatch("unknown")(load) or mismatch("stops")(load)
+
+
+@RULES.add("trtllm-head-scales", "undecided", "whether a drafter's head takes scales was not found in the source",
+           MAIN, "inferred")  # fmt: skip
+def _quantized_head(load: SimulatedLoad) -> str | None:
+    head = load.tensor(HEAD)
+    return load.results.packed.get(HEAD) or (HEAD if head is not None and head.dtype not in FLOATS else None)
 
 
 @RULES.add("trtllm-draft-vocab-null", "undecided", "draft_vocab_size is compared with vocab_size; what a null does is "

@@ -58,7 +58,7 @@ def algorithm(load: SimulatedLoad) -> str | None:
     """The algorithm that linears are built with where nothing excludes them."""
     if not load.view.sidecars.get(QUANT_FILE) and checks.quant_method(load) == "compressed-tensors":
         groups = checks.compressed_groups(load)
-        return translated(*groups[0]) if len(groups) == 1 else None
+        return translated(*groups[0][:2]) if len(groups) == 1 else None
     return modelopt_section(load).text("quant_algo")
 
 

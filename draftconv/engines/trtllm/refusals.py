@@ -287,7 +287,7 @@ def _compressed(load: SimulatedLoad) -> str | None:
         return "no config_groups"
     if len(groups) > 1:
         return None
-    ((weights, inputs),) = groups
+    ((weights, inputs, _),) = groups
     if translated(weights, inputs):
         return None
     kind = "integers" if weights.text("type") == "int" else "numbers"

@@ -12,6 +12,7 @@ from draftconv.engines.engine import UNQUANTIZED, Engine
 from draftconv.engines.hardware import HARDWARE
 from draftconv.engines.vllm import misreadings, notes, refusals
 from draftconv.engines.vllm.dtypes import FLOAT32
+from draftconv.engines.vllm.kept_roles import KEPT_ROLES
 from draftconv.engines.vllm.kernels import GAPS, KERNELS
 from draftconv.engines.vllm.layout import LAYOUTS
 from draftconv.engines.vllm.live import DRAFT_METHODS, LIVE
@@ -42,6 +43,7 @@ ENGINE = Engine(
     methods=METHODS,
     lists=LISTS,
     kernels=KERNELS,
+    kept_roles=KEPT_ROLES,
     gaps=GAPS,
     shapes=SHAPES,
     # It keeps an embedding or head that differs from the target's: `_maybe_share_embeddings` and

@@ -7,6 +7,7 @@ import re
 from draftconv.drafter.boundaries import IDS
 from draftconv.drafter.checks import MTP_MODEL_TYPES
 from draftconv.drafter.config import Config
+from draftconv.drafter.tensors import HEAD
 from draftconv.engines import checks, quantization_config, strict_config
 from draftconv.engines.checks import listed
 from draftconv.engines.hardware import CHIPS, Chip
@@ -149,13 +150,12 @@ RULES.row("vllm-modelopt", "refused", "of ModelOpt's algorithms only FP8, NVFP4 
 
 def _compressed_without_kernel(load: SimulatedLoad, chip: Chip) -> str | None:
     """INT4 of compressed-tensors beside activations that this chip has no kernel for."""
-    containers = load.config.section("quantization_config").text("format") == "int-quantized"
-    for weights, inputs in checks.compressed_groups(load):
+    for weights, inputs, form in checks.compressed_groups(load):
         if weights.integer("num_bits") != 4 or weights.text("type") != "int":
             continue
         if inputs.text("type") == "float" and chip != "sm90":
             return "INT4 weights with FP8 activations"
-        if containers and chip != "cpu":
+        if form == "int-quantized" and chip != "cpu":
             return "INT4 weights in bytes (int-quantized)"
     return None
 
@@ -228,6 +228,13 @@ def _joined_fp8_on_cpu(load: SimulatedLoad) -> str | None:
     return checks.joined_fp8(load) if load.on_cpu else None
 
 
+@RULES.add("vllm-head-packed", "refused", "Model Runner V2, which GPUs take by default, compares the weight of the "
+           "head with the target's; packed values are no weight, and it ends with an AttributeError",
+           "v1/worker/gpu/spec_decode/eagle/utils.py, 0.33.0", "read")  # fmt: skip
+def _packed_head(load: SimulatedLoad) -> str | None:
+    return None if load.on_cpu else load.results.packed.get(HEAD)
+
+
 @RULES.add("vllm-tensor-fp8-cpu", "refused", "FP8 under one scale, as compressed-tensors or Quark declares it, is "
            "rounded once more although the scales are equal, which a CPU has no operation for",
            f"{QUANT}/utils/w8a8_utils.py, 0.32.0", "run")  # fmt: skip
@@ -237,7 +244,7 @@ def _tensor_fp8_on_cpu(load: SimulatedLoad) -> str | None:
     quark = load.config.section("quantization_config").section("global_quant_config").section("weight")
     declared = any(
         (weights.text("type"), weights.integer("num_bits"), weights.text("strategy")) == ("float", 8, "tensor")
-        for weights, _ in checks.compressed_groups(load)
+        for weights, *_ in checks.compressed_groups(load)
     ) or (
         checks.quant_method(load) == "quark"
         and (quark.text("dtype"), quark.text("qscheme")) == ("fp8_e4m3", "per_tensor")

@@ -91,7 +91,7 @@ class AutoAwq(Format):
                 "version": "gemm",
                 **shared,
                 "zero_point": True,
-                "lm_head": HEAD in modules,
+                "lm_head": declared.head,
                 "modules_to_not_convert": list(declared.ignore),
             }
         )
@@ -107,7 +107,7 @@ class AutoAwq(Format):
                 return None
         granularity, group = read_grouping(section, ("bits", "w_bit"), ("group_size", "q_group_size"))
         check_scheme(self, "int4", granularity, None)
-        return Declared("int4", granularity, group, None, ignore, style)
+        return Declared("int4", granularity, group, None, ignore, style, bool(section.flag(HEAD)))
 
 
 def _awq(section: Config) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ class Declared:
         inputs: how activations are rounded.
         ignore: modules or patterns that stay unquantized, in the spelling of the reader.
         style: variant within the format, one of `Format.styles` (Quark: `reorder`, `order`, …).
+        head: whether the head is among the weights; methods that leave it out by themselves have to be told.
         targets: the weights that this is said of, where others are stored otherwise: modules or patterns in the
             spelling of the reader, or classes.
     """
@@ -75,6 +76,7 @@ class Declared:
     inputs: InputScheme | None = None
     ignore: tuple[str, ...] = ()
     style: str | None = None
+    head: bool = False
     targets: tuple[str, ...] = ()
 
 

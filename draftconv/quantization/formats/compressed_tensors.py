@@ -63,14 +63,14 @@ class CompressedTensors(Format):
     wide: ClassVar[frozenset[WeightDtype]] = frozenset()
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
-        return _declaration([self._group(declared, [CLASS, *_heads(modules)])], self.layout, declared.ignore)
+        return _declaration([self._group(declared, [CLASS, *_heads(declared)])], self.layout, declared.ignore)
 
     def declare_parts(self, parts: Sequence[DeclaredPart]) -> Declaration:
         """Several groups: the first has all that no other names, which readers look for before they look at classes."""
         first, *others = parts
         if not others:
             return self.declare(first.declared, first.modules)
-        groups = [self._group(first.declared, [CLASS, *_heads(first.modules)])]
+        groups = [self._group(first.declared, [CLASS, *_heads(first.declared)])]
         layouts = [self.layout]
         for part in others:
             match part.format:
@@ -128,8 +128,11 @@ class CompressedTensors(Format):
             dtype, granularity, group = _weights(one.section("weights"))
             inputs = _inputs(one)
             check_scheme(self, dtype, granularity, inputs)
-            targets = one.texts("targets") if len(groups) > 1 else ()
-            parts.append(Declared(dtype, granularity, group, inputs, section.texts("ignore"), targets=targets))
+            targets = one.texts("targets")
+            head = any(target.endswith((HEAD, f"{HEAD}$")) for target in targets)
+            several = targets if len(groups) > 1 else ()
+            ignore = section.texts("ignore")
+            parts.append(Declared(dtype, granularity, group, inputs, ignore, head=head, targets=several))
         return tuple(parts)
 
     def tensors(self, stored: Mapping[str, Tensor], *suffixes: str) -> ModuleTensors:
@@ -156,9 +159,9 @@ class CompressedTensors(Format):
         return float_dtype if own == "F32" and dtype in self.wide else own
 
 
-def _heads(modules: Sequence[str]) -> list[str]:
+def _heads(declared: Declared) -> list[str]:
     """The head has a class of its own, which no reader takes for a Linear: it is named."""
-    return [f"re:.*{HEAD}$"] if HEAD in modules else []
+    return [f"re:.*{HEAD}$"] if declared.head else []
 
 
 def _declaration(groups: Sequence[Mapping[str, object]], layout: str, ignore: Sequence[str]) -> Declaration:

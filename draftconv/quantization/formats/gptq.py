@@ -105,7 +105,7 @@ class Gptq(Format):
                 "group_size": declared.group or -1,
                 "sym": True,
                 "desc_act": False,
-                "lm_head": HEAD in modules,
+                "lm_head": declared.head,
                 **lists,
             }
         )
@@ -128,7 +128,7 @@ class Gptq(Format):
         rules = section.section("dynamic").data
         if any(not rule.startswith(LEFT_OUT) for rule in rules):
             raise Refused("dynamic gives modules schemes of their own", why="draftconv knows drafters of one scheme")
-        return Declared("int4", granularity, group, ignore=tuple(rules))
+        return Declared("int4", granularity, group, ignore=tuple(rules), head=bool(section.flag(HEAD)))
 
 
 def _order(inputs: int, groups: int, device: torch.device) -> Tensor:
