@@ -231,6 +231,8 @@ class Way:
 
 
 INT8 = {"weights": {"dtype": "int8", "granularity": "channel", "scale_rule": "max/127", "scale_dtype": "weight"}}
+WITH_HEAD = {"exclude": ["embed", "fc", "norms", "kv_b", "a_projections"], "may_stay": ["lm_head"]}
+"""The head too, where the class asks how it is quantized."""
 WAYS: Mapping[str, Way] = {
     "ct-channel": Way("w4a16"),
     "ct-g128": Way("w4a16-g128"),
@@ -244,6 +246,12 @@ WAYS: Mapping[str, Way] = {
     "int-w4a8": Way("w4a8"),
     "int-w8a8": Way("w4a8", INT8),
     "fp8": Way("fp8"),
+    "int8-all": Way("int8-all"),
+    "fp8-all": Way("fp8-all"),
+    "g128-all": Way("w4a16-g128-all"),
+    "ct-head": Way("w4a16-g128", WITH_HEAD),
+    "gptq-head": Way("w4a16-g128", {**WITH_HEAD, "format": "gptq"}),
+    "awq-head": Way("w4a16-g128", {**WITH_HEAD, "format": "autoawq"}),
 }
 """Quantized forms that vLLM on a CPU loads."""
 
@@ -316,7 +324,7 @@ class Makers:
         if not where.exists():
             quantize(
                 self.base(plain), where, recipe=recipe, engines=() if way.pack else engines, allow_a16=True,
-                target=target,
+                target=target, force=True,
             )  # fmt: skip
         if way.pack:
             convert(where, path, to=self.reader.layout, pack=way.pack, target=target)

@@ -8,7 +8,7 @@ import pytest
 
 from draftconv.drafter.facts import Facts, Gqa
 from draftconv.errors import Refused, UsageError
-from draftconv.quantization.exclusions import chosen, fused_with, refuse_heads, select
+from draftconv.quantization.exclusions import chosen, fused_with, refuse_nearest_head, select
 from draftconv.quantization.recipes import Recipe, find_recipe
 from draftconv.quantization.scheme import Scheme, WeightScheme
 from tests.reference.variants import LLAMA, MLA, MLA_SHAPE
@@ -16,6 +16,7 @@ from tests.reference.variants import LLAMA, MLA, MLA_SHAPE
 KEEP = ("embed", "lm_head", "fc", "norms")
 SCHEME = Scheme(WeightScheme("int4", "channel", "mse", "weight"))
 MIDDLE = "layers.0"
+INT8 = Scheme(WeightScheme("int8", "channel", "max/127", "F32"))
 LLAMA_WEIGHTS = (
     *(f"{MIDDLE}.self_attn.{name}_proj.weight" for name in "qkvo"),
     *(f"{MIDDLE}.mlp.{name}_proj.weight" for name in ("gate", "up", "down")),
@@ -55,11 +56,14 @@ def test_mla() -> None:
     assert short(select(recipe(*KEEP, "kv_b", "a_projections"), plain).quantized)[:2] == ["q_proj", "o_proj"]
 
 
-def test_a_quantized_head_is_not_written() -> None:
-    refuse_heads(recipe(*KEEP), select(recipe(*KEEP), LLAMA))
+def test_a_head_of_4_bits_is_not_rounded_to_nearest() -> None:
+    refuse_nearest_head(recipe(*KEEP), select(recipe(*KEEP), LLAMA))
     whole = recipe("embed", "fc", "norms")
-    with pytest.raises(Refused, match=r"recipe mine would quantize lm_head\.weight"):
-        refuse_heads(whole, select(whole, LLAMA))
+    with pytest.raises(Refused, match=r"rounds lm_head\.weight to the nearest of 4 bits") as caught:
+        refuse_nearest_head(whole, select(whole, LLAMA))
+    assert "0.957 to 1.012" in caught.value.why and "--force" in caught.value.cure
+    eight = replace(whole, roles={"lm_head": INT8})
+    refuse_nearest_head(eight, select(eight, LLAMA))
 
 
 def test_what_a_drafter_borrows_is_not_its_own() -> None:
@@ -168,8 +172,6 @@ def test_what_is_fused_with_what() -> None:
 
 
 # ── roles ──────────────────────────────────────────────────────────────────────────
-
-INT8 = Scheme(WeightScheme("int8", "channel", "max/127", "F32"))
 
 
 def test_the_first_role_that_names_a_weight_counts() -> None:

@@ -16,9 +16,12 @@ GROUP = WeightScheme("int4", "group", "mse", "weight", 128)
 AWQ = WeightScheme("int4", "group", "mse", "F32", 128)
 STATIC = InputScheme("fp8", "tensor", False)
 
+FP8 = Scheme(WeightScheme("fp8", "channel", "max/448", "F32"), InputScheme("fp8", "token", True))
 SHIPPED = {
-    "fp8": Scheme(WeightScheme("fp8", "channel", "max/448", "F32"), InputScheme("fp8", "token", True)),
+    "fp8": FP8,
+    "fp8-all": FP8,
     "fp8-tensor": Scheme(WeightScheme("fp8", "tensor", "max/448", "F32"), STATIC),
+    "int8-all": Scheme(WeightScheme("int8", "channel", "max/127", "F32"), InputScheme("int8", "token", True)),
     "mxfp4": Scheme(WeightScheme("mxfp4", "group", "mse", "E8M0", 32), STATIC),
     "nvfp4": Scheme(WeightScheme("nvfp4", "group", "mse", "F8_E4M3", 16), InputScheme("nvfp4", "tensor", False)),
     "quark-w4a8": Scheme(WeightScheme("int4", "channel", "max/7.5", "weight")),
@@ -27,6 +30,7 @@ SHIPPED = {
     "w4a16-g128": Scheme(GROUP),
     "w4a16-g128-gptq": Scheme(GROUP, rounding="gptq"),
     "w4a16-gptq": Scheme(CHANNEL, rounding="gptq"),
+    "w4a16-g128-all": Scheme(GROUP),
     "w4a8": Scheme(CHANNEL, InputScheme("int8", "token", True)),
     "w4a8-awq": Scheme(AWQ, STATIC),
     "w4a8-fp8": Scheme(GROUP, InputScheme("fp8", "token", True)),
@@ -71,7 +75,11 @@ def test_what_is_shipped() -> None:
     for name, scheme in SHIPPED.items():
         recipe = find_recipe(name)
         assert (recipe.name, recipe.scheme) == (name, scheme)
-        assert recipe.exclude == (ALL if name != "fp8" else ALL[:-1])
+        everything = name.endswith("-all")
+        kept = tuple(role for role in ALL if not everything or role not in recipe.may_stay)
+        assert recipe.exclude == (kept[:-1] if name in ("fp8", "fp8-all", "int8-all") else kept)
+        assert recipe.may_stay == (("lm_head", "fc") if everything else ())
+        assert dict(recipe.roles) == (dict.fromkeys(recipe.may_stay, FP8) if name == "w4a16-g128-all" else {})
         assert recipe.about
         assert len(recipe.about) < 110
         assert not recipe.about.endswith(".")
@@ -90,7 +98,8 @@ def test_the_recipe_in_the_docs(tmp_path: Path) -> None:
     recipe = find_recipe(own(tmp_path, text.partition("```yaml\n")[2].partition("```")[0]))
     assert recipe.scheme.weights == WeightScheme("int4", "group", "mse", "weight", 64)
     assert recipe.scheme.inputs == InputScheme("int8", "token", True)
-    assert recipe.exclude == (*ALL[:-1], "layers.*.self_attn.*")
+    assert recipe.exclude == ("embed", "lm_head", "norms", "kv_b", "layers.*.self_attn.*")
+    assert recipe.roles == {"fc": FP8}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ KEPT_ROLES: tuple[KeptRole, ...] = (
              "vllm/model_executor/models/deepseek_eagle3.py, 0.33.0; run with 0.32.0", "run", gqa=False),
     KeptRole("lm_head", "Quark's method has no head", "vllm/model_executor/layers/quantization/quark/quark.py, 0.33.0",
              "run", formats=("quark-int4", "quark-mxfp4")),
+    KeptRole("lm_head", "GPTQ's method makes no g_idx for the head, and its loader stops at a tensor without a place",
+             "vllm/model_executor/layers/quantization/auto_gptq.py, 0.33.0; run with 0.32.0", "run", formats=("gptq",)),
     KeptRole("lm_head", "Model Runner V2 compares the weight of the head with the target's, and packed values are no "
              "weight: it ends with an AttributeError",
              "vllm/v1/worker/gpu/spec_decode/eagle/utils.py, 0.33.0", "read", formats=PACKED, chips=GPUS),

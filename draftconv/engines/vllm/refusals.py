@@ -228,6 +228,12 @@ def _joined_fp8_on_cpu(load: SimulatedLoad) -> str | None:
     return checks.joined_fp8(load) if load.on_cpu else None
 
 
+@RULES.add("vllm-head-order", "refused", "GPTQ's method makes no g_idx for the head, and the loader stops at a tensor "
+           "without a place", f"{QUANT}/auto_gptq.py, 0.32.0", "run")  # fmt: skip
+def _ordered_head(load: SimulatedLoad) -> str | None:
+    return listed([name for name in load.view.tensors if name.endswith("lm_head.g_idx")])
+
+
 @RULES.add("vllm-head-packed", "refused", "Model Runner V2, which GPUs take by default, compares the weight of the "
            "head with the target's; packed values are no weight, and it ends with an AttributeError",
            "v1/worker/gpu/spec_decode/eagle/utils.py, 0.33.0", "read")  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -308,8 +309,10 @@ def test_contradictions(said: dict[str, Any], error: type[DraftconvError], says:
 
 
 def test_a_quantized_head_is_a_target_of_its_own() -> None:
-    told = samples.declared("int4")
-    for modules, targets in (([], ["Linear"]), (["fc", "lm_head"], ["Linear", "re:.*lm_head$"])):
-        groups = compressed_pack.declare(told, modules).config["config_groups"]
+    for head, targets in ((False, ["Linear"]), (True, ["Linear", "re:.*lm_head$"])):
+        told = replace(samples.declared("int4"), head=head)
+        config = compressed_pack.declare(told, ["fc", "lm_head"]).config
+        groups = config["config_groups"]
         assert isinstance(groups, dict)
         assert groups["group_0"]["targets"] == targets
+        assert compressed_pack.read(config, {}) == told

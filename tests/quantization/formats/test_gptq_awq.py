@@ -284,7 +284,7 @@ def test_gptq_names_what_is_quantized() -> None:
     config = gptq.declare(told, fused).config
     assert config["modules_in_block_to_quantize"] == ["self_attn.qkv_proj", "mlp.down_proj"]
     assert (config["group_size"], config["sym"], config["desc_act"], config["lm_head"]) == (-1, True, False, False)
-    assert gptq.declare(told, ["lm_head"]).config["lm_head"] is True
+    assert gptq.declare(replace(told, head=True), ["lm_head"]).config["lm_head"] is True
     assert "dynamic" not in config
     with pytest.raises(UsageError, match="names what is quantized or what is not, and neither is given"):
         gptq.declare(told, [])
