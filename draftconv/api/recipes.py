@@ -131,5 +131,4 @@ def _support_of(recipe: Recipe, spec: str) -> RecipeSupport:
         deployment = resolve(recipe, parse_engine(spec))
     except Refused as refusal:
         return RecipeSupport(spec, "", f"no form: {refusal.why}; {refusal.cure}")
-    style = f" ({deployment.style})" if deployment.style else ""
-    return RecipeSupport(spec, f"{deployment.format}{style}", deployment.executed)
+    return RecipeSupport(spec, deployment.formats, deployment.told)

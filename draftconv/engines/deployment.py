@@ -101,6 +101,17 @@ class Deployment:
         return by_role({role: str(part.scheme) for role, part in self.parts.items()})
 
     @property
+    def told(self) -> str:
+        """What is multiplied, in words, with what stays in 16 bits."""
+        texts = {role: part.executed for role, part in self.parts.items()}
+        return "; ".join((by_role(texts), *(f"{role}: 16 bit" for role in self.kept)))
+
+    @property
+    def formats(self) -> str:
+        """What each role is stored as."""
+        return by_role({r: f"{p.format}{f' ({p.style})' if p.style else ''}" for r, p in self.parts.items()})
+
+    @property
     def multiplied(self) -> InputScheme | None:
         """What activations are rounded to before they meet the weights; None is 16 bit."""
         return None if self.weight_only else self.scheme.inputs

@@ -87,6 +87,8 @@ def _offer(recipe: Recipe, spec: EngineSpec) -> Offer | NoOffer:
         found, not_for = mla, "Llama-style"
     else:
         found, not_for = llama, "MLA" if isinstance(mla, Refused) else ""
+        if isinstance(mla, Deployment) and mla.kept.keys() != llama.kept.keys():
+            found = replace(llama, notes=(*llama.notes, f"MLA drafters: {', '.join(mla.kept) or 'nothing'} in 16 bits"))
     return Offer(
         str(spec),
         recipe.name,
@@ -95,12 +97,12 @@ def _offer(recipe: Recipe, spec: EngineSpec) -> Offer | NoOffer:
         by_role({role: part.scheme.weights.title for role, part in found.parts.items()}),
         by_role({role: str(part.multiplied or "16 bit") for role, part in found.parts.items()}),
         by_role({role: str(part.scheme.inputs or "16 bit") for role, part in found.parts.items()}),
-        by_role({role: part.executed for role, part in found.parts.items()}),
+        found.told,
         found.source,
         found.evidence,
         found.notes,
         not_for,
-        instead(recipe, found, spec, mla=found is mla),
+        instead(recipe, found, spec, mla=not_for == "Llama-style"),
     )
 
 

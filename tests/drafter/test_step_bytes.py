@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from make_synthetic import read_spec, write_checkpoint
 
+from draftconv.api.quantize import QuantizeOptions, prepare
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.step_bytes import StepBytes, step_bytes
@@ -63,3 +65,22 @@ def test_kimi_size(name: str, gigabytes: float, once: int, tmp_path: Path) -> No
     assert found.once == once
     assert round(found.per_step(3) / 1e9, 2) == gigabytes
     assert found.each > 2 * VOCAB * HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("recipe", "gigabytes", "at_most"),
+    [
+        ("w4a16", 2.79, 1),
+        ("fp8-all", 1.90, 0.51),
+        ("int8-all", 1.90, 0.51),
+        ("w4a16-g128-all", 1.57, 0.42),
+    ],
+)
+def test_what_recipes_leave_of_a_step(recipe: str, gigabytes: float, at_most: float, tmp_path: Path) -> None:
+    """Kimi-K2.5 in full size, Llama-style: the mean of a round with K = 3, as it would be written for vLLM."""
+    drafter = full_size("kimi-k2.5-eagle3", tmp_path)
+    options = QuantizeOptions(recipe=recipe, engines="vllm:h200", target="kimi-k2.5", aux_convention="after")
+    made = prepare(tmp_path / "kimi-k2.5-eagle3", options).conversion.work.tensors
+    left = step_bytes(replace(drafter, tensors=made, qparams={}), lent_head=False).per_step(3)
+    assert round(left / 1e9, 2) == gigabytes
+    assert left / step_bytes(drafter, lent_head=False).per_step(3) <= at_most
