@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from draftconv.checkpoint.dtypes import FLOATS
+from draftconv.drafter.config import Config
 from draftconv.drafter.tensors import expected
 from draftconv.engines.checks import compressed_groups, listed, modelopt_algorithm, quant_method
-from draftconv.engines.quantized_modules import declaration
+from draftconv.engines.quantization_mismatch import numbered_names
+from draftconv.engines.quantized_modules import built, declaration
 from draftconv.engines.rules import SimulatedLoad
 
 ROW = -1
@@ -79,6 +81,48 @@ def _group(load: SimulatedLoad, method: str) -> int | None:
         strategy = weights.text("strategy") if weights else None
         return ROW if strategy == "channel" else weights.size("group_size") if weights and strategy == "group" else None
     return load.config.section("quantization_config").integer("group_size") if method in SCALES else None
+
+
+def other_scheme(load: SimulatedLoad) -> str | None:
+    """Modules that are matched by one of several groups of compressed-tensors, and stored as another one says."""
+    section = load.config.section("quantization_config")
+    groups = section.section("config_groups")
+    if quant_method(load) != "compressed-tensors" or len(groups.data) < 2 or numbered_names(load):
+        return None
+    layers = load.target.layers if load.target else None
+    found = built(load.spec, section.data, load.view.sidecars, load.built, layers, load.view.tensors)
+    misfits = []
+    for module, decided in found.items():
+        entry = decided.because.removeprefix("targets: ")
+        names = [name for name in groups.data if entry in groups.section(name).texts("targets")]
+        if decided.outcome == "quantized" and names:
+            group = groups.section(names[0])
+            form = group.text("format") or section.text("format")
+            misfits += [f"{module.name} ({names[0]})"] * any(
+                _stored_otherwise(load, p, group, form) for p in module.parts
+            )
+    return listed(misfits)
+
+
+LAYOUTS: Mapping[str, str] = {"I8": "int-quantized", "F8_E4M3": "float-quantized"}
+"""Dtype of a weight in the shape of the floats → the format of compressed-tensors that stores it so."""
+
+
+def _stored_otherwise(load: SimulatedLoad, part: str, group: Config, form: str | None) -> bool:
+    """Whether a weight is stored in another format than its group has, of other bits or under other scales."""
+    weights, shape = group.section("weights"), expected(load.built).get(f"{part}.weight")
+    packed = load.results.packed.get(f"{part}.weight")
+    name = packed or load.results.loaded.get(f"{part}.weight")
+    if name is None or shape is None:
+        return False
+    ref = load.view.tensors[name]
+    layout = "pack-quantized" if packed else LAYOUTS.get(ref.dtype)
+    inputs = shape.shape[1]
+    if layout != form or (packed and ref.shape[1] * 32 != inputs * (weights.integer("num_bits") or 0)):
+        return True
+    scale = load.view.tensors.get(f"{name.rpartition('.')[0]}.weight_scale")
+    size = weights.size("group_size") if weights.text("strategy") == "group" else inputs
+    return bool(scale and len(scale.shape) == 2 and size and scale.shape[1] * size != inputs)
 
 
 def unscaled(load: SimulatedLoad) -> str | None:

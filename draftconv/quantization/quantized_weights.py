@@ -209,6 +209,9 @@ def _find_parts(
             )
         matches[module] = (named or fits)[0] if len(fits) > 1 else fits[0]
     lies, unlisted = _exclusion_findings(drafter, told[0], modules)
+    for module, match in matches.items():
+        if match.declared.targets and not _targets(match, module) and not _by_class(match):
+            lies.append(f"no target of {_match_title(match)} names {module}, which is stored so")
     for match in told:
         misnamed = [m for m, its in matches.items() if its is not match and _targets(match, m)]
         if misnamed:

@@ -57,9 +57,10 @@ def load_drafter(
         )
     refs = {name: ref for name, ref in drafter.tensors.items() if name not in ("d2t", "t2d")} | dict(tables)
     for name, names in ((EMBEDDING, EMBED_NAMES), (HEAD, HEAD_NAMES)):
-        if name not in refs:
+        if name not in refs and name not in computed:
             refs[name] = _target_ref(target, names, name.removesuffix(".weight"))
-    tensors = {name: to_torch(ref) for name, ref in refs.items()} | dict(computed)
+    own = {name: tensor for name, tensor in computed.items() if name not in tables}
+    tensors = {name: to_torch(ref) for name, ref in refs.items()} | own
     if facts.reduced_vocab:
         tensors["d2t"] = _offsets(drafter)
     return forward_of(facts).from_tensors(facts, tensors, dtype=dtype)

@@ -250,7 +250,6 @@ WAYS: Mapping[str, Way] = {
     "fp8-all": Way("fp8-all"),
     "g128-all": Way("w4a16-g128-all"),
     "ct-head": Way("w4a16-g128", WITH_HEAD),
-    "gptq-head": Way("w4a16-g128", {**WITH_HEAD, "format": "gptq"}),
     "awq-head": Way("w4a16-g128", {**WITH_HEAD, "format": "autoawq"}),
 }
 """Quantized forms that vLLM on a CPU loads."""

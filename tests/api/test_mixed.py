@@ -21,7 +21,7 @@ from draftconv.quantization.quantized_forward import load_quantized
 from draftconv.quantization.quantized_weights import find_quantized
 from draftconv.quantization.recipes import find_recipe
 from draftconv.quantization.simulate import simulate, stored_dtypes
-from draftconv.reference.load import load_drafter
+from draftconv.reference.load import load_drafter, to_torch
 from tests import mixed, quantized
 from tests.keywords import keywords
 from tests.traces.recorded import Recorded
@@ -131,6 +131,23 @@ def test_it_is_simulated_as_it_is_stored(written: Written) -> None:
     assert {name for name, module in loaded.named_modules() if hasattr(module, "inputs")} == {"fc"}
     alone = load_quantized(quantized.read(out, NAME), tables, torch.float32, rounds=())
     assert not [name for name, module in alone.named_modules() if hasattr(module, "inputs")]
+
+
+def test_a_head_is_the_drafter_s_own_unless_another_one_is_lent(tmp_path: Path) -> None:
+    options = quantized.options("llama-eagle3.1", "fp8-all", "vllm:cpu")
+    quantize(quantized.source("llama-eagle3.1"), tmp_path / "out", **keywords(options))
+    drafter, lent = quantized.read(tmp_path / "out", "llama-eagle3.1"), quantized.target(NAME).open().tensors
+    tables = {"embed_tokens.weight": lent["model.embed_tokens.weight"]}
+    own = load_quantized(drafter, tables, torch.float32).lm_head.weight
+    other = load_quantized(drafter, {**tables, "lm_head.weight": lent["lm_head.weight"]}, torch.float32).lm_head.weight
+    assert torch.equal(other, to_torch(lent["lm_head.weight"]).float())
+    assert (
+        0
+        < (own - to_torch(quantized.read(quantized.source("llama-eagle3.1"), NAME).tensors["lm_head.weight"]))
+        .abs()
+        .max()
+        < 0.1
+    )
 
 
 def test_floats_come_back(written: Written, tmp_path: Path) -> None:

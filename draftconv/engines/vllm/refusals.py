@@ -228,6 +228,10 @@ def _joined_fp8_on_cpu(load: SimulatedLoad) -> str | None:
     return checks.joined_fp8(load) if load.on_cpu else None
 
 
+RULES.row("vllm-other-scheme", "refused", "of several groups the one that matches a module says how it is built; "
+          "tensors of another one have no place there", MATCHED, "run", quantization_config.other_scheme)  # fmt: skip
+
+
 @RULES.add("vllm-head-order", "refused", "GPTQ's method makes no g_idx for the head, and the loader stops at a tensor "
            "without a place", f"{QUANT}/auto_gptq.py, 0.32.0", "run")  # fmt: skip
 def _ordered_head(load: SimulatedLoad) -> str | None:

@@ -7,10 +7,15 @@ drafter that was changed says what is right; for the producers' own files the fi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from draftconv.drafter.facts import Rope
+from draftconv.quantization.formats.base import Weight
+from draftconv.quantization.formats.gptq import gptq
+from draftconv.quantization.rounding import quantize
+from draftconv.quantization.scheme import WeightScheme
 from truth.cases import Case, sound
 from truth.drafts import IDS, LAYER, Change, Directory, some
 
@@ -372,6 +377,43 @@ UNASKED: tuple[Case, ...] = tuple(
     for base, name in ((L, "embed_tokens"), (L, "lm_head"), (L, "fc"), (M31, "lm_head"), (M31, "fc"))
 )
 """Modules that are built plain, whatever is declared or because nothing names them."""
+
+
+def unnamed(name: str) -> Change:
+    """A module that no group names, of a drafter whose groups have schemes of their own."""
+
+    def change(d: Directory) -> Directory:
+        groups = d.config["quantization_config"]["config_groups"]
+        left = {
+            number: {**group, "targets": [target for target in group["targets"] if name not in target]}
+            for number, group in groups.items()
+        }
+        return d.quantization(config_groups=left)
+
+    return change
+
+
+def gptq_head(d: Directory) -> Directory:
+    """The head in GPTQ's words too, as the format stores any weight."""
+    head = d.tensors["lm_head.weight"]
+    rounded_head = quantize(head, WeightScheme("int4", "group", "mse", "weight", 128))
+    stored = gptq.store(Weight(rounded_head, "BF16"))
+    listed = d.config["quantization_config"]["modules_in_block_to_quantize"]
+    plain = d.drop("lm_head.weight")
+    headed = replace(plain, tensors={**plain.tensors, **{f"lm_head.{name}": t for name, t in stored.items()}})
+    return headed.quantization(lm_head=True, modules_in_block_to_quantize=[*listed, "lm_head"])
+
+
+HEADS: tuple[Case, ...] = (
+    *(sound(f"{way}", f"{base}@{way}") for base in (L, M31) for way in ("g128-all", "fp8-all", "int8-all")),
+    *(sound(f"{way}", f"{L}@{way}") for way in ("ct-head", "awq-head")),
+    *(Case(f"{way}, no group names the head", f"{L}@{way}", unnamed("lm_head"), ("vllm-excluded",), NO_PLACE)
+      for way in ("g128-all", "fp8-all", "ct-head")),
+    Case("no group names fc", f"{L}@g128-all", unnamed("fc"), ("vllm-other-scheme",), NO_PLACE),
+    Case("no group names fc", f"{M31}@g128-all", unnamed("fc"), ("vllm-other-scheme",), NO_PLACE),
+    Case("a head in GPTQ's words", f"{L}@gptq-g128", gptq_head, ("vllm-head-order",), NO_PLACE),
+)  # fmt: skip
+"""Heads and fc with schemes of their own, and what an engine would not find of them."""
 
 LACKING: tuple[Case, ...] = (
     Case("mlp_bias without biases", "llama-mlp-biased", lambda d: d.drop(".bias"), ("vllm-bias-half",)),
@@ -852,6 +894,7 @@ CASES: Sequence[Case] = (
     *REFUSED,
     *SYNONYMS,
     *UNASKED,
+    *HEADS,
     *MISREAD,
     *LACKING,
 )
