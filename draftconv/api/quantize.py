@@ -26,7 +26,7 @@ from draftconv.display import Block, Displayed, Table, card, named, table
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.facts import Mla
 from draftconv.drafter.targets import find_target
-from draftconv.engines.deployment import by_role
+from draftconv.engines.deployed import by_role
 from draftconv.engines.offers import instead
 from draftconv.options import Place, takes
 

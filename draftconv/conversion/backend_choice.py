@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftconv.engines.deployment import Deployment
+from draftconv.engines.deployed import Deployment
 from draftconv.errors import UsageError
 from draftconv.quantization.backends import BLOCKS, backend, installed
 from draftconv.quantization.recipes import Recipe

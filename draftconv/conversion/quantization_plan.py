@@ -19,7 +19,8 @@ from draftconv.conversion.working_drafter import QUANTIZED
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
-from draftconv.engines.deployment import Deployment, resolve, widest
+from draftconv.engines.deployed import Deployment
+from draftconv.engines.deployment import resolve, widest
 from draftconv.engines.shapes import shape_faults
 from draftconv.errors import Refused, UsageError
 from draftconv.options import several
@@ -231,7 +232,9 @@ def _output_of(
     parts: dict[str, OutputPart] = {}
     ignored: dict[str, None] = {}
     for (format_name, style, scheme), names in forms.items():
-        ignore, listed = spelled(format_name, drafter.facts, selection.kept, names, specs, target)
+        ignore, listed = spelled(
+            format_name, drafter.facts, selection.kept, names, specs, target, parted=len(forms) > 1
+        )
         parts |= dict.fromkeys(names, OutputPart(formats()[format_name], style, scheme, listed))
         ignored |= dict.fromkeys(ignore)
     return QuantizedOutput(parts, tuple(ignored))

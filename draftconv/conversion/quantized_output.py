@@ -88,16 +88,20 @@ def spelled(
     quantized: Collection[str],
     specs: Sequence[EngineSpec],
     target: Target | None,
+    *,
+    parted: bool = False,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is kept, and what is quantized where a format lists it, in the names that these engines match.
 
     Args:
         specs: none spells both for every engine that reads the format.
+        parted: the quantized ones are those of one of several schemes.
     """
     if not specs:
-        return wide_names(format_id, facts, kept, target), wide_modules(format_id, facts, quantized, target)
+        modules = wide_modules(format_id, facts, quantized, target, parted=parted)
+        return wide_names(format_id, facts, kept, target), modules
     ignore = (name for spec in specs for name in ignore_names(spec, format_id, facts, kept, target))
-    listed = (name for spec in specs for name in module_names(spec, format_id, facts, quantized, target))
+    listed = (name for spec in specs for name in module_names(spec, format_id, facts, quantized, target, parted=parted))
     return tuple(dict.fromkeys(ignore)), tuple(dict.fromkeys(listed))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.facts import Facts
 from draftconv.drafter.tensors import HEAD
 
 ONCE = ("fc", "fc_norm", "input_norm")
@@ -43,8 +44,16 @@ def step_bytes(drafter: Drafter, *, lent_head: bool) -> StepBytes:
     Args:
         lent_head: the engine drafts with the target's head, in 16 bit.
     """
-    facts = drafter.facts
-    stored: Mapping[str, int] = {name: ref.nbytes for name, ref in (*drafter.tensors.items(), *drafter.qparams.items())}
+    stored = {name: ref.nbytes for name, ref in (*drafter.tensors.items(), *drafter.qparams.items())}
+    return planned_step_bytes(stored, drafter.facts, lent_head=lent_head)
+
+
+def planned_step_bytes(stored: Mapping[str, int], facts: Facts, *, lent_head: bool) -> StepBytes:
+    """The same of a drafter that is not written yet.
+
+    Args:
+        stored: canonical tensor → its bytes.
+    """
     head = HEAD.removesuffix(".weight")
     once = each = 0
     for name, size in stored.items():

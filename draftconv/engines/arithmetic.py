@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from draftconv.drafter.facts import Facts, Mla
-from draftconv.engines.deployment import deployment, one_or_each, release_note, stored_kernel, weakest
+from draftconv.engines.deployed import one_or_each, weakest
+from draftconv.engines.deployment import deployment, release_note, stored_kernel
 from draftconv.engines.kernels import Kernel
 from draftconv.engines.registry import ENGINES
 from draftconv.engines.rules import EngineSpec, Evidence

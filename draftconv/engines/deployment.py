@@ -5,26 +5,21 @@ The engines' own tables (`Engine.kernels`, `Engine.gaps`) decide; `NEAREST` says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from draftconv.drafter.facts import Facts, Mla
-from draftconv.drafter.tensor_specs import Role
-from draftconv.drafter.tensors import expected
+from draftconv.engines.deployed import Deployment, one_or_each, weakest
 from draftconv.engines.hardware import CHIPS, Chip, named
-from draftconv.engines.kept_roles import KeptRole
 from draftconv.engines.kernels import FP8_TENSOR, FP8_TOKEN, INT8_TOKEN, NVFP4_BLOCK, Kernel
 from draftconv.engines.registry import ENGINES
-from draftconv.engines.rules import EngineSpec, Evidence
+from draftconv.engines.role_forms import absent, beside, kept_role, quantized_tables, role_recipes
+from draftconv.engines.rules import EngineSpec
 from draftconv.errors import Refused, Undecided
-from draftconv.quantization.exclusions import WEIGHT, role_of
 from draftconv.quantization.recipes import (
     FORMATS,
-    MAIN,
-    TABLES,
     FormatName,
     Recipe,
-    TableRole,
     find_recipe,
     in_one_file,
 )
@@ -56,67 +51,6 @@ DEFAULTS: Mapping[WeightDtype, FormatName] = {
 """What holds a scheme that no engine has a kernel for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """What is written for an engine, and what it will do with it.
-
-    Attributes:
-        format, style: as `draftconv.quantization.formats` spells them.
-        scheme: what the file declares: the recipe's, without activations where `--allow-a16` dropped them.
-        executed: the arithmetic in words.
-        notes: conditions, and what was changed.
-        weight_only: activations that the file declares are ignored there.
-        roles: the same of each role of the recipe that has a scheme of its own, in the same file.
-        kept: roles of the recipe's `may_stay` that stay as they are there, with the reason.
-    """
-
-    format: FormatName
-    style: str | None
-    scheme: Scheme
-    executed: str
-    source: str
-    evidence: Evidence
-    notes: tuple[str, ...] = ()
-    weight_only: bool = False
-    roles: Mapping[str, Deployment] = field(default_factory=dict)
-    kept: Mapping[str, str] = field(default_factory=dict)
-
-    def of(self, role: str) -> Deployment:
-        """What is written of a role, and done with it; of all other weights for `MAIN`."""
-        return self.roles.get(role, self)
-
-    @property
-    def parts(self) -> Mapping[str, Deployment]:
-        """Every role that has a scheme, `MAIN` first."""
-        return {MAIN: self, **self.roles}
-
-    @property
-    def written(self) -> tuple[object, ...]:
-        """What the file depends on: role, format, style and scheme of each part, and what is kept."""
-        return (*((role, part.format, part.style, part.scheme) for role, part in self.parts.items()), *self.kept)
-
-    @property
-    def numbers(self) -> str:
-        """Every scheme in words."""
-        return by_role({role: str(part.scheme) for role, part in self.parts.items()})
-
-    @property
-    def told(self) -> str:
-        """What is multiplied, in words, with what stays in 16 bits."""
-        texts = {role: part.executed for role, part in self.parts.items()}
-        return "; ".join((by_role(texts), *(f"{role}: 16 bit" for role in self.kept)))
-
-    @property
-    def formats(self) -> str:
-        """What each role is stored as."""
-        return by_role({r: f"{p.format}{f' ({p.style})' if p.style else ''}" for r, p in self.parts.items()})
-
-    @property
-    def multiplied(self) -> InputScheme | None:
-        """What activations are rounded to before they meet the weights; None is 16 bit."""
-        return None if self.weight_only else self.scheme.inputs
-
-
 def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts: Facts | None = None) -> Deployment:
     """The form in which an engine runs a recipe, decided before any work.
 
@@ -130,13 +64,8 @@ def resolve(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, facts:
         Refused: there is none; names the nearest shipped recipe that has one.
         Undecided: it depends on the hardware, which `spec` does not name.
     """
-    present = recipe if facts is None else recipe.keeping(_absent(facts))
+    present = recipe if facts is None else recipe.keeping(absent(facts))
     return resolve_kind(present, spec, allow_a16=allow_a16, mla=facts is not None and isinstance(facts.attention, Mla))
-
-
-def _absent(facts: Facts) -> list[str]:
-    """The roles among `TABLES` that a drafter has no weight for."""
-    return [role for role in TABLES if f"{role}{WEIGHT}" not in expected(facts)]
 
 
 def resolve_kind(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, mla: bool) -> Deployment:
@@ -152,7 +81,7 @@ def resolve_kind(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, m
     kept: dict[str, str] = {}
     for role, part in role_recipes(recipe).items():
         try:
-            roles[role] = _beside(chosen.format, part, resolved)
+            roles[role] = beside(chosen.format, part, resolved)
         except Refused as refusal:
             if role not in recipe.may_stay:
                 raise
@@ -170,58 +99,6 @@ def resolve_kind(recipe: Recipe, spec: EngineSpec, *, allow_a16: bool = False, m
         roles.pop(table, None)
     notes = (f"{role} stays in 16 bits: {why}" for role, why in kept.items())
     return replace(chosen, roles=roles, kept=kept, notes=(*chosen.notes, *notes, *release_note(spec)))
-
-
-def quantized_tables(recipe: Recipe) -> Mapping[TableRole, str]:
-    """The roles among `TABLES` that a recipe quantizes, each with the entry of `roles` whose scheme it has."""
-    kinds: Mapping[TableRole, Role] = {"lm_head": "head", "fc": "fc"}
-    roles = {table: role_of(recipe, f"{table}{WEIGHT}", kind) for table, kind in kinds.items()}
-    return {table: role for table, role in roles.items() if role is not None}
-
-
-def kept_role(spec: EngineSpec, table: TableRole, format_name: FormatName, *, mla: bool) -> KeptRole | None:
-    """Why an engine multiplies a role in 16 bits, on the hardware that `spec` names or on any; None if it does not."""
-    rows = ENGINES[spec.name].kept_roles
-    chips = {CHIPS[name] for name in _hardware(spec)}
-    return next((row for row in rows for chip in sorted(chips) if row.holds(table, format_name, chip, mla=mla)), None)
-
-
-def role_recipes(recipe: Recipe) -> Mapping[str, Recipe]:
-    """Each role of a recipe as a recipe of its own."""
-    return {
-        role: replace(recipe, name=f"{recipe.name} ({role})", scheme=scheme, roles={})
-        for role, scheme in recipe.roles.items()
-    }
-
-
-def _beside(format_name: FormatName, part: Recipe, resolved: Callable[[Recipe], Deployment]) -> Deployment:
-    """The form of one role in a file that holds another format already.
-
-    Raises:
-        Refused: no format that may stand in the same file has one.
-    """
-    allowed = in_one_file(format_name)
-    refusals: list[Refused] = []
-    for attempt in (part, *(replace(part, format=name) for name in allowed)):
-        try:
-            found = resolved(attempt)
-        except Refused as refusal:
-            refusals.append(refusal)
-        else:
-            if found.format in allowed:
-                return found
-    raise Refused(
-        f"recipe {part.name} has no form beside {format_name}",
-        why=refusals[0].why,
-        cure=f"one file holds {', '.join(allowed)}: give the role a scheme that has a form among them, or exclude it",
-    )
-
-
-def by_role(texts: Mapping[str, str]) -> str:
-    """What is said of each role, in one line; once where it is the same of all."""
-    if len(set(texts.values())) == 1:
-        return next(iter(texts.values()))
-    return "; ".join(f"{role}: {text}" if role else text for role, text in texts.items())
 
 
 def release_note(spec: EngineSpec) -> Iterator[str]:
@@ -428,22 +305,8 @@ def _merged(rows: Mapping[str, Kernel], scheme: Scheme) -> Deployment:
     )
 
 
-def one_or_each(texts: Mapping[str, str]) -> str:
-    """One text when it is the same for all, such as all hardware, else each with whom it is for."""
-    names: dict[str, list[str]] = {}
-    for name, text in texts.items():
-        names.setdefault(text, []).append(name)
-    return next(iter(names)) if len(names) == 1 else "; ".join(f"{', '.join(n)}: {text}" for text, n in names.items())
-
-
 def _chip_names(kernel: Kernel) -> str:
     return ", ".join(named(*kernel.chips))
-
-
-def weakest(evidence: Iterable[Evidence]) -> Evidence:
-    """What a claim is worth that rests on all of these."""
-    order: tuple[Evidence, ...] = ("inferred", "read", "run")
-    return min(evidence, key=order.index, default="inferred")
 
 
 def _gap(recipe: Recipe, engine: str, chip: Chip, *, mla: bool) -> tuple[str, str]:

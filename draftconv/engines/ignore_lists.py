@@ -20,22 +20,28 @@ from draftconv.engines.rules import EngineSpec
 from draftconv.errors import Refused, Undecided
 from draftconv.quantization.recipes import FormatName
 
-Spelling = Literal["regex", "part", "name", "key", "rule", "projection", "none"]
+Spelling = Literal["regex", "part", "name", "key", "rule", "projection", "exact", "none"]
 """A regular expression with `re:` (compressed-tensors, Quark), part of the name (AWQ), glob or name (ModelOpt), a key
 of `extra_config` (auto-round), a rule of `dynamic` (GPTQ), one name per stored projection under the module that it is
-joined into, or no list at all."""
+joined into, the whole name with its layer, or no list at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class IgnoreLists:
-    """How lists of modules in one format are spelled: what stays as it is, and what is quantized."""
+    """How lists of modules in one format are spelled: what stays as it is, and what is quantized.
+
+    Attributes:
+        parted: what is quantized, where the weights of one file have several schemes.
+    """
 
     kept: Spelling = "name"
     quantized: Spelling = "none"
+    parted: Spelling = "none"
 
 
 USUAL: Mapping[FormatName, IgnoreLists] = {
-    **dict.fromkeys(("compressed-pack", "compressed-int", "compressed-float"), IgnoreLists("regex", "regex")),
+    **dict.fromkeys(("compressed-pack", "compressed-int", "compressed-float"), IgnoreLists("regex", parted="regex")),
+    **dict.fromkeys(("modelopt-awq", "modelopt-fp8", "modelopt-nvfp4"), IgnoreLists("name", parted="exact")),
     **dict.fromkeys(("quark-int4", "quark-mxfp4"), IgnoreLists("regex")),
     "autoawq": IgnoreLists("part"),
     "gptq": IgnoreLists("none"),
@@ -73,12 +79,19 @@ def wide_names(
 
 
 def wide_modules(
-    format_name: FormatName, facts: Facts, quantized: Collection[str], target: Target | None = None
+    format_name: FormatName,
+    facts: Facts,
+    quantized: Collection[str],
+    target: Target | None = None,
+    *,
+    parted: bool = False,
 ) -> tuple[str, ...]:
     """`module_names` of every engine that has a kernel for the format, for a file that none is named for."""
     return tuple(
         dict.fromkeys(
-            name for spec in _readers(format_name) for name in module_names(spec, format_name, facts, quantized, target)
+            name
+            for spec in _readers(format_name)
+            for name in module_names(spec, format_name, facts, quantized, target, parted=parted)
         )
     )
 
@@ -91,17 +104,25 @@ def _readers(format_name: FormatName) -> tuple[EngineSpec, ...]:
 
 
 def module_names(
-    spec: EngineSpec, format_name: FormatName, facts: Facts, quantized: Collection[str], target: Target | None = None
+    spec: EngineSpec,
+    format_name: FormatName,
+    facts: Facts,
+    quantized: Collection[str],
+    target: Target | None = None,
+    *,
+    parted: bool = False,
 ) -> tuple[str, ...]:
     """Quantized modules, for engines that this format lists them for; empty for the others.
 
     Args:
         quantized: canonical weights, with or without `.weight`.
+        parted: they are those of one of several schemes.
 
     Raises:
         Refused, Undecided: as `ignore_names`.
     """
-    spelling = _lists(spec, format_name).quantized
+    lists = _lists(spec, format_name)
+    spelling = lists.parted if parted else lists.quantized
     return () if spelling == "none" else _list(spec, spelling, facts, quantized, target)
 
 
@@ -117,6 +138,14 @@ def _list(
     match spelling:
         case "none":
             return ()
+        case "exact":
+            if target is None and any(".layers." in module.name for module in chosen):
+                raise Undecided(
+                    f"what {ENGINES[spec.name].title} calls quantized modules depends on the target",
+                    why="it numbers a drafter's layers on from the target's, and this format lists whole names",
+                    cure="give --target or --target-layers",
+                )
+            return tuple(dict.fromkeys(module.name for module in chosen))
         case "projection":
             return tuple(f"{m.name.rpartition('.')[0]}.{part.rpartition('.')[2]}" for m in chosen for part in m.parts)
         case _:

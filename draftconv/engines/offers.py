@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from draftconv.engines.deployment import NEAREST, Deployment, by_role, has_form, resolve_kind
+from draftconv.engines.deployed import Deployment, by_role
+from draftconv.engines.deployment import NEAREST, has_form, resolve_kind
 from draftconv.engines.registry import ENGINES
 from draftconv.engines.rules import EngineSpec, Evidence
 from draftconv.errors import Refused

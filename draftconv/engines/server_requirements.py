@@ -10,7 +10,8 @@ from draftconv.checkpoint import show_some
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Mla
 from draftconv.engines.arithmetic import declared_scheme
-from draftconv.engines.deployment import deployment, one_or_each, stored_kernel
+from draftconv.engines.deployed import one_or_each
+from draftconv.engines.deployment import deployment, stored_kernel
 from draftconv.engines.dtypes import asks_float32, float32_stop
 from draftconv.engines.kernels import Kernel
 from draftconv.engines.registry import ENGINES

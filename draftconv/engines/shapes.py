@@ -13,7 +13,7 @@ from typing import Literal
 
 from draftconv.drafter.facts import Facts, Gqa
 from draftconv.drafter.tensors import expected
-from draftconv.engines.deployment import Deployment
+from draftconv.engines.deployed import Deployment
 from draftconv.engines.hardware import CHIPS, Chip
 from draftconv.engines.kernels import FP8_TOKEN
 from draftconv.engines.module_names import Module, modules

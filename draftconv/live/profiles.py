@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 from draftconv.drafter.shipped_files import YamlText, find_written, recipes
 from draftconv.engines import EngineSpec, parse_engine
-from draftconv.engines.deployment import Deployment, resolve
+from draftconv.engines.deployed import Deployment
+from draftconv.engines.deployment import resolve
 from draftconv.errors import DraftconvError, UsageError
 from draftconv.quantization.recipes import find_recipe
 

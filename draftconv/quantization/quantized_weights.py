@@ -6,8 +6,7 @@ or the tensors say otherwise, the one format that fits every module is taken and
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,14 +15,14 @@ from torch import Tensor
 from draftconv.checkpoint import FLOATS, QUANT_FILE, TensorRef, show, show_some
 from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.fused_projections import FUSED
 from draftconv.drafter.tensors import ExpectedTensor, expected
 from draftconv.errors import BadCheckpoint, Refused, Undecided
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.format_detection import FormatMatch, detect_format, detect_formats, headers
 from draftconv.quantization.formats import find_format, formats
 from draftconv.quantization.formats.base import Weight
-from draftconv.quantization.recipes import PER_MODULE, in_one_file
+from draftconv.quantization.module_lists import exclusion_findings, names_in
+from draftconv.quantization.recipes import in_one_file
 from draftconv.quantization.scheme import DTYPES, told_inputs
 from draftconv.reference.load import to_torch
 
@@ -148,7 +147,8 @@ def find_quantized(drafter: Drafter, spec: str | None = None) -> QuantizedWeight
         )
     shapes = _shapes(drafter, modules)
     told = _declared_matches(drafter, forgiving=spec is not None)
-    if not isinstance(told, BadCheckpoint) and len(told) > 1 and spec is None:
+    several = not isinstance(told, BadCheckpoint) and (len(told) > 1 or any(match.declared.targets for match in told))
+    if not isinstance(told, BadCheckpoint) and several and spec is None:
         return _find_parts(drafter, told, modules, shapes)
     config_match = told if isinstance(told, BadCheckpoint) else next(iter(told), None)
     fits = _in_range(detect_formats(modules, shapes), modules)
@@ -171,7 +171,7 @@ def find_quantized(drafter: Drafter, spec: str | None = None) -> QuantizedWeight
     findings += _missing_findings(chosen, modules)
     unlisted: tuple[str, ...] = ()
     if isinstance(config_match, FormatMatch):
-        excluded_lies, unlisted = _exclusion_findings(drafter, config_match, modules)
+        excluded_lies, unlisted = exclusion_findings(drafter, config_match, modules)
         lies += excluded_lies
     every = (*lies, *findings)
     return QuantizedWeights(
@@ -208,7 +208,7 @@ def _find_parts(
                 cure="name it in the targets of its group",
             )
         matches[module] = (named or fits)[0] if len(fits) > 1 else fits[0]
-    lies, unlisted = _exclusion_findings(drafter, told[0], modules)
+    lies, unlisted = exclusion_findings(drafter, told[0], modules)
     for module, match in matches.items():
         if match.declared.targets and not _targets(match, module) and not _by_class(match):
             lies.append(f"no target of {_match_title(match)} names {module}, which is stored so")
@@ -221,7 +221,7 @@ def _find_parts(
 
 def _targets(match: FormatMatch, module: str) -> bool:
     """Whether a group of config.json names a module; classes name none."""
-    return any(_names(entry, [module]) for entry in match.declared.targets)
+    return any(names_in(entry, [module]) for entry in match.declared.targets)
 
 
 def _by_class(match: FormatMatch) -> bool:
@@ -231,17 +231,6 @@ def _by_class(match: FormatMatch) -> bool:
 
 def _scheme_title(match: FormatMatch) -> str:
     return f"{_match_title(match)} with activations {match.declared.inputs or '16 bit'}"
-
-
-def _exclusion_findings(
-    drafter: Drafter, config_match: FormatMatch, modules: Mapping[str, Parts]
-) -> tuple[list[str], tuple[str, ...]]:
-    """What config.json excludes although it is quantized, and plain modules that it does not exclude."""
-    excluded = _excluded_modules(drafter, config_match)
-    packed = [module for module in excluded if module in modules]
-    lies = [f"{show_some(packed)} quantized, although config.json excludes it"] if packed else []
-    excludes = config_match.declared.ignore and config_match.declared.style not in NAMING
-    return lies, _unlisted_modules(drafter, excluded, modules) if excludes else ()
 
 
 def _declared_matches(drafter: Drafter, *, forgiving: bool) -> tuple[FormatMatch, ...] | BadCheckpoint:
@@ -396,52 +385,6 @@ def _missing_findings(chosen: FormatMatch, modules: Mapping[str, Parts]) -> list
         return []
     parts = next(iter(modules.values()))
     return [text for suffix, text in chosen.format.may_lack.items() if suffix not in parts]
-
-
-NAMING = frozenset({PER_MODULE})
-"""Styles that name every quantized module: one that is not named never is."""
-
-PLAIN = ("fc", "self_attn.", "mlp.")
-"""What engines build as quantized linears unless it is excluded."""
-
-LITERAL = re.compile(r"(?:re:)?[\^]?(?:[.]?[*]|\\b|[.]|\\[.])*([A-Za-z_](?:\w|[\\]?[.])*)\$?")
-"""An entry of an exclusion list that ends in a name: `fc`, `*fc`, `re:.*\\bfc$`. Others are left to the engines."""
-
-
-OUTER = re.compile(r"^(?:.*\.)?layers\.\d+\.|^model\.")
-"""What engines put before the name of a module: where they hang it, and a layer's number, which counts on from
-the target's."""
-
-
-JOINED: Mapping[str, tuple[str, ...]] = {**FUSED, "fused_qkv_a_proj_with_mqa": FUSED["fused_qkv_a_proj"]}
-"""What lists may call weights that engines join."""
-
-
-def _excluded_modules(drafter: Drafter, config_match: FormatMatch) -> tuple[str, ...]:
-    """Modules that config.json excludes by name."""
-    modules = _matrices(drafter)
-    named = {module for entry in config_match.declared.ignore for module in _names(entry, modules)}
-    return tuple(module for module in modules if module in named)
-
-
-def _names(entry: str, modules: Iterable[str]) -> list[str]:
-    """The modules that an entry of a list ends in; none where it ends in no name, which is left to the engines."""
-    match = LITERAL.fullmatch(entry)
-    if match is None:
-        return []
-    name = OUTER.sub("", match[1].replace("\\.", ".").removesuffix(WEIGHT))
-    parts = JOINED.get(name.rpartition(".")[2], (name,))
-    return [module for module in modules if any(f".{module}".endswith(f".{part}") for part in parts)]
-
-
-def _unlisted_modules(drafter: Drafter, excluded: Collection[str], modules: Mapping[str, Parts]) -> tuple[str, ...]:
-    """Modules that engines may build quantized, and that are plain and not excluded."""
-    linear = [m for m in _matrices(drafter) if m not in modules and m not in excluded]
-    return tuple(m for m in linear if f"{m}{WEIGHT}" in drafter.tensors and any(part in m for part in PLAIN))
-
-
-def _matrices(drafter: Drafter) -> list[str]:
-    return [name.removesuffix(WEIGHT) for name, tensor in expected(drafter.facts).items() if len(tensor.shape) == 2]
 
 
 def quantized_modules(drafter: Drafter) -> Iterator[tuple[str, Parts]]:

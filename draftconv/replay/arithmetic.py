@@ -16,7 +16,8 @@ from draftconv.drafter.facts import Facts, Mla
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
 from draftconv.engines.arithmetic import Arithmetic, arithmetic, declared_scheme
-from draftconv.engines.deployment import nearest, one_or_each, weakest
+from draftconv.engines.deployed import one_or_each, weakest
+from draftconv.engines.deployment import nearest
 from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
 from draftconv.layouts.drafter_reader import by_drafter
 from draftconv.options import Place, Several, several

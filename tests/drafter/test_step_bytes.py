@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from make_synthetic import read_spec, write_checkpoint
 from draftconv.api.quantize import QuantizeOptions, prepare
 from draftconv.checkpoint import open_checkpoint
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.step_bytes import StepBytes, step_bytes
+from draftconv.drafter.step_bytes import StepBytes, planned_step_bytes, step_bytes
 from draftconv.layouts.base import ReadOptions
 from draftconv.layouts.reader import read_drafter
 from tests.reference.test_fixtures import DATA
@@ -80,7 +79,8 @@ def test_what_recipes_leave_of_a_step(recipe: str, gigabytes: float, at_most: fl
     """Kimi-K2.5 in full size, Llama-style: the mean of a round with K = 3, as it would be written for vLLM."""
     drafter = full_size("kimi-k2.5-eagle3", tmp_path)
     options = QuantizeOptions(recipe=recipe, engines="vllm:h200", target="kimi-k2.5", aux_convention="after")
-    made = prepare(tmp_path / "kimi-k2.5-eagle3", options).conversion.work.tensors
-    left = step_bytes(replace(drafter, tensors=made, qparams={}), lent_head=False).per_step(3)
+    made = prepare(tmp_path / "kimi-k2.5-eagle3", options).conversion.work
+    sizes = {name: tensor.nbytes for name, tensor in made.tensors.items()}
+    left = planned_step_bytes(sizes, made.facts, lent_head=False).per_step(3)
     assert round(left / 1e9, 2) == gigabytes
     assert left / step_bytes(drafter, lent_head=False).per_step(3) <= at_most

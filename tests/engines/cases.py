@@ -154,6 +154,43 @@ def targeting(*targets: str) -> Change:
     return lambda view: compressed(view).set(quantization_config={**SCALING, "config_groups": groups})
 
 
+FP8_GROUP = {
+    "format": "float-quantized",
+    "weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+    "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True},
+}
+
+
+def several(*targets: str, strategy: str = "channel") -> Change:
+    """INT4 in the layer, and an FP8 head in a group of its own, which has these targets."""
+
+    def change(view: FakeView) -> FakeView:
+        scale = view.tensors["lm_head.weight"].shape[0], 1
+        headed = compressed(view).retype("F8_E4M3", "lm_head.weight").put("lm_head.weight_scale", *scale, dtype="F32")
+        group = {**FP8_GROUP, "targets": list(targets), "weights": {**FP8_GROUP["weights"], "strategy": strategy}}  # type: ignore[dict-item]
+        main = {**SCALING["config_groups"]["group_0"], "format": "pack-quantized"}  # type: ignore[index]
+        said = {
+            **SCALING, "format": "mixed-precision", "config_groups": {"group_0": main, "group_1": group},
+            "ignore": [entry for entry in KEPT if entry != "lm_head"],
+        }  # fmt: skip
+        return headed.set(quantization_config=said)
+
+    return change
+
+
+def with_packed_head(view: FakeView) -> FakeView:
+    """INT4 everywhere but in fc."""
+    group = {**SCALING["config_groups"]["group_0"], "targets": ["Linear", "lm_head"]}  # type: ignore[index]
+    ignored = [entry for entry in KEPT if entry != "lm_head"]
+    said = {**SCALING, "config_groups": {"group_0": group}, "ignore": ignored}
+    return view.pack(*PARTS, "lm_head").set(quantization_config=said)
+
+
+def swapped(view: FakeView) -> FakeView:
+    """The same, with a projection of the layer named in the group of the head."""
+    return several("lm_head", r"re:.*\bdown_proj$")(view)
+
+
 def compressed_activations(view: FakeView) -> FakeView:
     groups = {"group_0": {**SCALING["config_groups"]["group_0"], "input_activations": {"num_bits": 8}}}  # type: ignore[index]
     return view.pack(*PARTS).set(quantization_config={**SCALING, "config_groups": groups})

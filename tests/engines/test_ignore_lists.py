@@ -144,10 +144,23 @@ def test_the_wide_list_of_modules_is_that_of_whoever_reads_one() -> None:
     readers: tuple[tuple[FormatName, str], ...] = (("gptq", "vllm"), ("modelopt-awq", "trtllm"))
     for form, engine in readers:
         assert wide_modules(form, LLAMA, quantized) == module_names(parse_engine(engine), form, LLAMA, quantized) != ()
-    both = wide_modules("compressed-pack", LLAMA, quantized)
-    assert set(both) == {
-        n for e in ("vllm", "sglang") for n in module_names(parse_engine(e), "compressed-pack", LLAMA, quantized)
-    }
+    assert wide_modules("compressed-pack", LLAMA, quantized) == ()
+
+
+def test_of_several_schemes_each_lists_its_modules() -> None:
+    quantized = select(RECIPE, LLAMA).quantized
+
+    def listed(engine: str, form: FormatName, target: Target | None = LLAMA_TARGET) -> tuple[str, ...]:
+        return module_names(parse_engine(engine), form, LLAMA, quantized, target, parted=True)
+
+    assert listed("vllm", "compressed-pack", None)[0] == r"re:.*\bself_attn\.qkv_proj$"
+    assert listed("sglang", "compressed-pack", None)[0] == r"re:.*\bqkv_proj$"
+    assert listed("vllm", "modelopt-fp8")[0] == "model.layers.8.self_attn.qkv_proj"
+    assert listed("trtllm", "modelopt-fp8", None)[0] == "model.midlayer.self_attn.q_proj"
+    with pytest.raises(Undecided, match="depends on the target"):
+        listed("vllm", "modelopt-fp8", None)
+    both = wide_modules("compressed-pack", LLAMA, quantized, parted=True)
+    assert set(both) == {*listed("vllm", "compressed-pack"), *listed("sglang", "compressed-pack")}
 
 
 def test_layers_that_differ_need_the_target_in_vllm() -> None:

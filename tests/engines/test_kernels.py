@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from draftconv.engines import ENGINES, EngineSpec, parse_engine
-from draftconv.engines.deployment import NEAREST, Deployment, nearest, resolve, widest
+from draftconv.engines.deployed import Deployment
+from draftconv.engines.deployment import NEAREST, nearest, resolve, widest
 from draftconv.engines.hardware import CHIPS, named
 from draftconv.engines.kernels import Gap
 from draftconv.errors import Refused, Undecided
@@ -246,7 +247,7 @@ def own(dtype: str, granularity: str, inputs: str | None = None, of: str = "toke
         rule: str = "mse", form: str | None = None) -> Recipe:  # fmt: skip
     weights = WeightScheme(dtype, granularity, rule, "weight", group)  # type: ignore[arg-type]
     activations = InputScheme(inputs, of, of == "token") if inputs else None  # type: ignore[arg-type]
-    return Recipe("mine", "", Scheme(weights, activations), (), form)
+    return Recipe("mine", "", Scheme(weights, activations), ("lm_head", "fc"), form)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def auto_round(**extra: object) -> dict[str, object]:
 
 
 def mixed(*listed: str) -> dict[str, object]:
-    layers = {name: {"quant_algo": "W4A8_AWQ"} for name in listed}
+    layers = {name: {"quant_algo": "FP8"} for name in listed}
     return modelopt(algorithm="MIXED_PRECISION", quantized_layers=layers)
 
 

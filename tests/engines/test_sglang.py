@@ -23,6 +23,8 @@ from tests.engines.cases import (
     judged,
     modelopt,
     quark_fp8,
+    several,
+    swapped,
     targeting,
     vary_target,
     weighing,
@@ -143,6 +145,8 @@ CASES = {
     "sglang-modelopt": Case("INT4_AWQ", modelopt("INT4_AWQ"), QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "sglang-mla-nvfp4": Case("NVFP4", modelopt("NVFP4"), MLA_QUANTIZED, modelopt("FP8", "F8_E4M3")),
     "sglang-int4-activations": Case("4-bit weights, 8-bit activations", compressed_activations, QUANTIZED, compressed),
+    "sglang-head-block": Case("lm_head", several("lm_head", strategy="block"), QUANTIZED, several("lm_head")),
+    "sglang-other-scheme": Case("model.down_proj (group_1)", swapped, QUANTIZED, several("lm_head")),
     "sglang-kv-b": Case("kv_b_proj", lambda v: ignoring(*KEPT[:3], "kv_a_proj_with_mqa")(v).pack("kv_b_proj"),
                         MLA_QUANTIZED, compressed),
     "sglang-a-projections": Case("q_a_proj.weight_scale is [], and joined with []", lambda v: FP8(v)

@@ -6,7 +6,8 @@ import pytest
 
 from draftconv.drafter.facts import Facts, Gqa, Mla
 from draftconv.engines import ENGINES, parse_engine
-from draftconv.engines.deployment import Deployment, resolve
+from draftconv.engines.deployed import Deployment
+from draftconv.engines.deployment import resolve
 from draftconv.engines.shapes import ShapeFault, shape_faults
 from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import FormatName, Recipe, find_recipe

@@ -26,7 +26,10 @@ from tests.engines.cases import (
     quark,
     quark_fp8,
     reordered,
+    several,
+    swapped,
     vary_target,
+    with_packed_head,
     without_export,
 )
 from tests.engines.views import (
@@ -106,6 +109,11 @@ CASES = {
     "vllm-joined-fp8-cpu": Case("different scales", DYNAMIC_FP8, QUANTIZED, DYNAMIC_FP8,
                                 known=frozenset({"joined-fp8-scales"}), spec=":cpu"),
     "vllm-tensor-fp8-cpu": Case("_proj.weight", quark_fp8(), QUANTIZED, DYNAMIC_FP8, spec=":cpu"),
+    "vllm-head-packed": Case(
+        "lm_head.weight_packed", with_packed_head, QUANTIZED, several("lm_head"), spec=":h200"),
+    "vllm-head-order": Case("lm_head.g_idx", lambda v: compressed(v).put("lm_head.g_idx", 16, dtype="I32"), QUANTIZED,
+                            compressed, spec=":cpu"),
+    "vllm-other-scheme": Case("model.layers.8.mlp.down_proj (group_1)", swapped, QUANTIZED, several("lm_head")),
     "vllm-joined-fp8": Case("different scales", FP8, QUANTIZED, FP8, known=frozenset({"joined-fp8-scales"})),
     "vllm-joined-inputs": Case("different input_scale", FP8, QUANTIZED, FP8,
                                  known=frozenset({"joined-input-scales"})),

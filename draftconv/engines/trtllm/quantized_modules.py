@@ -139,6 +139,6 @@ METHODS: Mapping[str, Method] = {
 }  # fmt: skip
 
 LISTS: Mapping[FormatName, IgnoreLists] = dict.fromkeys(
-    ("modelopt-awq", "modelopt-fp8", "modelopt-nvfp4"), IgnoreLists("name", "projection")
+    ("modelopt-awq", "modelopt-fp8", "modelopt-nvfp4"), IgnoreLists("name", "projection", "projection")
 )
 """ModelOpt: quantized_layers, where that style is asked for, names every stored projection."""

@@ -56,8 +56,15 @@ def _modelopt(declared: DeclaredQuantization, module: Module) -> BuiltModule:
     layers = section.section("quantized_layers").data
     names = (module.name, *shards_of(module, "qkv_proj", "gate_up_proj"))
     if entry := next((name for name in names if name in layers), None):
+        algorithm = section.section("quantized_layers").section(entry).text("quant_algo") or ""
+        if algorithm.upper() not in MIXED_ALGORITHMS:
+            return left_plain("quantized_layers", f"{entry}, and no linear has {algorithm} there")
         return made_quantized("quantized_layers", entry)
     return BuiltModule("plain", "quantized_layers does not list it")
+
+
+MIXED_ALGORITHMS = frozenset({"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "MXFP8"})
+"""What a linear may have under MIXED_PRECISION (`LINEAR_ALGOS`); any other is built plain."""
 
 
 def _gptq(declared: DeclaredQuantization, module: Module) -> BuiltModule:

@@ -16,7 +16,7 @@ from typing import ClassVar
 from draftconv.checkpoint import QUANT_FILE, show, show_some
 from draftconv.drafter.config import Config
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.quantization.formats.base import Declaration, Declared, Format
+from draftconv.quantization.formats.base import Declaration, Declared, DeclaredPart, Format
 from draftconv.quantization.recipes import PER_MODULE
 from draftconv.quantization.scheme import Granularity, InputScheme, WeightDtype
 
@@ -60,8 +60,8 @@ class ModelOpt(Format):
     """A format whose word is ModelOpt's header.
 
     Styles: `plain` is one algorithm for all modules, as ModelOpt exports it. `PER_MODULE` names every
-    quantized module under MIXED_PRECISION: a module that is not named never is. TensorRT-LLM builds no module of
-    a drafter quantized under it, so that nothing is written so any more; published files are.
+    quantized module under MIXED_PRECISION: a module that is not named never is. Several schemes are told so; one scheme
+    is no more, for TensorRT-LLM builds no module of a drafter quantized under it. Published files have it.
 
     Attributes:
         algorithms: by `quant_algo`.
@@ -72,6 +72,25 @@ class ModelOpt(Format):
 
     def declare(self, declared: Declared, modules: Sequence[str]) -> Declaration:
         style = self.written(declared.style)
+        named = self._algorithm(declared)
+        if style == "plain":
+            return _plain_declaration(named, declared.ignore)
+        return _mixed_declaration([(named, modules)], declared.ignore)
+
+    def declare_parts(self, parts: Sequence[DeclaredPart]) -> Declaration:
+        if len(parts) == 1:
+            return self.declare(parts[0].declared, parts[0].modules)
+        named: list[tuple[NamedAlgorithm, Sequence[str]]] = []
+        for part in parts:
+            match part.format:
+                case ModelOpt() as fmt:
+                    named.append((fmt._algorithm(part.declared), part.modules))
+                case other:
+                    raise Refused(f"{self.title} and {other.title} are not told of in one config.json")
+        return _mixed_declaration(named, parts[0].declared.ignore)
+
+    def _algorithm(self, declared: Declared) -> NamedAlgorithm:
+        """What these numbers are called."""
         for name, algorithm in self.algorithms.items():
             if (algorithm.dtype, algorithm.granularity, algorithm.inputs) == (
                 declared.dtype,
@@ -81,9 +100,7 @@ class ModelOpt(Format):
                 group = _group_size(algorithm, declared.group, self.title)
                 if algorithm.granularity == "group" and group is None:
                     raise UsageError(f"{self.title} declares the size of groups, and none is given")
-                if style == "plain":
-                    return _plain_declaration(name, algorithm, group, declared.ignore)
-                return _mixed_declaration(name, algorithm, group, declared.ignore, modules)
+                return NamedAlgorithm(name, algorithm, group)
         raise Refused(
             f"{self.title} cannot declare {declared.dtype} weights per {declared.granularity} with activations "
             f"{declared.inputs or '16 bit'}",
@@ -91,27 +108,32 @@ class ModelOpt(Format):
         )
 
     def read(self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]) -> Declared | None:
+        parts = self.read_parts(config, sidecars)
+        if not parts:
+            return None
+        if parts[0].targets:
+            raise Refused("quantized_layers gives modules different algorithms", why="each has a scheme of its own")
+        return parts[0]
+
+    def read_parts(
+        self, config: Mapping[str, object], sidecars: Mapping[str, Mapping[str, object]]
+    ) -> tuple[Declared, ...]:
         header = read_header(config, sidecars)
         if header is None:
-            return None
-        names = {name for name, _ in header.algorithms}
-        if not names & self.algorithms.keys():
-            return None
-        if len(header.algorithms) > 1:
-            raise Refused(
-                f"{header.where} gives modules different algorithms: {show_some(sorted(names))}",
-                why="draftconv reads one scheme for all quantized modules",
-                cure="quantize the 16-bit drafter with a recipe",
+            return ()
+        several = len(header.algorithms) > 1
+        return tuple(
+            Declared(
+                algorithm.dtype,
+                algorithm.granularity,
+                _group_size(algorithm, group, header.where),
+                algorithm.inputs,
+                header.ignore,
+                PER_MODULE if header.layers else "plain",
+                targets=tuple(m for m, its in header.layers.items() if its == (name, group)) if several else (),
             )
-        ((name, group),) = header.algorithms
-        algorithm = self.algorithms[name]
-        return Declared(
-            algorithm.dtype,
-            algorithm.granularity,
-            _group_size(algorithm, group, header.where),
-            algorithm.inputs,
-            header.ignore,
-            PER_MODULE if header.layers else "plain",
+            for name, group in sorted(header.algorithms, key=str)
+            if (algorithm := self.algorithms.get(name)) is not None
         )
 
 
@@ -121,12 +143,12 @@ class ModelOptHeader:
 
     Attributes:
         algorithms: `quant_algo` and `group_size` of its modules.
-        layers: modules that are listed one by one, under MIXED_PRECISION.
+        layers: modules that are listed one by one, under MIXED_PRECISION, each with its own.
     """
 
     algorithms: frozenset[tuple[str, int | None]]
     ignore: tuple[str, ...]
-    layers: frozenset[str]
+    layers: Mapping[str, tuple[str, int | None]]
     where: str
 
 
@@ -162,7 +184,8 @@ def _contradict(one: ModelOptHeader, other: ModelOptHeader) -> bool:
     return (
         _algorithm_names(one) != _algorithm_names(other)
         or (all(groups) and groups[0] != groups[1])
-        or one.layers != other.layers
+        or {module: name for module, (name, _) in one.layers.items()}
+        != {module: name for module, (name, _) in other.layers.items()}
         or set(one.ignore) != set(other.ignore)
     )
 
@@ -182,20 +205,20 @@ def _header(source: Config, exclusions: str) -> ModelOptHeader | None:
     if name is None:
         return None
     if name != MIXED:
-        return ModelOptHeader(frozenset({_algorithm(source)}), source.texts(exclusions), frozenset(), source.where)
+        return ModelOptHeader(frozenset({_algorithm(source)}), source.texts(exclusions), {}, source.where)
     layers = source.section("quantized_layers")
-    algorithms = set()
+    algorithms: dict[str, tuple[str, int | None]] = {}
     for module, entry in layers.data.items():
         if not isinstance(entry, dict):
             raise BadCheckpoint(f"{layers.where}: {show(module)} is no object", cure="correct or remove the key")
-        algorithms.add(_algorithm(Config(entry, f"{layers.where}: {show(module)}")))
+        algorithms[module] = _algorithm(Config(entry, f"{layers.where}: {show(module)}"))
     if not algorithms:
         raise BadCheckpoint(
             f"{source.where}: {MIXED} without quantized_layers",
             why="no module would be taken for quantized",
             cure="list every quantized module with its quant_algo",
         )
-    return ModelOptHeader(frozenset(algorithms), source.texts(exclusions), frozenset(layers.data), source.where)
+    return ModelOptHeader(frozenset(algorithms.values()), source.texts(exclusions), algorithms, source.where)
 
 
 def _algorithm(source: Config) -> tuple[str, int | None]:
@@ -239,26 +262,50 @@ def _group_size(algorithm: Algorithm, declared: int | None, where: str) -> int |
     return algorithm.group or declared
 
 
-def _plain_declaration(name: str, algorithm: Algorithm, group: int | None, ignore: tuple[str, ...]) -> Declaration:
-    entry = _entry(name, algorithm, group)
-    flat: dict[str, object] = (
-        {"config_groups": _config_groups(algorithm, group, ["Linear"])} if algorithm.writes_group else {}
-    )
-    flat |= {"ignore": list(ignore), **entry, "producer": PRODUCER, "quant_method": METHOD}
-    nested = {"quant_algo": name, "kv_cache_quant_algo": None, **entry, "exclude_modules": list(ignore)}
+@dataclass(frozen=True, slots=True)
+class NamedAlgorithm:
+    """An algorithm by its name, with the size of groups where it has any."""
+
+    name: str
+    algorithm: Algorithm
+    group: int | None
+
+    @property
+    def entry(self) -> dict[str, object]:
+        """What is said of a module, or of all."""
+        return {"quant_algo": self.name, **self._sized, **self.algorithm.keys}
+
+    def config_group(self, targets: Sequence[str]) -> dict[str, object]:
+        """The same in the words of compressed-tensors."""
+        group: dict[str, object] = {"weights": {**self.algorithm.weights, **self._sized}, "targets": list(targets)}
+        if self.algorithm.activations is not None:
+            group["input_activations"] = {**self.algorithm.activations, **self._sized}
+        return group
+
+    @property
+    def _sized(self) -> dict[str, int]:
+        return {} if self.group is None else {"group_size": self.group}
+
+
+def _plain_declaration(named: NamedAlgorithm, ignore: tuple[str, ...]) -> Declaration:
+    entry = named.entry
+    groups = {"config_groups": {"group_0": named.config_group(["Linear"])}} if named.algorithm.writes_group else {}
+    flat = {**groups, "ignore": list(ignore), **entry, "producer": PRODUCER, "quant_method": METHOD}
+    nested = {"quant_algo": named.name, "kv_cache_quant_algo": None, **entry, "exclude_modules": list(ignore)}
     return Declaration(flat, {QUANT_FILE: {"producer": PRODUCER, "quantization": nested}})
 
 
-def _mixed_declaration(
-    name: str, algorithm: Algorithm, group: int | None, ignore: tuple[str, ...], modules: Sequence[str]
-) -> Declaration:
-    if not modules:
+def _mixed_declaration(named: Sequence[tuple[NamedAlgorithm, Sequence[str]]], ignore: tuple[str, ...]) -> Declaration:
+    """Every quantized module by its name, with what it is."""
+    modules = [module for _, its in named for module in its]
+    if not all(its for _, its in named):
         raise UsageError(f"{MIXED} has to name every quantized module, and none is given")
     entries = [entry for entry in UNQUANTIZED if not any(_entry_excludes(entry, module) for module in modules)]
     excluded = list(dict.fromkeys((*entries, *ignore)))
-    layers = {module: _entry(name, algorithm, group) for module in modules}
+    layers = {module: algorithm.entry for algorithm, its in named for module in its}
+    groups = (algorithm.config_group(sorted(its)) for algorithm, its in named)
     flat: dict[str, object] = {
-        "config_groups": _config_groups(algorithm, group, sorted(modules)),
+        "config_groups": {f"group_{number}": group for number, group in enumerate(groups)},
         "quantized_layers": layers,
         "ignore": excluded,
         "quant_algo": MIXED,
@@ -278,16 +325,3 @@ def _entry_excludes(entry: str, module: str) -> bool:
     if entry.startswith("re:"):
         return re.fullmatch(entry.removeprefix("re:"), module) is not None
     return fnmatchcase(module, entry)
-
-
-def _entry(name: str, algorithm: Algorithm, group: int | None) -> dict[str, object]:
-    sized = {} if group is None else {"group_size": group}
-    return {"quant_algo": name, **sized, **algorithm.keys}
-
-
-def _config_groups(algorithm: Algorithm, group: int | None, targets: list[str]) -> dict[str, object]:
-    sized = {} if group is None else {"group_size": group}
-    config_group: dict[str, object] = {"weights": {**algorithm.weights, **sized}, "targets": targets}
-    if algorithm.activations is not None:
-        config_group["input_activations"] = {**algorithm.activations, **sized}
-    return {"group_0": config_group}

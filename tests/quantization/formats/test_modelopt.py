@@ -12,8 +12,10 @@ from torch import Tensor
 
 from draftconv.checkpoint import QUANT_FILE
 from draftconv.errors import BadCheckpoint, Refused, UsageError
-from draftconv.quantization.formats.base import Declared, Weight
+from draftconv.quantization.formats.base import Declared, DeclaredPart, Weight
+from draftconv.quantization.formats.gptq import gptq
 from draftconv.quantization.formats.modelopt_awq import MODELOPT_AWQ, fp8_scale
+from draftconv.quantization.formats.modelopt_config import FP8_STATIC
 from draftconv.quantization.formats.modelopt_fp8 import MODELOPT_FP8
 from draftconv.quantization.formats.modelopt_nvfp4 import MODELOPT_NVFP4
 from draftconv.quantization.rounding import RoundedWeight, dequantize, quantize
@@ -284,7 +286,7 @@ def test_headers_that_contradict_each_other(spoil: str) -> None:
                 "quantized_layers": {"a": {"quant_algo": "FP8"}, "b": {"quant_algo": "W4A16_AWQ", "group_size": 64}},
             },
             Refused,
-            "different algorithms: FP8, W4A16_AWQ",
+            "gives modules different algorithms",
         ),
     ],
 )
@@ -305,3 +307,44 @@ def test_a_kv_cache_algorithm_alone_quantizes_no_weight() -> None:
         MODELOPT_FP8.read({}, {QUANT_FILE: {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}})
         is None
     )
+
+
+# ── several schemes ────────────────────────────────────────────────────────────────
+
+
+def test_several_algorithms_are_told_module_by_module() -> None:
+    layer = Declared("nvfp4", "group", 16, NVFP4_STATIC, ("lm_head",))
+    head = Declared("fp8", "tensor", None, FP8_STATIC, ("lm_head",))
+    names = ("model.layers.8.mlp.down_proj", "model.layers.8.self_attn.o_proj")
+    parts = [DeclaredPart(MODELOPT_NVFP4, layer, names), DeclaredPart(MODELOPT_FP8, head, ("model.fc",))]
+    said = MODELOPT_NVFP4.declare_parts(parts)
+    assert said.config["quant_algo"] == "MIXED_PRECISION"
+    listed = said.config["quantized_layers"]
+    assert isinstance(listed, dict)
+    assert {name: entry["quant_algo"] for name, entry in listed.items()} == {
+        **dict.fromkeys(names, "NVFP4"), "model.fc": "FP8"
+    }  # fmt: skip
+    excluded = said.config["ignore"]
+    assert isinstance(excluded, list) and "lm_head" in excluded and "model.fc" not in excluded
+    for header in ((said.config, said.sidecars), ({}, said.sidecars), (said.config, {})):
+        (nvfp4,), (fp8,) = (fmt.read_parts(*header) for fmt in (MODELOPT_NVFP4, MODELOPT_FP8))
+        assert (nvfp4.dtype, nvfp4.group, set(nvfp4.targets)) == ("nvfp4", 16, set(names))
+        assert (fp8.dtype, fp8.inputs, fp8.targets) == ("fp8", FP8_STATIC, ("model.fc",))
+        assert MODELOPT_AWQ.read_parts(*header) == ()
+    with pytest.raises(Refused, match="different algorithms"):
+        MODELOPT_FP8.read(said.config, said.sidecars)
+    with pytest.raises(UsageError, match="has to name every quantized module"):
+        MODELOPT_NVFP4.declare_parts([parts[0], DeclaredPart(MODELOPT_FP8, head)])
+    with pytest.raises(Refused, match="are not told of in one config"):
+        MODELOPT_NVFP4.declare_parts([parts[0], DeclaredPart(gptq, Declared("int4", "group", 128), ("fc",))])
+
+
+def test_files_that_give_a_module_two_algorithms_contradict_each_other() -> None:
+    parts = [
+        DeclaredPart(MODELOPT_NVFP4, Declared("nvfp4", "group", 16, NVFP4_STATIC), ("a", "b")),
+        DeclaredPart(MODELOPT_FP8, Declared("fp8", "tensor", None, FP8_STATIC), ("c",)),
+    ]
+    said, other = (MODELOPT_NVFP4.declare_parts(parts), MODELOPT_NVFP4.declare_parts(
+        [replace(parts[0], modules=("a",)), replace(parts[1], modules=("b", "c"))]))  # fmt: skip
+    with pytest.raises(BadCheckpoint, match="contradict each other"):
+        MODELOPT_FP8.read_parts(said.config, other.sidecars)
