@@ -25,6 +25,7 @@ UNKNOWABLE: Mapping[str, Mapping[str, str]] = {
         "vllm-kernel": "kernels of GPUs; what a CPU has none for is `vllm-kernel-cpu`",
         "vllm-joined-fp8": "rounds on GPUs; a CPU has no operation for it and stops (`vllm-joined-fp8-cpu`)",
         "vllm-joined-scales": "NVFP4 is for GPUs; a CPU refuses it while modules are built (`vllm-kernel-cpu`)",
+        "vllm-head-packed": "Model Runner V2 is of GPUs; a CPU takes the other one, and loads such a head",
         "vllm-model-type-unknown": BEYOND,
         "vllm-names-undecided": NO_TARGET,
         "vllm-pattern-undecided": UNTRIED,

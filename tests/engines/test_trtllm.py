@@ -72,6 +72,9 @@ def in_files(*names: str) -> Change:
     return lambda view: replace(view, files=tuple(File(name) for name in names))
 
 
+UNNAMED = modelopt("FP8", "F8_E4M3", ("model.fc",))
+"""FP8, and nothing keeps the head."""
+
 CASES = {
     "trtllm-safetensors": Case("pytorch_model.bin", in_files("config.json", "pytorch_model.bin"),
                                good=in_files("model.safetensors", "optimizer.pt")),
@@ -169,7 +172,8 @@ CASES = {
     "trtllm-excluded-fp8": Case("model*", modelopt("FP8", "F8_E4M3", EVERYTHING), QUANTIZED, FP8),
     "trtllm-taps-unknown": Case("--aux-convention", facts=vary(LLAMA, boundaries=AuxLayers.UNKNOWN), good_facts=LLAMA),
     "trtllm-model-type-unknown": Case("strange", lambda v: v.set(model_type="strange")),
-    "trtllm-head-scales": Case("lm_head.weight", lambda v: UNNAMED(v).retype("F8_E4M3", "lm_head.weight"), QUANTIZED, FP8),
+    "trtllm-head-scales": Case("lm_head.weight", lambda v: UNNAMED(v).retype("F8_E4M3", "lm_head.weight"), QUANTIZED,
+                               FP8),
     "trtllm-draft-vocab-null": Case("null", lambda v: v.set(draft_vocab_size=None), spec="@1.2"),
     "trtllm-mla-norm-before-fc": Case("norm_before_fc", facts=FACTS["mla, norm_before_fc"], good_facts=MLA),
     "trtllm-taps": Case("eagle3_layers_to_capture: [1, 2, 5]", facts=FACTS["llama, layers given"], good_facts=LLAMA),

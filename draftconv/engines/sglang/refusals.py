@@ -373,12 +373,11 @@ def _misshapen(kind: str) -> Check:
 
 
 RULES.row("sglang-other-scheme", "refused", "of several groups the one that matches a module says how it is built; "
-          "tensors of another one do not fit there, or find no parameter",
-          MATCHED, "inferred", quantization_config.other_scheme)  # fmt: skip
+          "tensors of another one do not fit there", MATCHED, "run", quantization_config.other_scheme)  # fmt: skip
 
 
 @RULES.add("sglang-head-block", "refused", "a head with scales per block stops the start",
-           "srt/layers/quantization/compressed_tensors/compressed_tensors.py, 0.5.23", "read")  # fmt: skip
+           f"{QUANT}/compressed_tensors/compressed_tensors.py, 0.5.23", "run")  # fmt: skip
 def _block_head(load: SimulatedLoad) -> str | None:
     groups = load.config.section("quantization_config").section("config_groups")
     blocks = (

@@ -62,6 +62,8 @@ SAYS: Mapping[str, str] = MappingProxyType(
         "sglang-awq": "not supported for quantization method awq|Cannot find any of|4-bit weight quantization",
         "sglang-auto-round": "Unsupported|Cannot find any of|non-Marlin GPTQ|4-bit weight quantization",
         "sglang-mla-nvfp4": UNFIT,
+        "sglang-head-block": "Block-quantized lm_head is not supported",
+        "sglang-other-scheme": f"No compressed-tensors compatible scheme|{UNFIT}",
         "sglang-kv-b": "post_load_weights|no attribute 'weight'",
         "sglang-a-projections": f"concatenated|Sizes of tensors must match|{UNFIT}",
         "sglang-fc-quantized": "Attempted to load weight",

@@ -44,6 +44,7 @@ WRITTEN = {
     "fp8, b200": "cuda", "w4a16, b200": "cuda", "w4a16-g128, b200": "cuda", "w4a8, b200": "cuda",
     "w4a8-fp8, b200": "cuda", "fp8-tensor, b200": "cuda", "fp8, mi325x": "hip", "gptq, b200": "cuda",
     "gptq-g128, b200": "cuda", "awq, b200": "cuda", "auto-round, mi325x": "hip",
+    "fp8-all, b200": "cuda", "w4a16-g128-all, b200": "cuda", "int8-all, h200": "cuda", "fp8-all, mi325x": "hip",
 }  # fmt: skip
 """What `quantize` writes for a platform, for every fixture; NVFP4 has no MLA form."""
 
@@ -349,7 +350,26 @@ FP8_INPUT = {**INT8_INPUT, "type": "float"}
 WEIGHTLESS: Mapping[str, object] = quark_section(None, None)
 """What Quark says of layers that it does not quantize, where it says it of them."""
 
+
+def named_in(number: str, *targets: str, **weights: object) -> Change:
+    """With other targets of one group, and other words about its weights."""
+
+    def change(d: Directory) -> Directory:
+        groups = d.config["quantization_config"]["config_groups"]
+        group = {**groups[number], "targets": list(targets), "weights": {**groups[number]["weights"], **weights}}
+        return d.quantization(config_groups={**groups, number: group})
+
+    return change
+
+
 DECLARED: Mapping[str, Mapping[str, Change]] = {
+    "w4a16-g128-all, b200": {
+        "no group names the head": named_in("group_1", r"re:.*\bfc$"),
+        "down_proj in the head's group": named_in("group_1", "lm_head", r"re:.*\bfc$", r"re:.*\bdown_proj$"),
+        "a head in blocks": named_in("group_1", "lm_head", r"re:.*\bfc$", strategy="block",
+                                     block_structure=[128, 128]),
+    },
+    "fp8-all, b200": {"no target names the head": first_group(targets=["Linear"])},
     "w4a16, b200": {
         "rows declared as groups": group(strategy="group", group_size=128),
         "actorder: group": reordered,

@@ -190,7 +190,10 @@ B200, MI325X = "sglang:b200", "sglang:mi325x"
 FORMS: Mapping[str, Form] = MappingProxyType({
     # what `quantize --for` writes
     **{f"{recipe}, b200": Form(recipe, B200) for recipe in ("fp8", "w4a16", "w4a16-g128", "w4a8", "w4a8-fp8")},
+    **{f"{recipe}, b200": Form(recipe, B200) for recipe in ("fp8-all", "w4a16-g128-all")},
+    "int8-all, h200": Form("int8-all", "sglang@0.5.23:h200"),
     "fp8, mi325x": Form("fp8", MI325X),
+    "fp8-all, mi325x": Form("fp8-all", MI325X),
     "fp8-tensor, b200": Form("fp8-tensor", B200, calibrated=True),
     "nvfp4, b200": Form("nvfp4", B200, calibrated=True),
     "gptq, b200": Form("w4a16", B200, {"format": "gptq"}),
