@@ -668,8 +668,12 @@ QUANTIZATION = (
         "a recipe may tear joined weights apart", ("test_exclusions.py",)),
     Mutation(
         "quantization/exclusions.py",
-        "    if HEAD in selection.quantized:\n", "    if HEAD in selection.kept:\n",
-        "a quantized head is written", ("test_exclusions.py",)),
+        ".weights.dtype].bits == 4:", ".weights.dtype].bits == 2:",
+        "a head is rounded to the nearest of 4 bits", ("test_exclusions.py",)),
+    Mutation(
+        "quantization/exclusions.py",
+        "_first_entry(recipe.roles, name, tensor.role) or MAIN,", "MAIN,",
+        "no weight has the scheme of its role", ("test_exclusions.py",)),
     Mutation(
         "quantization/simulate.py",
         "for other in together]).amax()", "for other in together]).amin()",

@@ -246,3 +246,37 @@ def test_the_recipe_in_the_record_is_the_recipe(written: Written) -> None:
     name = recorded.pop("name")
     assert parse(json.dumps(recorded), name, "draftconv.json") == done.decided.recipe
     assert find_recipe(done.decided.requested.options.recipe).roles == done.decided.recipe.roles
+
+
+def test_modelopt_tells_of_every_module(recorded: Recorded, tmp_path: Path) -> None:
+    """NVFP4 in the layer and FP8 in fc, for vLLM on a GPU that has FP4: not run on hardware."""
+    static = "scale: static}\n"
+    nvfp4 = (
+        "weights: {dtype: nvfp4, granularity: group, group: 16, scale_rule: max/6, scale_dtype: F8_E4M3}\n"
+        f"activations: {{dtype: nvfp4, granularity: tensor, {static}"
+    )
+    fp8 = (
+        "    weights: {dtype: fp8, granularity: tensor, scale_rule: max/448, scale_dtype: F32}\n"
+        f"    activations: {{dtype: fp8, granularity: tensor, {static}"
+    )
+    name = mixed.recipe(tmp_path, nvfp4, exclude=", lm_head", fc=fp8)
+    options = quantized.options(NAME, name, "vllm:b200", trace=recorded("llama", count=2, length=8))
+    done = quantize(quantized.source(NAME), tmp_path / "out", **keywords(options))
+    listed = section(tmp_path / "out")["quantized_layers"]
+    layers = quantized.target(NAME).layers
+    assert listed["model.fc"]["quant_algo"] == "FP8"
+    assert listed[f"model.layers.{layers}.self_attn.qkv_proj"]["quant_algo"] == "NVFP4"
+    stored = find_quantized(quantized.read(tmp_path / "out", NAME))
+    assert {match.format.id: len(modules) for match, modules in stored.parts.items()} == {
+        "modelopt-nvfp4": 7,
+        "modelopt-fp8": 1,
+    }
+    assert not stored.lies
+    trace = recorded("llama", count=2, length=8)
+    assert verify(tmp_path / "out", quantized.source(NAME), target=TARGET, calibrate=trace).result == "pass"
+    assert set(done.decided.calibration.scales) == set(stored.modules)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    config["quantization_config"]["quantized_layers"]["model.fc"]["quant_algo"] = "NVFP4"
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadCheckpoint, match="contradict each other"):
+        find_quantized(quantized.read(tmp_path / "out", NAME))
