@@ -22,7 +22,7 @@ from draftconv.engines.hardware import CHIPS
 from draftconv.errors import DraftconvError, Refused, Undecided, UsageError
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.quantized_weights import find_quantized
-from draftconv.quantization.recipes import find_recipe, recipe_names
+from draftconv.quantization.recipes import recipe_names
 from draftconv.quantization.rounding import quantize as rounded
 from draftconv.reference.accept_length import Counts
 from draftconv.reference.load import to_torch
@@ -171,14 +171,14 @@ def test_every_recipe_is_written_for_nobody_in_particular(
     assert not done.decided.deployments
     source, found = quantized.read(quantized.source(name), name), quantized.read(out, name)
     stored = find_quantized(found)
-    assert stored.only.format.id == done.decided.deployment.format
+    assert {match.format.id for match in stored.parts} == {p.format for p in done.decided.deployment.parts.values()}
     assert {f"{module}{WEIGHT}" for module in stored.modules} == set(done.decided.selection.quantized)
     for tensor, ref in source.tensors.items():
         if tensor not in done.decided.selection.quantized:
             assert (found.tensors[tensor].dtype, found.tensors[tensor].read()) == (ref.dtype, ref.read()), tensor
-    scheme = find_recipe(recipe).scheme.weights
-    if not scheme.whole:
-        for module in stored.modules:
+    for module in stored.modules:
+        scheme = done.decided.part(f"{module}{WEIGHT}").scheme.weights
+        if not scheme.whole:
             wanted = rounded(to_torch(source.tensors[f"{module}{WEIGHT}"]), scheme)
             held = stored.load(module).quantized
             same = torch.equal(held.qvalues.view(torch.uint8), wanted.qvalues.view(torch.uint8))

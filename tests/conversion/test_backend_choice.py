@@ -49,8 +49,8 @@ def test_native_changes_nothing() -> None:
     [
         ("w4a8", "quark", "quark-w4a8"),
         ("fp8", "quark", "quark-w4a8"),
-        ("w4a16-g128", "modelopt", "fp8, fp8-tensor, w4a16-awq and w4a8-awq with --calibrate"),
-        ("quark-w4a8", "modelopt", "fp8, fp8-tensor, w4a16-awq and w4a8-awq with --calibrate"),
+        ("w4a16-g128", "modelopt", "fp8, fp8-all, fp8-tensor, int8-all, w4a16-awq and w4a8-awq with --calibrate"),
+        ("quark-w4a8", "modelopt", "fp8, fp8-all, fp8-tensor, int8-all, w4a16-awq and w4a8-awq with --calibrate"),
     ],
 )
 def test_what_a_backend_does_not_have_is_refused_with_what_it_has(recipe: str, backend: str, has: str) -> None:

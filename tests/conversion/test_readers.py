@@ -69,6 +69,7 @@ def split(found: Quantization) -> tuple[set[str], set[str]]:
 VLLM, SGLANG, TRTLLM = {"vllm"}, {"sglang"}, {"trtllm"}
 READ: Mapping[str, set[str]] = {
     "fp8": VLLM | SGLANG,
+    **dict.fromkeys(("fp8-all", "int8-all", "w4a16-g128-all"), VLLM | SGLANG),
     "fp8-tensor": ALL,
     "mxfp4": VLLM,
     "nvfp4": ALL,
@@ -101,6 +102,8 @@ def readers(name: str, recipe: str) -> set[str]:
     rounded = name == "f32" and recipe.startswith("w4a16")  # scales like the weights, and SGLang has the model's own
     switched_off = name.startswith("mla") and recipe == "nvfp4"
     read = READ[recipe] - (SGLANG if rounded or switched_off else set())
+    if recipe.endswith("-all"):  # vLLM's MLA class has a plain head, SGLang's Llama class a plain fc
+        read = SGLANG if name.startswith("mla") else VLLM
     if name in APART:
         return next((engine for engine in APART[name] if engine <= read), set())
     return HELD.get(name, ALL) & read

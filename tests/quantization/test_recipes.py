@@ -98,8 +98,9 @@ def test_the_recipe_in_the_docs(tmp_path: Path) -> None:
     recipe = find_recipe(own(tmp_path, text.partition("```yaml\n")[2].partition("```")[0]))
     assert recipe.scheme.weights == WeightScheme("int4", "group", "mse", "weight", 64)
     assert recipe.scheme.inputs == InputScheme("int8", "token", True)
-    assert recipe.exclude == ("embed", "lm_head", "norms", "kv_b", "layers.*.self_attn.*")
-    assert recipe.roles == {"fc": FP8}
+    assert recipe.exclude == ("embed", "norms", "kv_b", "layers.*.self_attn.*")
+    assert recipe.roles == {"lm_head": FP8, "fc": FP8}
+    assert recipe.may_stay == ("lm_head", "fc")
 
 
 @pytest.mark.parametrize(
