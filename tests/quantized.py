@@ -11,6 +11,7 @@ import torch
 
 from draftconv.api.quantize import Quantization, QuantizeOptions, quantize
 from draftconv.drafter.drafter import Drafter
+from draftconv.drafter.shipped_files import recipes as shipped_directory
 from draftconv.drafter.targets import Target, find_target
 from draftconv.quantization.quantized_weights import find_quantized
 from draftconv.quantization.rounding import dequantize
@@ -22,7 +23,7 @@ from tests.traces.recorded import Recorded
 NAMES = tuple(sorted(path.name for path in (DATA / "drafters").iterdir()))
 STATIC = frozenset({"fp8-tensor", "mxfp4", "nvfp4", "w4a8-awq"})
 """Recipes whose activations have scales that are measured on a trace."""
-BY_GPTQ = frozenset({"w4a16-g128-gptq", "w4a16-gptq"})
+BY_GPTQ = frozenset({"w4a16-g128-all", "w4a16-g128-gptq", "w4a16-gptq"})
 CALIBRATED = STATIC | BY_GPTQ
 """Recipes that want a trace."""
 
@@ -32,6 +33,16 @@ def calibration(recorded: Recorded, name: str, recipe: str) -> Path | None:
     if recipe in BY_GPTQ:
         return recorded(name, count=8, length=64)  # a row per input at least
     return recorded(name, count=2, length=8) if recipe in STATIC else None
+
+
+def nearest(recipe: str, place: Path) -> str:
+    """A recipe without GPTQ, for what does not depend on how values are chosen: it wants no trace."""
+    if recipe not in BY_GPTQ:
+        return recipe
+    text = shipped_directory().joinpath(f"{recipe}.yaml").read_text(encoding="utf-8")
+    path = place / f"{recipe}-nearest.yaml"
+    path.write_text(text.replace("rounding: gptq\n", ""), encoding="utf-8")
+    return str(path)
 
 
 def source(name: str) -> Path:

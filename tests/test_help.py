@@ -30,8 +30,8 @@ TYPED_ONLY = {
 NOT_OPTIONS = {("trace", "--target"), ("trace", "--prompts"), ("parity", "--overwrite"), ("parity", "--report"),
                ("accept", "--overwrite"), ("accept", "--report")}  # fmt: skip
 """The same of some commands only."""
-PYTHON_ONLY = {"progress", "announce", "command", "token", "alone", "arguments", "patience", "environment",
-               "margins", "profile"}  # fmt: skip
+PYTHON_ONLY = {"progress", "calibrating", "announce", "command", "token", "alone", "arguments", "patience",
+               "environment", "margins", "profile"}  # fmt: skip
 
 
 def documented(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:

@@ -194,8 +194,11 @@ def quantize(source: Place, out: Place, options: QuantizeOptions) -> Quantizatio
     return quantization
 
 
-def prepare(source: Place, options: QuantizeOptions, *, download: bool = True) -> Quantization:
+def prepare(source: Place, options: QuantizeOptions, *, download: bool = True, calibrated: bool = True) -> Quantization:
     """Decide and check a quantization without writing anything.
+
+    Args:
+        calibrated: without, a recipe that wants a trace is planned without one: for its sizes, not to be written.
 
     Raises:
         Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the recipe rounds the
@@ -210,7 +213,7 @@ def prepare(source: Place, options: QuantizeOptions, *, download: bool = True) -
     drafter = options.convert.reading.read(
         open_checkpoint(source, download=download, hashed=options.hash and download), target
     )
-    decided = plan_quantization(drafter, target, request)
+    decided = plan_quantization(drafter, target, request, calibrated=calibrated)
     refuse_unneeded_trace(decided)
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
     return Quantization(decided, plan_drafter(drafter, findings, target, decided.request))

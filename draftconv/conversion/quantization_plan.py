@@ -109,8 +109,14 @@ class QuantizationPlan:
         return ConversionRequest(replace(self.requested.options.convert, to=to), self.specs, self)
 
 
-def plan_quantization(drafter: Drafter, target: Target | None, requested: QuantizationRequest) -> QuantizationPlan:
+def plan_quantization(
+    drafter: Drafter, target: Target | None, requested: QuantizationRequest, *, calibrated: bool = True
+) -> QuantizationPlan:
     """Decide a quantization, and calibrate it where the recipe is calibrated.
+
+    Args:
+        calibrated: without, nothing is measured and no trace is asked for: sizes and kernels are known, and nothing can
+            be written.
 
     Raises:
         Refused: an engine has no form of the recipe or no kernel for the drafter's sizes, the recipe rounds
@@ -128,11 +134,12 @@ def plan_quantization(drafter: Drafter, target: Target | None, requested: Quanti
     if not options.force:
         refuse_nearest_head(kept, selection)
     faults = tuple(_slower_kernels(specs, deployment, drafter, selection, options.tensor_parallel_size))
-    _refuse_uncalibrated(deployment, options)
+    if calibrated:
+        _refuse_uncalibrated(deployment, options)
     rounding = choose_backend(options.backend, recipe, deployment, options.trace, options.device)
     deployment = _rounded(deployment, rounding)
     output = _output_of(deployment, drafter, selection, specs, target)
-    calibration = calibrate(drafter, stored, selection, rounding, options.trace, target)
+    calibration = calibrate(drafter, stored, selection, rounding, options.trace if calibrated else None, target)
     rounding = replace(rounding, notes=(*rounding.notes, *calibration.notes))
     return QuantizationPlan(
         requested,

@@ -248,7 +248,7 @@ WAYS: Mapping[str, Way] = {
     "fp8": Way("fp8"),
     "int8-all": Way("int8-all"),
     "fp8-all": Way("fp8-all"),
-    "g128-all": Way("w4a16-g128-all"),
+    "g128-all": Way("w4a16-g128-all", {"rounding": "nearest"}),  # a reader does not see how a value was chosen
     "ct-head": Way("w4a16-g128", WITH_HEAD),
     "awq-head": Way("w4a16-g128", {**WITH_HEAD, "format": "autoawq"}),
 }

@@ -62,12 +62,13 @@ ALL = ("fp8-all", "int8-all", "w4a16-g128-all")
 
 @pytest.mark.parametrize("name", [LLAMA31, MLA31])
 @pytest.mark.parametrize("recipe", ALL)
-def test_every_engine_gets_what_it_multiplies(name: str, recipe: str) -> None:
+def test_every_engine_gets_what_it_multiplies(name: str, recipe: str, tmp_path: Path) -> None:
     """What is prepared passes the engine's own check; what stays in 16 bits is told with the reason."""
     kept = {}
     for spec in SPECS[1:]:
         try:
-            decided = prepare(quantized.source(name), quantized.options(name, recipe, spec)).decided
+            asked = quantized.options(name, quantized.nearest(recipe, tmp_path), spec)
+            decided = prepare(quantized.source(name), asked).decided
         except DraftconvError as error:
             assert "no form" in error.what or "differently" in error.what or "no kernel" in error.what, error.what
             continue

@@ -201,7 +201,8 @@ ONLY: dict[str, set[str]] = {
 def cases() -> list[tuple[str, str]]:
     """Every recipe with every change that its tensors allow."""
     allowed = {case: next((ONLY[key] for key in ONLY if case.startswith(key)), None) for case in TAMPERED}
-    recipes = [name for name in recipe_names() if name != "w4a16-g128-gptq"]  # as its sister, and calibrated each time
+    alike = {"w4a16-g128-gptq", "w4a16-g128-all"}  # as w4a16-gptq and fp8-all, and calibrated each time
+    recipes = [name for name in recipe_names() if name not in alike]
     return [(recipe, case) for recipe in recipes for case, only in allowed.items() if not only or recipe in only]
 
 
