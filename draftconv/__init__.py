@@ -6,6 +6,7 @@ One function per command, with the command's name and its options as keyword arg
     convert      write it in another layout
     quantize     write it smaller, in the format that an engine really runs
     prune        keep the rows of its head that the target's text needs
+    slim         find the smallest that is still as good, and certify it
     verify       prove that an output is its source
     diff         what differs between two drafters
     serve        the command that serves it
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from draftconv.api.push import push
     from draftconv.api.quantize import quantize
     from draftconv.api.serve import serve
+    from draftconv.api.slim import slim
     from draftconv.api.trace import trace
     from draftconv.api.verify import verify
     from draftconv.errors import DraftconvError
@@ -60,6 +62,7 @@ _HOMES = {
     "push": "draftconv.api.push",
     "quantize": "draftconv.api.quantize",
     "serve": "draftconv.api.serve",
+    "slim": "draftconv.api.slim",
     "trace": "draftconv.api.trace",
     "verify": "draftconv.api.verify",
 }
@@ -77,6 +80,7 @@ __all__ = [
     "push",
     "quantize",
     "serve",
+    "slim",
     "trace",
     "verify",
 ]

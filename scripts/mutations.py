@@ -930,11 +930,11 @@ REPORT = (
         "the ratio is that of reference to candidate", ("test_statistics.py",)),
     Mutation(
         "report/resampling.py",
-        "TAIL = 1 - 0.025", "TAIL = 1 - 0.05",
+        "reach(psi_C, outside)", "reach(psi_C, 2 * outside)",
         "the delta interval is one of 90 %", ("test_statistics.py", "test_student.py")),
     Mutation(
         "report/resampling.py",
-        "last = RESAMPLES - 1 - OUTSIDE", "last = RESAMPLES - 1 - 2 * OUTSIDE",
+        "last = RESAMPLES - 1 - first", "last = RESAMPLES - 1 - 2 * first",
         "the bootstrap's upper end leaves 5 % above it", ("test_statistics.py",)),
     Mutation(
         "report/records.py",

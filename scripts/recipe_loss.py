@@ -1,7 +1,7 @@
 """Measure what recipes cost in accept length, pooled over all trained fixtures: small differences want many texts.
 
     scripts/recipe-loss                      print the table
-    scripts/recipe-loss --write              put it into docs/recipes.md
+    scripts/recipe-loss --write              put it into docs/recipes.md and recipes/losses.json
     scripts/recipe-loss --work DIR [...]     keep traces and counts in DIR, and take those that are there
 
 Prompts, traces and arithmetic are those of `scripts/measure_recipes`: 320 excerpts judge, 40 others calibrate. Every
@@ -24,9 +24,12 @@ from measure_recipes import DATA, PAGE, ROOT, table, traces_of
 
 from draftconv.api.parity import parity
 from draftconv.drafter.shipped_files import recipes as shipped_directory
+from draftconv.quantization.fixture_losses import FILE, FixtureLoss, fixture_losses_text
+from draftconv.quantization.recipes import find_recipe
 from draftconv.report.records import Record, lines, paired, read_lines
-from draftconv.report.statistics import estimate
+from draftconv.report.statistics import Estimate, estimate
 
+LOSSES = ROOT / "recipes" / FILE
 PART = re.compile(r"(<!-- measured: pooled -->\n).*?(<!-- end: pooled -->)", re.DOTALL)
 
 
@@ -68,25 +71,39 @@ def written(row: Row, work: Path) -> Path:
 
 
 def measured(drafter: Path, work: Path, traces: tuple[Path, Path]) -> list[Record]:
-    """The counts of one fixture under every recipe: the reference's arm is called BF16, the others by their rows."""
+    """The counts of one fixture under every recipe: the reference's arm is called BF16, the others by their rows.
+
+    Rows that were measured before are taken as they are.
+    """
     kept = work / f"{drafter.name}.jsonl"
-    if kept.exists():
-        return list(read_lines(kept.read_bytes()))
-    held_out, calibration = traces
-    recipes = [str(written(row, work)) for row in ROWS]
-    report = parity(drafter, [], trace=held_out, margin=0.02, fake_quant=recipes, calibrate=calibration)
-    reference, _, *arms = (arm.name for arm in report.arms)
-    names = {reference: "BF16"} | dict(zip(arms, (row.name for row in ROWS), strict=True))
-    records = [replace(line, arm=names[line.arm]) for line in report.records if line.arm in names]
-    kept.write_text("\n".join(lines(records)) + "\n", encoding="utf-8")
+    records = list(read_lines(kept.read_bytes())) if kept.exists() else []
+    there = {line.arm for line in records}
+    if todo := [row for row in ROWS if row.name not in there]:
+        held_out, calibration = traces
+        recipes = [str(written(row, work)) for row in todo]
+        parsed = map(find_recipe, recipes)
+        gptq = any(scheme.rounding == "gptq" for one in parsed for scheme in (one.scheme, *one.roles.values()))
+        report = parity(
+            drafter, [], trace=held_out, margin=0.02, fake_quant=recipes, calibrate=calibration if gptq else None
+        )
+        reference, _, *arms = (arm.name for arm in report.arms)
+        names = {reference: "BF16"} | dict(zip(arms, (row.name for row in todo), strict=True))
+        found = [replace(line, arm=names[line.arm]) for line in report.records if line.arm in names]
+        records += [line for line in found if line.arm not in there]
+        kept.write_text("\n".join(lines(records)) + "\n", encoding="utf-8")
     return records
+
+
+def pooled(row: Row, by_drafter: Mapping[str, Sequence[Record]]) -> Estimate:
+    """What a recipe keeps of accept length on all fixtures together."""
+    every = [replace(line, id=f"{name}: {line.id}") for name, records in by_drafter.items() for line in records]
+    return estimate(paired(every, "BF16", row.name))
 
 
 def rows(by_drafter: Mapping[str, Sequence[Record]]) -> Iterator[Sequence[str]]:
     """What stands in the table."""
     for row in ROWS:
-        every = [replace(line, id=f"{name}: {line.id}") for name, records in by_drafter.items() for line in records]
-        found = estimate(paired(every, "BF16", row.name))
+        found = pooled(row, by_drafter)
         half = (found.interval.high - found.interval.low) / 2
         single = [estimate(paired(records, "BF16", row.name)).ratio for records in by_drafter.values()]
         changed = "".join(f", `{key}: {str(value).lower()}`" for key, value in row.changes.items())
@@ -98,12 +115,20 @@ def rows(by_drafter: Mapping[str, Sequence[Record]]) -> Iterator[Sequence[str]]:
         )
 
 
+def losses(by_drafter: Mapping[str, Sequence[Record]]) -> dict[str, FixtureLoss]:
+    """The same of recipes as they are shipped, for `recipes --drafter`."""
+    found = {row.recipe: pooled(row, by_drafter) for row in ROWS if not row.changes}
+    return {name: FixtureLoss(part.ratio, part.interval.low, part.interval.high) for name, part in found.items()}
+
+
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="scripts/recipe-loss",
         description="Measure what recipes cost in accept length, pooled over the trained fixtures; some minutes.",
     )
-    parser.add_argument("--write", action="store_true", help="put the table into docs/recipes.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/recipes.md and recipes/losses.json"
+    )
     parser.add_argument(
         "--work", type=Path, help="a directory for traces and counts, which are taken if they are there"
     )
@@ -127,6 +152,7 @@ def main(argv: Sequence[str]) -> None:
         if not PART.search(page):
             raise SystemExit(f"{PAGE.relative_to(ROOT)} has no place for pooled losses")
         PAGE.write_text(PART.sub(lambda match: f"{match[1]}\n{text}\n{match[2]}", page), encoding="utf-8")
+        LOSSES.write_text(fixture_losses_text(losses(by_drafter)), encoding="utf-8")
 
 
 if __name__ == "__main__":

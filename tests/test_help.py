@@ -28,7 +28,7 @@ TYPED_ONLY = {
 }  # fmt: skip
 """What a command line has for itself, and what is a function's positional argument."""
 NOT_OPTIONS = {("trace", "--target"), ("trace", "--prompts"), ("parity", "--overwrite"), ("parity", "--report"),
-               ("accept", "--overwrite"), ("accept", "--report")}  # fmt: skip
+               ("accept", "--overwrite"), ("accept", "--report"), ("slim", "--report")}  # fmt: skip
 """The same of some commands only."""
 PYTHON_ONLY = {"progress", "calibrating", "announce", "command", "token", "alone", "arguments", "patience",
                "environment", "margins", "profile"}  # fmt: skip

@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "verification": {*BASE, "layouts", "engines", "quantization", "conversion"},
     "attestation": {*BASE, "conversion", "verification"},
     "replay": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
+    "search": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report", "replay", "conversion"},
     "live": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay", "report"},
 }
 MAY_IMPORT["api"] = {*MAY_IMPORT}

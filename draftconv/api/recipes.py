@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from draftconv.conversion.options import QuantizeOptions
 from draftconv.drafter.shipped_files import SUFFIXES, find_written
 from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.deployment import resolve
 from draftconv.engines.offers import NoOffer, Offer, offers
 from draftconv.errors import DraftconvError, Refused, UsageError, did_you_mean
 from draftconv.live.profiles import Profile, find_profile, profile_names
-from draftconv.options import Several, option, several, takes
+from draftconv.options import (
+    ACCEPT_DETECTED,
+    AUX_CONVENTION,
+    LAYOUT,
+    NUM_SPECULATIVE_TOKENS,
+    TARGET,
+    Place,
+    Several,
+    option,
+    python_only,
+    several,
+    takes,
+)
 from draftconv.quantization.recipes import Recipe, find_recipe, recipe_names
+from draftconv.search.costs import RecipeCosts
 
-__all__ = ["NoOffer", "Offer", "RecipesOptions", "recipes_for"]
+__all__ = ["NoOffer", "Offer", "RecipesOptions", "recipe_costs_for", "recipes_for"]
 
 Kind = Literal["recipe", "profile", "suite"]
 
@@ -30,6 +45,24 @@ class RecipesOptions:
         flag="--for",
         metavar="ENGINE[@VERSION][:HARDWARE]",
     )
+    drafter: Place | None = option(
+        None,
+        "With --for ENGINE:HARDWARE: what each recipe makes of this drafter: its size, and what a draft step reads.",
+        metavar="DRAFTER",
+    )
+    trace: Place | None = option(
+        None,
+        "With --drafter: replay what each recipe would cost it, half of the prompts calibrating GPTQ.",
+        metavar="DIR",
+    )
+    num_speculative_tokens: int = option(3, replace(NUM_SPECULATIVE_TOKENS, former=()))
+    target: Place | None = option(None, TARGET)
+    layout: str | None = option(None, LAYOUT)
+    aux_convention: str | None = option(None, AUX_CONVENTION)
+    accept_detected: bool = option(False, ACCEPT_DETECTED)
+    progress: Callable[[int, int], None] | None = python_only(
+        None, "told how many recipes are replayed, and of how many"
+    )
 
 
 @takes(RecipesOptions)
@@ -43,6 +76,43 @@ def recipes_for(name: str | None, options: RecipesOptions) -> tuple[tuple[Offer,
     recipes = listed() if name is None else (find_recipe(name),)
     found = [offers(spec, recipes) for spec in specs]
     return tuple(offer for runs, _ in found for offer in runs), tuple(none for _, refused in found for none in refused)
+
+
+@takes(RecipesOptions)
+def recipe_costs_for(name: str | None, options: RecipesOptions) -> RecipeCosts:
+    """What each of the shipped recipes, or the one named, makes of a drafter on one engine and its hardware.
+
+    Raises:
+        UsageError: no drafter, no engine or several, no hardware, or the trace is of another target.
+        Refused: the drafter is quantized already, or the engine does not run it.
+        BadCheckpoint, Undecided: the drafter or the trace cannot be read.
+    """
+    from draftconv.search.costing import recipe_costs
+    from draftconv.search.opening import parse_machine
+
+    engines = several(options.engines)
+    if options.drafter is None or len(engines) != 1:
+        raise UsageError(
+            "--drafter is about one drafter on one machine", cure="write --for ENGINE:HARDWARE --drafter DRAFTER"
+        )
+    recipes = listed() if name is None else (find_recipe(name),)
+    quantize = QuantizeOptions(
+        recipe=name or "every recipe",
+        engines=engines,
+        target=options.target,
+        layout=options.layout,
+        aux_convention=options.aux_convention,
+        accept_detected=options.accept_detected,
+    )
+    return recipe_costs(
+        options.drafter,
+        parse_machine(engines[0]),
+        recipes,
+        quantize,
+        None if options.trace is None else Path(options.trace),
+        options.num_speculative_tokens,
+        options.progress or (lambda *_: None),
+    )
 
 
 @dataclass(frozen=True, slots=True)

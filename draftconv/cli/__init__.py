@@ -20,6 +20,7 @@ COMMANDS = {
     "convert": "write it in another layout",
     "quantize": "write it smaller, in the format that an engine really runs",
     "prune": "keep the rows of its head that the target's text needs",
+    "slim": "find the smallest drafter that is still as good on an engine, and certify it",
     "recipes": "what quantization recipes there are, and what each becomes where",
     "verify": "prove that an output is its source, to the bit",
     "diff": "what differs between two drafters",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +23,7 @@ Examples:
   draftconv recipes
   draftconv recipes w4a8
   draftconv recipes --for {ENGINE}:b200
+  draftconv recipes --for {ENGINE}:b200 --drafter drafter --trace trace
   draftconv recipes b200-vllm
   draftconv recipes mt-bench
 """
@@ -31,18 +33,24 @@ Examples:
 @click.argument("name", required=False)
 @options_of(RecipesOptions)
 @format_option
-def command(name: str | None, fmt: str, engines: tuple[str, ...]) -> None:
+def command(name: str | None, fmt: str, engines: tuple[str, ...], **options: Any) -> None:
     """List what ships: quantization recipes, hardware profiles and prompt suites; or show one of them.
 
     A recipe is shown with what runs of it on every engine and hardware; a profile with what a parity run on
     its machine takes from it. NAME may be the path of a recipe or profile of your own, ending in .yaml.
-    With --for the recipes, or the one named, are shown with what that engine multiplies.
+    With --for the recipes, or the one named, are shown with what that engine multiplies; with --drafter too, with
+    what each costs and brings there, and with --trace with the accept length that the drafter keeps.
     """
     from draftconv.api.recipes import kind_of
 
+    if engines and name is not None and (kind := kind_of(name)) != "recipe":
+        raise UsageError(f"--for is about recipes, {name} is a {kind}", cure=f"draftconv recipes {name}")
+    if options["drafter"] is not None:
+        _show_costs(name, engines, options, fmt)
+        return
+    if options["trace"] is not None:
+        raise UsageError("--trace has no meaning without --drafter", cure="add --drafter DRAFTER, or leave it out")
     if engines:
-        if name is not None and (kind := kind_of(name)) != "recipe":
-            raise UsageError(f"--for is about recipes, {name} is a {kind}", cure=f"draftconv recipes {name}")
         _show_offers(name, engines, fmt)
         return
     if name is None:
@@ -97,6 +105,19 @@ def _show_all(fmt: str) -> None:
                 ]
             )
             output.print_next(["draftconv", "recipes", recipes[0].name])
+
+
+def _show_costs(name: str | None, engines: tuple[str, ...], options: Mapping[str, Any], fmt: str) -> None:
+    from draftconv.api.recipes import recipe_costs_for
+    from draftconv.cli import output
+
+    with output.stages({"replaying": "recipes"}) as told:
+        costs = recipe_costs_for(name, engines=engines, **options, progress=partial(told, "replaying"))
+    match fmt:
+        case "json":
+            output.print_json(costs.document())
+        case "human":
+            output.show(costs.blocks())
 
 
 def _show_offers(name: str | None, engines: tuple[str, ...], fmt: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from draftconv.conversion.backend_choice import BackendChoice
+from draftconv.conversion.options import QuantizeOptions
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.targets import Target
 from draftconv.quantization.exclusions import WEIGHT, Selection, fused_with
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from draftconv.replay.gptq import GptqCalibration
     from draftconv.replay.replay import Arm
     from draftconv.traces.request import TraceRequest
+    from draftconv.traces.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,27 @@ class Calibration:
     gptq: GptqCalibration | None = None
 
 
+def calibration_trace(options: QuantizeOptions) -> Trace | None:
+    """What a quantization is calibrated on; None where nothing was given.
+
+    Raises:
+        BadCheckpoint: it is no trace.
+    """
+    if options.trace is None:
+        return None
+    from draftconv.traces.halves import split_halves
+    from draftconv.traces.trace import open_trace
+
+    trace = open_trace(options.trace)
+    return trace if options.calibrate_on == "all" else replace(trace, entries=split_halves(trace.entries).choosing)
+
+
 def calibrate(
     drafter: Drafter,
     stored: QuantizedWeights | None,
     selection: Selection,
     rounding: BackendChoice,
-    trace: Path | None,
+    trace: Trace | None,
     target: Target | None = None,
 ) -> Calibration:
     """Measure what this rounding needs; nothing where it needs nothing.
@@ -81,7 +97,7 @@ def _gptq(
     stored: QuantizedWeights | None,
     selection: Selection,
     rounding: BackendChoice,
-    directory: Path,
+    trace: Trace,
     target: Target | None,
 ) -> GptqCalibration:
     """What GPTQ will round, and on which trace.
@@ -92,9 +108,7 @@ def _gptq(
     from draftconv.quantization.computations import RestoredWeight
     from draftconv.replay.drafters import refuse_other_trace
     from draftconv.replay.gptq import GptqCalibration
-    from draftconv.traces.trace import open_trace
 
-    trace = open_trace(directory)
     refuse_other_trace(drafter, trace, target)
     is_stored = frozenset(stored.modules) if stored else frozenset()
     schemes = {name: rounding.parts[role].scheme for name, role in selection.roles.items()}
@@ -109,7 +123,7 @@ def _gptq(
     return made
 
 
-def _input_scales(drafter: Drafter, inputs: InputScheme, quantized: Sequence[str], trace: Path) -> InputScales:
+def _input_scales(drafter: Drafter, inputs: InputScheme, quantized: Sequence[str], trace: Trace) -> InputScales:
     """Scales of static activations."""
     from draftconv.quantization.rounding import input_scale
     from draftconv.replay.calibration import input_peaks
@@ -121,7 +135,7 @@ def _input_scales(drafter: Drafter, inputs: InputScheme, quantized: Sequence[str
 
 
 def _calibrate_smoothing(
-    drafter: Drafter, stored: QuantizedWeights | None, scheme: Scheme, quantized: Sequence[str], trace: Path
+    drafter: Drafter, stored: QuantizedWeights | None, scheme: Scheme, quantized: Sequence[str], trace: Trace
 ) -> Calibration:
     """What AWQ smooths the inputs of weights by, found when they are written; and what to say of it.
 
@@ -152,11 +166,9 @@ def _calibrate_smoothing(
     return Calibration(smoothings=smoothings, notes=tuple(notes))
 
 
-def _load_trace(drafter: Drafter, directory: Path) -> tuple[Arm, Iterator[TraceRequest]]:
+def _load_trace(drafter: Drafter, trace: Trace) -> tuple[Arm, Iterator[TraceRequest]]:
     """The drafter and the requests of a trace, to be replayed for what its weights are fed."""
     from draftconv.replay.load_arm import LoadSettings, load_arm
-    from draftconv.traces.trace import open_trace
 
-    trace = open_trace(directory)
     arm = load_arm(drafter.checkpoint.name, drafter, LoadSettings(trace.table))
     return arm, (trace.read(entry, arm.boundaries) for entry in trace.entries)

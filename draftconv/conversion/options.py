@@ -36,6 +36,8 @@ Calibrating = Callable[[int, int], None]
 """Told how much of a calibration is done and how much there is, in billions of operations."""
 
 Embed = Literal["keep", "drop", "from-target"]
+CalibratedOn = Literal["all", "half"]
+"""Which requests of a trace: all, or the half that a search sees (`draftconv.traces.halves`)."""
 DTYPES: Mapping[str, str] = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 """`--dtype` → as safetensors spells it; in lower case that is what it was called, and what records call it."""
 
@@ -141,6 +143,9 @@ class QuantizeOptions:
         "A trace to calibrate on: for rounding by GPTQ, static activation scales, or AWQ smoothing (modelopt).",
         metavar="TRACE",
     )
+    calibrate_on: CalibratedOn = option(
+        "all", "Calibrate on all of the trace, or on the half of it that `draftconv slim` searches on."
+    )
     backend: BackendName = option("native", "Who rounds the weights: draftconv, amd-quark or nvidia-modelopt (extras).")
     device: str = option("cpu", "Where torch rounds the weights (native).", metavar="DEVICE")
     requantize: bool = option(False, "Take a SOURCE that is quantized already; the errors of both add up.")
@@ -160,7 +165,7 @@ class QuantizeOptions:
 
     @property
     def trace(self) -> Path | None:
-        """What it is calibrated on."""
+        """Where what it is calibrated on lies."""
         return None if self.calibrate is None else Path(self.calibrate)
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from draftconv.conversion.backend_choice import SMOOTHED, BackendChoice, RolePart, choose_backend
-from draftconv.conversion.calibration import Calibration, calibrate
+from draftconv.conversion.calibration import Calibration, calibrate, calibration_trace
 from draftconv.conversion.options import QuantizeOptions
 from draftconv.conversion.quantized_output import OutputPart, QuantizedOutput, spelled
 from draftconv.conversion.request import ConversionRequest
@@ -139,7 +139,8 @@ def plan_quantization(
     rounding = choose_backend(options.backend, recipe, deployment, options.trace, options.device)
     deployment = _rounded(deployment, rounding)
     output = _output_of(deployment, drafter, selection, specs, target)
-    calibration = calibrate(drafter, stored, selection, rounding, options.trace if calibrated else None, target)
+    trace = calibration_trace(options) if calibrated else None
+    calibration = calibrate(drafter, stored, selection, rounding, trace, target)
     rounding = replace(rounding, notes=(*rounding.notes, *calibration.notes))
     return QuantizationPlan(
         requested,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from draftconv.conversion.calibration import calibration_trace
+from draftconv.conversion.options import QuantizeOptions
 from draftconv.quantization.scheme import InputScheme, Scheme, recorded
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _record(decided: QuantizationPlan) -> dict[str, object]:
         "allow_a16": options.allow_a16,
         "tp": options.tensor_parallel_size,
         "backend": {"name": rounding.backend, "package": rounding.package, "smooths": rounding.smooths},
-        "calibration": _calibration(options.trace) if rounding.calibrated and options.trace is not None else None,
+        "calibration": _calibration(options) if rounding.calibrated else None,
         "quantized": list(selection.quantized),
         "kept": dict(selection.kept),
     }
@@ -104,15 +105,17 @@ def _activations(inputs: InputScheme | None) -> dict[str, object] | None:
     return record | {"scale": "dynamic" if record.pop("dynamic") else "static"}
 
 
-def _calibration(directory: Path) -> dict[str, object]:
-    from draftconv.traces.trace import open_trace
-
-    trace = open_trace(directory)
+def _calibration(options: QuantizeOptions) -> dict[str, object] | None:
+    """What activations or weights were measured on; which half of it only where it was one."""
+    if (trace := calibration_trace(options)) is None:
+        return None
     about = trace.about
+    half: dict[str, object] = {} if options.calibrate_on == "all" else {"on": options.calibrate_on}
     return {
         "trace": f"sha256:{trace.digest}",
         "requests": len(trace.entries),
         "target": about.target,
         "revision": about.revision,
         "prompts": about.prompts,
+        **half,
     }

@@ -143,6 +143,13 @@ class GptqCalibration:
         """Rows of the requests that are held out, or of all others."""
         return sum(_rows(entry) for entry in self.trace.entries if (entry.cluster in self.held_out) == held)
 
+    def narrowed(self) -> GptqCalibration:
+        """The same of nothing but the weights that GPTQ rounds: the same bits, unless they are rounded in sequence."""
+        wanted = {name: self.schemes[name] for name in self.wanted}
+        return GptqCalibration(
+            self.drafter, {name: self.sources[name] for name in wanted}, wanted, self.trace, self.device
+        )
+
     @property
     def key(self) -> str:
         """What decides every bit of the result: the source, the trace, the schemes."""

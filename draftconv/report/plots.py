@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,37 @@ def accept_length_by_depth(name: str, lengths: Sequence[Measured]) -> str:
             "Accept length by drafted tokens",
             "Accept length for each number of drafted tokens per step, with 95 % intervals. The table below has the "
             "same figures.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A drafter by its size: `bytes` of weights per draft step, and what it accepts."""
+
+    bytes: float
+    length: Measured
+    chosen: bool = False
+
+
+def bytes_and_accept_length(name: str, spots: Sequence[Spot]) -> str:
+    """Accept length over the bytes of weights that a draft step reads, with 95 % intervals; the chosen one is filled.
+
+    Args:
+        name: of the drawing, unique on its page.
+    """
+    with _figure(3.4) as figure:
+        axes = figure.subplots()
+        for spot in spots:
+            share = 100 * spot.bytes / max(other.bytes for other in spots)
+            axes.plot([share, share], [spot.length.interval.low, spot.length.interval.high], color=LINE, linewidth=2)
+            filled = CANDIDATE if spot.chosen else "none"
+            axes.plot([share], [spot.length.value], "o", color=CANDIDATE, markerfacecolor=filled, markersize=7)
+        axes.set(xlabel="% of the bytes per draft step", ylabel="tokens per step", xlim=(0, 104))
+        return _svg(
+            figure,
+            name,
+            "Bytes per draft step and accept length",
+            f"{len(spots)} drafters, one point each, with 95 % intervals of accept length; a filled one was certified.",
         )
 
 

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     Floats: TypeAlias = NDArray[np.float64]
 
 RESAMPLES = 10_000
-OUTSIDE = RESAMPLES // 40
-"""How many resamples lie below an interval, and as many above: 2.5 % each."""
-TAIL = 1 - 0.025
+OUTSIDE = 0.025
+"""The share that lies below a 95 % interval, and as much above."""
 SEED = 1_700_061
 BLOCK = 500
 """Resamples drawn at a time; the result does not depend on it."""
@@ -69,13 +68,14 @@ def resampled(sizes: Sequence[int], values: Floats) -> Floats:
     return sums.reshape(RESAMPLES, *values.shape[1:])
 
 
-def percentiles(draws: Floats) -> tuple[Floats, Floats]:
-    """The values of [B, …] with 2.5 % of the resamples below and as many above, as they are: nothing interpolated."""
+def percentiles(draws: Floats, outside: float = OUTSIDE) -> tuple[Floats, Floats]:
+    """The values of [B, …] with this share of the resamples below and as many above, as they are: none interpolated."""
     import numpy as np
 
-    last = RESAMPLES - 1 - OUTSIDE
-    ordered = np.partition(draws, (OUTSIDE, last), axis=0)
-    return ordered[OUTSIDE], ordered[last]
+    first = math.floor(RESAMPLES * outside)
+    last = RESAMPLES - 1 - first
+    ordered = np.partition(draws, (first, last), axis=0)
+    return ordered[first], ordered[last]
 
 
 def influence(part: Floats, whole: Floats) -> Floats:
@@ -93,14 +93,14 @@ def spread(psi: Floats) -> Floats:
     return deviation
 
 
-def reach(psi: Floats) -> Floats:
+def reach(psi: Floats, outside: float = OUTSIDE) -> Floats:
     """Half the delta method's interval, t(n - 1) · sd(ψ) / √n; infinite for a single cluster, which tells no spread."""
     import numpy as np
 
     clusters = len(psi)
     if clusters == 1:
         return np.full(psi.shape[1:], np.inf)
-    return t_quantile(TAIL, clusters - 1) / math.sqrt(clusters) * spread(psi)
+    return t_quantile(1 - outside, clusters - 1) / math.sqrt(clusters) * spread(psi)
 
 
 def log_influence(accepted: Floats, steps: Floats) -> tuple[Floats, Floats]:
@@ -116,7 +116,9 @@ def log_influence(accepted: Floats, steps: Floats) -> tuple[Floats, Floats]:
     return length[1] / length[0], psi_C2[:, 1] - psi_C2[:, 0]
 
 
-def bounds(accepted: Floats, steps: Floats, accepted_draws: Floats, steps_draws: Floats) -> Bounds:
+def bounds(
+    accepted: Floats, steps: Floats, accepted_draws: Floats, steps_draws: Floats, outside: float = OUTSIDE
+) -> Bounds:
     """The ratio of pooled accept lengths with its intervals.
 
     The delta interval is ratio · exp(± t · sd(ψ) / √n): it stays positive, and swapping the arms inverts it.
@@ -124,13 +126,14 @@ def bounds(accepted: Floats, steps: Floats, accepted_draws: Floats, steps_draws:
     Args:
         accepted: A of [C, 2, …], reference and candidate; `steps`: D alike.
         accepted_draws: their sums over resamples [B, 2, …]; `steps_draws` alike.
+        outside: the share that lies beyond either end.
     """
     import numpy as np
 
     ratio, psi_C = log_influence(accepted, steps)
-    factor = np.exp(reach(psi_C))
+    factor = np.exp(reach(psi_C, outside))
     lengths_B2 = 1 + accepted_draws / steps_draws
-    low, high = percentiles(lengths_B2[:, 1] / lengths_B2[:, 0])
+    low, high = percentiles(lengths_B2[:, 1] / lengths_B2[:, 0], outside)
     return Bounds(
         ratio,
         spread(psi_C),

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from draftconv.errors import UsageError
 from draftconv.reference.accept_length import Counts
 from draftconv.report.intervals import Interval, Measured, measured, pooled
-from draftconv.report.resampling import TAIL, bounds, influence, resampled
+from draftconv.report.resampling import OUTSIDE, bounds, influence, resampled
 from draftconv.report.student import t_quantile
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def estimate(pairs: Iterable[Pair]) -> Estimate:
             cluster in several categories.
     """
     pairs = tuple(pairs)
-    sizes, tails_C2J = _tails(pairs)
+    sizes, tails_C2J = tails(pairs)
     draws_B2J = resampled(sizes, tails_C2J)
     accepted, steps = tails_C2J[..., 1:].sum(-1), tails_C2J[..., 0]
     accepted_draws, steps_draws = draws_B2J[..., 1:].sum(-1), draws_B2J[..., 0]
@@ -219,7 +219,7 @@ def by_depth(pairs: Iterable[Pair]) -> tuple[Depth, ...]:
     Raises:
         UsageError: as `estimate`.
     """
-    sizes, tails_C2J = _tails(tuple(pairs))
+    sizes, tails_C2J = tails(tuple(pairs))
     draws_B2J = resampled(sizes, tails_C2J)
 
     def rate(part: int, whole: int) -> PairedRate | None:
@@ -270,7 +270,7 @@ def more_prompts(result: Estimate, margin: float) -> int | None:
         None if more than 10,000 were needed: the ratio sits on the margin.
     """
     gap = abs(math.log(result.ratio) - math.log(1 - margin))
-    t = t_quantile(TAIL, max(result.clusters, FEWEST_CLUSTERS) - 1)
+    t = t_quantile(1 - OUTSIDE, max(result.clusters, FEWEST_CLUSTERS) - 1)
     scaled_spread = (t + NormalDist().inv_cdf(POWER)) * result.spread
     if scaled_spread >= gap * math.sqrt(MOST_PROMPTS):
         return None
@@ -281,7 +281,7 @@ def more_prompts(result: Estimate, margin: float) -> int | None:
 # ── clusters ───────────────────────────────────────────────────────────────────────
 
 
-def _tails(pairs: Sequence[Pair]) -> tuple[list[int], Floats]:
+def tails(pairs: Sequence[Pair]) -> tuple[list[int], Floats]:
     """Clusters per category, and [C, 2, K + 1]: steps of each arm that accepted at least 0, 1 … K tokens.
 
     The first is D, and the others add up to A: a step that accepted j tokens is in j of them.

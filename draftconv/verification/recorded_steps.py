@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from draftconv.conversion.options import DTYPES, ConvertOptions, Embed, QuantizeOptions
+from draftconv.conversion.options import DTYPES, CalibratedOn, ConvertOptions, Embed, QuantizeOptions
 from draftconv.conversion.provenance import FILE, Lineage, Origin
 from draftconv.conversion.quantization_plan import QuantizationRequest
 from draftconv.drafter.config import Config
@@ -127,12 +127,26 @@ def asked_quantization(
         tensor_parallel_size=quantization.size("tp") or 1,
         backend=known,
         calibrate=evidence.trace,
+        calibrate_on=_calibrated_on(quantization),
         requantize=again,
         from_format=from_format,
         force=True,  # what was written is judged, not whether it should have been
     )
     engines = tuple(map(parse_engine, quantization.texts("engines") or ()))
     return QuantizationRequest(options, parse(json.dumps(recipe), name, FILE), engines)
+
+
+def _calibrated_on(quantization: Config) -> CalibratedOn:
+    """Which requests of its trace a recorded quantization was calibrated on.
+
+    Raises:
+        UsageError: it is a later version's, or was edited into nonsense.
+    """
+    named = quantization.section("calibration").text("on") if quantization.data.get("calibration") else None
+    known: CalibratedOn | None = next((part for part in get_args(CalibratedOn) if part == (named or "all")), None)
+    if known is None:
+        raise UsageError(f"{FILE}: no such part of a trace: {named}")
+    return known
 
 
 def rounded_by_gptq(lineage: Lineage | None, facts: Facts) -> Mapping[str, WeightScheme]:

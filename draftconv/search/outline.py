@@ -1,0 +1,96 @@
+"""What a search would do, and how long it would take here: `slim --dry-run`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from draftconv.checkpoint.text import size
+from draftconv.display import Block, Column, Displayed, table
+from draftconv.replay.replay import Arm, replay
+from draftconv.search.planning import LeftOutChoice, PlannedDrafter
+from draftconv.traces.trace import Trace, TraceEntry
+
+PROBED = 4
+"""Requests that are replayed to learn how fast this machine is."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Outline(Displayed):
+    """A search that is planned.
+
+    Attributes:
+        alone: what is measured on its own first. `refused`: what the engine does not run.
+        replays: most replays of one half that it takes. `seconds`: for all of them, by the rate of this machine.
+        searched, unseen: prompts of the two halves.
+    """
+
+    engine: str
+    depth: int
+    alone: tuple[PlannedDrafter, ...]
+    refused: tuple[LeftOutChoice, ...]
+    replays: int
+    seconds: float
+    searched: int
+    unseen: int
+
+    def brief(self) -> Iterator[str]:
+        """Whom it is for, and how long it takes."""
+        yield f"a search for {self.engine}"
+        yield self._time()
+
+    def blocks(self) -> Iterator[Block]:
+        """How long it takes, then every choice with its size, then what is left out."""
+        yield (
+            f"Nothing was measured or written: a search on {self.searched} prompts, certified on {self.unseen} others, "
+            f"takes at most {self.replays} replays of one half, {self._time()} by the rate of this machine."
+        )
+        yield table(
+            "Measured on its own first",
+            "",
+            ("choice", Column("bytes per draft step", figures=True), Column("file", figures=True)),
+            (
+                (planned.name, size(round(planned.reads.per_step(self.depth))), size(planned.file_bytes))
+                for planned in self.alone
+            ),
+        )
+        if self.refused:
+            rows = ((refusal.name, refusal.why) for refusal in self.refused)
+            yield table("What this engine does not run", "", ("choice", "why"), rows)
+
+    def document(self) -> dict[str, object]:
+        """The same for a program."""
+        return {
+            "engine": self.engine,
+            "prompts": {"searched": self.searched, "unseen": self.unseen},
+            "replays": self.replays,
+            "seconds": round(self.seconds, 1),
+            "choices": [
+                {
+                    "name": planned.name,
+                    "bytes_per_step": planned.reads.per_step(self.depth),
+                    "file_bytes": planned.file_bytes,
+                }
+                for planned in self.alone
+            ],
+            "left_out": [{"choice": refusal.name, "why": refusal.why} for refusal in self.refused],
+        }
+
+    def _time(self) -> str:
+        minutes = self.seconds / 60
+        return f"about {minutes:.0f} minutes" if minutes >= 2 else f"about {max(1.0, self.seconds):.0f} seconds"
+
+
+def seconds_per_token(arm: Arm, trace: Trace, entries: tuple[TraceEntry, ...], depth: int) -> float:
+    """How long one drafter takes for a token of text here, from a few requests."""
+    probed = entries[:PROBED]
+    began = time.perf_counter()
+    for _ in replay([arm], (trace.read(entry, arm.boundaries) for entry in probed), arm.boundaries, depth=depth):
+        pass
+    return (time.perf_counter() - began) / sum(map(tokens, probed))
+
+
+def tokens(entry: TraceEntry) -> int:
+    """Of a request, prompt and text."""
+    return entry.prompt + entry.counted

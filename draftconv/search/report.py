@@ -1,0 +1,132 @@
+"""The directory of `slim --report`: slim.json, slim.md, pareto.svg, and the recipe of what was certified."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from draftconv.checkpoint.staging import FileDigest, OwnershipMark, refuse_occupied, staging
+from draftconv.checkpoint.text import code, plain
+from draftconv.display import Table
+from draftconv.errors import BadReport
+from draftconv.quantization.recipe_text import recipe_text
+from draftconv.report.files import read_file, write_file
+from draftconv.report.markdown import section
+from draftconv.report.plots import Spot, bytes_and_accept_length
+from draftconv.search.result import SlimResult
+from draftconv.search.searching import Candidate
+
+FORMAT = "draftconv-slim"
+FILE = "slim.json"
+OTHERS = ("slim.md", "pareto.svg", "recipe.yaml")
+
+
+def refuse_slim_place(out: Path, *, overwrite: bool = False) -> None:
+    """Refuse a directory that `write_slim` would refuse, before anything is measured.
+
+    Raises:
+        UsageError, WriteError: as `staging`.
+    """
+    refuse_occupied(out, overwrite=overwrite, mark=OURS)
+
+
+def write_slim(result: SlimResult, out: Path, *, overwrite: bool = False) -> None:
+    """Write the report; recipe.yaml only where a drafter was certified.
+
+    Raises:
+        UsageError, WriteError: as `staging`.
+    """
+    with staging(out, overwrite=overwrite, mark=OURS) as directory:
+        write_file(directory / FILE, (json.dumps(slim_json(result), indent=1) + "\n").encode())
+        write_file(directory / "slim.md", ("\n\n".join(_markdown(result)) + "\n").encode())
+        write_file(directory / "pareto.svg", _plot(result).encode())
+        if result.chosen is not None and result.chosen.planned.recipe is not None:
+            write_file(directory / "recipe.yaml", recipe_text(result.chosen.planned.recipe).encode())
+
+
+def slim_json(result: SlimResult) -> dict[str, object]:
+    """Everything that was found, for a program."""
+    return {
+        "format": FORMAT,
+        "version": 1,
+        "exit_code": result.exit_code,
+        "drafter": result.drafter,
+        "engine": result.engine,
+        "num_speculative_tokens": result.depth,
+        "max_loss": result.max_loss,
+        "alpha": result.alpha,
+        "prompts": {"searched": result.searched, "unseen": result.unseen},
+        "smallest_loss": result.smallest_loss,
+        "chosen": result.chosen.planned.name if result.chosen else None,
+        "command": list(result.command),
+        "path": [_candidate(candidate, result) for candidate in result.path],
+        "left_out": [{"choice": refusal.name, "why": refusal.why} for refusal in result.refused],
+    }
+
+
+def _candidate(candidate: Candidate, result: SlimResult) -> dict[str, object]:
+    planned, searched, certificate = candidate.planned, candidate.searched, candidate.certificate
+    judged: dict[str, Any] | None = None
+    if certificate is not None:
+        judged = {
+            "passed": certificate.passed,
+            "ratio": certificate.ratio,
+            "low": certificate.low,
+            "level": certificate.level,
+            "prompts": certificate.clusters,
+        }
+    return {
+        "name": planned.name,
+        "bytes_per_step": planned.reads.per_step(result.depth),
+        "file_bytes": planned.file_bytes,
+        "accept_length": searched.candidate.value,
+        "ratio": searched.ratio,
+        "interval": [searched.interval.low, searched.interval.high],
+        "unseen": judged,
+    }
+
+
+def _markdown(result: SlimResult) -> Iterator[str]:
+    yield f"# The smallest drafter for {plain(result.engine)}"
+    for block in (*result.blocks(), *result.details()):
+        match block:
+            case Table():
+                yield from section(block)
+            case str():
+                yield plain(block)
+    yield "![Bytes per draft step and accept length](pareto.svg)"
+    if result.command:
+        yield "## Reproduce"
+        yield f"```sh\n{code(shlex.join(result.command))}\n```"
+
+
+def _plot(result: SlimResult) -> str:
+    return bytes_and_accept_length(
+        "pareto",
+        [
+            Spot(
+                c.planned.reads.per_step(result.depth),
+                c.searched.candidate,
+                chosen=result.chosen is not None and c.planned.name == result.chosen.planned.name,
+            )
+            for c in result.path
+        ],
+    )
+
+
+def _files(directory: Path) -> Mapping[str, FileDigest] | None:
+    """The files of such a report; None where slim.json is another's."""
+    try:
+        document = json.loads(read_file(directory / FILE))
+    except (BadReport, ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        return None
+    return dict.fromkeys((FILE, *OTHERS), FileDigest())
+
+
+OURS = OwnershipMark(FILE, _files)
+"""The mark of a directory that `write_slim` wrote."""

@@ -1,0 +1,127 @@
+"""The search: every choice alone, a path of combinations, the few that are certified, and the one that is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from draftconv.report.certification import Certificate, certifiable_loss, certify, share_of
+from draftconv.report.statistics import Estimate, Pair
+from draftconv.search.choices import ROLES, Combination, RoleChoice, combination_name, only, recipe_of
+from draftconv.search.measuring import Half
+from draftconv.search.options import SlimOptions, Told
+from draftconv.search.path import Measured, MeasuredChoice, search_path
+from draftconv.search.planning import LeftOutChoice, PlannedDrafter, Planner
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One combination on the path.
+
+    Attributes:
+        searched: what the first half says of it. `certificate`: what the unseen half does, where it was asked.
+    """
+
+    planned: PlannedDrafter
+    searched: Estimate
+    certificate: Certificate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that can be planned, and what cannot.
+
+    Attributes:
+        alone: role → its choices with what each is on its own; the first leaves the role as it is.
+    """
+
+    alone: Mapping[str, Mapping[RoleChoice, PlannedDrafter]]
+    refused: tuple[LeftOutChoice, ...]
+
+
+def plan_alone(choices: Mapping[str, Sequence[RoleChoice]], planner: Planner) -> Options:
+    """Plan every choice on its own."""
+    alone: dict[str, dict[RoleChoice, PlannedDrafter]] = {}
+    refused: list[LeftOutChoice] = []
+    for role in ROLES:
+        alone[role] = {}
+        for choice in choices[role]:
+            match _plan(only(role, choice), planner):
+                case PlannedDrafter() as planned:
+                    alone[role][choice] = planned
+                case refusal:
+                    refused.append(refusal)
+    return Options(alone, tuple(refused))
+
+
+def _plan(combination: Combination, planner: Planner) -> PlannedDrafter | LeftOutChoice:
+    name = combination_name(combination)
+    if any(choice.static for choice in combination.values()):
+        return LeftOutChoice(name, "a search does not measure scales of activations")
+    return planner.plan(name, recipe_of(name, combination))
+
+
+def measured_path(options: Options, planner: Planner, half: Half, depth: int, told: Told) -> tuple[Candidate, ...]:
+    """Combinations from the drafter as it is to the smallest that the engine runs, measured on the first half."""
+    choices: dict[str, dict[str, RoleChoice]] = {
+        role: {choice.name: choice for choice in planned} for role, planned in options.alone.items()
+    }
+    alone = [(role, choice, drafter) for role, planned in options.alone.items() for choice, drafter in planned.items()]
+    roles: dict[str, list[MeasuredChoice]] = {role: [] for role in options.alone}
+    for number, (role, choice, drafter) in enumerate(alone, 1):
+        size, loss = drafter.reads.per_step(depth), 1 - half.estimate(drafter).ratio
+        roles[role].append(MeasuredChoice(role, choice.name, size, loss))
+        told("choices", number, len(alone))
+
+    def planned(at: Measured) -> PlannedDrafter | LeftOutChoice:
+        return _plan({role: choices[role][choice.name] for role, choice in at.items()}, planner)
+
+    path = search_path(roles, lambda at: isinstance(planned(at), PlannedDrafter))
+    drafters = [drafter for drafter in map(planned, path) if isinstance(drafter, PlannedDrafter)]
+    found: list[Candidate] = []
+    for number, drafter in enumerate(drafters, 1):
+        found.append(Candidate(drafter, half.estimate(drafter)))
+        told("combinations", number, len(drafters))
+    return tuple(found)
+
+
+def fixed(path: Sequence[Candidate], max_loss: float, most: int, depth: int) -> tuple[Candidate, ...]:
+    """Who is certified, decided before the unseen half is opened: the smallest that lost no more than is allowed.
+
+    The last of them is the one that lost least, so that a search that was too bold finds something nevertheless.
+    """
+    changed = [candidate for candidate in path if candidate.planned.recipe is not None]
+    kept = [candidate for candidate in changed if 1 - candidate.searched.ratio <= max_loss]
+    by_size = sorted(kept, key=lambda candidate: candidate.planned.reads.per_step(depth))
+    if len(by_size) <= most:
+        return tuple(by_size)
+    safest = max(by_size[most - 1 :], key=lambda candidate: candidate.searched.ratio)
+    return (*by_size[: most - 1], safest)
+
+
+def certified(candidates: Sequence[Candidate], unseen: Half, options: SlimOptions, told: Told) -> tuple[Candidate, ...]:
+    """The candidates with what the unseen half says of them."""
+    if not candidates:
+        return ()
+    pairs: dict[str, Sequence[Pair]] = {}
+    for number, candidate in enumerate(candidates, 1):
+        pairs[candidate.planned.name] = unseen.pairs(candidate.planned)
+        told("unseen half", number, len(candidates))
+    found = certify(pairs, options.max_loss, alpha=options.alpha)
+    return tuple(replace(candidate, certificate=found[candidate.planned.name]) for candidate in candidates)
+
+
+def smallest_loss(path: Sequence[Candidate], unseen: int, options: SlimOptions) -> float:
+    """The smallest loss that so many unseen prompts can certify of a drafter like those on the path.
+
+    Source: `certifiable_loss`, with the median spread of the path.
+    """
+    spreads = sorted(candidate.searched.spread for candidate in path if candidate.planned.recipe is not None)
+    level = share_of(options.alpha, options.candidates)
+    return certifiable_loss(spreads[len(spreads) // 2], unseen, level) if spreads else 1.0
+
+
+def smallest_passed(candidates: Sequence[Candidate], depth: int) -> Candidate | None:
+    """The certified candidate that a draft step reads least of."""
+    passed = [c for c in candidates if c.certificate is not None and c.certificate.passed]
+    return min(passed, key=lambda candidate: candidate.planned.reads.per_step(depth), default=None)

@@ -1,0 +1,204 @@
+"""A search from a drafter and a trace to a certified drafter, or to none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import draftconv
+from draftconv.api.slim import SlimOptions, prepare, slim
+from draftconv.errors import Refused, UsageError, Void, WriteError
+from draftconv.quantization.recipe_schema import parse
+from draftconv.search import run
+from draftconv.search.result import SlimResult
+from draftconv.traces.halves import split_halves
+from draftconv.traces.trace import open_trace
+from tests.reference.test_fixtures import DATA
+from tests.traces.recorded import make_trace
+
+DRAFTER, TARGET = DATA / "drafters/llama-eagle3", DATA / "targets/llama"
+ENGINE = "vllm:b200"
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 32 held-out prompts twice, so that each half has more than the 30 that certify anything."""
+    out = tmp_path_factory.mktemp("slim") / "trace"
+    make_trace(out, "llama", count=32, length=32)
+    document = json.loads((out / "trace.json").read_text())
+    for number, row in enumerate([*document["requests"]]):
+        name = f"{number + 32:06}.safetensors"
+        shutil.copy(out / "requests" / row["file"], out / "requests" / name)
+        again = {"id": f"{row['id']} again", "cluster": f"{row['cluster']} again", "file": name}
+        document["requests"].append(row | again)
+    (out / "trace.json").write_text(json.dumps(document))
+    return out
+
+
+@pytest.fixture(scope="module")
+def found(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[SlimResult, Path]:
+    """A search that allows a fifth of the accept length: few prompts certify no less."""
+    out = tmp_path_factory.mktemp("found") / "out"
+    return slim(DRAFTER, out, engine=ENGINE, trace=trace, max_loss=0.2, target=TARGET, candidates=2), out
+
+
+def test_the_smallest_that_passes_is_written(found: tuple[SlimResult, Path]) -> None:
+    result, out = found
+    assert result.passed
+    assert result.exit_code == 0
+    judged = [c for c in result.path if c.certificate is not None]
+    assert len(judged) == 2 < len(result.path)
+    assert result.chosen == min((c for c in judged if c.certificate and c.certificate.passed), key=result.bytes_read)
+    assert {c.certificate.level for c in judged if c.certificate} == {0.025}
+    written = json.loads((out / "config.json").read_text())
+    assert written["quantization_config"]["quant_method"] == "compressed-tensors"
+    sizes = [result.bytes_read(candidate) for candidate in result.path]
+    assert sizes == sorted(sizes, reverse=True)
+    assert result.path[0].planned.recipe is None
+
+
+def test_gptq_and_the_path_saw_the_first_half_only(found: tuple[SlimResult, Path], trace: Path) -> None:
+    result, out = found
+    halves = split_halves(open_trace(trace).entries)
+    assert (result.searched, result.unseen) == (32, 32)
+    assert all(c.searched.requests == len(halves.choosing) for c in result.path)
+    record = json.loads((out / "draftconv.json").read_text())
+    calibration = record["quantization"]["calibration"]
+    assert (calibration["on"], calibration["requests"]) == ("half", 32)
+
+
+def test_what_was_written_is_made_again_from_its_recipe(
+    found: tuple[SlimResult, Path], trace: Path, tmp_path: Path
+) -> None:
+    result, out = found
+    result.save(tmp_path / "report")
+    recipe = tmp_path / "report/recipe.yaml"
+    draftconv.quantize(
+        DRAFTER,
+        tmp_path / "again",
+        recipe=str(recipe),
+        engines=ENGINE,
+        target=TARGET,
+        calibrate=trace,
+        calibrate_on="half",
+    )
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
+
+
+def test_what_was_written_is_proven_from_its_source_and_trace(found: tuple[SlimResult, Path], trace: Path) -> None:
+    _, out = found
+    assert draftconv.verify(out, DRAFTER, target=TARGET, calibrate=trace).passed
+
+
+def test_the_report_has_what_was_found(found: tuple[SlimResult, Path], tmp_path: Path) -> None:
+    result, _ = found
+    result.save(tmp_path / "report")
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {
+        "slim.json",
+        "slim.md",
+        "pareto.svg",
+        "recipe.yaml",
+    }
+    document = json.loads((tmp_path / "report/slim.json").read_text())
+    assert result.chosen is not None
+    assert document["chosen"] == result.chosen.planned.name
+    assert [row["name"] for row in document["path"]] == [c.planned.name for c in result.path]
+    assert [row["unseen"] is None for row in document["path"]] == [c.certificate is None for c in result.path]
+    recipe = parse((tmp_path / "report/recipe.yaml").read_text(), result.chosen.planned.name, "recipe.yaml")
+    assert recipe == result.chosen.planned.recipe
+    result.save(tmp_path / "report", overwrite=True)
+
+
+def test_a_loss_that_so_few_prompts_cannot_certify_leaves_nothing(trace: Path, tmp_path: Path) -> None:
+    result = slim(DRAFTER, tmp_path / "out", engine=ENGINE, trace=trace, max_loss=0.001, target=TARGET)
+    assert not result.passed
+    assert result.exit_code == 3
+    assert result.smallest_loss > 0.001
+    assert "No drafter is certified" in str(next(result.blocks()))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_that_was_stopped_goes_on(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replayed: list[str] = []
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def options(out: Path) -> SlimResult:
+        return slim(
+            DRAFTER, out, engine=ENGINE, trace=trace, max_loss=0.2, target=TARGET, candidates=2,
+            progress=lambda stage, *_: replayed.append(stage),
+        )  # fmt: skip
+
+    monkeypatch.setattr(run, "certified", stop)
+    with pytest.raises(KeyboardInterrupt):
+        options(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr("draftconv.search.measuring.Half._replayed", _only_unseen(trace))
+    result = options(tmp_path / "out")
+    assert result.passed
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+def _only_unseen(trace: Path):  # type: ignore[no-untyped-def]
+    """In place of what replays a half: it fails for requests of the first one, which are known already."""
+    from draftconv.search.measuring import Half
+
+    real, searched = Half._replayed, {entry.id for entry in split_halves(open_trace(trace).entries).choosing}
+
+    def replayed(self: Half, arm: object):  # type: ignore[no-untyped-def]
+        assert not {entry.id for entry in self.entries} & searched
+        return real(self, arm)  # type: ignore[arg-type]
+
+    return replayed
+
+
+def test_an_output_that_accepts_something_else_is_removed(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftconv.search.measuring.Half.differing", lambda *_: 3)
+    with pytest.raises(Void, match="in 3 requests"):
+        slim(DRAFTER, tmp_path / "out", engine=ENGINE, trace=trace, max_loss=0.2, target=TARGET, candidates=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_tells_choices_and_time(trace: Path) -> None:
+    outline = prepare(DRAFTER, SlimOptions(engine=ENGINE, trace=trace, max_loss=0.01, target=TARGET)).outline()
+    assert outline.seconds > 0
+    assert (outline.searched, outline.unseen) == (32, 32)
+    names = [planned.name for planned in outline.alone]
+    assert names[0] == "as it is"
+    assert any("by GPTQ" in name for name in names)
+    assert any("static" in refusal.name for refusal in outline.refused)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"engine": "vllm"}, UsageError, "names no hardware"),
+        ({"alpha": 0.0001}, UsageError, "divided among 4 candidates"),
+        ({"num_speculative_tokens": 7}, UsageError, "the trace keeps 4"),
+    ],
+)
+def test_what_is_impossible_is_refused_before_anything_is_measured(
+    trace: Path, tmp_path: Path, options: dict[str, object], error: type[Exception], says: str
+) -> None:
+    asked = {"engine": ENGINE, "trace": trace, "max_loss": 0.01, "target": TARGET} | options
+    with pytest.raises(error, match=says):
+        slim(DRAFTER, tmp_path / "out", **asked)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_quantized_drafter_is_no_reference(trace: Path, found: tuple[SlimResult, Path], tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="is quantized already"):
+        slim(found[1], tmp_path / "out", engine=ENGINE, trace=trace, max_loss=0.01, target=TARGET)
+
+
+def test_an_occupied_place_is_refused(trace: Path, tmp_path: Path) -> None:
+    shutil.copytree(DRAFTER, tmp_path / "out")
+    with pytest.raises(WriteError, match="out exists already"):
+        slim(DRAFTER, tmp_path / "out", engine=ENGINE, trace=trace, max_loss=0.01, target=TARGET)
