@@ -15,7 +15,8 @@ def recipe_text(recipe: Recipe) -> str:
 
     roles = {"roles": {role: _part(scheme) for role, scheme in recipe.roles.items()}} if recipe.roles else {}
     form = {"format": recipe.format} if recipe.format else {}
-    whole = {"about": recipe.about, **_part(recipe.scheme), **roles, **form, "exclude": list(recipe.exclude)}
+    stays = {"may_stay": list(recipe.may_stay)} if recipe.may_stay else {}
+    whole = {"about": recipe.about, **_part(recipe.scheme), **roles, **form, **stays, "exclude": list(recipe.exclude)}
     text: str = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=1000)
     return text
 

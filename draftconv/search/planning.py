@@ -88,7 +88,8 @@ class Planner:
                 raise  # the engine does not run the drafter at all
             return LeftOutChoice(name, _reason(refusal))
         sizes = {name: tensor.nbytes for name, tensor in conversion.work.tensors.items()}
-        reads = planned_step_bytes(sizes, self.drafter.facts, lent_head=HEAD in from_target(self.drafter.facts, self.semantics))
+        lent_head = HEAD in from_target(self.drafter.facts, self.semantics)
+        reads = planned_step_bytes(sizes, self.drafter.facts, lent_head=lent_head)
         return PlannedDrafter(name, recipe, decided, conversion, reads)
 
     def _decide(self, recipe: Recipe) -> QuantizationPlan:

@@ -52,7 +52,7 @@ def test_the_delta_bound_follows_its_formula() -> None:
     assert float(bounds.delta_low) == pytest.approx(expected, rel=1e-12)
 
 
-def _counts(pairs: list[Pair]) -> tuple[list[list[int]], list[list[int]]]:
+def _counts(pairs: list[Pair]) -> tuple[list[list[float]], list[list[float]]]:
     both = [(pair.reference, pair.candidate) for pair in pairs]
     return [[c.accepted for c in two] for two in both], [[c.steps for c in two] for two in both]
 
