@@ -59,6 +59,15 @@ ROWS = (
     Row("w4a16-g128-gptq", "INT4 in groups of 128, GPTQ", {}),
     Row("w4a16-g128-gptq", "the same with `sequential: true`", {"sequential": True}),
     Row("fp8", "FP8 per channel", {}),
+    Row("fp8-all", "FP8 per channel, head and fc too", {}),
+    Row("int8-all", "INT8 per channel, head and fc too", {}),
+    Row("w4a16-g128-all", "INT4 in groups of 128, GPTQ; head and fc FP8", {}),
+    Row("w4a16-g128-all", "the same with `sequential: true`", {"sequential": True}),
+    Row(
+        "w4a16-gptq",
+        "head and fc too, everything INT4 by GPTQ",
+        {"exclude": ["embed", "norms", "kv_b", "a_projections"]},
+    ),
 )
 
 
@@ -106,7 +115,8 @@ def rows(by_drafter: Mapping[str, Sequence[Record]]) -> Iterator[Sequence[str]]:
         found = pooled(row, by_drafter)
         half = (found.interval.high - found.interval.low) / 2
         single = [estimate(paired(records, "BF16", row.name)).ratio for records in by_drafter.values()]
-        changed = "".join(f", `{key}: {str(value).lower()}`" for key, value in row.changes.items())
+        keys = (yaml.safe_dump({key: value}, default_flow_style=None).strip() for key, value in row.changes.items())
+        changed = "".join(f", `{key}`" for key in keys)
         yield (
             f"`{row.recipe}`{changed}",
             row.title,
