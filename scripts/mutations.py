@@ -921,6 +921,23 @@ REPORT = (
         "candidate.value - reference.value,", "reference.value - candidate.value,",
         "a gain of a depth is called a loss", ("test_statistics.py",)),
     Mutation(
+        "report/certification.py",
+        "alpha / candidates) * RESAMPLES", "alpha / 1) * RESAMPLES",
+        "several candidates are each judged as if they were the only one", ("test_certification.py",)),
+    Mutation(
+        "report/certification.py",
+        "self.clusters >= FEWEST_CLUSTERS and self.low > 1 - self.max_loss", "self.low > 1 - self.max_loss",
+        "a handful of prompts certifies a drafter", ("test_certification.py",)),
+    Mutation(
+        "search/path.py",
+        "return (now.bytes - choice.bytes) / max(choice.loss - now.loss, LEAST_LOSS)",
+        "return now.bytes - choice.bytes",
+        "a search goes on by bytes alone", ("test_path.py",)),
+    Mutation(
+        "search/choices.py",
+        "yield from (role for role in (HEAD, FC) if role not in chosen)", "yield from ()",
+        "a search quantizes the head where only the layers were chosen", ("test_choices.py",)),
+    Mutation(
         "report/resampling.py",
         "np.minimum(low, ratio / factor)", "np.maximum(low, ratio / factor)",
         "the gate looks at the higher of two lower ends", ("test_statistics.py",)),
