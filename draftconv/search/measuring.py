@@ -61,12 +61,12 @@ class Half:
         kept: Path,
     ) -> Half:
         """A half of which earlier runs may have replayed something."""
-        records: dict[str, list[Record]] = {}
+        records: dict[str, dict[str, Record]] = {}
         if kept.is_file():
             whole = kept.read_bytes()
             for line in read_lines(whole[: whole.rfind(b"\n") + 1]):  # a line that was cut off counts for nothing
-                records.setdefault(line.arm, []).append(line)
-        complete = {name: tuple(found) for name, found in records.items() if len(found) == len(entries)}
+                records.setdefault(line.arm, {})[line.id] = line
+        complete = {name: tuple(found.values()) for name, found in records.items() if len(found) == len(entries)}
         return cls(trace, entries, drafter, replace(reference, name=REFERENCE), depth, kept, complete)
 
     def pairs(self, planned: PlannedDrafter) -> tuple[Pair, ...]:
@@ -110,7 +110,7 @@ class Half:
         """
         gptq = planned.decided.calibration.gptq if planned.decided else None
         if gptq is not None and not gptq.records:
-            told = json.dumps({name: str(scheme) for name, scheme in sorted(gptq.schemes.items())})
+            told = json.dumps({name: repr(scheme) for name, scheme in sorted(gptq.schemes.items())})
             directory = self.kept.parent / f"gptq-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
             directory.mkdir(exist_ok=True)
             gptq.run(GptqFiles(directory))

@@ -21,7 +21,7 @@ class Outline(Displayed):
     """A search that is planned.
 
     Attributes:
-        alone: what is measured on its own first. `refused`: what the engine does not run.
+        alone: what is measured on its own first. `left_out`: what the engine does not run.
         replays: most replays of one half that it takes. `seconds`: for all of them, by the rate of this machine.
         searched, unseen: prompts of the two halves.
     """
@@ -29,7 +29,7 @@ class Outline(Displayed):
     engine: str
     depth: int
     alone: tuple[PlannedDrafter, ...]
-    refused: tuple[LeftOutChoice, ...]
+    left_out: tuple[LeftOutChoice, ...]
     replays: int
     seconds: float
     searched: int
@@ -55,8 +55,8 @@ class Outline(Displayed):
                 for planned in self.alone
             ),
         )
-        if self.refused:
-            rows = ((refusal.name, refusal.why) for refusal in self.refused)
+        if self.left_out:
+            rows = ((choice.name, choice.why) for choice in self.left_out)
             yield table("What this engine does not run", "", ("choice", "why"), rows)
 
     def document(self) -> dict[str, object]:
@@ -74,7 +74,7 @@ class Outline(Displayed):
                 }
                 for planned in self.alone
             ],
-            "left_out": [{"choice": refusal.name, "why": refusal.why} for refusal in self.refused],
+            "left_out": [{"choice": choice.name, "why": choice.why} for choice in self.left_out],
         }
 
     def _time(self) -> str:

@@ -63,7 +63,7 @@ def slim_json(result: SlimResult) -> dict[str, object]:
         "chosen": result.chosen.planned.name if result.chosen else None,
         "command": list(result.command),
         "path": [_candidate(candidate, result) for candidate in result.path],
-        "left_out": [{"choice": refusal.name, "why": refusal.why} for refusal in result.refused],
+        "left_out": [{"choice": left.name, "why": left.why} for left in result.left_out],
     }
 
 

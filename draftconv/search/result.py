@@ -25,7 +25,7 @@ class SlimResult(Displayed):
         path: from the drafter as it is to the smallest, with what the unseen half says of those that it judged.
         chosen: what was certified and written; None where nothing was.
         smallest_loss: that so many unseen prompts can certify, as the first half lets expect.
-        refused: what the engine does not run.
+        left_out: what the engine does not run.
         command: what was typed.
     """
 
@@ -39,7 +39,7 @@ class SlimResult(Displayed):
     path: tuple[Candidate, ...]
     chosen: Candidate | None
     smallest_loss: float
-    refused: tuple[LeftOutChoice, ...]
+    left_out: tuple[LeftOutChoice, ...]
     command: tuple[str, ...] = ()
 
     @property
@@ -75,8 +75,8 @@ class SlimResult(Displayed):
 
     def details(self) -> Iterator[Block]:
         """What the engine does not run, and why."""
-        if self.refused:
-            rows = [(refusal.name, refusal.why) for refusal in self.refused]
+        if self.left_out:
+            rows = [(choice.name, choice.why) for choice in self.left_out]
             yield table("What was left out", "", ("choice", "why"), rows)
 
     def save(self, out: str | Path, *, overwrite: bool = False) -> None:

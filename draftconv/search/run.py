@@ -28,7 +28,7 @@ from draftconv.search.planning import Planner
 from draftconv.search.result import SlimResult
 from draftconv.search.searching import (
     Candidate,
-    Options,
+    PlannedChoices,
     certified,
     fixed,
     measured_path,
@@ -47,7 +47,7 @@ class Search:
     trace: Trace
     halves: Halves
     planner: Planner
-    planned: Options
+    planned: PlannedChoices
     options: SlimOptions
 
     @property
@@ -67,7 +67,7 @@ class Search:
             engine=str(self.planner.spec),
             depth=depth,
             alone=tuple({drafter.name: drafter for drafter in alone}.values()),
-            refused=self.planned.refused,
+            left_out=self.planned.left_out,
             replays=replays + 1 + options.candidates,
             seconds=pace * (replays * text[0] + (1 + options.candidates) * text[1]),
             searched=_prompts(halves.choosing),
@@ -125,7 +125,7 @@ def run_search(search: Search, out: Path) -> SlimResult:
         path=tuple(by_name.get(candidate.planned.name, candidate) for candidate in path),
         chosen=chosen,
         smallest_loss=smallest_loss(path, unseen_prompts, options),
-        refused=search.planned.refused,
+        left_out=search.planned.left_out,
         command=options.command,
     )
 

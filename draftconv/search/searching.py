@@ -28,30 +28,30 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Everything that can be planned, and what cannot.
+class PlannedChoices:
+    """What the engine runs of the choices, each on its own, and what it does not.
 
     Attributes:
         alone: role → its choices with what each is on its own; the first leaves the role as it is.
     """
 
     alone: Mapping[str, Mapping[RoleChoice, PlannedDrafter]]
-    refused: tuple[LeftOutChoice, ...]
+    left_out: tuple[LeftOutChoice, ...]
 
 
-def plan_alone(choices: Mapping[str, Sequence[RoleChoice]], planner: Planner) -> Options:
+def plan_alone(choices: Mapping[str, Sequence[RoleChoice]], planner: Planner) -> PlannedChoices:
     """Plan every choice on its own."""
     alone: dict[str, dict[RoleChoice, PlannedDrafter]] = {}
-    refused: list[LeftOutChoice] = []
+    left_out: list[LeftOutChoice] = []
     for role in ROLES:
         alone[role] = {}
         for choice in choices[role]:
             match _plan(only(role, choice), planner):
                 case PlannedDrafter() as planned:
                     alone[role][choice] = planned
-                case refusal:
-                    refused.append(refusal)
-    return Options(alone, tuple(refused))
+                case other:
+                    left_out.append(other)
+    return PlannedChoices(alone, tuple(left_out))
 
 
 def _plan(combination: Combination, planner: Planner) -> PlannedDrafter | LeftOutChoice:
@@ -61,20 +61,20 @@ def _plan(combination: Combination, planner: Planner) -> PlannedDrafter | LeftOu
     return planner.plan(name, recipe_of(name, combination))
 
 
-def measured_path(options: Options, planner: Planner, half: Half, depth: int, told: Told) -> tuple[Candidate, ...]:
+def measured_path(
+    choices: PlannedChoices, planner: Planner, half: Half, depth: int, told: Told
+) -> tuple[Candidate, ...]:
     """Combinations from the drafter as it is to the smallest that the engine runs, measured on the first half."""
-    choices: dict[str, dict[str, RoleChoice]] = {
-        role: {choice.name: choice for choice in planned} for role, planned in options.alone.items()
-    }
-    alone = [(role, choice, drafter) for role, planned in options.alone.items() for choice, drafter in planned.items()]
-    roles: dict[str, list[MeasuredChoice]] = {role: [] for role in options.alone}
+    by_name = {role: {choice.name: choice for choice in planned} for role, planned in choices.alone.items()}
+    alone = [(role, choice, drafter) for role, planned in choices.alone.items() for choice, drafter in planned.items()]
+    roles: dict[str, list[MeasuredChoice]] = {role: [] for role in choices.alone}
     for number, (role, choice, drafter) in enumerate(alone, 1):
         size, loss = drafter.reads.per_step(depth), 1 - half.estimate(drafter).ratio
         roles[role].append(MeasuredChoice(role, choice.name, size, loss))
         told("choices", number, len(alone))
 
     def planned(at: Measured) -> PlannedDrafter | LeftOutChoice:
-        return _plan({role: choices[role][choice.name] for role, choice in at.items()}, planner)
+        return _plan({role: by_name[role][choice.name] for role, choice in at.items()}, planner)
 
     path = search_path(roles, lambda at: isinstance(planned(at), PlannedDrafter))
     drafters = [drafter for drafter in map(planned, path) if isinstance(drafter, PlannedDrafter)]

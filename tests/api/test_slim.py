@@ -173,7 +173,7 @@ def test_a_dry_run_tells_choices_and_time(trace: Path) -> None:
     names = [planned.name for planned in outline.alone]
     assert names[0] == "as it is"
     assert any("by GPTQ" in name for name in names)
-    assert any("static" in refusal.name for refusal in outline.refused)
+    assert any("static" in choice.name for choice in outline.left_out)
 
 
 @pytest.mark.parametrize(
