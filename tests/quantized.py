@@ -14,6 +14,7 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.shipped_files import recipes as shipped_directory
 from draftconv.drafter.targets import Target, find_target
 from draftconv.quantization.quantized_weights import find_quantized
+from draftconv.quantization.recipes import recipe_names
 from draftconv.quantization.rounding import dequantize
 from tests import opening
 from tests.keywords import keywords
@@ -24,6 +25,9 @@ NAMES = tuple(sorted(path.name for path in (DATA / "drafters").iterdir()))
 STATIC = frozenset({"fp8-tensor", "mxfp4", "nvfp4", "w4a8-awq"})
 """Recipes whose activations have scales that are measured on a trace."""
 BY_GPTQ = frozenset({"w4a16-g128-all", "w4a16-g128-gptq", "w4a16-gptq"})
+TWINS = frozenset({"w4a16-g128-all", "w4a16-g128-gptq"})
+"""Recipes whose parts others have: groups, GPTQ and 8-bit heads. GPTQ takes seconds each time it is asked for."""
+DISTINCT = tuple(name for name in recipe_names() if name not in TWINS)
 CALIBRATED = STATIC | BY_GPTQ
 """Recipes that want a trace."""
 

@@ -60,7 +60,7 @@ class SlimOptions:
     num_speculative_tokens: int = option(3, replace(NUM_SPECULATIVE_TOKENS, former=()))
     target: Place | None = option(None, TARGET)
     target_layers: int | None = option(None, TARGET_LAYERS)
-    tensor_parallel_size: int = option(1, TENSOR_PARALLEL_SIZE)
+    tensor_parallel_size: int = option(1, replace(TENSOR_PARALLEL_SIZE, former=()))
     dtype: str = option("float32", REPLAY_DTYPE)
     device: str = option("cpu", REPLAY_DEVICE)
     card: bool = option(True, "Write no README.md.", flag="--no-card")

@@ -135,7 +135,7 @@ def test_a_biased_drafter_is_converted_or_refused(which: str, biased: Biased, tm
 
 
 @pytest.mark.parametrize("which", BIASES)
-@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize("recipe", quantized.DISTINCT)
 def test_a_biased_drafter_is_quantized_to_the_bit_or_refused(
     recipe: str, which: str, biased: Biased, recorded: Recorded, tmp_path: Path
 ) -> None:

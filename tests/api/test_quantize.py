@@ -22,7 +22,6 @@ from draftconv.engines.hardware import CHIPS
 from draftconv.errors import DraftconvError, Refused, Undecided, UsageError
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.quantized_weights import find_quantized
-from draftconv.quantization.recipes import recipe_names
 from draftconv.quantization.rounding import quantize as rounded
 from draftconv.reference.accept_length import Counts
 from draftconv.reference.load import to_torch
@@ -65,7 +64,7 @@ def repacked(source: Path, out: Path, name: str, form: str, **others: object) ->
 # ── every recipe, drafter and engine ───────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize("recipe", quantized.DISTINCT)
 @pytest.mark.parametrize(
     "name",
     [
@@ -160,7 +159,7 @@ def test_every_format_that_a_recipe_may_name_is_written_and_read_rightly_or_refu
     assert served == wanted
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize("recipe", quantized.DISTINCT)
 @pytest.mark.parametrize("name", [LLAMA31, MLA])
 def test_every_recipe_is_written_for_nobody_in_particular(
     name: str, recipe: str, recorded: Recorded, tmp_path: Path

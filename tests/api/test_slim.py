@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ from tests.traces.recorded import make_trace
 
 DRAFTER, TARGET = DATA / "drafters/llama-eagle3", DATA / "targets/llama"
 ENGINE = "vllm:b200"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_recipes() -> Iterator[None]:
+    """What each kind of choice needs, and not every recipe that is shipped: a search replays them all."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run, "recipe_names", lambda: ("fp8-all", "fp8-tensor", "w4a16", "w4a16-gptq"))
+        yield
 
 
 @pytest.fixture(scope="module")

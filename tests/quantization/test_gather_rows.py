@@ -17,7 +17,7 @@ MODULE = "layers.0.mlp.down_proj"
 ROWS = (*range(5, 256, 8), 0, 255, 7, 8, 9, 10, 11, 12)
 
 
-@pytest.mark.parametrize("recipe", [name for name in recipe_names() if name not in quantized.STATIC])
+@pytest.mark.parametrize("recipe", [name for name in recipe_names() if name not in quantized.CALIBRATED])
 def test_every_format_keeps_integers_and_scales(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
     torch.set_num_threads(1)
