@@ -139,7 +139,7 @@ def plan_quantization(
     rounding = choose_backend(options.backend, recipe, deployment, options.trace, options.device)
     deployment = _rounded(deployment, rounding)
     output = _output_of(deployment, drafter, selection, specs, target)
-    trace = calibration_trace(options) if calibrated else None
+    trace = calibration_trace(options) if calibrated and rounding.calibrated else None
     calibration = calibrate(drafter, stored, selection, rounding, trace, target)
     rounding = replace(rounding, notes=(*rounding.notes, *calibration.notes))
     return QuantizationPlan(
