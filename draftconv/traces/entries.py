@@ -80,3 +80,21 @@ def _parsed(text: str, where: str) -> object:
         raise BadPrompts(f"{where} is not valid JSON: {show(error)}") from error
     refuse_deep(document, where, error=BadPrompts)
     return document
+
+
+def encodable(text: str, where: str) -> str:
+    """A text that has bytes.
+
+    Raises:
+        BadPrompts: it holds half of a surrogate pair.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BadPrompts(f"{where} holds half of a surrogate pair", why="no tokenizer reads it") from error
+    return text
+
+
+def json_kind(value: object) -> str:
+    """What a JSON value is, in words."""
+    return "null" if value is None else f"a JSON {type(value).__name__}"

@@ -25,7 +25,7 @@ from pathlib import Path
 from draftconv.checkpoint import show, show_some
 from draftconv.checkpoint.files import exists
 from draftconv.errors import BadPrompts, UsageError, did_you_mean
-from draftconv.traces.entries import json_entries, jsonl_entries, text_lines
+from draftconv.traces.entries import encodable, json_entries, json_kind, jsonl_entries, text_lines
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ def _prompt_from_entry(entry: dict[str, object], index: str, where: str) -> Prom
             )
         case "token_ids", list():
             return Prompt(id, category, tokens=_token_ids(value, at), language=language)
-    raise BadPrompts(f"{at} is {_kind(value)}, not a list")
+    raise BadPrompts(f"{at} is {json_kind(value)}, not a list")
 
 
 def one_turn(value: object, where: str) -> str:
@@ -205,12 +205,12 @@ def one_turn(value: object, where: str) -> str:
     """
     if not isinstance(value, str):
         raise BadPrompts(
-            f"{where} is {_kind(value)}, not text",
+            f"{where} is {json_kind(value)}, not text",
             cure="token ids go under token_ids, several turns under turns" if isinstance(value, list) else "",
         )
     if not value.strip():
         raise BadPrompts(f"{where} is empty", why="a target that is asked nothing answers anything")
-    return _encodable(value, where)
+    return encodable(value, where)
 
 
 def all_turns(values: list[object], where: str) -> tuple[str, ...]:
@@ -242,7 +242,7 @@ def _token_ids(values: list[object], where: str) -> tuple[int, ...]:
     for number, value in enumerate(values):
         if type(value) is not int:
             raise BadPrompts(
-                f"{where}[{number}] is {_kind(value)}, not a token id",
+                f"{where}[{number}] is {json_kind(value)}, not a token id",
                 cure='texts go under {"turns": […]}' if isinstance(value, str) else "",
             )
         if not 0 <= value < 1 << 31:
@@ -257,17 +257,5 @@ def _label(value: object, where: str) -> str:
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
-        raise BadPrompts(f"{where} is {_kind(value)}, not text")
-    return _encodable(value, where)
-
-
-def _encodable(value: str, where: str) -> str:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise BadPrompts(f"{where} holds half of a surrogate pair", why="no tokenizer reads it") from error
-    return value
-
-
-def _kind(value: object) -> str:
-    return "null" if value is None else f"a JSON {type(value).__name__}"
+        raise BadPrompts(f"{where} is {json_kind(value)}, not text")
+    return encodable(value, where)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from draftconv.checkpoint import show_some
 from draftconv.errors import BadPrompts
+from draftconv.traces.entries import encodable, json_kind
 
 ENVELOPES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "choices": ((), ("response",), ("response", "body"), ("body",)),
@@ -73,7 +74,7 @@ def written_text(entry: object, where: str) -> WrittenText | None:
         case Mapping():
             return _object(entry, where)
     raise BadPrompts(
-        f"{where} is {_kind(entry)}, not a text",
+        f"{where} is {json_kind(entry)}, not a text",
         cure="write a text, a list of token ids, or an object with text, token_ids, messages or choices",
     )
 
@@ -133,7 +134,7 @@ def _answers(choices: object, where: str) -> Iterator[str | tuple[int, ...]]:
         elif isinstance(message, Mapping):
             yield from _parts(message, where)
         elif isinstance(text, str) and text:
-            yield _encodable(text, where)
+            yield encodable(text, where)
 
 
 def _said(message: Mapping[str, object], where: str) -> Iterator[str]:
@@ -145,16 +146,16 @@ def _parts(message: Mapping[str, object], where: str) -> Iterator[str]:
     """All texts of an answer: what is thought, what is said, and what tools are called with."""
     for key in REASONING:
         if isinstance(text := message.get(key), str) and text:
-            yield _encodable(text, where)
+            yield encodable(text, where)
             break
     if content := _content(message):
-        yield _encodable(content, where)
+        yield encodable(content, where)
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
         for key in ("name", "arguments"):
             if isinstance(function, Mapping) and isinstance(text := function.get(key), str) and text:
-                yield _encodable(text, where)
+                yield encodable(text, where)
 
 
 def _role(message: Mapping[str, object]) -> str:
@@ -174,13 +175,13 @@ def _content(message: Mapping[str, object]) -> str:
 def _objects(values: object, where: str) -> Sequence[Mapping[str, object]]:
     if isinstance(values, list | tuple) and all(isinstance(value, Mapping) for value in values):
         return values
-    raise BadPrompts(f"{where} holds {_kind(values)} in place of a list of objects")
+    raise BadPrompts(f"{where} holds {json_kind(values)} in place of a list of objects")
 
 
 def _text(value: object, where: str) -> WrittenText:
     if not isinstance(value, str):
-        raise BadPrompts(f"{where} is {_kind(value)}, not text")
-    return WrittenText(_key(value), (_encodable(value, where),))
+        raise BadPrompts(f"{where} is {json_kind(value)}, not text")
+    return WrittenText(_key(value), (encodable(value, where),))
 
 
 def _token_ids(values: object, where: str) -> WrittenText:
@@ -191,15 +192,3 @@ def _token_ids(values: object, where: str) -> WrittenText:
 
 def _key(value: object) -> bytes:
     return hashlib.blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=8).digest()
-
-
-def _encodable(text: str, where: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise BadPrompts(f"{where} holds half of a surrogate pair", why="no tokenizer reads it") from error
-    return text
-
-
-def _kind(value: object) -> str:
-    return "null" if value is None else f"a JSON {type(value).__name__}"
