@@ -99,10 +99,16 @@ def rounding_work(one: SharedInputs, held: int) -> Workload:
     return Workload(factor + spread + judged, tried * one.inputs * -(-one.outputs // HEIGHT))
 
 
-def collecting_memory(parameters: int, shared: Sequence[SharedInputs]) -> int:
-    """Bytes at the peak of a pass: the drafter without its tables, second moments, and rows on their way into them."""
-    sides = sum(one.inputs**2 for one in shared) + 3 * AT_ONCE * sum(one.inputs for one in shared)
-    return INTERPRETER + FLOAT * (parameters + sides)
+def collecting_memory(parameters: int, shared: Sequence[SharedInputs], held: int, passing: int) -> int:
+    """Bytes at the peak of a pass.
+
+    The drafter without its tables, second moments, rows on their way into them, held-out rows, and what a pass holds.
+
+    Args:
+        held: rows that are held out. `passing`: numbers that a forward pass holds at a time.
+    """
+    sides = sum(one.inputs**2 for one in shared) + (3 * AT_ONCE + held) * sum(one.inputs for one in shared)
+    return INTERPRETER + FLOAT * (parameters + sides + passing)
 
 
 def rounding_memory(one: SharedInputs, threads: int, held: int) -> int:

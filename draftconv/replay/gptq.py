@@ -24,6 +24,7 @@ from tempfile import mkdtemp
 import torch
 from torch import Tensor, nn
 
+from draftconv.checkpoint import TensorRef
 from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.checkpoint.text import size
 from draftconv.drafter.drafter import Drafter
@@ -45,7 +46,7 @@ from draftconv.quantization.gptq_cost import (
 from draftconv.quantization.rounding import dequantize, quantize
 from draftconv.quantization.scheme import Scheme, recorded
 from draftconv.quantization.threads import workers
-from draftconv.replay.first_steps import HELD_ROWS, SeenInputs, collect, load_without_tables
+from draftconv.replay.first_steps import HELD_ROWS, ROWS_AT_ONCE, SeenInputs, collect, load_without_tables
 from draftconv.replay.gptq_files import GptqFiles, WeightRecord
 from draftconv.replay.load_arm import LoadSettings
 from draftconv.replay.replay import Arm
@@ -224,7 +225,12 @@ class GptqCalibration:
     @cached_property
     def memory(self) -> int:
         """Bytes at the peak."""
-        collecting = [collecting_memory(self._parameters, [*map(self._shared, stage.groups)]) for stage in self.stages]
+        # What a pass holds at its peak was measured: about the inputs of all weights, those that are shared each time.
+        passing = ROWS_AT_ONCE * sum(ref.shape[1] for ref in self._weights if len(ref.shape) == 2)
+        collecting = [
+            collecting_memory(self._parameters, [*map(self._shared, stage.groups)], HELD_ROWS, passing)
+            for stage in self.stages
+        ]
         groups = [group for stage in self.stages for group in stage.groups]
         threads = torch.get_num_threads() if self.device == "cpu" else 1
         rounding = [rounding_memory(self._shared(group), threads, HELD_ROWS) for group in groups]
@@ -292,7 +298,12 @@ class GptqCalibration:
     @property
     def _parameters(self) -> int:
         """Of the drafter without its tables."""
-        return sum(math.prod(ref.shape) for name, ref in self.drafter.tensors.items() if name not in (EMBEDDING, HEAD))
+        return sum(math.prod(ref.shape) for ref in self._weights)
+
+    @property
+    def _weights(self) -> list[TensorRef]:
+        """All of the drafter's but its tables."""
+        return [ref for name, ref in self.drafter.tensors.items() if name not in (EMBEDDING, HEAD)]
 
     def _shared(self, group: Sequence[str]) -> SharedInputs:
         shapes = [self.sources[name].shape for name in group]

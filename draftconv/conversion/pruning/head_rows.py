@@ -85,10 +85,11 @@ def refuse_vocab(vocab: int, head: HeadRows, devices: int, *, force: bool) -> No
     Raises:
         UsageError: it is not below the rows that there are, or no multiple of 64 for every device.
     """
-    if vocab >= len(head.ids):
+    if vocab >= (there := len(head.ids)):
+        fewer = max(BLOCK, there // 4 // BLOCK * BLOCK)
         raise UsageError(
-            f"--vocab {vocab}: the head has {len(head.ids)} rows, so nothing would be pruned",
-            cure=f"give fewer, such as {max(BLOCK, len(head.ids) // 4 // BLOCK * BLOCK)}",
+            f"--vocab {vocab}: the head has {there} rows, so nothing would be pruned",
+            cure=f"give fewer, such as {fewer}" if fewer < there else "give fewer, and --force",
         )
     step = BLOCK * devices
     if vocab % step and not force:

@@ -1,0 +1,200 @@
+"""Measure what makes full-size drafters small: a pruned head, what `slim` writes, GPTQ.
+
+Two drafters in the sizes of Kimi's, one of each kind of attention, with random weights. Baseline, cache and order as in
+`bench_convert`. GPTQ runs once, on a trace of invented states (`random_trace`): it takes minutes, and tells beforehand
+how many and how much memory. What it tells is compared with what it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from bench_convert import durable_copy, filesystem, limit, make_source, make_target, median, seconds, settle
+from measuring import SCRIPTS, BenchError, Row, Run, Section, machine, progress, remove, run, spread
+
+TITLE = "Small drafters"
+ROOM_NEEDED = 30e9
+
+ENGINE = "vllm:cpu"
+EIGHT_BITS = "int8-all"
+PRUNE, QUANTIZE = "prune", "quantize"
+
+MEMORY = 6000
+"""MB that GPTQ may take at its peak."""
+AS_TOLD = 1.15
+"""Most that it may take of the memory it told."""
+
+TOLD = re.compile(r"GPTQ will take about (?P<time>[\d.]+ \w+) and (?P<memory>[\d.]+) (?P<unit>[kMG])B")
+UNITS: Mapping[str, float] = MappingProxyType({"k": 1e-3, "M": 1.0, "G": 1e3})
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured.
+
+    Attributes:
+        drafters: spec → target; empty is one that is made.
+        gptq: the recipe that is calibrated.
+        vocab: tokens of the target. `rows`: of the head that stay. `counted`: tokens that choose them.
+        requests, positions: of the trace.
+    """
+
+    drafters: Mapping[str, str]
+    gptq: str
+    vocab: int
+    rows: int
+    counted: int
+    requests: int
+    positions: int
+
+
+FULL = Sizes(
+    {"kimi-k2.5-eagle3": "kimi-k2.5", "kimi-k2.6-eagle3-mla": "kimi-k2.6"},
+    gptq="w4a16-g128-all",
+    vocab=163840,
+    rows=32000,
+    counted=1_000_000,
+    requests=40,
+    positions=512,
+)
+MINIATURE = Sizes({"tiny-eagle3": ""}, gptq="w4a16-gptq", vocab=256, rows=32, counted=20_000, requests=20, positions=64)
+
+
+def measure(options: argparse.Namespace, program: Path) -> Section:
+    """Make drafters, counts and traces, measure, clean up.
+
+    Raises:
+        BenchError: no room, or a program failed.
+    """
+    sizes = MINIATURE if options.quick else FULL
+    work: Path = options.dir
+    work.mkdir(parents=True, exist_ok=True)
+    if not options.quick and shutil.disk_usage(work).free < ROOM_NEEDED:
+        raise BenchError(f"{work} has less than {ROOM_NEEDED / 1e9:.0f} GB of room; choose another with --dir")
+    load, rows = os.getloadavg()[0], list[Row]()
+    for name, target in sizes.drafters.items():
+        source, place = work / name, work / "small"
+        remove(place)
+        place.mkdir()
+        try:
+            make_source(SCRIPTS / "specs" / f"{name}.json", source)
+            rows += _rows(program, source, target or make_target(place), place, sizes, options.runs)
+        finally:
+            remove(place)
+            if not options.keep:
+                remove(source)
+    return Section(TITLE, _about(sizes, options.runs, work, load), tuple(rows))
+
+
+def _rows(program: Path, source: Path, target: str, work: Path, sizes: Sizes, runs: int) -> Iterator[Row]:
+    """Every row of one drafter."""
+    copies, by_kind = _writing(program, source, target, work, sizes, runs)
+    gigabytes = (source / "model.safetensors").stat().st_size / 1e9
+    yield Row(
+        f"{source.name}: durable copy (`cp`, then fsync)",
+        f"{spread(seconds(copies))}, {gigabytes / median(copies):.2f} GB/s",
+    )
+    for kind, what in (
+        (PRUNE, f"`draftconv prune --vocab {sizes.rows}`, {sizes.counted:,} tokens counted"),
+        (QUANTIZE, f"`draftconv quantize --recipe {EIGHT_BITS}` of that"),
+    ):
+        found = by_kind[kind]
+        yield Row(
+            f"{source.name}: {what}",
+            f"{spread(seconds(found))}, {median(found) / median(copies):.2f} x the copy; "
+            f"{_gigabytes(work / kind):.2f} GB written; {_peak(found):.0f} MB",
+        )
+    yield from _gptq_rows(program, source, target, work, sizes)
+
+
+def _writing(
+    program: Path, source: Path, target: str, work: Path, sizes: Sizes, runs: int
+) -> tuple[list[Run], dict[str, list[Run]]]:
+    """Durable copies, prunings, and quantizations of what was pruned, in turn; the last outputs stay."""
+    counts, copy = work / "counts.jsonl", work / "copy.safetensors"
+    _write_counts(counts, sizes)
+    # --force: a target that is known by its name has no tokenizer to tell which tokens are special.
+    prune = ["prune", source, work / PRUNE, "--vocab", str(sizes.rows), "--counts", counts, "--target", target]
+    quantize = ["quantize", work / PRUNE, work / QUANTIZE, "--recipe", EIGHT_BITS, "--for", ENGINE, "--target", target]
+    commands: Mapping[str, list[str | Path]] = {
+        PRUNE: [program, *prune, "--force"],
+        QUANTIZE: [program, *quantize],
+    }
+    copies, by_kind = list[Run](), dict[str, list[Run]]({kind: [] for kind in commands})
+    for number in range(runs + 1):
+        for path in (copy, *(work / kind for kind in commands)):
+            remove(path)
+        settle(source / "model.safetensors")
+        copies.append(durable_copy(source / "model.safetensors", copy))
+        for kind, argv in commands.items():
+            os.sync()
+            by_kind[kind].append(run(argv))
+        times = ", ".join(f"{kind} {found[-1].seconds:.2f} s" for kind, found in by_kind.items())
+        progress(f"round {number} of {runs}: {times}" + ("" if number else " (not counted)"))
+    remove(copy)
+    return copies[1:], {kind: found[1:] for kind, found in by_kind.items()}
+
+
+def _gptq_rows(program: Path, source: Path, target: str, work: Path, sizes: Sizes) -> Iterator[Row]:
+    trace, out = work / "trace", work / "gptq"
+    rows = ["--requests", str(sizes.requests), "--positions", str(sizes.positions)]
+    progress(f"writing {trace}")
+    run([sys.executable, SCRIPTS / "random_trace.py", source, trace, "--target", target, *rows], _environment())
+    argv = [program, "quantize", source, out, "--recipe", sizes.gptq, "--for", ENGINE, "--target", target]
+    argv += ["--calibrate", trace]
+    said = TOLD.search(run([*argv, "--dry-run"]).stdout)
+    if said is None:
+        raise BenchError("quantize --dry-run does not tell what GPTQ will take")
+    progress(f"GPTQ of {source.name} will take {said['time']}")
+    done = run(argv)
+    told, peak = float(said["memory"]) * UNITS[said["unit"]], _peak([done])
+    what = f"{source.name}: `draftconv quantize --recipe {sizes.gptq}`"
+    yield Row(
+        f"{what}, {sizes.requests * sizes.positions:,} rows",
+        f"{done.seconds / 60:.1f} minutes, told {said['time']}; {_gigabytes(out):.2f} GB written",
+    )
+    yield limit(f"{what}: peak memory", peak, MEMORY, "MB")
+    yield limit(f"{what}: peak memory : what it told", peak / told, AS_TOLD, "x")
+
+
+def _write_counts(place: Path, sizes: Sizes) -> None:
+    """Token ids as frequent as words are: the k-th token k times as rare as the first."""
+    draw = random.Random(0)
+    ids = draw.choices(range(sizes.vocab), [1 / (rank + 1) for rank in range(sizes.vocab)], k=sizes.counted)
+    texts = (ids[first : first + 1000] for first in range(0, len(ids), 1000))
+    place.write_text("".join(json.dumps({"token_ids": text}) + "\n" for text in texts), encoding="utf-8")
+
+
+def _gigabytes(directory: Path) -> float:
+    return sum(file.stat().st_size for file in directory.glob("*.safetensors")) / 1e9
+
+
+def _peak(runs: list[Run]) -> float:
+    """In MB."""
+    return max(process.peak_bytes for process in runs) / 1e6
+
+
+def _environment() -> dict[str, str]:
+    """Scripts import draftconv from where they lie."""
+    return os.environ | {"PYTHONPATH": str(SCRIPTS.parent)}
+
+
+def _about(sizes: Sizes, runs: int, work: Path, load: float) -> str:
+    return (
+        f"Drafters: random weights in the shapes of {' and '.join(sizes.drafters)}, for {ENGINE}. Times are medians of "
+        f"{runs} runs (fastest to slowest), that of GPTQ of one, all of them whole processes; everything ends with its "
+        f"data on the disk. GPTQ is calibrated on {sizes.requests} invented requests of {sizes.positions} tokens: what "
+        "it takes depends on how many they are, and not on what they hold. It tells what it will take at the rate of "
+        f"the machine at that moment.\n\nMachine: {machine()}, {filesystem(work)}. Load average before the first run: "
+        f"{load:.1f}."
+    )

@@ -1,0 +1,62 @@
+"""scripts/bench small: what GPTQ told is compared with what it took."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import bench_small
+import pytest
+from measuring import BenchError, Section
+
+from tests.programs import shebang
+
+# Stands in for draftconv: copies the weights, tells what it is told to, and can be told to misbehave.
+STAND_IN = """{shebang}
+import shutil, sys
+from pathlib import Path
+if "--dry-run" in sys.argv:
+    print({told!r})
+    sys.exit()
+{misbehaviour}
+Path(sys.argv[3]).mkdir()
+shutil.copy(Path(sys.argv[2], "model.safetensors"), sys.argv[3])
+"""
+TOLD = "GPTQ will take about 3 minutes and 0.50 GB of memory, by the rate of this machine measured just now"
+PEAK, AS_TOLD = "peak memory", "peak memory : what it told"
+
+
+def measured(tmp_path: Path, misbehaviour: str = "", told: str = TOLD) -> Section:
+    program = tmp_path / "draftconv"
+    program.write_text(STAND_IN.format(shebang=shebang(), misbehaviour=misbehaviour, told=told))
+    program.chmod(0o755)
+    options = argparse.Namespace(quick=True, dir=tmp_path / "work", keep=False, runs=1)
+    return bench_small.measure(options, program)
+
+
+def by_end(section: Section) -> dict[str, bool | None]:
+    return {row.what.split("`: ")[-1]: row.met for row in section.rows}
+
+
+def test_pruning_writing_and_gptq_are_measured_and_nothing_is_left(tmp_path: Path) -> None:
+    section = measured(tmp_path)
+    whats = " ".join(row.what for row in section.rows)
+    assert "`draftconv prune --vocab 32`, 20,000 tokens counted" in whats
+    assert "`draftconv quantize --recipe int8-all` of that" in whats
+    assert any("told 3 minutes" in row.measured for row in section.rows)
+    assert by_end(section)[PEAK] is True
+    assert by_end(section)[AS_TOLD] is True
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_more_memory_than_was_told_shows(tmp_path: Path) -> None:
+    section = measured(tmp_path, "held = b'x' * (700 << 20)")
+    assert by_end(section)[PEAK] is True
+    assert by_end(section)[AS_TOLD] is False
+    assert not section.met
+
+
+def test_a_program_that_tells_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="does not tell"):
+        measured(tmp_path, told="GPTQ")
+    assert list((tmp_path / "work").iterdir()) == []
