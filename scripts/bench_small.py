@@ -123,13 +123,13 @@ def _writing(
     """Durable copies, prunings, and quantizations of what was pruned, in turn; the last outputs stay."""
     counts, copy = work / "counts.jsonl", work / "copy.safetensors"
     _write_counts(counts, sizes)
-    # --force: a target that is known by its name has no tokenizer to tell which tokens are special.
-    prune = ["prune", source, work / PRUNE, "--vocab", str(sizes.rows), "--counts", counts, "--target", target]
-    quantize = ["quantize", work / PRUNE, work / QUANTIZE, "--recipe", EIGHT_BITS, "--for", ENGINE, "--target", target]
+    pruned, engine = work / PRUNE, ["--for", ENGINE, "--target", target]
     commands: Mapping[str, list[str | Path]] = {
-        PRUNE: [program, *prune, "--force"],
-        QUANTIZE: [program, *quantize],
+        PRUNE: [program, "prune", source, pruned, "--vocab", str(sizes.rows), "--counts", counts, "--target", target],
+        QUANTIZE: [program, "quantize", pruned, work / QUANTIZE, "--recipe", EIGHT_BITS, *engine],
     }
+    # A target that is known by its name has no tokenizer to tell which tokens are special.
+    commands[PRUNE].append("--force")
     copies, by_kind = list[Run](), dict[str, list[Run]]({kind: [] for kind in commands})
     for number in range(runs + 1):
         for path in (copy, *(work / kind for kind in commands)):
@@ -150,8 +150,8 @@ def _gptq_rows(program: Path, source: Path, target: str, work: Path, sizes: Size
     rows = ["--requests", str(sizes.requests), "--positions", str(sizes.positions)]
     progress(f"writing {trace}")
     run([sys.executable, SCRIPTS / "random_trace.py", source, trace, "--target", target, *rows], _environment())
-    argv = [program, "quantize", source, out, "--recipe", sizes.gptq, "--for", ENGINE, "--target", target]
-    argv += ["--calibrate", trace]
+    argv: list[str | Path] = [program, "quantize", source, out, "--recipe", sizes.gptq, "--calibrate", trace]
+    argv += ["--for", ENGINE, "--target", target]
     said = TOLD.search(run([*argv, "--dry-run"]).stdout)
     if said is None:
         raise BenchError("quantize --dry-run does not tell what GPTQ will take")
