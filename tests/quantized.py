@@ -13,9 +13,9 @@ from draftconv.api.quantize import Quantization, QuantizeOptions, quantize
 from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.shipped_files import recipes as shipped_directory
 from draftconv.drafter.targets import Target, find_target
-from draftconv.quantization.quantized_weights import find_quantized
 from draftconv.quantization.recipes import recipe_names
 from draftconv.quantization.rounding import dequantize
+from draftconv.quantization.weight_detection import find_quantized
 from tests import opening
 from tests.keywords import keywords
 from tests.reference.test_fixtures import DATA

@@ -241,7 +241,7 @@ def _summarize_weights(drafter: Drafter, from_format: str | None) -> Quantizatio
         if from_format:
             raise UsageError("--from-format is about quantized drafters, this one is not quantized")
         return None
-    from draftconv.quantization.quantized_weights import find_quantized
+    from draftconv.quantization.weight_detection import find_quantized
 
     try:
         stored = find_quantized(drafter, from_format)

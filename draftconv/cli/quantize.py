@@ -34,7 +34,8 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
     """Quantize the drafter SOURCE for the engine that will serve it, to the new directory OUT.
 
     Says in words which arithmetic will run there. A recipe that has no form on an engine is refused
-    before any work, and the nearest one named. embed_tokens, lm_head, fc and norms keep every bit.
+    before any work, and the nearest one named. embed_tokens and norms keep every bit; lm_head and fc
+    do too, unless the recipe has a part for them.
     """
     from draftconv.cli import output
 

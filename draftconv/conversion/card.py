@@ -107,7 +107,7 @@ def _methods(drafter: Drafter) -> tuple[str, ...]:
     """How its weights are quantized: the method of its config.json, and the dtypes."""
     if drafter.facts.quantization is None:
         return ()
-    from draftconv.quantization.quantized_weights import find_quantized
+    from draftconv.quantization.weight_detection import find_quantized
 
     method = Config(drafter.config).section("quantization_config").text("quant_method")
     try:

@@ -176,7 +176,7 @@ def _stored_weights(drafter: Drafter, options: QuantizeOptions) -> QuantizedWeig
             cure="quantize the 16-bit drafter that it was made from, repack it with `draftconv convert --pack`, "
             "or add --requantize to do it all the same",
         )
-    from draftconv.quantization.quantized_weights import find_quantized
+    from draftconv.quantization.weight_detection import find_quantized
 
     return find_quantized(drafter, options.convert.from_format)
 

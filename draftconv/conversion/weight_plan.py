@@ -64,7 +64,7 @@ def plan_weights(drafter: Drafter, layout: Layout, request: ConversionRequest) -
         floats, anew = _split(stored, quantizing.selection.quantized)
         return WeightPlan(stored, floats, anew=anew, making=quantizing)
     if request.pruning is not None and drafter.facts.quantization is not None:
-        from draftconv.quantization.quantized_weights import find_quantized
+        from draftconv.quantization.weight_detection import find_quantized
 
         stored = find_quantized(drafter, options.from_format)
         return WeightPlan(stored, kept=stored, joined=joined_faults(drafter, stored))
@@ -115,7 +115,7 @@ def _stored_weights(drafter: Drafter, layout: Layout, options: ConvertOptions) -
         )
     if len(flags) > 1:
         raise UsageError("--dequantize and --pack contradict each other", cure="give one of the two")
-    from draftconv.quantization.quantized_weights import find_quantized
+    from draftconv.quantization.weight_detection import find_quantized
 
     return find_quantized(drafter, options.from_format)
 
@@ -125,7 +125,7 @@ def _packing_cure(drafter: Drafter, layout: Layout, options: ConvertOptions) -> 
     serves = layout.writer.serves if layout.writer else ()
     if find_spec("torch") is None or not serves:
         return "add --pack FORMAT to write the same integers otherwise, or "
-    from draftconv.quantization.quantized_weights import find_quantized
+    from draftconv.quantization.weight_detection import find_quantized
 
     try:
         stored = find_quantized(drafter, options.from_format)

@@ -70,7 +70,7 @@ def server_requirements(
     """
     if drafter.facts.quantization is None:
         return ServerRequirements(_shape_notes(uneven(spec, drafter.facts, tensor_parallel)))
-    from draftconv.quantization.quantized_weights import find_quantized
+    from draftconv.quantization.weight_detection import find_quantized
 
     try:
         stored = find_quantized(drafter)

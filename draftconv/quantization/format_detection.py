@@ -38,6 +38,14 @@ class FormatMatch:
         style = f":{self.declared.style}" if self.format.reads_style else ""
         return f"{self.format.id}{style}"
 
+    @property
+    def title(self) -> str:
+        """Format and granularity, for a person."""
+        declared, fmt = self.declared, self.format
+        several = len({dtype for dtype, _ in fmt.holds}) > 1
+        title = f"{fmt.title}, {DTYPES[declared.dtype].title}" if several else fmt.title
+        return f"{title} per {declared.granularity or 'group'}" + (f" of {declared.group}" if declared.group else "")
+
     def tells(self, other: Declared) -> bool:
         """Whether a config says of the numbers what the tensors do, as far as it says anything."""
         mine = self.declared

@@ -13,9 +13,9 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.quantization.computations import floats
 from draftconv.quantization.exclusions import WEIGHT
 from draftconv.quantization.formats.base import Weight
-from draftconv.quantization.quantized_weights import find_quantized
 from draftconv.quantization.rounding import dequantize, refuse_unsimulated
 from draftconv.quantization.simulate import replaced
+from draftconv.quantization.weight_detection import find_quantized
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import load_drafter
 

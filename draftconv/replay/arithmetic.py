@@ -22,9 +22,10 @@ from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
 from draftconv.layouts.drafter_reader import by_drafter
 from draftconv.options import Place, Several, several
 from draftconv.quantization.exclusions import WEIGHT, select
-from draftconv.quantization.quantized_weights import QuantizedWeights, find_quantized
+from draftconv.quantization.quantized_weights import QuantizedWeights
 from draftconv.quantization.recipes import MAIN, FormatName, Recipe
 from draftconv.quantization.scheme import InputScheme, Scheme, told_inputs
+from draftconv.quantization.weight_detection import find_quantized
 from draftconv.report.model import SimulatedArithmetic
 
 AS_FILE = "file"

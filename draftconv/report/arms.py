@@ -97,7 +97,7 @@ def kind_against(quantization: str, candidate: Drafter) -> Kind:
     """The same, where of the reference only its quantization in words is at hand."""
     if candidate.facts.quantization is None or quantization != PLAIN:
         return "conversion"
-    from draftconv.quantization.quantized_weights import find_quantized
+    from draftconv.quantization.weight_detection import find_quantized
 
     return bits(*(match.declared.dtype for match in find_quantized(candidate).parts))
 

@@ -50,7 +50,7 @@ class QuantizedComparison:
     @classmethod
     def of(cls, out: Drafter, source: Drafter, remade: Remade, claims: Claims) -> QuantizedComparison:
         """Find out how the weights of both are stored."""
-        from draftconv.quantization.quantized_weights import find_quantized
+        from draftconv.quantization.weight_detection import find_quantized
 
         weights: list[QuantizedWeights | None] = []
         faults = []

@@ -14,7 +14,7 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.targets import EMBED_NAMES, HEAD_NAMES, Target
 from draftconv.quantization.computations import floats
-from draftconv.quantization.quantized_weights import find_quantized
+from draftconv.quantization.weight_detection import find_quantized
 from draftconv.reference.load import to_torch
 
 TABLES = {"embed_tokens.weight": EMBED_NAMES, "lm_head.weight": HEAD_NAMES}

@@ -18,7 +18,7 @@ from draftconv.api.quantize import quantize
 from draftconv.api.serve import serve
 from draftconv.api.verify import verify
 from draftconv.errors import CheckFailed, Refused, UsageError
-from draftconv.quantization.quantized_weights import find_quantized
+from draftconv.quantization.weight_detection import find_quantized
 from tests import quantized
 from tests.keywords import keywords
 from tests.traces.recorded import Recorded

@@ -18,9 +18,9 @@ from draftconv.api.quantize import Quantization, prepare, quantize
 from draftconv.api.verify import verify
 from draftconv.errors import BadCheckpoint, Refused, Undecided
 from draftconv.quantization.quantized_forward import load_quantized
-from draftconv.quantization.quantized_weights import find_quantized
 from draftconv.quantization.recipes import find_recipe
 from draftconv.quantization.simulate import simulate, stored_dtypes
+from draftconv.quantization.weight_detection import find_quantized
 from draftconv.reference.load import load_drafter, to_torch
 from tests import mixed, quantized
 from tests.keywords import keywords

@@ -21,8 +21,8 @@ from draftconv.engines import ENGINES, parse_engine
 from draftconv.engines.hardware import CHIPS
 from draftconv.errors import DraftconvError, Refused, Undecided, UsageError
 from draftconv.quantization.exclusions import WEIGHT
-from draftconv.quantization.quantized_weights import find_quantized
 from draftconv.quantization.rounding import quantize as rounded
+from draftconv.quantization.weight_detection import find_quantized
 from draftconv.reference.accept_length import Counts
 from draftconv.reference.load import to_torch
 from draftconv.replay import calibration

@@ -19,8 +19,8 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.errors import Refused, UsageError
 from draftconv.quantization import computations
 from draftconv.quantization.computations import RestoredWeight, floats
-from draftconv.quantization.quantized_weights import find_quantized
 from draftconv.quantization.rounding import dequantize
+from draftconv.quantization.weight_detection import find_quantized
 from tests import quantized
 from tests.keywords import keywords
 from tests.quantization.test_format_detection import seed, stored

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from draftconv.errors import Refused
-from draftconv.quantization.quantized_weights import find_quantized
+from draftconv.quantization.weight_detection import find_quantized
 from draftconv.replay.calibration import input_peaks
 from draftconv.replay.load_arm import LoadSettings, load_arm
 from draftconv.traces.trace import open_trace

@@ -20,7 +20,8 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.errors import BadCheckpoint, Refused, Undecided, UsageError
 from draftconv.layouts.base import ReadOptions
 from draftconv.layouts.reader import read_drafter
-from draftconv.quantization.quantized_weights import QuantizedWeights, find_quantized
+from draftconv.quantization.quantized_weights import QuantizedWeights
+from draftconv.quantization.weight_detection import find_quantized
 from tests import tiny
 from tests.keywords import keywords
 

@@ -9,8 +9,9 @@ import torch
 
 from draftconv.conversion.repack_plan import same_integers
 from draftconv.quantization.gather_rows import GatherRows
-from draftconv.quantization.quantized_weights import find_quantized, read
+from draftconv.quantization.quantized_weights import read
 from draftconv.quantization.recipes import recipe_names
+from draftconv.quantization.weight_detection import find_quantized
 from tests import quantized
 
 MODULE = "layers.0.mlp.down_proj"

@@ -9,7 +9,7 @@ from typing import Any
 
 from draftconv.engines import parse_engine
 from draftconv.engines.dtypes import float32_stop
-from draftconv.quantization.quantized_weights import find_quantized
+from draftconv.quantization.weight_detection import find_quantized
 from truth.asking import EngineDied, Refusal
 from truth.drafts import Makers, read, target_path
 from truth.replaying import prompts

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftconv.quantization.quantized_weights import find_quantized
 from draftconv.quantization.rounding import round_trip
 from draftconv.quantization.scheme import InputScheme
+from draftconv.quantization.weight_detection import find_quantized
 from draftconv.reference.accept_length import Counts
 from truth import controls
 from truth.asking import Refusal

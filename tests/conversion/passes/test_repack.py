@@ -17,7 +17,8 @@ from draftconv.api.verify import verify
 from draftconv.checkpoint import open_checkpoint
 from draftconv.errors import BadCheckpoint, DraftconvError, Refused, UsageError
 from draftconv.quantization.exclusions import WEIGHT
-from draftconv.quantization.quantized_weights import QuantizedWeights, find_quantized
+from draftconv.quantization.quantized_weights import QuantizedWeights
+from draftconv.quantization.weight_detection import find_quantized
 from tests import quantized
 from tests.keywords import keywords
 from tests.quantized import Written, floats_of, names_what_is_kept

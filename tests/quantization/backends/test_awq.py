@@ -19,8 +19,9 @@ from draftconv.quantization.backends import modelopt
 from draftconv.quantization.computations import Quantize, Smoothing, floats
 from draftconv.quantization.formats import formats
 from draftconv.quantization.formats.base import Declared
-from draftconv.quantization.quantized_weights import QuantizedWeights, find_quantized
+from draftconv.quantization.quantized_weights import QuantizedWeights
 from draftconv.quantization.scheme import InputScheme, Scheme, WeightScheme
+from draftconv.quantization.weight_detection import find_quantized
 from draftconv.reference.load import to_torch
 from draftconv.replay.calibration import Inputs, sampled_inputs
 from draftconv.replay.load_arm import LoadSettings, load_arm
