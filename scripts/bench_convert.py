@@ -14,7 +14,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -153,10 +153,10 @@ def make_source(spec: Path, source: Path) -> None:
     run([sys.executable, SCRIPTS / "make_synthetic.py", spec, source])
 
 
-def make_target(work: Path) -> str:
-    """The miniature's target, which is nothing but its config.json."""
+def make_target(work: Path, config: Mapping[str, object] = TINY_TARGET) -> str:
+    """A target which is nothing but its config.json; the miniature's."""
     (work / "target").mkdir(exist_ok=True)
-    (work / "target" / "config.json").write_text(json.dumps(TINY_TARGET))
+    (work / "target" / "config.json").write_text(json.dumps(config))
     return str(work / "target")
 
 

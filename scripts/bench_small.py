@@ -19,7 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from bench_convert import durable_copy, filesystem, limit, make_source, make_target, median, seconds, settle
+from bench_convert import (
+    TINY_TARGET,
+    durable_copy,
+    filesystem,
+    limit,
+    make_source,
+    make_target,
+    median,
+    seconds,
+    settle,
+)
 from measuring import SCRIPTS, BenchError, Row, Run, Section, machine, progress, remove, run, spread
 
 TITLE = "Small drafters"
@@ -43,15 +53,15 @@ class Sizes:
     """What is measured.
 
     Attributes:
-        drafters: spec → target; empty is one that is made.
+        drafters: specs. `target`: config.json of theirs, which is all that there is of it.
         gptq: the recipe that is calibrated.
-        vocab: tokens of the target. `rows`: of the head that stay. `counted`: tokens that choose them.
+        rows: of the head that stay. `counted`: tokens that choose them.
         requests, positions: of the trace.
     """
 
-    drafters: Mapping[str, str]
+    drafters: tuple[str, ...]
+    target: Mapping[str, object]
     gptq: str
-    vocab: int
     rows: int
     counted: int
     requests: int
@@ -59,15 +69,22 @@ class Sizes:
 
 
 FULL = Sizes(
-    {"kimi-k2.5-eagle3": "kimi-k2.5", "kimi-k2.6-eagle3-mla": "kimi-k2.6"},
+    ("kimi-k2.5-eagle3", "kimi-k2.6-eagle3-mla"),
+    {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "hidden_size": 7168,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 61,
+        "vocab_size": 163840,
+    },
     gptq="w4a16-g128-all",
-    vocab=163840,
     rows=32000,
     counted=1_000_000,
     requests=40,
     positions=512,
 )
-MINIATURE = Sizes({"tiny-eagle3": ""}, gptq="w4a16-gptq", vocab=256, rows=32, counted=20_000, requests=20, positions=64)
+MINIATURE = Sizes(("tiny-eagle3",), TINY_TARGET, gptq="w4a16-gptq", rows=32, counted=20_000, requests=20, positions=64)
 
 
 def measure(options: argparse.Namespace, program: Path) -> Section:
@@ -82,13 +99,15 @@ def measure(options: argparse.Namespace, program: Path) -> Section:
     if not options.quick and shutil.disk_usage(work).free < ROOM_NEEDED:
         raise BenchError(f"{work} has less than {ROOM_NEEDED / 1e9:.0f} GB of room; choose another with --dir")
     load, rows = os.getloadavg()[0], list[Row]()
-    for name, target in sizes.drafters.items():
+    for name in sizes.drafters:
         source, place = work / name, work / "small"
         remove(place)
         place.mkdir()
         try:
             make_source(SCRIPTS / "specs" / f"{name}.json", source)
-            rows += _rows(program, source, target or make_target(place), place, sizes, options.runs)
+            for row in _rows(program, source, make_target(place, sizes.target), place, sizes, options.runs):
+                progress(f"{row.what}: {row.measured}")
+                rows.append(row)
         finally:
             remove(place)
             if not options.keep:
@@ -128,7 +147,7 @@ def _writing(
         PRUNE: [program, "prune", source, pruned, "--vocab", str(sizes.rows), "--counts", counts, "--target", target],
         QUANTIZE: [program, "quantize", pruned, work / QUANTIZE, "--recipe", EIGHT_BITS, *engine],
     }
-    # A target that is known by its name has no tokenizer to tell which tokens are special.
+    # No tokenizer tells which tokens are special.
     commands[PRUNE].append("--force")
     copies, by_kind = list[Run](), dict[str, list[Run]]({kind: [] for kind in commands})
     for number in range(runs + 1):
@@ -169,8 +188,8 @@ def _gptq_rows(program: Path, source: Path, target: str, work: Path, sizes: Size
 
 def _write_counts(place: Path, sizes: Sizes) -> None:
     """Token ids as frequent as words are: the k-th token k times as rare as the first."""
-    draw = random.Random(0)
-    ids = draw.choices(range(sizes.vocab), [1 / (rank + 1) for rank in range(sizes.vocab)], k=sizes.counted)
+    draw, vocab = random.Random(0), int(str(sizes.target["vocab_size"]))
+    ids = draw.choices(range(vocab), [1 / (rank + 1) for rank in range(vocab)], k=sizes.counted)
     texts = (ids[first : first + 1000] for first in range(0, len(ids), 1000))
     place.write_text("".join(json.dumps({"token_ids": text}) + "\n" for text in texts), encoding="utf-8")
 
