@@ -15,7 +15,7 @@ from draftconv.conversion.provenance import recorded_engines
 from draftconv.drafter.step_bytes import step_bytes
 from draftconv.drafter.tensors import HEAD
 from draftconv.errors import UsageError
-from draftconv.live.step_times import ServerSpeed, read_server_speed
+from draftconv.live.step_times import ServerSpeed, asked_speed
 from draftconv.options import Place, each_of, takes
 from draftconv.replay.arithmetic import AskedEngines
 from draftconv.replay.drafters import LoadedDrafter, load_drafters, read_drafters, target_of
@@ -51,7 +51,7 @@ def accept(drafters: Place | Sequence[Place], options: AcceptOptions) -> Accepta
             f"--min-al {options.min_al:g}: with {depth} drafted tokens an accept length lies between 1 and {depth + 1}",
             cure=f"give one from 1 to less than {depth + 1}, or more drafted tokens",
         )
-    server = _server_speed(options)
+    server = asked_speed(options.speed, options.target_step)
     trace = open_trace(options.trace)
     refuse_depth(depth, trace)
     entries, longest = trace.entries[: options.limit], max(depth, trace.about.depth)
@@ -80,17 +80,6 @@ def accept(drafters: Place | Sequence[Place], options: AcceptOptions) -> Accepta
         ),
         costs,
     )
-
-
-def _server_speed(options: AcceptOptions) -> ServerSpeed | None:
-    """How long steps take, as far as anybody asks."""
-    if options.speed is None:
-        if options.target_step is not None:
-            raise UsageError(
-                "--target-step has no meaning without --speed", cure="add --speed PROFILE, or leave it out"
-            )
-        return None
-    return read_server_speed(options.speed, options.target_step)
 
 
 def _costs(server: ServerSpeed, loaded: LoadedDrafter, semantics: str) -> tuple[StepCost, ...]:

@@ -64,6 +64,28 @@ class ServerSpeed:
         loads = self.loads.get(content, self.loads[None])
         return tuple(self._cost(name, load, reads) for load in loads)
 
+    def costs_of_smaller(
+        self, name: str, content: str, whole: StepBytes, reads: StepBytes, depth: int
+    ) -> tuple[StepCost, ...]:
+        """What each step would cost of a drafter that is made of this one and reads fewer bytes.
+
+        An estimate is made of its own bytes. Where the whole drafter's steps are known, what drafting adds to them is
+        taken to shrink with the bytes that a draft step reads.
+
+        Args:
+            whole, reads: of the drafter that is known, and of the smaller one. `depth`: K, for the mean over a round.
+
+        Raises:
+            UsageError: as `costs`.
+        """
+        share = reads.per_step(depth) / whole.per_step(depth)
+        known = self.costs(name, content, whole)
+        estimated = self.costs(name, content, reads)
+        return tuple(
+            own if cost.evidence == "estimate" else cost.shrunk(share)
+            for cost, own in zip(known, estimated, strict=True)
+        )
+
     def _cost(self, name: str, load: StepTimes, reads: StepBytes) -> StepCost:
         if load.measured:
             known = tuple(sorted(load.measured.items()))
@@ -98,6 +120,19 @@ class ServerSpeed:
 
 def _bandwidth(spec: EngineSpec) -> float | None:
     return bandwidth_of(str(spec.hardware), spec.machine)
+
+
+def asked_speed(place: Path | str | None, target_step: float | None) -> ServerSpeed | None:
+    """What `--speed` and `--target-step` say; None where nobody asks for speed.
+
+    Raises:
+        UsageError, BadReport: as `read_server_speed`, or there is a time and no profile.
+    """
+    if place is not None:
+        return read_server_speed(place, target_step)
+    if target_step is not None:
+        raise UsageError("--target-step has no meaning without --speed", cure="add --speed PROFILE, or leave it out")
+    return None
 
 
 def read_server_speed(place: Path | str, target_step: float | None) -> ServerSpeed:

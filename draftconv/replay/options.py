@@ -59,6 +59,19 @@ REPLAY_DEVICE = Option("Where torch runs the drafters.", metavar="DEVICE")
 """What every replay takes."""
 
 
+SPEED = Option(
+    "How long steps take, to tell what drafting brings: a .yaml file of times, the report of a live run with "
+    "--also-speed, or a profile of `draftconv recipes` with --target-step.",
+    metavar="FILE|REPORT|PROFILE",
+)
+TARGET_STEP = Option(
+    "Of a profile: what one step of the target takes without a drafter (TPOT), in ms, with one request at a time.",
+    metavar="MS",
+    above=0,
+)
+"""How long steps take: what `live.step_times` reads."""
+
+
 DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
 DRAFT_SAMPLE_METHOD = Option(
     "Of a trace of sampled text: draft the most likely token, or draw it at the temperature of the text.",
@@ -87,18 +100,8 @@ class AcceptOptions:
         least=1,
     )
     num_speculative_tokens: int = option(3, replace(NUM_SPECULATIVE_TOKENS, former=()))
-    speed: Place | None = option(
-        None,
-        "Tell which K pays: step times in a .yaml file, the report of a live run with --also-speed, or a profile of "
-        "`draftconv recipes` with --target-step.",
-        metavar="FILE|REPORT|PROFILE",
-    )
-    target_step: float | None = option(
-        None,
-        "Of a profile: what one step of the target takes without a drafter (TPOT), in ms, with one request at a time.",
-        metavar="MS",
-        above=0,
-    )
+    speed: Place | None = option(None, SPEED)
+    target_step: float | None = option(None, TARGET_STEP)
     semantics: str = option(DEFAULT, _semantics_help(), choices=lambda: tuple(semantics()))
     as_engine: Several = option((), _as_engine("drafter"))
     draft_sample_method: str = option("greedy", DRAFT_SAMPLE_METHOD)

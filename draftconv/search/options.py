@@ -20,7 +20,7 @@ from draftconv.options import (
     option,
     python_only,
 )
-from draftconv.replay.options import REPLAY_DEVICE, REPLAY_DTYPE
+from draftconv.replay.options import REPLAY_DEVICE, REPLAY_DTYPE, SPEED, TARGET_STEP
 from draftconv.report.certification import ALPHA
 
 Stage = Literal["choices", "combinations", "unseen half"]
@@ -58,6 +58,8 @@ class SlimOptions:
         most=0.5,
     )
     num_speculative_tokens: int = option(3, replace(NUM_SPECULATIVE_TOKENS, former=()))
+    speed: Place | None = option(None, SPEED)
+    target_step: float | None = option(None, TARGET_STEP)
     target: Place | None = option(None, TARGET)
     target_layers: int | None = option(None, TARGET_LAYERS)
     tensor_parallel_size: int = option(1, replace(TENSOR_PARALLEL_SIZE, former=()))

@@ -86,7 +86,25 @@ def _candidate(candidate: Candidate, result: SlimResult) -> dict[str, object]:
         "ratio": searched.ratio,
         "interval": [searched.interval.low, searched.interval.high],
         "unseen": judged,
+        "speed": _speeds(candidate, result),
     }
+
+
+def _speeds(candidate: Candidate, result: SlimResult) -> list[dict[str, object]] | None:
+    """Under every load; None where nobody tells how long steps take."""
+    if result.speed is None:
+        return None
+    return [
+        {
+            "concurrency": cost.concurrency,
+            "evidence": cost.evidence,
+            "step_ms": speed.step,
+            "tokens_per_second": speed.rate.value,
+            "gain": speed.gain.value,
+            "interval": [speed.gain.interval.low, speed.gain.interval.high],
+        }
+        for cost, speed in zip(result.speed.known, result.speeds(candidate), strict=True)
+    ]
 
 
 def _markdown(result: SlimResult) -> Iterator[str]:
@@ -111,6 +129,7 @@ def _plot(result: SlimResult) -> str:
                 c.planned.reads.per_step(result.depth),
                 c.searched.candidate,
                 chosen=result.chosen is not None and c.planned.name == result.chosen.planned.name,
+                gain=next((speed.gain.value for speed in result.speeds(c)), None),
             )
             for c in result.path
         ],

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from draftconv.checkpoint.text import size
 from draftconv.display import Block, Column, Displayed, Table, named, table
+from draftconv.report.acceptance.speed import SpeedAtDepth
 from draftconv.report.certification import Certificate
 from draftconv.report.verdict import EXIT_CODES, percent
 from draftconv.search.planning import LeftOutChoice
 from draftconv.search.searching import Candidate
+from draftconv.search.speed import SpeedModel
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -26,6 +28,7 @@ class SlimResult(Displayed):
         chosen: what was certified and written; None where nothing was.
         smallest_loss: that so many unseen prompts can certify, as the first half lets expect.
         left_out: what the engine does not run.
+        speed: what each would bring in tokens per second; None where nobody tells how long steps take.
         command: what was typed.
     """
 
@@ -40,6 +43,7 @@ class SlimResult(Displayed):
     chosen: Candidate | None
     smallest_loss: float
     left_out: tuple[LeftOutChoice, ...]
+    speed: SpeedModel | None = None
     command: tuple[str, ...] = ()
 
     @property
@@ -55,6 +59,10 @@ class SlimResult(Displayed):
     def bytes_read(self, candidate: Candidate) -> float:
         """Bytes of weights that a draft step of a candidate reads, the mean of a round."""
         return candidate.planned.reads.per_step(self.depth)
+
+    def speeds(self, candidate: Candidate) -> tuple[SpeedAtDepth, ...]:
+        """What a candidate would bring in tokens per second, under every load that is known of."""
+        return () if self.speed is None else self.speed.of(candidate.planned.reads, candidate.searched.candidate)
 
     @property
     def whole_bytes(self) -> float:
@@ -72,6 +80,8 @@ class SlimResult(Displayed):
         """The outcome, then every drafter on the path."""
         yield self._outcome()
         yield self._path()
+        if self.speed is not None:
+            yield self.speed.sentence()
 
     def details(self) -> Iterator[Block]:
         """What the engine does not run, and why."""
@@ -109,6 +119,7 @@ class SlimResult(Displayed):
             Column("file", figures=True),
             Column("accept length", figures=True),
             Column("ratio", figures=True),
+            *(Column(title, figures=True) for title in self._loads()),
             "unseen half",
         )
         return table(
@@ -127,11 +138,21 @@ class SlimResult(Displayed):
                         f"{candidate.searched.ratio:.4f}",
                         f"{candidate.searched.interval.low:.4f} to {candidate.searched.interval.high:.4f}",
                     ),
+                    *map(_gain, self.speeds(candidate)),
                     _said(candidate.certificate),
                 )
                 for candidate in self.path
             ),
         )
+
+    def _loads(self) -> list[str]:
+        known = () if self.speed is None else self.speed.known
+        return [f"speed-up, {cost.concurrency} at a time" for cost in known]
+
+
+def _gain(speed: SpeedAtDepth) -> tuple[str, str]:
+    low, high = speed.gain.interval.low, speed.gain.interval.high
+    return f"{speed.gain.value:.2f} x", f"{low:.2f} to {high:.2f}"
 
 
 def _said(certificate: Certificate | None) -> str:

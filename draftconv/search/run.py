@@ -13,13 +13,14 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.kept_work import kept_work
 from draftconv.errors import Void
 from draftconv.layouts.drafter_reader import DrafterReader
+from draftconv.live.step_times import ServerSpeed, asked_speed
 from draftconv.options import Place
 from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.replay.replay import Arm
 from draftconv.replay.settings import refuse_depth
 from draftconv.report.arms import content
 from draftconv.report.certification import share_of
-from draftconv.search.choices import role_choices
+from draftconv.search.choices import LAYERS, RoleChoice, role_choices
 from draftconv.search.measuring import Half, multiplied
 from draftconv.search.opening import load, open_planner, parse_machine
 from draftconv.search.options import SlimOptions
@@ -36,19 +37,25 @@ from draftconv.search.searching import (
     smallest_loss,
     smallest_passed,
 )
+from draftconv.search.speed import SpeedModel
 from draftconv.traces.halves import Halves, split_halves
 from draftconv.traces.trace import Trace, TraceEntry, open_trace
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search that is planned: everything is read but weights."""
+    """A search that is planned: everything is read but weights.
+
+    Attributes:
+        speed: what drafters would bring; None where nobody tells how long steps take.
+    """
 
     trace: Trace
     halves: Halves
     planner: Planner
     planned: PlannedChoices
     options: SlimOptions
+    speed: SpeedModel | None = None
 
     @property
     def name(self) -> str:
@@ -84,12 +91,28 @@ def plan_search(source: Place, options: SlimOptions) -> Search:
         BadCheckpoint, Undecided: the drafter or the trace cannot be read.
     """
     spec = parse_machine(options.engine)
+    server = asked_speed(options.speed, options.target_step)
     share_of(options.alpha, options.candidates)
     trace = open_trace(options.trace)
     refuse_depth(options.num_speculative_tokens, trace)
     planner = open_planner(source, spec, options.quantize, trace)
     choices = role_choices(map(find_recipe, recipe_names()), planner.drafter.facts)
-    return Search(trace, split_halves(trace.entries), planner, plan_alone(choices, planner), options)
+    planned = plan_alone(choices, planner)
+    speed = None if server is None else _speed_model(server, planner, planned, options)
+    return Search(trace, split_halves(trace.entries), planner, planned, options, speed)
+
+
+def _speed_model(server: ServerSpeed, planner: Planner, planned: PlannedChoices, options: SlimOptions) -> SpeedModel:
+    """What drafters would bring on a server.
+
+    Raises:
+        UsageError: nothing tells what draft steps cost there.
+    """
+    whole, drafter = planned.alone[LAYERS][RoleChoice(LAYERS)], planner.drafter
+    name, depth = drafter.checkpoint.name, options.num_speculative_tokens
+    model = SpeedModel(server, name, content(drafter), whole.reads, depth)
+    server.costs(name, model.content, whole.reads)
+    return model
 
 
 def run_search(search: Search, out: Path) -> SlimResult:
@@ -126,6 +149,7 @@ def run_search(search: Search, out: Path) -> SlimResult:
         chosen=chosen,
         smallest_loss=smallest_loss(path, unseen_prompts, options),
         left_out=search.planned.left_out,
+        speed=search.speed,
         command=options.command,
     )
 

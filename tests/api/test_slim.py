@@ -51,7 +51,12 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[SlimResult, Path]:
     """A search that allows a fifth of the accept length: few prompts certify no less."""
     out = tmp_path_factory.mktemp("found") / "out"
-    return slim(DRAFTER, out, engine=ENGINE, trace=trace, max_loss=0.2, target=TARGET, candidates=2), out
+    steps = out.with_name("steps.yaml")
+    steps.write_text(
+        "loads: [{concurrency: 1, step_ms: {0: 10}, draft_ms: 1}, {concurrency: 8, step_ms: {0: 12, 3: 18}}]\n"
+    )
+    how = {"engine": ENGINE, "trace": trace, "target": TARGET, "speed": steps}
+    return slim(DRAFTER, out, **how, max_loss=0.2, candidates=2), out
 
 
 def test_the_smallest_that_passes_is_written(found: tuple[SlimResult, Path]) -> None:
@@ -119,6 +124,31 @@ def test_the_report_has_what_was_found(found: tuple[SlimResult, Path], tmp_path:
     recipe = parse((tmp_path / "report/recipe.yaml").read_text(), result.chosen.planned.name, "recipe.yaml")
     assert recipe == result.chosen.planned.recipe
     result.save(tmp_path / "report", overwrite=True)
+
+
+def test_speed_ups_shrink_what_is_known_of_the_whole_drafter_by_bytes(
+    found: tuple[SlimResult, Path], tmp_path: Path
+) -> None:
+    """T(3) is 10 + 3 ms with one request at a time and 18 ms with eight."""
+    result, _ = found
+    result.save(tmp_path / "report")
+    for candidate, row in zip(
+        result.path, json.loads((tmp_path / "report/slim.json").read_text())["path"], strict=True
+    ):
+        share, length = result.bytes_read(candidate) / result.whole_bytes, candidate.searched.candidate.value
+        alone, busy = row["speed"]
+        assert (alone["concurrency"], busy["concurrency"]) == (1, 8)
+        assert (alone["step_ms"], busy["step_ms"]) == pytest.approx((10 + 3 * share, 12 + 6 * share))
+        assert (alone["gain"], busy["gain"]) == pytest.approx(
+            (10 * length / (10 + 3 * share), 12 * length / (12 + 6 * share))
+        )
+        assert alone["interval"][0] < alone["gain"] < alone["interval"][1]
+    (sentence,) = (
+        block for block in result.blocks() if isinstance(block, str) and "estimates over no drafter" in block
+    )
+    assert "1 at a time: 1 ms per draft step (draft step given); 8 at a time" in sentence
+    assert "speed-up, 8 at a time" in (tmp_path / "report/slim.md").read_text()
+    assert "estimated speed-ups" in (tmp_path / "report/pareto.svg").read_text()
 
 
 def test_a_loss_that_so_few_prompts_cannot_certify_leaves_nothing(trace: Path, tmp_path: Path) -> None:
@@ -191,6 +221,9 @@ def test_a_dry_run_tells_choices_and_time(trace: Path) -> None:
         ({"engine": "vllm"}, UsageError, "names no hardware"),
         ({"alpha": 0.0001}, UsageError, "divided among 4 candidates"),
         ({"num_speculative_tokens": 7}, UsageError, "the trace keeps 4"),
+        ({"target_step": 12.0}, UsageError, "no meaning without --speed"),
+        ({"speed": "b200-vllm"}, UsageError, "names a machine, and not how long a step"),
+        ({"speed": "absent.yaml"}, UsageError, "absent.yaml"),
     ],
 )
 def test_what_is_impossible_is_refused_before_anything_is_measured(

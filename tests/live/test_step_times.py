@@ -56,6 +56,21 @@ def test_a_profile_is_asked_with_the_time_of_a_step() -> None:
     assert (cost.once, cost.each) == pytest.approx((0.4 / 8, 3.2 / 8 / 8))
 
 
+def test_a_smaller_drafter_is_estimated_by_its_bytes_and_known_steps_shrink_with_them(tmp_path: Path) -> None:
+    """With K = 2 the whole one reads 3.4 GB a step; a quarter of each part is a quarter of what is added."""
+    text = (
+        "engine: vllm:h200\nloads:\n  - {concurrency: 1, step_ms: {0: 10}}\n"
+        "  - {concurrency: 2, step_ms: {0: 10}, draft_ms: 1}\n  - {concurrency: 4, step_ms: {0: 10, 2: 14}}\n"
+    )
+    server = read_server_speed(written(text, tmp_path), None)
+    quarter, head = replace(READS, once=100_000_000, each=800_000_000), replace(READS, each=1_500_000_000)
+    for reads, share in ((READS, 1.0), (quarter, 0.25), (head, 0.5)):
+        _, given, measured = server.costs_of_smaller("small", "any", READS, reads, 2)
+        assert (given.step(2), measured.step(2)) == pytest.approx((10 + share * 2, 10 + share * 4))
+    estimate, *_ = server.costs_of_smaller("small", "any", READS, head, 2)
+    assert (estimate.once, estimate.each) == pytest.approx((0.4 / 4.8, 1.5 / 4.8))
+
+
 def test_a_machine_by_another_name_has_its_own_memory(tmp_path: Path) -> None:
     text = "engine: vllm:{}\nloads: [{{concurrency: 1, step_ms: {{0: 10}}}}]\n"
     for name, rate in (("h100", 3.35), ("h100-pcie", 2.0), ("H20", 4.0), ("GB200", 8.0)):

@@ -10,7 +10,7 @@ target (few requests at a time).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -67,6 +67,11 @@ class StepCost:
         (k0, t0), (k1, t1) = known[max(0, above - 1)], known[max(1, above)]
         return max(self.target, t0 + (depth - k0) * (t1 - t0) / (k1 - k0))
 
+    def shrunk(self, share: float) -> StepCost:
+        """The same load for a drafter that takes this share of the time to draft."""
+        added = tuple((k, self.target + share * (time - self.target)) for k, time in self.measured)
+        return replace(self, measured=added, once=share * self.once, each=share * self.each)
+
 
 @dataclass(frozen=True, slots=True)
 class SpeedAtDepth:
@@ -120,10 +125,8 @@ def speed(cost: StepCost, lengths: Sequence[AcceptLength]) -> SpeedUnderLoad:
     """
     depths, best = _fastest(lengths, cost.target, cost.step)
 
-    def halved(depth: int) -> float:
-        return cost.target + SMALLER * (cost.step(depth) - cost.target)
-
-    smaller, of_smaller = _fastest(lengths, cost.target, halved)
+    halved = cost.shrunk(SMALLER)
+    smaller, of_smaller = _fastest(lengths, cost.target, halved.step)
     top = depths[best - 1].rate.value
     return SpeedUnderLoad(
         cost=cost,
@@ -131,8 +134,13 @@ def speed(cost: StepCost, lengths: Sequence[AcceptLength]) -> SpeedUnderLoad:
         best=best,
         near=tuple(row.depth for row in depths[: best - 1] if row.rate.value >= (1 - NEAR) * top),
         smaller=smaller[of_smaller - 1],
-        spare=1 - halved(best) / cost.step(best),
+        spare=1 - halved.step(best) / cost.step(best),
     )
+
+
+def speed_at(cost: StepCost, depth: int, length: Measured) -> SpeedAtDepth:
+    """What a drafter with this accept length brings with one K under a load."""
+    return _at_depth(depth, length, cost.target, cost.step(depth))
 
 
 def _fastest(

@@ -50,6 +50,12 @@ def test_the_time_of_a_step(cost: StepCost, steps: list[float]) -> None:
     assert [cost.step(k) for k in range(1, 7)] == pytest.approx(steps, rel=1e-12)
 
 
+@pytest.mark.parametrize("cost", [GIVEN, ESTIMATE, MEASURED, replace(MEASURED, measured=((2, 13.0),))])
+def test_a_smaller_drafter_adds_its_share(cost: StepCost) -> None:
+    for k in range(1, 7):
+        assert cost.shrunk(0.25).step(k) - cost.target == pytest.approx(0.25 * (cost.step(k) - cost.target))
+
+
 # ── what follows ───────────────────────────────────────────────────────────────────
 
 
