@@ -166,6 +166,23 @@ def flag_of(field: Field[Any], spec: Option) -> str:
     return spec.flag or f"--{field.name.replace('_', '-')}"
 
 
+def arguments_of(options: Any) -> list[str]:
+    """A command's options as they would be typed; what has its default is left out."""
+    argv: list[str] = []
+    for field in fields(options):
+        spec, value = option_of(field), getattr(options, field.name)
+        if spec is None or value == field.default:
+            continue
+        for item in value if isinstance(value, tuple | list) else (value,):
+            argv += [flag_of(field, spec)] if isinstance(item, bool) else [flag_of(field, spec), str(item)]
+    return argv
+
+
+def without_places(argv: Sequence[str]) -> tuple[str, ...]:
+    """A command for a report, which names no place on this machine: an absolute path by its last part."""
+    return tuple(Path(argument).name if Path(argument).is_absolute() else argument for argument in argv)
+
+
 def several(values: Several) -> tuple[str, ...]:
     """What was given where several are allowed."""
     return (values,) if isinstance(values, str) else tuple(values)

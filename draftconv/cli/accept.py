@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from draftconv.cli.options import command_line, format_option, options_of
-from draftconv.cli.replaying import STAGES, decoder, without_places
+from draftconv.cli.replaying import STAGES, decoder
 from draftconv.errors import WriteError
+from draftconv.options import without_places
 from draftconv.replay.options import AcceptOptions
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from draftconv.api.convert import Conversion, ConvertOptions, prepare, refuse_pl
 from draftconv.attestation.provenance import attest_conversion
 from draftconv.attestation.statement import refuse_statement
 from draftconv.cli.examples import ENGINE, OTHER
-from draftconv.cli.options import arguments_of, command_line, format_option, options_of
+from draftconv.cli.options import command_line, format_option, options_of
 from draftconv.display import table
+from draftconv.options import arguments_of
 from draftconv.verification.options import said_again
 
 EPILOG = f"""\b

@@ -164,18 +164,6 @@ def command_line(ctx: click.Context, **changes: object) -> list[str]:
     return argv
 
 
-def arguments_of(options: Any) -> list[str]:
-    """A command's options as they would be typed; what has its default is left out."""
-    argv: list[str] = []
-    for field in fields(options):
-        spec, value = option_of(field), getattr(options, field.name)
-        if spec is None or value == field.default:
-            continue
-        for item in value if isinstance(value, tuple | list) else (value,):
-            argv += [flag_of(field, spec)] if item is True else [flag_of(field, spec), str(item)]
-    return argv
-
-
 class OutputFormat(click.Choice[str]):
     """What stdout carries; `quiet` was one of the choices."""
 

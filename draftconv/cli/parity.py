@@ -14,9 +14,10 @@ from draftconv.checkpoint.files import exists
 from draftconv.checkpoint.text import safe
 from draftconv.cli.examples import ENGINE, OTHER
 from draftconv.cli.options import command_line, format_option, options_of
-from draftconv.cli.replaying import STAGES, decoder, without_places
+from draftconv.cli.replaying import STAGES, decoder
 from draftconv.errors import UsageError, WriteError
 from draftconv.live.options import LiveOptions
+from draftconv.options import without_places
 from draftconv.replay.options import ParityOptions
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import click
 
 from draftconv.api.prune import PruneOptions, Pruning, prepare, refuse_place, write
 from draftconv.attestation.statement import refuse_statement
-from draftconv.cli.options import arguments_of, command_line, format_option, options_of
+from draftconv.cli.options import command_line, format_option, options_of
+from draftconv.options import arguments_of
 from draftconv.verification.options import said_again
 
 EPILOG = """\b

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 STAGES = {"reading": "bytes", "replaying": "tokens"}
 """Stage of a replay → what it counts."""
-
-
-def without_places(argv: Sequence[str]) -> tuple[str, ...]:
-    """The command for the report, which names no place on this machine: an absolute path by its last part."""
-    return tuple(Path(argument).name if Path(argument).is_absolute() else argument for argument in argv)
 
 
 def decoder(trace: Path) -> Callable[..., str] | None:

@@ -11,13 +11,18 @@ import click
 
 from draftconv.cli.examples import ENGINE
 from draftconv.cli.options import command_line, format_option, options_of
+from draftconv.options import arguments_of, without_places
 from draftconv.search.options import SlimOptions, Stage
 
 if TYPE_CHECKING:
     from draftconv.search.result import SlimResult
     from draftconv.search.run import Search
 
-STAGES: Mapping[str, str] = dict.fromkeys(get_args(Stage), "drafters")
+STAGES: Mapping[str, str] = {
+    **dict.fromkeys(get_args(Stage), "drafters"),
+    "counting": "bytes",
+    "replaying": "tokens",
+}
 
 EPILOG = f"""\b
 Examples:
@@ -51,7 +56,7 @@ def command(
     from draftconv.conversion.plan import refuse_place
     from draftconv.search.report import refuse_slim_place
 
-    options["command"] = command_line(ctx)
+    options["command"] = without_places(command_line(ctx))
     if dry_run:
         _show_plan(prepare(drafter, SlimOptions(**options)), fmt)
         return
@@ -62,14 +67,14 @@ def command(
         result = slim(drafter, out, **options, progress=progress)
     if report is not None:
         result.save(report, overwrite=options["overwrite"])
-    _show(result, out, report, fmt)
+    _show(result, drafter, out, report, fmt)
     sys.exit(result.exit_code)
 
 
 # ── for a person, and for a program ────────────────────────────────────────────────
 
 
-def _show(result: SlimResult, out: Path, report: Path | None, fmt: str) -> None:
+def _show(result: SlimResult, drafter: str, out: Path, report: Path | None, fmt: str) -> None:
     from draftconv.cli import output
     from draftconv.cli.loudness import is_verbose
     from draftconv.search.report import slim_json
@@ -81,8 +86,10 @@ def _show(result: SlimResult, out: Path, report: Path | None, fmt: str) -> None:
             output.show([*result.blocks(), *(result.details() if is_verbose() else ())])
             if report is not None:
                 output.show([f"Report: {report / 'slim.md'}"])
-            if result.passed:
+            if result.again is not None:
                 output.show([f"Wrote {out}"])
+                proof = arguments_of(result.again.proof)
+                output.print_next(["draftconv", "verify", str(out), "--against", drafter, *proof])
 
 
 def _show_plan(search: Search, fmt: str) -> None:

@@ -1,13 +1,14 @@
 """What may be done to each role of a drafter's weights, and the recipe that a combination of it is.
 
 The choices are those of the shipped recipes: what they do to the layers, and what any of them does to the head and to
-fc. Nothing here knows an engine; what one cannot run is refused where a combination is planned (`planning`).
+fc; a head may have fewer rows besides. Nothing here knows an engine; what one cannot run is refused where a combination
+is planned (`planning`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftconv.drafter.facts import Facts
 from draftconv.drafter.tensors import expected
@@ -33,35 +34,50 @@ class RoleChoice:
         scheme: its numbers; None leaves it as it is.
         keeps: what of the layers stays as it is nevertheless, as `exclude` names it.
         format: the one format that the recipe it comes from is meant for.
+        rows: that a head keeps; None keeps all.
     """
 
     role: str
     scheme: Scheme | None = None
     keeps: tuple[str, ...] = ()
     format: FormatName | None = None
+    rows: int | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether it does anything."""
+        return self.scheme is not None or self.rows is not None
 
     @property
     def name(self) -> str:
         """In words; no two choices for a role have the same."""
-        if self.scheme is None:
-            return AS_IT_IS
-        by = {"nearest": "", "gptq": " by GPTQ"}[self.scheme.rounding] + " in sequence" * self.scheme.sequential
-        inputs = f" x {self.scheme.inputs}" if self.scheme.inputs else ""
-        form = f" as {self.format}" if self.format else ""
-        form += " with F32 scales" if self._wide else ""
-        kept = f" without {', '.join(self.keeps)}" if self.keeps else ""
-        return f"{self.scheme.weights}{by}{inputs}{form}{kept}"
+        said = [] if self.scheme is None else [self._numbers(self.scheme)]
+        said += [] if self.rows is None else [f"{self.rows} rows"]
+        return ", ".join(said) or AS_IT_IS
 
     @property
-    def _wide(self) -> bool:
-        """Whether integers have scales of more bits than the weights had."""
-        weights = self.scheme.weights if self.scheme else None
-        return weights is not None and weights.dtype.startswith("int") and weights.scale_dtype == "F32"
+    def parts(self) -> tuple[RoleChoice, ...]:
+        """What it is made of, each to be measured on its own: fewer rows, and their numbers."""
+        both = self.scheme is not None and self.rows is not None
+        return (replace(self, rows=None), replace(self, scheme=None)) if both else (self,)
+
+    def _numbers(self, scheme: Scheme) -> str:
+        by = {"nearest": "", "gptq": " by GPTQ"}[scheme.rounding] + " in sequence" * scheme.sequential
+        inputs = f" x {scheme.inputs}" if scheme.inputs else ""
+        form = f" as {self.format}" if self.format else ""
+        form += " with F32 scales" if _is_wide(scheme) else ""
+        kept = f" without {', '.join(self.keeps)}" if self.keeps else ""
+        return f"{scheme.weights}{by}{inputs}{form}{kept}"
 
     @property
     def static(self) -> bool:
         """Whether its activations have scales that are measured beforehand."""
         return self.scheme is not None and self.scheme.inputs is not None and not self.scheme.inputs.dynamic
+
+
+def _is_wide(scheme: Scheme) -> bool:
+    """Whether integers have scales of more bits than the weights had."""
+    return scheme.weights.dtype.startswith("int") and scheme.weights.scale_dtype == "F32"
 
 
 Combination = Mapping[str, RoleChoice]
@@ -96,7 +112,7 @@ def recipe_of(name: str, combination: Combination) -> Recipe | None:
     layers = combination[LAYERS]
     return Recipe(
         name,
-        about=combination_name(combination),
+        about=combination_name({role: replace(choice, rows=None) for role, choice in combination.items()}),
         scheme=chosen[main],
         exclude=(*ALWAYS_KEPT, *_kept(combination, chosen)),
         format=layers.format,
@@ -111,7 +127,7 @@ def _kept(combination: Combination, chosen: Mapping[str, Scheme]) -> Iterator[st
 
 def combination_name(combination: Combination) -> str:
     """In one line: what is done, and nothing of what stays as it is."""
-    changed = [f"{role} {choice.name}" for role, choice in combination.items() if choice.scheme is not None]
+    changed = [f"{role} {choice.name}" for role, choice in combination.items() if choice.changes]
     return "; ".join(changed) or AS_IT_IS
 
 

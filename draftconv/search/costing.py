@@ -69,7 +69,7 @@ def recipe_costs(
         prompts = len({entry.cluster for entry in unseen})
         arm = load(sized, sized.drafter, opened, "float32", options.device)
         with tempfile.TemporaryDirectory(prefix="draftconv-recipes-") as kept:
-            half = Half.of(opened, unseen, sized.drafter, arm, depth, Path(kept) / "unseen.jsonl")
+            half = Half.of(opened, unseen, arm, depth, Path(kept) / "unseen.jsonl")
             costs = [_replayed(cost, measured, half, told, place, len(costs)) for place, cost in enumerate(costs, 1)]
     by_bytes = sorted(costs, key=lambda cost: -cost.planned.reads.per_step(depth))
     name = sized.drafter.checkpoint.name

@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from draftconv.drafter.drafter import Drafter
 from draftconv.quantization.recipes import MAIN, Recipe
 from draftconv.quantization.scheme import Scheme
 from draftconv.quantization.simulate import simulate, stored_dtypes
 from draftconv.replay.gptq import GptqCalibration
 from draftconv.replay.gptq_files import GptqFiles
+from draftconv.replay.pruned import pruned_arm
 from draftconv.replay.replay import Arm, replay
 from draftconv.replay.tally import record
 from draftconv.report.records import Record, lines, paired, read_lines
@@ -40,25 +40,26 @@ class Half:
     Attributes:
         kept: where counts are written down, a line per request and combination.
         records: by the name of a combination.
+        tokens: rows of a pruned head → the tokens that it keeps.
     """
 
     trace: Trace
     entries: Sequence[TraceEntry]
-    drafter: Drafter
     reference: Arm
     depth: int
     kept: Path
     records: dict[str, tuple[Record, ...]]
+    tokens: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls,
         trace: Trace,
         entries: Sequence[TraceEntry],
-        drafter: Drafter,
         reference: Arm,
         depth: int,
         kept: Path,
+        tokens: Mapping[int, tuple[int, ...]] | None = None,
     ) -> Half:
         """A half of which earlier runs may have replayed something."""
         records: dict[str, dict[str, Record]] = {}
@@ -67,7 +68,7 @@ class Half:
             for line in read_lines(whole[: whole.rfind(b"\n") + 1]):  # a line that was cut off counts for nothing
                 records.setdefault(line.arm, {})[line.id] = line
         complete = {name: tuple(found.values()) for name, found in records.items() if len(found) == len(entries)}
-        return cls(trace, entries, drafter, replace(reference, name=REFERENCE), depth, kept, complete)
+        return cls(trace, entries, replace(reference, name=REFERENCE), depth, kept, complete, tokens or {})
 
     def pairs(self, planned: PlannedDrafter) -> tuple[Pair, ...]:
         """Every request with the counts of the drafter as it is, and of this combination.
@@ -76,7 +77,7 @@ class Half:
             UsageError, BadCheckpoint: as `replay` and `simulate`.
         """
         self._measure(REFERENCE, lambda: self.reference)
-        if planned.recipe is None:
+        if not planned.changed:
             self.records[planned.name] = tuple(replace(line, arm=planned.name) for line in self.records[REFERENCE])
         self._measure(planned.name, lambda: self._arm(planned))
         return paired((*self.records[REFERENCE], *self.records[planned.name]), REFERENCE, planned.name)
@@ -117,10 +118,12 @@ class Half:
         return gptq
 
     def _arm(self, planned: PlannedDrafter) -> Arm:
-        gptq, stored = self.calibrate(planned), stored_dtypes(self.drafter)
+        arm = self.reference if planned.rows is None else pruned_arm(self.reference, self.tokens[planned.rows])
+        if planned.recipe is None:
+            return arm
+        gptq, stored = self.calibrate(planned), stored_dtypes(planned.conversion.drafter)
         qvalues = gptq.qvalues if gptq else None
-        model = simulate(self.reference.model, executed(planned), stored=stored, qvalues=qvalues)
-        return replace(self.reference, model=model)
+        return replace(arm, model=simulate(arm.model, executed(planned), stored=stored, qvalues=qvalues))
 
 
 def executed(planned: PlannedDrafter) -> Recipe:

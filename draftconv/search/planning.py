@@ -5,6 +5,7 @@ Nothing is read of the weights, so that everything can be asked about before any
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from draftconv.conversion.options import QuantizeOptions
@@ -27,7 +28,7 @@ class PlannedDrafter:
     """What an engine runs of a recipe.
 
     Attributes:
-        recipe: None where nothing is quantized.
+        recipe: None where nothing is quantized. `rows`: that its head keeps; None where nothing is pruned.
         reads: bytes of weights that a draft step reads. `file_bytes`: of all tensors.
     """
 
@@ -36,6 +37,12 @@ class PlannedDrafter:
     decided: QuantizationPlan | None
     conversion: Conversion
     reads: StepBytes
+    rows: int | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether it is another drafter than the search started from."""
+        return self.recipe is not None or self.rows is not None
 
     @property
     def file_bytes(self) -> int:
@@ -57,6 +64,7 @@ class Planner:
     Attributes:
         semantics: whose rule decides between the drafter's tables and the target's.
         calibrated: without, nothing is measured on a trace: sizes are known, and nothing can be written.
+        rows: that the head of this drafter was pruned to; None where it was not.
     """
 
     drafter: Drafter
@@ -66,6 +74,7 @@ class Planner:
     options: QuantizeOptions
     semantics: str
     calibrated: bool = True
+    rows: int | None = None
     _plans: dict[str, PlannedDrafter | LeftOutChoice] = field(default_factory=dict)
 
     def plan(self, name: str, recipe: Recipe | None) -> PlannedDrafter | LeftOutChoice:
@@ -84,13 +93,13 @@ class Planner:
             request = self._plain() if decided is None else decided.request
             conversion = plan_drafter(self.drafter, self.findings, self.target, request)
         except (Refused, UsageError) as refusal:
-            if recipe is None:
+            if recipe is None and self.rows is None:
                 raise  # the engine does not run the drafter at all
-            return LeftOutChoice(name, _reason(refusal))
+            return LeftOutChoice(name, reason(refusal))
         sizes = {name: tensor.nbytes for name, tensor in conversion.work.tensors.items()}
         lent_head = HEAD in from_target(self.drafter.facts, self.semantics)
         reads = planned_step_bytes(sizes, self.drafter.facts, lent_head=lent_head)
-        return PlannedDrafter(name, recipe, decided, conversion, reads)
+        return PlannedDrafter(name, recipe, decided, conversion, reads, self.rows)
 
     def _decide(self, recipe: Recipe) -> QuantizationPlan:
         request = QuantizationRequest(self.options, recipe, (self.spec,))
@@ -106,6 +115,10 @@ class Planner:
         return ConversionRequest(replace(self.options.convert, to=ENGINES[self.spec.name].layout), (self.spec,))
 
 
-def _reason(refusal: DraftconvError) -> str:
+Planners = Mapping[int | None, Planner]
+"""Rows of the head → a drafter with so many; None is the drafter as it is."""
+
+
+def reason(refusal: DraftconvError) -> str:
     """Why something is left out. A trace that is too short for GPTQ says so in what it refuses, engines in why."""
     return refusal.why if isinstance(refusal, Refused) and refusal.why else refusal.what

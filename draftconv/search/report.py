@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,18 @@ from draftconv.checkpoint.staging import FileDigest, OwnershipMark, refuse_occup
 from draftconv.checkpoint.text import code, plain
 from draftconv.display import Table
 from draftconv.errors import BadReport
+from draftconv.options import without_places
 from draftconv.quantization.recipe_text import recipe_text
 from draftconv.report.files import read_file, write_file
 from draftconv.report.markdown import section
 from draftconv.report.plots import Spot, bytes_and_accept_length
+from draftconv.search.again import RECIPE
 from draftconv.search.result import SlimResult
 from draftconv.search.searching import Candidate
 
 FORMAT = "draftconv-slim"
 FILE = "slim.json"
-OTHERS = ("slim.md", "pareto.svg", "recipe.yaml")
+OTHERS = ("slim.md", "pareto.svg", RECIPE)
 
 
 def refuse_slim_place(out: Path, *, overwrite: bool = False) -> None:
@@ -44,7 +46,7 @@ def write_slim(result: SlimResult, out: Path, *, overwrite: bool = False) -> Non
         write_file(directory / "slim.md", ("\n\n".join(_markdown(result)) + "\n").encode())
         write_file(directory / "pareto.svg", _plot(result).encode())
         if result.chosen is not None and result.chosen.planned.recipe is not None:
-            write_file(directory / "recipe.yaml", recipe_text(result.chosen.planned.recipe).encode())
+            write_file(directory / RECIPE, recipe_text(result.chosen.planned.recipe).encode())
 
 
 def slim_json(result: SlimResult) -> dict[str, object]:
@@ -62,6 +64,8 @@ def slim_json(result: SlimResult) -> dict[str, object]:
         "smallest_loss": result.smallest_loss,
         "chosen": result.chosen.planned.name if result.chosen else None,
         "command": list(result.command),
+        "again": [list(without_places(argv)) for argv in result.again.commands] if result.again else [],
+        "notes": list(result.notes),
         "path": [_candidate(candidate, result) for candidate in result.path],
         "left_out": [{"choice": left.name, "why": left.why} for left in result.left_out],
     }
@@ -118,7 +122,15 @@ def _markdown(result: SlimResult) -> Iterator[str]:
     yield "![Bytes per draft step and accept length](pareto.svg)"
     if result.command:
         yield "## Reproduce"
-        yield f"```sh\n{code(shlex.join(result.command))}\n```"
+        yield _shell(result.command)
+    if result.again is not None:
+        yield f"Without a search, by the commands that make each part; `{RECIPE}` lies here:"
+        yield _shell(*map(without_places, result.again.commands))
+
+
+def _shell(*commands: Sequence[str]) -> str:
+    lines = "\n".join(code(shlex.join(argv)) for argv in commands)
+    return f"```sh\n{lines}\n```"
 
 
 def _plot(result: SlimResult) -> str:

@@ -11,6 +11,7 @@ from draftconv.display import Block, Column, Displayed, Table, named, table
 from draftconv.report.acceptance.speed import SpeedAtDepth
 from draftconv.report.certification import Certificate
 from draftconv.report.verdict import EXIT_CODES, percent
+from draftconv.search.again import Again
 from draftconv.search.planning import LeftOutChoice
 from draftconv.search.searching import Candidate
 from draftconv.search.speed import SpeedModel
@@ -27,7 +28,9 @@ class SlimResult(Displayed):
         path: from the drafter as it is to the smallest, with what the unseen half says of those that it judged.
         chosen: what was certified and written; None where nothing was.
         smallest_loss: that so many unseen prompts can certify, as the first half lets expect.
-        left_out: what the engine does not run.
+        left_out: what was not tried, and why.
+        notes: what is to be known of heads of fewer rows.
+        again: the commands that make the bytes of what was written again.
         speed: what each would bring in tokens per second; None where nobody tells how long steps take.
         command: what was typed.
     """
@@ -43,6 +46,8 @@ class SlimResult(Displayed):
     chosen: Candidate | None
     smallest_loss: float
     left_out: tuple[LeftOutChoice, ...]
+    notes: tuple[str, ...] = ()
+    again: Again | None = None
     speed: SpeedModel | None = None
     command: tuple[str, ...] = ()
 
@@ -79,6 +84,7 @@ class SlimResult(Displayed):
     def blocks(self) -> Iterator[Block]:
         """The outcome, then every drafter on the path."""
         yield self._outcome()
+        yield from (f"Warning: {note}" for note in self.notes)
         yield self._path()
         if self.speed is not None:
             yield self.speed.sentence()

@@ -5,27 +5,32 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import draftconv
 from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.kept_work import kept_work
+from draftconv.conversion.options import ConvertOptions, QuantizeOptions
+from draftconv.conversion.pruning.plan import PruningPlan
 from draftconv.errors import Void
 from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.live.step_times import ServerSpeed, asked_speed
-from draftconv.options import Place
+from draftconv.options import Place, several
 from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.replay.replay import Arm
 from draftconv.replay.settings import refuse_depth
 from draftconv.report.arms import content
 from draftconv.report.certification import share_of
+from draftconv.search.again import RECIPE, Again
 from draftconv.search.choices import LAYERS, RoleChoice, role_choices
+from draftconv.search.heads import PrunedHeads, all_planners
 from draftconv.search.measuring import Half, multiplied
 from draftconv.search.opening import load, open_planner, parse_machine
 from draftconv.search.options import SlimOptions
 from draftconv.search.outline import Outline, seconds_per_token, tokens
-from draftconv.search.planning import Planner
+from draftconv.search.planning import LeftOutChoice, PlannedDrafter, Planner, Planners
 from draftconv.search.result import SlimResult
 from draftconv.search.searching import (
     Candidate,
@@ -47,15 +52,29 @@ class Search:
     """A search that is planned: everything is read but weights.
 
     Attributes:
+        source: as it was named.
+        heads: of fewer rows; None where nobody gave text to choose them by.
         speed: what drafters would bring; None where nobody tells how long steps take.
     """
 
+    source: Place
     trace: Trace
     halves: Halves
     planner: Planner
     planned: PlannedChoices
     options: SlimOptions
+    heads: PrunedHeads | None = None
     speed: SpeedModel | None = None
+
+    @property
+    def planners(self) -> Planners:
+        """The drafter as it is, and with every number of rows that its head may have."""
+        return all_planners(self.planner, self.heads)
+
+    @property
+    def left_out(self) -> tuple[LeftOutChoice, ...]:
+        """What is not tried, and why."""
+        return (*self.planned.left_out, *(self.heads.left_out if self.heads else ()))
 
     @property
     def name(self) -> str:
@@ -66,15 +85,15 @@ class Search:
         options, halves = self.options, self.halves
         depth = options.num_speculative_tokens
         pace = seconds_per_token(_load(self), self.trace, halves.choosing, depth)
-        changes = sum(len(planned) - 1 for planned in self.planned.alone.values())
-        replays = 1 + 2 * changes
+        alone = {drafter.name: drafter for drafter in self.planned.measured.values()}
+        steps = sum(len(planned) - 1 for planned in self.planned.alone.values())
+        replays = len(alone) + steps + (1 if self.heads and self.heads.planners else 0)
         text = [sum(map(tokens, half)) for half in (halves.choosing, halves.judging)]
-        alone = [drafter for planned in self.planned.alone.values() for drafter in planned.values()]
         return Outline(
             engine=str(self.planner.spec),
             depth=depth,
-            alone=tuple({drafter.name: drafter for drafter in alone}.values()),
-            left_out=self.planned.left_out,
+            alone=tuple(alone.values()),
+            left_out=self.left_out,
             replays=replays + 1 + options.candidates,
             seconds=pace * (replays * text[0] + (1 + options.candidates) * text[1]),
             searched=_prompts(halves.choosing),
@@ -97,9 +116,10 @@ def plan_search(source: Place, options: SlimOptions) -> Search:
     refuse_depth(options.num_speculative_tokens, trace)
     planner = open_planner(source, spec, options.quantize, trace)
     choices = role_choices(map(find_recipe, recipe_names()), planner.drafter.facts)
-    planned = plan_alone(choices, planner)
+    heads = PrunedHeads.open(planner, trace, options) if several(options.counts) else None
+    planned = plan_alone(choices, all_planners(planner, heads))
     speed = None if server is None else _speed_model(server, planner, planned, options)
-    return Search(trace, split_halves(trace.entries), planner, planned, options, speed)
+    return Search(source, trace, split_halves(trace.entries), planner, planned, options, heads, speed)
 
 
 def _speed_model(server: ServerSpeed, planner: Planner, planned: PlannedChoices, options: SlimOptions) -> SpeedModel:
@@ -124,16 +144,19 @@ def run_search(search: Search, out: Path) -> SlimResult:
     """
     options, depth = search.options, search.options.num_speculative_tokens
     told = options.progress or (lambda *_: None)
+    kept = search.heads.decide(search.trace, search.halves.choosing) if search.heads else {}
+    rows = {rows: plan.kept.ids for rows, plan in kept.items()}
     arm = _load(search)
-    with kept_work(out, _key(search)) as work:
-        half = _half(search, search.halves.choosing, arm, work / "searched.jsonl")
-        path = measured_path(search.planned, search.planner, half, depth, told)
-        unseen = _half(search, search.halves.judging, arm, work / "unseen.jsonl")
+    with kept_work(out, _key(search, rows)) as work:
+        half = _half(search, search.halves.choosing, arm, work / "searched.jsonl", rows)
+        path = measured_path(search.planned, search.planners, half, depth, told)
+        unseen = _half(search, search.halves.judging, arm, work / "unseen.jsonl", rows)
         judged = certified(fixed(path, options.max_loss, options.candidates, depth), unseen, options, told)
         chosen = smallest_passed(judged, depth)
         if chosen is not None:
-            unseen.calibrate(chosen.planned)
-            chosen.planned.conversion.write(out, overwrite=options.overwrite)
+            made = _made(search, chosen.planned, kept, work)
+            unseen.calibrate(made)
+            made.conversion.write(out, overwrite=options.overwrite)
             _hold(search, chosen, unseen, out)
     by_name = {candidate.planned.name: candidate for candidate in judged}
     unseen_prompts = _prompts(search.halves.judging)
@@ -148,10 +171,52 @@ def run_search(search: Search, out: Path) -> SlimResult:
         path=tuple(by_name.get(candidate.planned.name, candidate) for candidate in path),
         chosen=chosen,
         smallest_loss=smallest_loss(path, unseen_prompts, options),
-        left_out=search.planned.left_out,
+        left_out=search.left_out,
+        notes=tuple(kept[min(kept)].notes) if kept else (),
+        again=None if chosen is None else _again(search, chosen.planned),
         speed=search.speed,
         command=options.command,
     )
+
+
+def _made(search: Search, chosen: PlannedDrafter, kept: Mapping[int, PruningPlan], work: Path) -> PlannedDrafter:
+    """What is written: a drafter whose head is pruned is written before, and planned once more.
+
+    Raises:
+        WriteError: the pruned drafter cannot be written.
+    """
+    if search.heads is None or chosen.rows is None:
+        return chosen
+    pruned = work / _pruned_name(search, chosen.rows)
+    search.heads.conversion(kept[chosen.rows].kept).write(pruned, overwrite=True)
+    options, planner = search.options.quantize_pruned, search.planner
+    match open_planner(pruned, planner.spec, options, search.trace).plan(chosen.name, chosen.recipe):
+        case PlannedDrafter() as made:
+            return made
+        case left_out:
+            raise Void(
+                f"{chosen.name} cannot be written any more: {left_out.why}",
+                why="it was planned with the same rows and measured",
+                cure="this is a fault of draftconv: please tell us of it; nothing was left behind",
+            )
+
+
+def _pruned_name(search: Search, rows: int) -> str:
+    return f"{Path(search.name).name}-{rows}-rows"
+
+
+def _again(search: Search, chosen: PlannedDrafter) -> Again:
+    """The commands that make the same bytes."""
+    options = search.options
+    pruning = None if chosen.rows is None else options.prune(chosen.rows)
+    how = options.quantize if pruning is None else options.quantize_pruned
+    if chosen.recipe is None:
+        last: QuantizeOptions | ConvertOptions = replace(how.convert, to=chosen.conversion.layout.id)
+    else:
+        gptq = chosen.decided is not None and chosen.decided.calibration.gptq is not None
+        trace = how.calibrate if gptq else None
+        last = replace(how, recipe=RECIPE, calibrate=trace, calibrate_on="half" if gptq else "all")
+    return Again(str(search.source), _pruned_name(search, chosen.rows or 0), pruning, last)
 
 
 def _prompts(entries: tuple[TraceEntry, ...]) -> int:
@@ -163,11 +228,13 @@ def _load(search: Search) -> Arm:
     return load(planner, planner.drafter, search.trace, options.dtype, options.device)
 
 
-def _half(search: Search, entries: tuple[TraceEntry, ...], arm: Arm, kept: Path) -> Half:
-    return Half.of(search.trace, entries, search.planner.drafter, arm, search.options.num_speculative_tokens, kept)
+def _half(
+    search: Search, entries: tuple[TraceEntry, ...], arm: Arm, kept: Path, rows: Mapping[int, tuple[int, ...]]
+) -> Half:
+    return Half.of(search.trace, entries, arm, search.options.num_speculative_tokens, kept, rows)
 
 
-def _key(search: Search) -> str:
+def _key(search: Search, rows: Mapping[int, tuple[int, ...]]) -> str:
     """What decides every count of a search."""
     options = search.options
     told = {
@@ -176,6 +243,7 @@ def _key(search: Search) -> str:
         "engine": str(search.planner.spec),
         "depth": options.num_speculative_tokens,
         "replay": [options.dtype, options.device],
+        "rows": {str(number): ids for number, ids in rows.items()},
         "version": draftconv.__version__,
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from draftconv.report.certification import Certificate, certifiable_loss, certify, share_of
 from draftconv.report.statistics import Estimate, Pair
-from draftconv.search.choices import ROLES, Combination, RoleChoice, combination_name, only, recipe_of
+from draftconv.search.choices import HEAD, ROLES, Combination, RoleChoice, combination_name, only, recipe_of
 from draftconv.search.measuring import Half
 from draftconv.search.options import SlimOptions, Told
 from draftconv.search.path import Measured, MeasuredChoice, search_path
-from draftconv.search.planning import LeftOutChoice, PlannedDrafter, Planner
+from draftconv.search.planning import LeftOutChoice, PlannedDrafter, Planners
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,43 +38,61 @@ class PlannedChoices:
     alone: Mapping[str, Mapping[RoleChoice, PlannedDrafter]]
     left_out: tuple[LeftOutChoice, ...]
 
+    @property
+    def measured(self) -> Mapping[RoleChoice, PlannedDrafter]:
+        """Those that are replayed; what a head of fewer rows in other numbers loses is the sum of both."""
+        every = {choice: drafter for planned in self.alone.values() for choice, drafter in planned.items()}
+        return {part: every[part] for choice in every for part in choice.parts}
 
-def plan_alone(choices: Mapping[str, Sequence[RoleChoice]], planner: Planner) -> PlannedChoices:
-    """Plan every choice on its own."""
+
+def plan_alone(choices: Mapping[str, Sequence[RoleChoice]], planners: Planners) -> PlannedChoices:
+    """Plan every choice on its own, and what is done to the head for every number of its rows."""
     alone: dict[str, dict[RoleChoice, PlannedDrafter]] = {}
     left_out: list[LeftOutChoice] = []
+
+    def plan(choice: RoleChoice) -> None:
+        match _plan(only(choice.role, choice), planners):
+            case PlannedDrafter() as planned:
+                alone[choice.role][choice] = planned
+            case other:
+                left_out.append(other)
+
     for role in ROLES:
         alone[role] = {}
         for choice in choices[role]:
-            match _plan(only(role, choice), planner):
-                case PlannedDrafter() as planned:
-                    alone[role][choice] = planned
-                case other:
-                    left_out.append(other)
+            plan(choice)
+    for choice in tuple(alone[HEAD]):
+        for rows in filter(None, planners):
+            plan(replace(choice, rows=rows))
     return PlannedChoices(alone, tuple(left_out))
 
 
-def _plan(combination: Combination, planner: Planner) -> PlannedDrafter | LeftOutChoice:
+def _plan(combination: Combination, planners: Planners) -> PlannedDrafter | LeftOutChoice:
     name = combination_name(combination)
     if any(choice.static for choice in combination.values()):
         return LeftOutChoice(name, "a search does not measure scales of activations")
-    return planner.plan(name, recipe_of(name, combination))
+    return planners[combination[HEAD].rows].plan(name, recipe_of(name, combination))
 
 
 def measured_path(
-    choices: PlannedChoices, planner: Planner, half: Half, depth: int, told: Told
+    choices: PlannedChoices, planners: Planners, half: Half, depth: int, told: Told
 ) -> tuple[Candidate, ...]:
     """Combinations from the drafter as it is to the smallest that the engine runs, measured on the first half."""
     by_name = {role: {choice.name: choice for choice in planned} for role, planned in choices.alone.items()}
-    alone = [(role, choice, drafter) for role, planned in choices.alone.items() for choice, drafter in planned.items()]
-    roles: dict[str, list[MeasuredChoice]] = {role: [] for role in choices.alone}
-    for number, (role, choice, drafter) in enumerate(alone, 1):
-        size, loss = drafter.reads.per_step(depth), 1 - half.estimate(drafter).ratio
-        roles[role].append(MeasuredChoice(role, choice.name, size, loss))
-        told("choices", number, len(alone))
+    losses: dict[RoleChoice, float] = {}
+    for number, (choice, drafter) in enumerate(choices.measured.items(), 1):
+        losses[choice] = 1 - half.estimate(drafter).ratio
+        told("choices", number, len(choices.measured))
+    roles = {
+        role: [
+            MeasuredChoice(role, choice.name, drafter.reads.per_step(depth), sum(losses[part] for part in choice.parts))
+            for choice, drafter in planned.items()
+        ]
+        for role, planned in choices.alone.items()
+    }
 
     def planned(at: Measured) -> PlannedDrafter | LeftOutChoice:
-        return _plan({role: by_name[role][choice.name] for role, choice in at.items()}, planner)
+        return _plan({role: by_name[role][choice.name] for role, choice in at.items()}, planners)
 
     path = search_path(roles, lambda at: isinstance(planned(at), PlannedDrafter))
     drafters = [drafter for drafter in map(planned, path) if isinstance(drafter, PlannedDrafter)]
@@ -90,7 +108,7 @@ def fixed(path: Sequence[Candidate], max_loss: float, most: int, depth: int) -> 
 
     The last of them is the one that lost least, so that a search that was too bold finds something nevertheless.
     """
-    changed = [candidate for candidate in path if candidate.planned.recipe is not None]
+    changed = [candidate for candidate in path if candidate.planned.changed]
     kept = [candidate for candidate in changed if 1 - candidate.searched.ratio <= max_loss]
     by_size = sorted(kept, key=lambda candidate: candidate.planned.reads.per_step(depth))
     if len(by_size) <= most:
@@ -116,7 +134,7 @@ def smallest_loss(path: Sequence[Candidate], unseen: int, options: SlimOptions) 
 
     Source: `certifiable_loss`, with the median spread of the path.
     """
-    spreads = sorted(candidate.searched.spread for candidate in path if candidate.planned.recipe is not None)
+    spreads = sorted(candidate.searched.spread for candidate in path if candidate.planned.changed)
     level = share_of(options.alpha, options.candidates)
     return certifiable_loss(spreads[len(spreads) // 2], unseen, level) if spreads else 1.0
 

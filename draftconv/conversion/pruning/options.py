@@ -18,6 +18,7 @@ from draftconv.options import (
     TARGET,
     TARGET_LAYERS,
     TENSOR_PARALLEL_SIZE,
+    Option,
     Place,
     Several,
     option,
@@ -29,6 +30,11 @@ from draftconv.traces.text_places import text_places
 
 PruneProgress = Callable[[str, int, int], None]
 """Told the stage (`counting`, `replaying`, `writing`), and how much of it is done and in all."""
+
+
+KEEP = Option("Tokens that stay besides special ones, e.g. 5,100-199 (repeatable).", metavar="IDS")
+TRUST_REMOTE_CODE = Option("Run the Python code of the target's tokenizer.")
+"""What `slim` takes too."""
 
 
 def read_ids(text: str) -> tuple[int, ...]:
@@ -70,7 +76,7 @@ class PruneOptions:
     )
     target: Place | None = option(None, TARGET)
     target_layers: int | None = option(None, TARGET_LAYERS)
-    keep: Several = option((), "Tokens that stay besides special ones, e.g. 5,100-199 (repeatable).", metavar="IDS")
+    keep: Several = option((), KEEP)
     num_speculative_tokens: int = option(3, replace(NUM_SPECULATIVE_TOKENS, former=()))
     tensor_parallel_size: int = option(
         1,
@@ -82,7 +88,7 @@ class PruneOptions:
         "How it is written, as `convert --to`.  [default: the portable layout, or one for most engines]",
         metavar="LAYOUT",
     )
-    trust_remote_code: bool = option(False, "Run the Python code of the target's tokenizer.")
+    trust_remote_code: bool = option(False, TRUST_REMOTE_CODE)
     dtype: str = option("float32", REPLAY_DTYPE)
     device: str = option("cpu", REPLAY_DEVICE)
     hash: bool = option(False, "Record the SHA-256 of each source file that is read (a download's is always recorded).")
