@@ -102,5 +102,9 @@ def markdown_table(table: Table) -> str:
     """A table in GitHub's Markdown, its cells made harmless."""
     heads = [plain(column.title) for column in table.columns]
     rules = ["---:" if column.figures else "---" for column in table.columns]
-    rows = [heads, rules, *([plain(cell) for cell in row] for row in table.rows)]
+    rows = [heads, rules, *([_cell(cell) for cell in row] for row in table.rows)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _cell(text: str) -> str:
+    return "<br>".join(map(plain, text.splitlines()))

@@ -13,6 +13,8 @@ from tests.counted import counts as counts
 from tests.live.asked import cand as cand
 from tests.live.asked import options as options
 from tests.quantized import written as written
+from tests.searched import halves as halves
+from tests.searched import written_text as written_text
 from tests.traces.recorded import recorded as recorded
 
 Source = Callable[..., Path]

@@ -18,7 +18,6 @@ from draftconv.search.result import SlimResult
 from draftconv.traces.halves import split_halves
 from draftconv.traces.trace import open_trace
 from tests.reference.test_fixtures import DATA
-from tests.traces.recorded import make_trace
 
 DRAFTER, TARGET = DATA / "drafters/llama-eagle3", DATA / "targets/llama"
 ENGINE = "vllm:b200"
@@ -32,19 +31,9 @@ def few_recipes() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The 32 held-out prompts twice, so that each half has more than the 30 that certify anything."""
-    out = tmp_path_factory.mktemp("slim") / "trace"
-    make_trace(out, "llama", count=32, length=32)
-    document = json.loads((out / "trace.json").read_text())
-    for number, row in enumerate([*document["requests"]]):
-        name = f"{number + 32:06}.safetensors"
-        shutil.copy(out / "requests" / row["file"], out / "requests" / name)
-        again = {"id": f"{row['id']} again", "cluster": f"{row['cluster']} again", "file": name}
-        document["requests"].append(row | again)
-    (out / "trace.json").write_text(json.dumps(document))
-    return out
+@pytest.fixture(scope="session")
+def trace(halves: Path) -> Path:
+    return halves
 
 
 @pytest.fixture(scope="module")
