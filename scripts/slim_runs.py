@@ -6,7 +6,7 @@
 
 Every fixture is searched on four traces of other prompts, for two engines, with `--max-loss 0.01`. The prompts are
 excerpts of the running Python's standard library, of modules that neither fixtures nor targets were trained on, dealt
-out in turns. What a search wrote is then replayed on 800 more, which no search, no calibration and no certificate saw:
+out in turns. What a search wrote is then replayed on 480 more, which no search, no calibration and no certificate saw:
 a certificate is wrong where the drafter loses 1 % or more there.
 """
 
@@ -20,7 +20,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from measure_recipes import DATA, EXCERPT, MODULES, ROOT, TOKENS, table
@@ -37,7 +37,7 @@ PART = re.compile(r"(<!-- measured: runs -->\n).*?(<!-- end: runs -->)", re.DOTA
 MAX_LOSS = 0.01
 ENGINES = ("vllm:b200", "sglang:h200", "vllm:b200", "sglang:h200")
 """Of each of the four searches of a fixture: each has prompts of its own."""
-SEARCHED, JUDGED = 10, 40
+SEARCHED, JUDGED = 4, 24
 """Excerpts of each module that a search has, for both of its halves, and that judge what it wrote."""
 
 
@@ -108,50 +108,55 @@ def traced(target: str, drafters: Sequence[Path], work: Path) -> list[Path]:
     return places
 
 
-def searched(drafter: Path, target: Path, engine: str, prompts: Path, judging: Path) -> Run:
-    """One search, and what its drafter loses on the prompts that judge."""
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as directory:
-        out = Path(directory) / "out"
-        result = draftconv.slim(drafter, out, engine=engine, trace=prompts, max_loss=MAX_LOSS, target=target)
-        seconds, every = time.perf_counter() - began, result.searched + result.unseen
-        chosen = result.chosen
-        if chosen is None or chosen.certificate is None:
-            return Run(drafter.name, engine, every, seconds, None)
-        (comparison,) = parity(drafter, out, trace=judging, margin=MAX_LOSS).comparisons
-    found = comparison.verdict.estimate
-    if found is None:
-        raise SystemExit(f"{drafter.name} gave no interval: {comparison.verdict.outcome}")
-    return Run(
-        drafter.name,
-        engine,
-        every,
-        seconds,
-        chosen.planned.name,
-        result.bytes_read(chosen) / result.whole_bytes,
-        1 - chosen.certificate.ratio,
-        1 - found.ratio,
-        1 - found.interval.high,
-        1 - found.interval.low,
-    )
+def searched(drafter: Path, number: int, target: Path, prompts: Path, work: Path) -> Run:
+    """One search; what it wrote lies in the directory of its name."""
+    kept, out = work / f"{drafter.name}-{number}.json", work / f"{drafter.name}-{number}"
+    if not kept.exists():
+        began, engine = time.perf_counter(), ENGINES[number]
+        found = draftconv.slim(
+            drafter, out, engine=engine, trace=prompts, max_loss=MAX_LOSS, target=target, overwrite=True
+        )
+        seconds, every, chosen = time.perf_counter() - began, found.searched + found.unseen, found.chosen
+        run = Run(drafter.name, engine, every, seconds, None)
+        if chosen is not None and chosen.certificate is not None:
+            share, unseen = found.bytes_read(chosen) / found.whole_bytes, 1 - chosen.certificate.ratio
+            run = replace(run, chosen=chosen.planned.name, share=share, unseen=unseen)
+        kept.write_text(json.dumps(asdict(run)), encoding="utf-8")
+    run = Run(**json.loads(kept.read_text(encoding="utf-8")))
+    print(f"slim-runs: {drafter.name}, {run.engine}: {run.seconds:.0f} s", file=sys.stderr, flush=True)
+    return run
+
+
+def judged(drafter: Path, found: Sequence[Run], judging: Path, work: Path) -> Iterator[Run]:
+    """The searches of a fixture with what their drafters lose on the prompts that judge."""
+    outs = {f"{drafter.name}-{number}": run for number, run in enumerate(found) if run.chosen is not None}
+    comparisons = {}
+    if outs:
+        report = parity(drafter, [work / name for name in outs], trace=judging, margin=MAX_LOSS)
+        comparisons = {comparison.candidate: comparison for comparison in report.comparisons}
+    for number, run in enumerate(found):
+        comparison = comparisons.get(f"{drafter.name}-{number}")
+        if comparison is None:
+            yield run
+            continue
+        estimate = comparison.verdict.estimate
+        if estimate is None:
+            raise SystemExit(f"{comparison.candidate} gave no interval: {comparison.verdict.outcome}")
+        low, high = 1 - estimate.interval.high, 1 - estimate.interval.low
+        yield replace(run, loss=1 - estimate.ratio, low=low, high=high)
 
 
 def runs(work: Path) -> Iterator[Run]:
-    """Every fixture, target after target; runs that are kept are taken as they are."""
+    """Every fixture, target after target; searches that are kept are taken as they are."""
     targets: dict[str, list[Path]] = {}
     for drafter in sorted((DATA / "drafters").iterdir()):
         targets.setdefault(drafter.name.partition("-")[0], []).append(drafter)
     for target, drafters in targets.items():
         *prompts, judging = traced(target, drafters, work)
         for drafter in drafters:
-            for number, engine in enumerate(ENGINES):
-                kept = work / f"{drafter.name}-{number}.json"
-                if not kept.exists():
-                    run = searched(drafter, DATA / "targets" / target, engine, prompts[number], judging)
-                    kept.write_text(json.dumps(asdict(run)), encoding="utf-8")
-                run = Run(**json.loads(kept.read_text(encoding="utf-8")))
-                print(f"slim-runs: {drafter.name}, {engine}: {run.seconds:.0f} s", file=sys.stderr, flush=True)
-                yield run
+            place = DATA / "targets" / target
+            found = [searched(drafter, number, place, prompts[number], work) for number in range(len(ENGINES))]
+            yield from judged(drafter, found, judging, work)
 
 
 def text(found: Sequence[Run]) -> str:

@@ -135,7 +135,8 @@ def _missing_extra(error: Exception) -> DraftconvError | None:
         return None
     return UsageError(
         f"{module} is not installed",
-        why="this computes with it; inspect, convert, verify (of 16-bit weights), diff, serve, recipes and push do not",
+        why="this computes with it; inspect, convert, verify (of 16-bit weights), diff, serve, recipes (without "
+        "--drafter) and push do not",
         cure=f"`pip install 'draftconv[{EXTRAS[module]}]'`",
     )
 

@@ -88,6 +88,9 @@ class PrunedHeads:
                 counted = counted_domains(head.vocab, target, options.prune(rows))
             domains[rows] = counted
         found = cls(drafter, check_drafter(drafter, target), target, head, staying, options, domains)
+        if not domains:
+            few = LeftOutChoice(f"{HEAD} of fewer rows", f"it has {len(head.ids)}, and half of them are below {BLOCK}")
+            return replace(found, left_out=(few,))
         planners = {rows: found._planner(whole, rows) for rows in domains}
         return replace(
             found,

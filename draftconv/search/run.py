@@ -14,7 +14,7 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.kept_work import kept_work
 from draftconv.conversion.options import ConvertOptions, QuantizeOptions
 from draftconv.conversion.pruning.plan import PruningPlan
-from draftconv.errors import Void
+from draftconv.errors import UsageError, Void
 from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.live.step_times import ServerSpeed, asked_speed
 from draftconv.options import Place, several
@@ -23,6 +23,7 @@ from draftconv.replay.replay import Arm
 from draftconv.replay.settings import refuse_depth
 from draftconv.report.arms import content
 from draftconv.report.certification import share_of
+from draftconv.report.statistics import FEWEST_CLUSTERS
 from draftconv.search.again import RECIPE, Again
 from draftconv.search.choices import LAYERS, RoleChoice, role_choices
 from draftconv.search.heads import PrunedHeads, all_planners
@@ -106,20 +107,28 @@ def plan_search(source: Place, options: SlimOptions) -> Search:
 
     Raises:
         Refused: the engine does not run the drafter, or it is quantized already.
-        UsageError: an option is impossible, or the trace is of another target.
-        BadCheckpoint, Undecided: the drafter or the trace cannot be read.
+        UsageError: an option is impossible, the trace is of another target or too short, or the text of another
+            tokenizer.
+        BadCheckpoint, BadPrompts, Undecided: the drafter, the trace or the text cannot be read.
     """
     spec = parse_machine(options.engine)
     server = asked_speed(options.speed, options.target_step)
     share_of(options.alpha, options.candidates)
     trace = open_trace(options.trace)
     refuse_depth(options.num_speculative_tokens, trace)
+    halves = split_halves(trace.entries)
+    if (unseen := _prompts(halves.judging)) < FEWEST_CLUSTERS:
+        raise UsageError(
+            f"half of the trace has {unseen} prompts",
+            why=f"fewer than {FEWEST_CLUSTERS} that a search has not seen certify nothing",
+            cure=f"make a trace of {2 * FEWEST_CLUSTERS} prompts or more, better of hundreds",
+        )
     planner = open_planner(source, spec, options.quantize, trace)
     choices = role_choices(map(find_recipe, recipe_names()), planner.drafter.facts)
     heads = PrunedHeads.open(planner, trace, options) if several(options.counts) else None
     planned = plan_alone(choices, all_planners(planner, heads))
     speed = None if server is None else _speed_model(server, planner, planned, options)
-    return Search(source, trace, split_halves(trace.entries), planner, planned, options, heads, speed)
+    return Search(source, trace, halves, planner, planned, options, heads, speed)
 
 
 def _speed_model(server: ServerSpeed, planner: Planner, planned: PlannedChoices, options: SlimOptions) -> SpeedModel:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,8 @@ from draftconv.search.result import SlimResult
 from draftconv.traces.halves import split_halves
 from draftconv.traces.trace import open_trace
 from tests.reference.test_fixtures import DATA
+from tests.searched import make_halves
+from tests.traces.recorded import Recorded
 
 DRAFTER, TARGET = DATA / "drafters/llama-eagle3", DATA / "targets/llama"
 ENGINE = "vllm:b200"
@@ -44,7 +47,7 @@ def found(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[SlimRe
     steps.write_text(
         "loads: [{concurrency: 1, step_ms: {0: 10}, draft_ms: 1}, {concurrency: 8, step_ms: {0: 12, 3: 18}}]\n"
     )
-    how = {"engine": ENGINE, "trace": trace, "target": TARGET, "speed": steps}
+    how: dict[str, Any] = {"engine": ENGINE, "trace": trace, "target": TARGET, "speed": steps}
     return slim(DRAFTER, out, **how, max_loss=0.2, candidates=2), out
 
 
@@ -222,6 +225,23 @@ def test_what_is_impossible_is_refused_before_anything_is_measured(
     with pytest.raises(error, match=says):
         slim(DRAFTER, tmp_path / "out", **asked)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ({"name": "mla", "count": 32}, "half of the trace has 16 prompts"),
+        ({"count": 1}, "the trace holds 1 conversation"),
+        ({"name": "mla"}, "was made for another target"),
+    ],
+)
+def test_traces_that_nothing_could_be_certified_on_are_refused(
+    recorded: Recorded, tmp_path: Path, made: dict[str, object], says: str
+) -> None:
+    trace = recorded(**made) if "count" in made else make_halves(tmp_path / "trace", "mla")
+    with pytest.raises(UsageError, match=says):
+        slim(DRAFTER, tmp_path / "out", engine=ENGINE, trace=trace, max_loss=0.01, target=TARGET)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_quantized_drafter_is_no_reference(trace: Path, found: tuple[SlimResult, Path], tmp_path: Path) -> None:

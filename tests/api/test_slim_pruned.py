@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -17,7 +18,8 @@ from draftconv.replay.pruned import pruned_arm
 from draftconv.search import run
 from draftconv.search.result import SlimResult
 from draftconv.traces.halves import split_halves
-from draftconv.traces.trace import open_trace
+from draftconv.traces.request import TraceRequest
+from draftconv.traces.trace import Trace, TraceEntry, open_trace
 from tests import opening
 from tests.reference.test_fixtures import DATA
 from tests.searched import make_halves
@@ -40,7 +42,7 @@ def few_recipes() -> Iterator[None]:
 def found(halves: Path, written_text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[SlimResult, Path]:
     """A search that allows half of the accept length, so that a small head passes."""
     out = tmp_path_factory.mktemp("pruned") / "out"
-    how = {"trace": halves, "counts": (str(written_text),), "target": TARGET}
+    how: dict[str, Any] = {"trace": halves, "counts": (str(written_text),), "target": TARGET}
     return slim(DRAFTER, out, engine=ENGINE, **how, max_loss=0.5, candidates=1), out
 
 
@@ -100,16 +102,19 @@ def test_rows_are_chosen_by_the_first_half_and_the_text_alone(
     """Whatever is replayed to choose rows is of the half that is searched on, and the rows are those of the output."""
     _, out = found
     searched = split_halves(open_trace(halves).entries).choosing
-    seen: list[str] = []
+    seen: set[str] = set()
     options = SlimOptions(engine=ENGINE, trace=halves, max_loss=0.5, target=TARGET, counts=(str(written_text),))
     search = prepare(DRAFTER, options)
     assert search.heads is not None
-    real = type(search.trace).read
-    monkeypatch.setattr(
-        type(search.trace), "read", lambda self, entry, *more: seen.append(entry.id) or real(self, entry, *more)
-    )
+    real = Trace.read
+
+    def read(self: Trace, entry: TraceEntry, boundaries: Sequence[int]) -> TraceRequest:
+        seen.add(entry.id)
+        return real(self, entry, boundaries)
+
+    monkeypatch.setattr(Trace, "read", read)
     kept = search.heads.decide(search.trace, searched)
-    assert set(seen) == {entry.id for entry in searched}
+    assert seen == {entry.id for entry in searched}
     maps = opening.read(out).maps
     assert maps is not None
     assert maps.map is not None
@@ -166,7 +171,7 @@ def test_sizes_with_too_little_text_are_left_out_with_the_reason(halves: Path, t
 def test_an_engine_that_cannot_load_a_pruned_head_gets_none(written_text: Path, tmp_path: Path) -> None:
     """TensorRT-LLM has no reduced vocabulary beside MLA: its loader stops at d2t."""
     trace = make_halves(tmp_path / "trace", "mla")
-    how = {"trace": trace, "target": DATA / "targets/mla", "counts": (str(written_text),)}
+    how: dict[str, Any] = {"trace": trace, "target": DATA / "targets/mla", "counts": (str(written_text),)}
     found = left_out(DATA / "drafters/mla-eagle3", "trtllm:b200", **how)
     assert set(found) == {f"lm_head of {rows} rows" for rows in (1024, 512, 256, 128)}
     assert all("d2t" in why for why in found.values())
@@ -207,9 +212,15 @@ def test_counts_that_cannot_be_are_refused_before_anything_is_measured(
 
 
 def test_tokens_that_have_to_stay_are_held_to_the_head(halves: Path, written_text: Path) -> None:
-    how = {"engine": ENGINE, "trace": halves, "max_loss": 0.1, "target": TARGET, "counts": (str(written_text),)}
+    how: dict[str, Any] = {
+        "engine": ENGINE,
+        "trace": halves,
+        "max_loss": 0.1,
+        "target": TARGET,
+        "counts": (str(written_text),),
+    }
     with pytest.raises(UsageError, match="no row for 4000"):
-        prepare(DRAFTER, SlimOptions(**how, keep=("4000",)))  # type: ignore[arg-type]
-    found = left_out(DRAFTER, **how, keep=("0-200",))  # type: ignore[arg-type]
+        prepare(DRAFTER, SlimOptions(**how, keep=("4000",)))
+    found = left_out(DRAFTER, **how, keep=("0-200",))
     assert list(found) == ["lm_head of 128 rows"]
     assert "201 tokens have to stay" in found["lm_head of 128 rows"]

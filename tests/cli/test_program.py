@@ -253,6 +253,7 @@ main()
         (("recipes", "w4a8"), 0),
         (("serve", "out", "--for", "vllm", "--target", "target"), 0),
         (("quantize", "drafter", "small", "--recipe", "w4a16", "--target", "target"), 2),
+        (("recipes", "--for", "vllm:b200", "--drafter", "drafter", "--target", "target"), 2),
         (("trace", "--target", "target", "--prompts", "prompts.txt", "--out", "trace"), 2),
     ],
 )
