@@ -23,24 +23,26 @@ class Again:
         source: the drafter that the search began with. `pruned`: what its pruned form is called.
         pruning: how its head was pruned; None where it was not.
         last: how what came of that is quantized, or converted for the engine where nothing is quantized.
+        target: what the trace calls it. A search reads the drafter with it, so the last command needs it too.
     """
 
     source: str
     pruned: str
     pruning: PruneOptions | None
     last: QuantizeOptions | ConvertOptions
+    target: str
 
     @property
     def commands(self) -> tuple[tuple[str, ...], ...]:
         """In the order in which they are given, where the recipe lies."""
-        command = "quantize" if isinstance(self.last, QuantizeOptions) else "convert"
-        first = (
-            ()
-            if self.pruning is None
-            else (("draftconv", "prune", self.source, self.pruned, *arguments_of(self.pruning)),)
+        name = "quantize" if isinstance(self.last, QuantizeOptions) else "convert"
+        last = self.last if self.last.target else replace(self.last, target=self.target)
+        if self.pruning is None:
+            return (("draftconv", name, self.source, AGAIN, *arguments_of(last)),)
+        return (
+            ("draftconv", "prune", self.source, self.pruned, *arguments_of(self.pruning)),
+            ("draftconv", name, self.pruned, AGAIN, *arguments_of(last)),
         )
-        source = self.source if self.pruning is None else self.pruned
-        return (*first, ("draftconv", command, source, AGAIN, *arguments_of(self.last)))
 
     @property
     def proof(self) -> VerifyOptions:

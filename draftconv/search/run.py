@@ -225,7 +225,8 @@ def _again(search: Search, chosen: PlannedDrafter) -> Again:
         gptq = chosen.decided is not None and chosen.decided.calibration.gptq is not None
         trace = how.calibrate if gptq else None
         last = replace(how, recipe=RECIPE, calibrate=trace, calibrate_on="half" if gptq else "all")
-    return Again(str(search.source), _pruned_name(search, chosen.rows or 0), pruning, last)
+    pruned = _pruned_name(search, chosen.rows or 0)
+    return Again(str(search.source), pruned, pruning, last, search.trace.about.target)
 
 
 def _prompts(entries: tuple[TraceEntry, ...]) -> int:

@@ -30,6 +30,13 @@ ROWS = 512
 """Of the head that is certified here: of 1024, 512, 256 and 128 rows it loses least per byte that it saves."""
 
 
+def typed(*argv: object) -> None:
+    """A command as a person gives it; it ends well."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in argv[1:]])
+    assert ended.value.code == 0
+
+
 @pytest.fixture(scope="module", autouse=True)
 def few_recipes() -> Iterator[None]:
     """A head in 8 bits and layers by GPTQ are what heads of fewer rows are combined with."""
@@ -71,11 +78,32 @@ def test_the_commands_that_are_told_make_every_byte_again(
     assert result.again is not None
     assert [argv[1] for argv in result.again.commands] == ["prune", "quantize"]
     for argv in result.again.commands:
-        with pytest.raises(SystemExit) as ended:
-            cli.main(argv[1:])
-        assert ended.value.code == 0
+        typed(*argv)
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "report/again" / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_a_head_that_is_only_pruned_is_converted_and_what_to_type_next_proves_it(
+    halves: Path,
+    written_text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "recipe_names", lambda: ())
+    how = ("--for", ENGINE, "--trace", halves, "--max-loss", "0.5", "--counts", written_text, "--target", TARGET)
+    typed("draftconv", "slim", DRAFTER, "out", *how, "--report", "report")
+    (following,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Next: "))
+    typed(*following.removeprefix("Next: ").split())
+    told = json.loads((tmp_path / "report/slim.json").read_text())["again"]
+    assert [argv[1] for argv in told] == ["prune", "convert"]
+    assert not any(Path(word).is_absolute() for argv in told for word in argv)
+    places = {place.name: str(place) for place in (DRAFTER, halves, written_text, TARGET)}
+    for argv in told:
+        typed(*(places.get(word, word) for word in argv))
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
 def test_verify_proves_it_from_the_whole_drafter(found: tuple[SlimResult, Path], halves: Path) -> None:
