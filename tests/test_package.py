@@ -94,7 +94,7 @@ def test_what_cannot_run_could_be_called() -> None:
     """An engine is not at hand, the arguments are."""
     blocks = [block for block in BLOCK.findall(PAGE.read_text(encoding="utf-8")) if ">>>" not in block]
     calls = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
-    assert [ast.unparse(call.func) for call in calls] == ["draftconv.live_parity"]
+    assert [ast.unparse(call.func) for call in calls] == ["draftconv.slim", "draftconv.live_parity"]
     for call in calls:
         signature = inspect.signature(getattr(draftconv, ast.unparse(call.func).partition(".")[2]))
         signature.bind(*call.args, **{str(word.arg): word.value for word in call.keywords})
