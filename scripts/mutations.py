@@ -938,6 +938,18 @@ REPORT = (
         "yield from (role for role in (HEAD, FC) if role not in chosen)", "yield from ()",
         "a search quantizes the head where only the layers were chosen", ("test_choices.py",)),
     Mutation(
+        "search/heads.py",
+        "most = (rows // 2).bit_length() - 1", "most = rows.bit_length() - 1",
+        "a head is pruned to as many rows as it has", ("test_heads.py",)),
+    Mutation(
+        "search/again.py",
+        '("draftconv", name, self.pruned, AGAIN,', '("draftconv", name, self.source, AGAIN,',
+        "the last command makes the whole drafter again and not the pruned one", ("test_again.py",)),
+    Mutation(
+        "live/step_times.py",
+        'own if cost.evidence == "estimate" else cost.shrunk(share)', "cost",
+        "a smaller drafter is as slow as the whole one", ("test_step_times.py",)),
+    Mutation(
         "report/resampling.py",
         "np.minimum(low, ratio / factor)", "np.maximum(low, ratio / factor)",
         "the gate looks at the higher of two lower ends", ("test_statistics.py",)),
@@ -1411,9 +1423,9 @@ CLI = (
         "sys.exit(exit_code(report))", "sys.exit(0)",
         "parity ends with 0 whatever its verdict", ("test_parity.py",)),
     Mutation(
-        "cli/replaying.py",
+        "options.py",
         "Path(argument).name if Path(argument).is_absolute() else argument", "argument",
-        "a report tells where it was made", ("test_parity.py",)),
+        "a report tells where it was made", ("test_options.py",)),
     Mutation(
         "cli/output.py",
         "safe(shlex.join(argv))", "safe(' '.join(argv))",

@@ -41,7 +41,19 @@ MAY_IMPORT = {
     "verification": {*BASE, "layouts", "engines", "quantization", "conversion"},
     "attestation": {*BASE, "conversion", "verification"},
     "replay": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report"},
-    "search": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "report", "replay", "conversion"},
+    "search": {
+        *BASE,
+        "layouts",
+        "engines",
+        "reference",
+        "quantization",
+        "traces",
+        "report",
+        "replay",
+        "live",
+        "conversion",
+        "verification",
+    },
     "live": {*BASE, "layouts", "engines", "reference", "quantization", "traces", "replay", "report"},
 }
 MAY_IMPORT["api"] = {*MAY_IMPORT}

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from draftconv.errors import FormerName
-from draftconv.options import DTYPES, NUM_SPECULATIVE_TOKENS, TENSOR_PARALLEL_SIZE, dtype_option, option, takes
+from draftconv.options import (
+    DTYPES,
+    NUM_SPECULATIVE_TOKENS,
+    TENSOR_PARALLEL_SIZE,
+    arguments_of,
+    dtype_option,
+    option,
+    takes,
+    without_places,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +82,28 @@ def test_what_people_call_a_dtype(typed: str, found: str) -> None:
 def test_no_word_stands_for_two_dtypes() -> None:
     words = [word for name, others in DTYPES.items() for word in (name, *others)]
     assert len(words) == len({*words})
+
+
+# ── options as they are typed ──────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """Every kind of option."""
+
+    vocab: int = option(..., "Rows.")
+    counts: tuple[str, ...] = option((), "Text.")
+    card: bool = option(True, "None.", flag="--no-card")
+    force: bool = option(False, "All the same.")
+
+
+def test_options_are_typed_by_their_flags_and_defaults_are_left_out() -> None:
+    assert arguments_of(Typed(vocab=3)) == ["--vocab", "3"]
+    every = Typed(vocab=3, counts=("a", "b=2:c"), card=False, force=True)
+    assert arguments_of(every) == ["--vocab", "3", "--counts", "a", "--counts", "b=2:c", "--no-card", "--force"]
+
+
+def test_a_command_in_a_report_names_no_place_on_this_machine() -> None:
+    assert without_places(["draftconv", "accept", "/home/me/drafter", "rel/trace", "-k", "3"]) == (
+        "draftconv", "accept", "drafter", "rel/trace", "-k", "3",
+    )  # fmt: skip
