@@ -29,6 +29,7 @@ Examples:
   draftconv slim drafter out --for {ENGINE}:b200 --trace trace --max-loss 0.01
   draftconv slim drafter out --for {ENGINE}:b200 --trace trace --max-loss 0.01 --dry-run
   draftconv slim drafter out --for {ENGINE}:mi325x --trace trace --max-loss 0.02 --report report
+  draftconv slim drafter out --for {ENGINE}:b200 --trace trace --max-loss 0.01 --counts answers.jsonl --target target
 """
 
 
@@ -47,9 +48,9 @@ def command(
     """Find the smallest drafter that loses no more accept length than --max-loss on an engine, and write it to OUT.
 
     Everything that this engine runs on its hardware is tried on the layers, the head and fc of DRAFTER, replayed on one
-    half of the trace, and combined. A few of the combinations are then judged on the other half, which the search never
-    saw, and the smallest that passes is written. The exit code is 0 when one passes, and 3 when none does: then the
-    table is all there is.
+    half of the trace, and combined; with --counts the head may have fewer rows too. A few of the combinations are then
+    judged on the other half, which the search never saw, and the smallest that passes is written. The exit code is 0
+    when one passes, and 3 when none does: then the table is all there is.
     """
     from draftconv.api.slim import prepare, slim
     from draftconv.cli import output

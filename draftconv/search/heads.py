@@ -83,13 +83,14 @@ class PrunedHeads:
         refuse_forced(len(head.ids), head, staying.ids, asked.kept_ids)
         domains = dict[int, tuple[DomainCounts, ...]]()
         streamed = any(place.is_data_set for place in text_places(several(options.counts)))
-        for rows in sizes(len(head.ids), BLOCK * options.tensor_parallel_size):
+        step = BLOCK * options.tensor_parallel_size
+        for rows in sizes(len(head.ids), step):
             if streamed or not domains:  # of a data set as much is read as the rows ask for, of files everything
                 counted = counted_domains(head.vocab, target, options.prune(rows))
             domains[rows] = counted
         found = cls(drafter, check_drafter(drafter, target), target, head, staying, options, domains)
         if not domains:
-            few = LeftOutChoice(f"{HEAD} of fewer rows", f"it has {len(head.ids)}, and half of them are below {BLOCK}")
+            few = LeftOutChoice(f"{HEAD} of fewer rows", f"it has {len(head.ids)}, and half are below {step}")
             return replace(found, left_out=(few,))
         planners = {rows: found._planner(whole, rows) for rows in domains}
         return replace(
