@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import slim_runs
-from slim_runs import ENGINES, JUDGED, MAX_LOSS, MODULES, SEARCHED, Run
+from measure_recipes import MODULES
+from slim_runs import ENGINES, JUDGED, MAX_LOSS, SEARCHED, Run
 
 CERTIFIED = Run("llama", "vllm:b200", 80, 20.0, "layers INT8; fc INT8", 0.5, 0.001, 0.002, -0.001, 0.005)
 NOTHING = Run("mla", "sglang:h200", 80, 20.0, None)
