@@ -21,7 +21,7 @@ class Outline(Displayed):
     """A search that is planned.
 
     Attributes:
-        alone: what is measured on its own first. `left_out`: what the engine does not run.
+        alone: what is measured on its own first. `left_out`: what is not tried, and why.
         replays: most replays of one half that it takes. `seconds`: for all of them, by the rate of this machine.
         searched, unseen: prompts of the two halves.
     """
@@ -57,7 +57,7 @@ class Outline(Displayed):
         )
         if self.left_out:
             rows = ((choice.name, choice.why) for choice in self.left_out)
-            yield table("What this engine does not run", "", ("choice", "why"), rows)
+            yield table("What is left out", "", ("choice", "why"), rows)
 
     def document(self) -> dict[str, object]:
         """The same for a program."""
