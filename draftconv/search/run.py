@@ -218,7 +218,7 @@ def _again(search: Search, chosen: PlannedDrafter) -> Again:
     """The commands that make the same bytes."""
     options = search.options
     pruning = None if chosen.rows is None else options.prune(chosen.rows)
-    how = options.quantize if pruning is None else options.quantize_pruned
+    how = replace(options.quantize if pruning is None else options.quantize_pruned, overwrite=False)
     if chosen.recipe is None:
         last: QuantizeOptions | ConvertOptions = replace(how.convert, to=chosen.conversion.layout.id)
     else:
