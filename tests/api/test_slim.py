@@ -232,7 +232,7 @@ def test_what_is_impossible_is_refused_before_anything_is_measured(
     [
         ({"name": "mla", "count": 32}, "half of the trace has 16 prompts"),
         ({"count": 1}, "the trace holds 1 conversation"),
-        ({"name": "mla"}, "was made for another target"),
+        ({"name": "mla"}, "the trace is of another kind of target: mla is deepseek"),
     ],
 )
 def test_traces_that_nothing_could_be_certified_on_are_refused(
