@@ -6,12 +6,14 @@
 
 Each target runs once over excerpts of the running Python's standard library, 64 tokens each. Every
 fixture is then quantized by every recipe, to files, and all of them are replayed in one pass over that
-trace. Static activation scales are measured on another trace, of other excerpts, and GPTQ rounds on it.
+trace. Static activation scales are measured on another trace, of other excerpts, and GPTQ rounds on a longer one, of
+other modules.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import sys
@@ -42,6 +44,9 @@ SERVED: Mapping[str, str] = {"w4a16-awq": "trtllm:b200", "w4a8-awq": "trtllm:b20
 WEIGHTS_ONLY = ("nvfp4",)
 """Recipes whose activations replay does not compute: measured without them, simulated and not from a file."""
 
+TARGETS = ("llama", "mla")
+"""Of the fixtures, each of which is named after its own."""
+
 MARGIN = 0.02
 TOKENS = 64
 
@@ -51,42 +56,62 @@ MODULES = (
 )  # fmt: skip
 """Modules of the standard library whose sources neither the fixtures nor their targets were trained on."""
 
-HELD_OUT, CALIBRATING = 16, 2
-"""Excerpts of each module that accept lengths are measured on, and that activation scales are."""
+OTHER_MODULES = (
+    "_pyio", "base64", "bdb", "compileall", "csv", "dis", "gettext", "locale", "mimetypes", "modulefinder",
+    "os", "pdb", "pickletools", "pkgutil", "pprint", "selectors", "socketserver", "ssl", "turtle", "weakref",
+)  # fmt: skip
+"""More of the same kind: GPTQ rounds on excerpts of them."""
+
+BEGINNING, PER_MODULE = 2, 16
+"""Excerpts at the beginning of each of `MODULES`, for static scales, and those behind them, which judge."""
 
 EXCERPT = 200
 """Characters of a prompt."""
 
-
-def excerpts() -> tuple[list[str], list[str]]:
-    """The two kinds of prompts: evenly spread over each module, each a stretch of its own."""
-    held_out, calibrating = [], []
-    library = Path(sysconfig.get_paths()["stdlib"])
-    for module in MODULES:
-        text = (library / f"{module}.py").read_text(encoding="utf-8")
-        stride = len(text) // (HELD_OUT + CALIBRATING)
-        stretches = [text[at : at + EXCERPT] for at in range(0, stride * (HELD_OUT + CALIBRATING), stride)]
-        held_out += stretches[CALIBRATING:]
-        calibrating += stretches[:CALIBRATING]
-    return held_out, calibrating
+CALIBRATING = PER_MODULE * len(OTHER_MODULES)
+"""Prompts that GPTQ rounds on."""
 
 
-def made_traces(target: str, drafters: Sequence[Path], work: Path) -> tuple[Path, Path]:
-    """The held-out trace of a target, and the one to calibrate on."""
-    options = TraceOptions(drafters=tuple(drafters), dtype="float32", batch=32, max_tokens=TOKENS, ignore_eos=True)
-    places = []
-    for name, texts in zip(("held-out", "calibration"), excerpts(), strict=True):
-        prompts, place = work / f"{name}.json", work / f"{target}-{name}"
-        prompts.write_text(json.dumps(texts), encoding="utf-8")
-        trace(DATA / "targets" / target, prompts, place, **keywords(options))
-        places.append(place)
-    return places[0], places[1]
+def stretches(module: str, count: int) -> list[str]:
+    """The beginnings of so many equal parts of a module."""
+    text = (Path(sysconfig.get_paths()["stdlib"]) / f"{module}.py").read_text(encoding="utf-8")
+    part = len(text) // count
+    return [text[at : at + EXCERPT] for at in range(0, part * count, part)]
 
 
-def traces_of(target: str, drafters: Sequence[Path], work: Path) -> tuple[Path, Path]:
-    """The same, taken where both are there whole."""
-    places = work / f"{target}-held-out", work / f"{target}-calibration"
-    return places if all((place / INDEX).exists() for place in places) else made_traces(target, drafters, work)
+def held_out() -> list[str]:
+    """The prompts that accept lengths are measured on."""
+    return [text for module in MODULES for text in stretches(module, BEGINNING + PER_MODULE)[BEGINNING:]]
+
+
+def beginnings() -> list[str]:
+    """The prompts that static scales are measured on."""
+    return [text for module in MODULES for text in stretches(module, BEGINNING + PER_MODULE)[:BEGINNING]]
+
+
+def calibrating(prompts: int = CALIBRATING) -> list[str]:
+    """The prompts that GPTQ rounds on: so many, spread over all modules alike."""
+    return [text for module in OTHER_MODULES for text in stretches(module, prompts // len(OTHER_MODULES))]
+
+
+def drafters_of(target: str) -> tuple[Path, ...]:
+    """The fixtures that draft for a target."""
+    return tuple(sorted((DATA / "drafters").glob(f"{target}-*")))
+
+
+def trace_of(target: str, prompts: Sequence[str], work: Path) -> Path:
+    """The trace of a target on some prompts, for all of its fixtures; taken where it is there whole."""
+    text = json.dumps(prompts)
+    name = f"{target}-{len(prompts)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    place = work / name
+    if not (place / INDEX).exists():
+        work.mkdir(parents=True, exist_ok=True)
+        written = work / f"{name}.json"
+        written.write_text(text, encoding="utf-8")
+        drafters = drafters_of(target)
+        options = TraceOptions(drafters=drafters, dtype="float32", batch=32, max_tokens=TOKENS, ignore_eos=True)
+        trace(DATA / "targets" / target, written, place, **keywords(options))
+    return place
 
 
 def without_activations(recipe: str, work: Path) -> str:
@@ -98,11 +123,8 @@ def without_activations(recipe: str, work: Path) -> str:
     return str(path)
 
 
-def measured(
-    drafter: Path, work: Path, held_out: Path, calibration: Path, recipes: Sequence[str]
-) -> tuple[Report, list[str]]:
+def measured(drafter: Path, target: str, work: Path, traces: Path, recipes: Sequence[str]) -> tuple[Report, list[str]]:
     """One fixture under some recipes: the report of one pass, and its rows' names in order."""
-    target = str(DATA / "targets" / drafter.name.partition("-")[0])
     written = [name for name in recipes if name not in WEIGHTS_ONLY]
     simulated = [name for name in WEIGHTS_ONLY if name in recipes]
     (work / drafter.name).mkdir()
@@ -110,13 +132,18 @@ def measured(
         engines = (SERVED[recipe],) if recipe in SERVED else ()
         scheme = find_recipe(recipe).scheme
         static = scheme.inputs is not None and not scheme.inputs.dynamic
-        calibrate = calibration if static or scheme.rounding == "gptq" else None
-        options = QuantizeOptions(recipe=recipe, engines=engines, calibrate=calibrate, target=target)
+        prompts = calibrating() if scheme.rounding == "gptq" else beginnings() if static else []
+        options = QuantizeOptions(
+            recipe=recipe,
+            engines=engines,
+            calibrate=trace_of(target, prompts, traces) if prompts else None,
+            target=str(DATA / "targets" / target),
+        )
         quantize(drafter, work / drafter.name / recipe, **keywords(options))
     report = parity(
         drafter,
         [work / drafter.name / recipe for recipe in written],
-        trace=held_out,
+        trace=trace_of(target, held_out(), traces),
         margin=MARGIN,
         as_engine="file",
         fake_quant=tuple(without_activations(name, work) for name in simulated),
@@ -169,15 +196,11 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--work", type=Path, help="a directory for traces, which are taken if they are there")
     options = parser.parse_args(argv)
     page = PAGE.read_text(encoding="utf-8")
-    targets: dict[str, list[Path]] = {}
-    for drafter in sorted((DATA / "drafters").iterdir()):
-        targets.setdefault(drafter.name.partition("-")[0], []).append(drafter)
     parts = []
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
-        for target, drafters in targets.items():
-            held_out, calibration = traces_of(target, drafters, options.work or work)
-            for drafter in drafters:
+        for target in TARGETS:
+            for drafter in drafters_of(target):
                 print(f"measure_recipes: {drafter.name}", file=sys.stderr, flush=True)
                 head = (
                     "recipe",
@@ -187,7 +210,7 @@ def main(argv: Sequence[str]) -> None:
                     f"loss below {MARGIN:.0%}".replace("%", " %"),
                 )
                 chosen = options.only or recipe_names()
-                found = list(rows(*measured(drafter, work, held_out, calibration, chosen)))
+                found = list(rows(*measured(drafter, target, work, options.work or work, chosen)))
                 results = table(head, merged(found, drafter.name, page) if options.only else found)
                 parts.append(f"`{drafter.name}`\n\n{results}")
     text = "\n".join(parts)

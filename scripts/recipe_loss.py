@@ -4,9 +4,10 @@
     scripts/recipe-loss --write              put it into docs/recipes.md and recipes/losses.json
     scripts/recipe-loss --work DIR [...]     keep traces and counts in DIR, and take those that are there
 
-Prompts, traces and arithmetic are those of `scripts/measure_recipes`: 320 excerpts judge, 40 others calibrate. Every
-fixture is simulated by every recipe on the same texts. An excerpt counts as one cluster with what all fixtures made of
-it, so the interval is that of other excerpts and not of other drafters.
+Prompts, traces and arithmetic are those of `scripts/measure_recipes`: 320 excerpts judge, 320 of other modules
+calibrate, and fewer of them where a row says so. Every fixture is simulated by every recipe on the same texts. An
+excerpt counts as one cluster with what all fixtures made of it, so the interval is that of other excerpts and not of
+other drafters.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
-from measure_recipes import DATA, PAGE, ROOT, table, traces_of
+from measure_recipes import CALIBRATING, PAGE, ROOT, TARGETS, calibrating, drafters_of, held_out, table, trace_of
 
 from draftconv.api.parity import parity
 from draftconv.drafter.shipped_files import recipes as shipped_directory
@@ -39,35 +40,36 @@ class Row:
 
     Attributes:
         recipe: a shipped one. `title`: what it is. `changes`: keys that stand otherwise than in its file.
+        prompts: that calibrate.
     """
 
     recipe: str
     title: str
     changes: Mapping[str, object]
+    prompts: int = CALIBRATING
 
     @property
     def name(self) -> str:
         """A file name, and how a person finds the row."""
-        return "-".join((self.recipe, *self.changes))
+        fewer = [] if self.prompts == CALIBRATING else [f"{self.prompts}-prompts"]
+        return "-".join((self.recipe, *self.changes, *fewer))
 
+
+EVERYTHING: Mapping[str, object] = {"exclude": ["embed", "norms", "kv_b", "a_projections"]}
 
 ROWS = (
     Row("w4a16", "INT4 per channel, nearest", {}),
     Row("w4a16-gptq", "INT4 per channel, GPTQ", {}),
-    Row("w4a16-gptq", "the same with `sequential: true`", {"sequential": True}),
     Row("w4a16-g128", "INT4 in groups of 128, nearest", {}),
     Row("w4a16-g128-gptq", "INT4 in groups of 128, GPTQ", {}),
-    Row("w4a16-g128-gptq", "the same with `sequential: true`", {"sequential": True}),
+    Row("w4a16-g128-gptq", "the same from 160 prompts", {}, prompts=160),
     Row("fp8", "FP8 per channel", {}),
     Row("fp8-all", "FP8 per channel, head and fc too", {}),
     Row("int8-all", "INT8 per channel, head and fc too", {}),
     Row("w4a16-g128-all", "INT4 in groups of 128, GPTQ; head and fc FP8", {}),
     Row("w4a16-g128-all", "the same with `sequential: true`", {"sequential": True}),
-    Row(
-        "w4a16-gptq",
-        "head and fc too, everything INT4 by GPTQ",
-        {"exclude": ["embed", "norms", "kv_b", "a_projections"]},
-    ),
+    Row("w4a16-gptq", "head and fc too, everything INT4 by GPTQ", EVERYTHING),
+    Row("w4a16-g128-gptq", "the same in groups of 128", EVERYTHING),
 )
 
 
@@ -79,27 +81,31 @@ def written(row: Row, work: Path) -> Path:
     return path
 
 
-def measured(drafter: Path, work: Path, traces: tuple[Path, Path]) -> list[Record]:
+def counts(drafter: Path, target: str, rows: Sequence[Row], work: Path) -> list[Record]:
+    """The counts of one fixture under recipes that so many prompts calibrate alike, and of itself as BF16."""
+    recipes = [str(written(row, work)) for row in rows]
+    parsed = map(find_recipe, recipes)
+    gptq = any(scheme.rounding == "gptq" for one in parsed for scheme in (one.scheme, *one.roles.values()))
+    calibration = trace_of(target, calibrating(rows[0].prompts), work) if gptq else None
+    judge = trace_of(target, held_out(), work)
+    report = parity(drafter, [], trace=judge, margin=0.02, fake_quant=recipes, calibrate=calibration)
+    reference, _, *arms = (arm.name for arm in report.arms)
+    names = {reference: "BF16"} | dict(zip(arms, (row.name for row in rows), strict=True))
+    return [replace(line, arm=names[line.arm]) for line in report.records if line.arm in names]
+
+
+def measured(drafter: Path, target: str, work: Path) -> list[Record]:
     """The counts of one fixture under every recipe: the reference's arm is called BF16, the others by their rows.
 
     Rows that were measured before are taken as they are.
     """
     kept = work / f"{drafter.name}.jsonl"
     records = list(read_lines(kept.read_bytes())) if kept.exists() else []
-    there = {line.arm for line in records}
-    if todo := [row for row in ROWS if row.name not in there]:
-        held_out, calibration = traces
-        recipes = [str(written(row, work)) for row in todo]
-        parsed = map(find_recipe, recipes)
-        gptq = any(scheme.rounding == "gptq" for one in parsed for scheme in (one.scheme, *one.roles.values()))
-        report = parity(
-            drafter, [], trace=held_out, margin=0.02, fake_quant=recipes, calibrate=calibration if gptq else None
-        )
-        reference, _, *arms = (arm.name for arm in report.arms)
-        names = {reference: "BF16"} | dict(zip(arms, (row.name for row in todo), strict=True))
-        found = [replace(line, arm=names[line.arm]) for line in report.records if line.arm in names]
-        records += [line for line in found if line.arm not in there]
-        kept.write_text("\n".join(lines(records)) + "\n", encoding="utf-8")
+    for prompts in sorted({row.prompts for row in ROWS}, reverse=True):
+        there = {line.arm for line in records}
+        if todo := [row for row in ROWS if row.prompts == prompts and row.name not in there]:
+            records += [line for line in counts(drafter, target, todo, work) if line.arm not in there]
+            kept.write_text("\n".join(lines(records)) + "\n", encoding="utf-8")
     return records
 
 
@@ -127,7 +133,7 @@ def rows(by_drafter: Mapping[str, Sequence[Record]]) -> Iterator[Sequence[str]]:
 
 def losses(by_drafter: Mapping[str, Sequence[Record]]) -> dict[str, FixtureLoss]:
     """The same of recipes as they are shipped, for `recipes --drafter`."""
-    found = {row.recipe: pooled(row, by_drafter) for row in ROWS if not row.changes}
+    found = {row.recipe: pooled(row, by_drafter) for row in ROWS if row.name == row.recipe}
     return {name: FixtureLoss(part.ratio, part.interval.low, part.interval.high) for name, part in found.items()}
 
 
@@ -143,17 +149,14 @@ def main(argv: Sequence[str]) -> None:
         "--work", type=Path, help="a directory for traces and counts, which are taken if they are there"
     )
     options = parser.parse_args(argv)
-    drafters = sorted((DATA / "drafters").iterdir())
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
         work.mkdir(parents=True, exist_ok=True)
         by_drafter = {}
-        for target in sorted({drafter.name.partition("-")[0] for drafter in drafters}):
-            own = [drafter for drafter in drafters if drafter.name.startswith(target)]
-            traces = traces_of(target, own, work)
-            for drafter in own:
+        for target in TARGETS:
+            for drafter in drafters_of(target):
                 print(f"recipe_loss: {drafter.name}", file=sys.stderr, flush=True)
-                by_drafter[drafter.name] = measured(drafter, work, traces)
+                by_drafter[drafter.name] = measured(drafter, target, work)
     head = ("recipe", "what", "accept length, of BF16's", "fixtures")
     text = table(head, rows(by_drafter))
     print(text, end="")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from measure_recipes import DATA, traces_of
+from measure_recipes import TARGETS, drafters_of, held_out, trace_of
 from simulate import Bools, Floats
 
 from draftconv.api.parity import parity
@@ -95,14 +95,11 @@ class Cell:
 
 def replayed(work: Path) -> Iterator[tuple[str, Population]]:
     """Every fixture under the recipes."""
-    targets: dict[str, list[Path]] = {}
-    for drafter in sorted((DATA / "drafters").iterdir()):
-        targets.setdefault(drafter.name.partition("-")[0], []).append(drafter)
-    for target, drafters in targets.items():
-        held_out, _ = traces_of(target, drafters, work)
-        for drafter in drafters:
+    for target in TARGETS:
+        judge = trace_of(target, held_out(), work)
+        for drafter in drafters_of(target):
             print(f"simulate-certification: {drafter.name}", file=sys.stderr, flush=True)
-            yield drafter.name, Population.of(parity(drafter, [], trace=held_out, margin=0.02, fake_quant=CANDIDATES))
+            yield drafter.name, Population.of(parity(drafter, [], trace=judge, margin=0.02, fake_quant=CANDIDATES))
 
 
 def simulate(populations: Mapping[str, Population], samples: int) -> Iterator[Cell]:
