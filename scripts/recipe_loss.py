@@ -60,9 +60,11 @@ EVERYTHING: Mapping[str, object] = {"exclude": ["embed", "norms", "kv_b", "a_pro
 ROWS = (
     Row("w4a16", "INT4 per channel, nearest", {}),
     Row("w4a16-gptq", "INT4 per channel, GPTQ", {}),
+    Row("w4a16-gptq", "the same with `sequential: true`", {"sequential": True}),
     Row("w4a16-g128", "INT4 in groups of 128, nearest", {}),
     Row("w4a16-g128-gptq", "INT4 in groups of 128, GPTQ", {}),
     Row("w4a16-g128-gptq", "the same from 160 prompts", {}, prompts=160),
+    Row("w4a16-g128-gptq", "from 320 with `sequential: true`", {"sequential": True}),
     Row("fp8", "FP8 per channel", {}),
     Row("fp8-all", "FP8 per channel, head and fc too", {}),
     Row("int8-all", "INT8 per channel, head and fc too", {}),
