@@ -635,7 +635,7 @@ QUANTIZATION = (
         "mse keeps the scale that errs most", ("test_rounding.py",)),
     Mutation(
         "quantization/scales.py",
-        "wide_OGg * step_OG1.reciprocal() if self.rule.reciprocal", "wide_OGg / step_OG1 if self.rule.reciprocal",
+        "torch.mul(wide_OGg, step_OG1.reciprocal(), out=out_OGg)", "torch.div(wide_OGg, step_OG1, out=out_OGg)",
         "a rule that multiplies by the reciprocal divides", ("test_rounding.py", "test_vectors.py")),
     Mutation(
         "quantization/rounding.py",
