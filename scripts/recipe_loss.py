@@ -136,7 +136,11 @@ def rows(by_drafter: Mapping[str, Sequence[Record]]) -> Iterator[Sequence[str]]:
 def losses(by_drafter: Mapping[str, Sequence[Record]]) -> dict[str, FixtureLoss]:
     """The same of recipes as they are shipped, for `recipes --drafter`."""
     found = {row.recipe: pooled(row, by_drafter) for row in ROWS if row.name == row.recipe}
-    return {name: FixtureLoss(part.ratio, part.interval.low, part.interval.high) for name, part in found.items()}
+    counted = sum(line.counted for records in by_drafter.values() for line in records if line.arm == "BF16")
+    return {
+        name: FixtureLoss(part.ratio, part.interval.low, part.interval.high, part.spread, counted / part.clusters)
+        for name, part in found.items()
+    }
 
 
 def main(argv: Sequence[str]) -> None:

@@ -52,10 +52,12 @@ def command(
     judged on the other half, which the search never saw, and the smallest that passes is written. The exit code is 0
     when one passes, and 3 when none does: then the table is all there is.
     """
-    from draftconv.api.slim import prepare, slim
+    from draftconv.api.slim import prepare
     from draftconv.cli import output
     from draftconv.conversion.plan import refuse_place
+    from draftconv.search.outline import foretold
     from draftconv.search.report import refuse_slim_place
+    from draftconv.search.run import run_search
 
     options["command"] = without_places(command_line(ctx))
     if dry_run:
@@ -65,7 +67,9 @@ def command(
     if report is not None:
         refuse_slim_place(report, overwrite=options["overwrite"])
     with output.stages(STAGES) as progress:
-        result = slim(drafter, out, **options, progress=progress)
+        search = prepare(drafter, SlimOptions(**options, progress=progress))
+        output.print_notes([foretold(search.unseen, search.foreseen_loss, search.options.max_loss)])
+        result = run_search(search, out)
     if report is not None:
         result.save(report, overwrite=options["overwrite"])
     _show(result, drafter, out, report, fmt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -13,18 +14,28 @@ FILE = "losses.json"
 
 @dataclass(frozen=True, slots=True)
 class FixtureLoss:
-    """The ratio of accept lengths to the 16-bit drafters, pooled over the fixtures, with its 95 % interval."""
+    """The ratio of accept lengths to the 16-bit drafters, pooled over the fixtures, with its 95 % interval.
+
+    Attributes:
+        spread: sd(ψ) over prompts, as in `report.statistics.Estimate`. `tokens`: of a prompt's text, of all fixtures.
+    """
 
     ratio: float
     low: float
     high: float
+    spread: float
+    tokens: float
 
     def __str__(self) -> str:
         return f"{self.ratio:.4f} ± {(self.high - self.low) / 2:.4f}"
 
     def document(self) -> dict[str, float]:
         """For a program."""
-        return asdict(self)
+        return {"ratio": self.ratio, "low": self.low, "high": self.high}
+
+    def spread_at(self, tokens: float) -> float:
+        """sd(ψ) over prompts whose texts have so many tokens: it falls with their root."""
+        return self.spread * math.sqrt(self.tokens / tokens)
 
 
 def fixture_losses() -> Mapping[str, FixtureLoss]:

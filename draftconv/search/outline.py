@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from draftconv.checkpoint.text import size
 from draftconv.display import Block, Column, Displayed, table
 from draftconv.replay.replay import Arm, replay
+from draftconv.report.verdict import percent
 from draftconv.search.planning import LeftOutChoice, PlannedDrafter
 from draftconv.traces.trace import Trace, TraceEntry
 
@@ -24,6 +25,7 @@ class Outline(Displayed):
         alone: what is measured on its own first. `left_out`: what is not tried, and why.
         replays: most replays of one half that it takes. `seconds`: for all of them, by the rate of this machine.
         searched, unseen: prompts of the two halves.
+        certifiable: the smallest loss that so many unseen prompts can certify. `max_loss`: what may be lost.
     """
 
     engine: str
@@ -34,6 +36,8 @@ class Outline(Displayed):
     seconds: float
     searched: int
     unseen: int
+    certifiable: float
+    max_loss: float
 
     def brief(self) -> Iterator[str]:
         """Whom it is for, and how long it takes."""
@@ -46,6 +50,7 @@ class Outline(Displayed):
             f"Nothing was measured or written: a search on {self.searched} prompts, certified on {self.unseen} others, "
             f"takes at most {self.replays} replays of one half, {self._time()} by the rate of this machine."
         )
+        yield foretold(self.unseen, self.certifiable, self.max_loss)
         yield table(
             "Measured on its own first",
             "",
@@ -64,6 +69,7 @@ class Outline(Displayed):
         return {
             "engine": self.engine,
             "prompts": {"searched": self.searched, "unseen": self.unseen},
+            "certifiable_loss": self.certifiable,
             "replays": self.replays,
             "seconds": round(self.seconds, 1),
             "choices": [
@@ -80,6 +86,20 @@ class Outline(Displayed):
     def _time(self) -> str:
         minutes = self.seconds / 60
         return f"about {minutes:.0f} minutes" if minutes >= 2 else f"about {max(1.0, self.seconds):.0f} seconds"
+
+
+def foretold(unseen: int, certifiable: float, max_loss: float) -> str:
+    """What so many prompts can certify, and whether that is enough."""
+    says = (
+        f"{unseen} unseen prompts certify losses from about {100 * certifiable:.1f} % on, by how drafters varied on "
+        "the trained fixtures"
+    )
+    if certifiable <= max_loss:
+        return f"{says}."
+    return (
+        f"{says}: with {percent(max_loss)} allowed likely nothing is certified. Give a trace of more prompts, or of "
+        "longer texts."
+    )
 
 
 def seconds_per_token(arm: Arm, trace: Trace, entries: tuple[TraceEntry, ...], depth: int) -> float:

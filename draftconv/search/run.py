@@ -38,6 +38,7 @@ from draftconv.search.searching import (
     PlannedChoices,
     certified,
     fixed,
+    foreseen_loss,
     measured_path,
     plan_alone,
     smallest_loss,
@@ -81,6 +82,16 @@ class Search:
     def name(self) -> str:
         return self.planner.drafter.checkpoint.name
 
+    @property
+    def unseen(self) -> int:
+        """Prompts that certify."""
+        return _prompts(self.halves.judging)
+
+    @property
+    def foreseen_loss(self) -> float:
+        """The smallest loss that they can certify, as the trained fixtures let expect."""
+        return foreseen_loss(self.halves.judging, self.unseen, self.options)
+
     def outline(self) -> Outline:
         """What it would do and how long it would take: the drafter is loaded, and a few requests are replayed."""
         options, halves = self.options, self.halves
@@ -98,7 +109,9 @@ class Search:
             replays=replays + 1 + options.candidates,
             seconds=pace * (replays * text[0] + (1 + options.candidates) * text[1]),
             searched=_prompts(halves.choosing),
-            unseen=_prompts(halves.judging),
+            unseen=self.unseen,
+            certifiable=self.foreseen_loss,
+            max_loss=options.max_loss,
         )
 
 
@@ -168,7 +181,6 @@ def run_search(search: Search, out: Path) -> SlimResult:
             made.conversion.write(out, overwrite=options.overwrite)
             _hold(search, chosen, unseen, out)
     by_name = {candidate.planned.name: candidate for candidate in judged}
-    unseen_prompts = _prompts(search.halves.judging)
     return SlimResult(
         drafter=search.name,
         engine=str(search.planner.spec),
@@ -176,10 +188,10 @@ def run_search(search: Search, out: Path) -> SlimResult:
         max_loss=options.max_loss,
         alpha=options.alpha,
         searched=_prompts(search.halves.choosing),
-        unseen=unseen_prompts,
+        unseen=search.unseen,
         path=tuple(by_name.get(candidate.planned.name, candidate) for candidate in path),
         chosen=chosen,
-        smallest_loss=smallest_loss(path, unseen_prompts, options),
+        smallest_loss=smallest_loss(path, search.unseen, options),
         left_out=search.left_out,
         notes=tuple(kept[min(kept)].notes) if kept else (),
         again=None if chosen is None else _again(search, chosen.planned),

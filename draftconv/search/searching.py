@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from draftconv.quantization.fixture_losses import fixture_losses
 from draftconv.report.certification import Certificate, certifiable_loss, certify, share_of
 from draftconv.report.statistics import Estimate, Pair
 from draftconv.search.choices import HEAD, ROLES, Combination, RoleChoice, combination_name, only, recipe_of
@@ -12,6 +13,7 @@ from draftconv.search.measuring import Half
 from draftconv.search.options import SlimOptions, Told
 from draftconv.search.path import Measured, MeasuredChoice, search_path
 from draftconv.search.planning import LeftOutChoice, PlannedDrafter, Planners
+from draftconv.traces.trace import TraceEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,17 @@ def smallest_loss(path: Sequence[Candidate], unseen: int, options: SlimOptions) 
     spreads = sorted(candidate.searched.spread for candidate in path if candidate.planned.changed)
     level = share_of(options.alpha, options.candidates)
     return certifiable_loss(spreads[len(spreads) // 2], unseen, level) if spreads else 1.0
+
+
+def foreseen_loss(entries: Sequence[TraceEntry], prompts: int, options: SlimOptions) -> float:
+    """The same before anything is measured, of drafters that vary as those of the trained fixtures did.
+
+    Args:
+        entries: of the unseen half. `prompts`: how many of them there are, each with all its turns.
+    """
+    tokens = sum(entry.counted for entry in entries) / prompts
+    spreads = sorted(loss.spread_at(tokens) for loss in fixture_losses().values())
+    return certifiable_loss(spreads[len(spreads) // 2], prompts, share_of(options.alpha, options.candidates))
 
 
 def smallest_passed(candidates: Sequence[Candidate], depth: int) -> Candidate | None:

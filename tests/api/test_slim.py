@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,19 @@ def test_a_dry_run_tells_choices_and_time(trace: Path) -> None:
     assert names[0] == "as it is"
     assert any("by GPTQ" in name for name in names)
     assert any("static" in choice.name for choice in outline.left_out)
+
+
+def test_what_so_many_prompts_can_certify_is_told_beforehand(trace: Path) -> None:
+    options = SlimOptions(engine=ENGINE, trace=trace, max_loss=0.01, target=TARGET)
+    few = prepare(DRAFTER, options)
+    assert 0.01 < few.foreseen_loss < 0.1
+    few_blocks = [str(block) for block in few.outline().blocks()]
+    assert any("with 1 % allowed likely nothing is certified" in block for block in few_blocks)
+    assert few.outline().document()["certifiable_loss"] == few.foreseen_loss
+    enough = prepare(DRAFTER, replace(options, max_loss=0.2)).outline()
+    assert not any("likely nothing" in str(block) for block in enough.blocks())
+    bold = prepare(DRAFTER, replace(options, candidates=1, alpha=0.2))
+    assert bold.foreseen_loss < few.foreseen_loss
 
 
 @pytest.mark.parametrize(
