@@ -81,7 +81,7 @@ FULL = Sizes(
     gptq="w4a16-g128-all",
     rows=32000,
     counted=1_000_000,
-    requests=40,
+    requests=44,
     positions=512,
 )
 MINIATURE = Sizes(("tiny-eagle3",), TINY_TARGET, gptq="w4a16-gptq", rows=32, counted=20_000, requests=20, positions=64)
@@ -210,10 +210,10 @@ def _environment() -> dict[str, str]:
 
 def _about(sizes: Sizes, runs: int, work: Path, load: float) -> str:
     return (
-        f"Drafters: random weights in the shapes of {' and '.join(sizes.drafters)}, for {ENGINE}. Times are medians of "
-        f"{runs} runs (fastest to slowest), that of GPTQ of one, all of them whole processes; everything ends with its "
-        f"data on the disk. GPTQ is calibrated on {sizes.requests} invented requests of {sizes.positions} tokens: what "
-        "it takes depends on how many they are, and not on what they hold. It tells what it will take at the rate of "
-        f"the machine at that moment.\n\nMachine: {machine()}, {filesystem(work)}. Load average before the first run: "
-        f"{load:.1f}."
+        f"Drafters: random weights in the shapes of {' and '.join(sizes.drafters)}, for {ENGINE}. Commands ran {runs} "
+        "x, GPTQ once; times are medians (fastest to slowest) of whole processes, and everything ends with its data on "
+        f"the disk. GPTQ is calibrated on {sizes.requests} invented requests of {sizes.positions} tokens: what it "
+        "takes depends on how many they are, and not on what they hold. It tells what it will take at the rate of the "
+        "machine at that moment. Where the load is more than the cores, other work ran beside all this.\n\n"
+        f"Machine: {machine()}, {filesystem(work)}. Load average before the first run: {load:.1f}."
     )
