@@ -43,7 +43,7 @@ def measured(tmp_path: Path, misbehaviour: str = "", told: str = TOLD) -> Sectio
     program = tmp_path / "draftconv"
     program.write_text(STAND_IN.format(shebang=shebang(), misbehaviour=misbehaviour, told=told))
     program.chmod(0o755)
-    argv = [sys.executable, "-c", MEASURE, tmp_path / "work", program]
+    argv = [sys.executable, "-c", MEASURE, str(tmp_path / "work"), str(program)]
     done = subprocess.run(argv, cwd=SCRIPTS, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchError(done.stderr)
