@@ -638,6 +638,23 @@ QUANTIZATION = (
         "torch.mul(wide_OGg, step_OG1.reciprocal(), out=out_OGg)", "torch.div(wide_OGg, step_OG1, out=out_OGg)",
         "a rule that multiplies by the reciprocal divides", ("test_rounding.py", "test_vectors.py")),
     Mutation(
+        "quantization/scales.py",
+        "(clipped_OG * 0.9999 > error_OG).all()", "(clipped_OG * 0.9999 > error_OG).any()",
+        "a scale is passed over that some groups would take", ("test_rounding.py",)),
+    Mutation(
+        "quantization/binned_search.py",
+        "(rounded_TOK > -level_K)", "(rounded_TOK >= -level_K)",
+        "weights half way between two quantized values all go to the smaller one", ("test_binned_search.py",)),
+    Mutation(
+        "quantization/binned_search.py",
+        "(second_O - least_O > TOLERANCE * least_O)", "(second_O >= least_O)",
+        "counts decide between scales that err alike",
+        ("test_binned_search.py",)),
+    Mutation(
+        "quantization/binned_search.py",
+        "certain_O &= (refined_O == other_O) & now.seen_TO[0] & told_O", "certain_O &= now.seen_TO[0] & told_O",
+        "a refined scale on the edge between two BF16 numbers is taken as counted", ("test_binned_search.py",)),
+    Mutation(
         "quantization/rounding.py",
         "torch.unflatten(rows_BI.float(), 1, (-1, group))",
         "torch.unflatten(rows_BI.float(), 1, (group, -1)).transpose(1, 2)",

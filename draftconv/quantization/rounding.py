@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from draftconv.errors import BadCheckpoint, Refused, UsageError
+from draftconv.quantization.binned_search import fits, search_rows
 from draftconv.quantization.quantized_values import STORED, decode, encode, nearest
 from draftconv.quantization.scales import FP8_MAX, Scaling, step
 from draftconv.quantization.scheme import DTYPES, InputScheme, WeightDtype, WeightScheme
@@ -77,12 +78,16 @@ def quantize(
     qvalues_OI = torch.empty(rows, inputs, dtype=STORED[scheme.dtype], device=weight_OI.device)
     shape = (1, 1) if scheme.granularity == "tensor" else (rows, inputs // group)
     scale_OG = torch.empty(shape, dtype=scaling.scale_dtype, device=weight_OI.device)
+    found_OG = search_rows(weight_OI, scaling, AT_ONCE) if fits(weight_OI, scaling, group) else None
     for at, rows_BI in _blocks(weight_OI):
         wide_BGg = torch.unflatten(rows_BI.float(), 1, (-1, group))
         top_BG = wide_BGg.abs().amax(-1)
         if not top_BG.isfinite().all():
             raise not_finite(name)
-        stored_BG = scaling.fit(wide_BGg, whole.expand(1, 1) if scheme.granularity == "tensor" else top_BG)
+        if found_OG is not None:
+            stored_BG = found_OG[at]
+        else:
+            stored_BG = scaling.fit(wide_BGg, whole.expand(1, 1) if scheme.granularity == "tensor" else top_BG)
         scale_OG[slice(1) if scheme.granularity == "tensor" else at] = stored_BG
         qvalues_OI[at] = encode(scaling.values(wide_BGg, stored_BG), scheme.dtype).flatten(1)
     return RoundedWeight(scheme.dtype, qvalues_OI, scale_OG, scaling.unit)
