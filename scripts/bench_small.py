@@ -2,7 +2,8 @@
 
 Two drafters in the sizes of Kimi's, one of each kind of attention, with random weights. Baseline, cache and order as in
 `bench_convert`. GPTQ runs once, on a trace of invented states (`random_trace`): it takes minutes, and tells beforehand
-how many and how much memory. What it tells is compared with what it took.
+how many and how much memory. What it tells is compared with what it took. Where vLLM's environment is there
+(`scripts/engine-env`, or the one whose Python DRAFTCONV_ENGINE_PYTHON names), it loads what was written.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ MEMORY = 6000
 """MB that GPTQ may take at its peak."""
 AS_TOLD = 1.15
 """Most that it may take of the memory it told."""
+
+OPENED = "opens in vLLM"
 
 TOLD = re.compile(r"GPTQ will take about (?P<time>[\d.]+ \w+) and (?P<memory>[\d.]+) (?P<unit>[kMG])B")
 UNITS: Mapping[str, float] = MappingProxyType({"k": 1e-3, "M": 1.0, "G": 1e3})
@@ -133,6 +136,7 @@ def _rows(program: Path, source: Path, target: str, work: Path, sizes: Sizes, ru
             f"{spread(seconds(found))}, {median(found) / median(copies):.2f} x the copy; "
             f"{_gigabytes(work / kind):.2f} GB written; {_peak(found):.0f} MB",
         )
+    yield opened(f"{source.name}: `draftconv quantize --recipe {EIGHT_BITS}` of that", work / QUANTIZE, target)
     yield from _gptq_rows(program, source, target, work, sizes)
 
 
@@ -184,6 +188,20 @@ def _gptq_rows(program: Path, source: Path, target: str, work: Path, sizes: Size
     )
     yield limit(f"{what}: peak memory", peak, MEMORY, "MB")
     yield limit(f"{what}: peak memory : what it told", peak / told, AS_TOLD, "x")
+    yield opened(what, out, target)
+
+
+def opened(what: str, out: Path, target: str) -> Row:
+    """Whether vLLM's CPU build loads an output, and how its linear layers are multiplied."""
+    python = Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", SCRIPTS.parent / ".engine-venv" / "bin" / "python"))
+    if not python.exists():
+        return Row(f"{what}: {OPENED}", "not asked: vLLM is not installed here")
+    environment = _environment() | {"OMP_NUM_THREADS": "1"}
+    answer = json.loads(run([python, SCRIPTS / "open_with_vllm.py", out, target], environment).stdout)
+    if "refused" in answer:
+        return Row(f"{what}: {OPENED}", f"{answer['version']}: {answer['refused']}", "yes", met=False)
+    methods = ", ".join(f"{count} x {method}" for method, count in answer["methods"].items())
+    return Row(f"{what}: {OPENED}", f"{answer['version']}, {answer['class']}: {methods}", "yes", met=True)
 
 
 def _write_counts(place: Path, sizes: Sizes) -> None:

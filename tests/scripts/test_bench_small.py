@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import bench_small
 import pytest
 from measuring import SCRIPTS, BenchError, Row, Section
 
@@ -44,7 +46,8 @@ def measured(tmp_path: Path, misbehaviour: str = "", told: str = TOLD) -> Sectio
     program.write_text(STAND_IN.format(shebang=shebang(), misbehaviour=misbehaviour, told=told))
     program.chmod(0o755)
     argv = [sys.executable, "-c", MEASURE, str(tmp_path / "work"), str(program)]
-    done = subprocess.run(argv, cwd=SCRIPTS, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "DRAFTCONV_ENGINE_PYTHON": str(tmp_path / "none")}
+    done = subprocess.run(argv, cwd=SCRIPTS, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchError(done.stderr)
     section = json.loads(done.stdout)
@@ -64,6 +67,28 @@ def test_pruning_writing_and_gptq_are_measured_and_nothing_is_left(tmp_path: Pat
     assert by_end(section)[PEAK] is True
     assert by_end(section)[AS_TOLD] is True
     assert list((tmp_path / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "says", "met"),
+    [
+        ('{"version": "0.32.0", "class": "Eagle3", "methods": {"Packed": 4}}', "0.32.0, Eagle3: 4 x Packed", True),
+        ('{"version": "0.32.0", "refused": "KeyError: weight"}', "0.32.0: KeyError: weight", False),
+    ],
+)
+def test_what_vllm_says_of_an_output_stands_in_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, says: str, met: bool
+) -> None:
+    engine = tmp_path / "engine"
+    engine.write_text(f"{shebang()}\nprint({answer!r})\n")
+    engine.chmod(0o755)
+    monkeypatch.setenv("DRAFTCONV_ENGINE_PYTHON", str(engine))
+    assert bench_small.opened("GPTQ", tmp_path, "target") == Row("GPTQ: opens in vLLM", says, "yes", met)
+
+
+def test_without_vllm_nothing_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTCONV_ENGINE_PYTHON", str(tmp_path / "none"))
+    assert bench_small.opened("GPTQ", tmp_path, "target").met is None
 
 
 def test_more_memory_than_was_told_shows(tmp_path: Path) -> None:

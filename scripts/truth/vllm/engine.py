@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,6 +66,20 @@ class Draft:
     built: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedDraft:
+    """A draft model as vLLM loaded it, without what it holds.
+
+    Attributes:
+        name: its class. `methods`: see `Draft`.
+        odd: linear layers that answer in zeros, NaN or infinities.
+    """
+
+    name: str
+    methods: Mapping[str, str]
+    odd: tuple[str, ...]
+
+
 def start() -> str:
     """Import vLLM with everything that questions need, and return its version.
 
@@ -94,11 +109,34 @@ def look(draft: Path, target: Path, *, load: bool = True) -> Draft | Refusal:
 
 def _look(draft: Path, target: Path, *, load: bool) -> Draft:
     import torch
+    from vllm.model_executor.model_loader import get_model_loader
+    from vllm.model_executor.model_loader.utils import process_weights_after_loading
+
+    with _empty(draft, target) as (model, config, chosen):
+        tensors: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
+        if load:
+            get_model_loader(config.load_config).load_weights(model, chosen)
+            tensors = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+            process_weights_after_loading(model, chosen, torch.device("cpu"))
+            weights, outputs = dict(_effective(model)), dict(_outputs(model))
+            inside = (
+                *(f"{name}." for name in weights),
+                *(f"model.layers.{n}.self_attn.{core}." for n in _numbers(model) for core in CACHES),
+            )
+            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(inside)}
+        return Draft(tensors, weights, outputs, dict(_methods(model)), _own(model), _built(model, config))
+
+
+@contextmanager
+def _empty(draft: Path, target: Path) -> Iterator[tuple[Any, Any, Any]]:
+    """A draft model whose weights are still to be loaded, the engine's config and the model's."""
+    import torch
     from vllm.config import set_current_vllm_config
     from vllm.distributed import init_distributed_environment, initialize_model_parallel
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.model_executor.model_loader import get_model_loader
-    from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
+    from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
 
     config = EngineArgs(**_arguments(draft, target, "bfloat16")).create_engine_config()
@@ -107,21 +145,24 @@ def _look(draft: Path, target: Path, *, load: bool) -> Draft:
         init_distributed_environment(1, 0, f"file://{rendezvous}/store", 0, "gloo")
         initialize_model_parallel(1, 1)
         with set_default_torch_dtype(chosen.dtype):
-            model = initialize_model(vllm_config=config, model_config=chosen)
-            tensors: dict[str, Tensor] = {}
-            weights: dict[str, Tensor] = {}
-            outputs: dict[str, Tensor] = {}
-            if load:
-                get_model_loader(config.load_config).load_weights(model, chosen)
-                tensors = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-                process_weights_after_loading(model, chosen, torch.device("cpu"))
-                weights, outputs = dict(_effective(model)), dict(_outputs(model))
-                inside = (
-                    *(f"{name}." for name in weights),
-                    *(f"model.layers.{n}.self_attn.{core}." for n in _numbers(model) for core in CACHES),
-                )
-                tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(inside)}
-        return Draft(tensors, weights, outputs, dict(_methods(model)), _own(model), _built(model, config))
+            yield initialize_model(vllm_config=config, model_config=chosen), config, chosen
+
+
+def open_draft(draft: Path, target: Path) -> OpenedDraft | Refusal:
+    """Load a draft model of any size beside the config of a target, and try its linear layers."""
+    return ask(lambda: _open_draft(draft, target))
+
+
+def _open_draft(draft: Path, target: Path) -> OpenedDraft:
+    import torch
+    from vllm.model_executor.model_loader import get_model_loader
+    from vllm.model_executor.model_loader.utils import process_weights_after_loading
+
+    with _empty(draft, target) as (model, config, chosen):
+        get_model_loader(config.load_config).load_weights(model, chosen)
+        process_weights_after_loading(model, chosen, torch.device("cpu"))
+        odd = tuple(name for name, output in _outputs(model) if not output.isfinite().all() or not output.any())
+        return OpenedDraft(type(model).__name__, dict(_methods(model)), odd)
 
 
 def _arguments(draft: Path, target: Path, dtype: str, depth: int = DEPTH) -> dict[str, Any]:
