@@ -72,6 +72,7 @@ ROWS = (
     Row("w4a16-g128-all", "the same with `sequential: true`", {"sequential": True}),
     Row("w4a16-gptq", "head and fc too, everything INT4 by GPTQ", EVERYTHING),
     Row("w4a16-g128-gptq", "the same in groups of 128", EVERYTHING),
+    Row("w4a16-g128-gptq", "in groups of 128 with `sequential: true`", {**EVERYTHING, "sequential": True}),
 )
 
 

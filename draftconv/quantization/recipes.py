@@ -88,6 +88,12 @@ class Recipe:
         return self.roles.get(role, self.scheme)
 
     @property
+    def has_static_inputs(self) -> bool:
+        """Whether some activations have scales that are measured beforehand."""
+        every = (scheme.inputs for scheme in (self.scheme, *self.roles.values()))
+        return any(inputs is not None and not inputs.dynamic for inputs in every)
+
+    @property
     def numbers(self) -> str:
         """Every scheme in words."""
         roles = (f"{role}: {scheme}" for role, scheme in self.roles.items() if scheme != self.scheme)

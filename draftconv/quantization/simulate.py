@@ -20,7 +20,7 @@ from draftconv.drafter.drafter import Drafter
 from draftconv.errors import Refused
 from draftconv.quantization.exclusions import WEIGHT, chosen, fused_with, select
 from draftconv.quantization.recipes import Recipe
-from draftconv.quantization.rounding import dequantize, peak, quantize, round_to, round_trip
+from draftconv.quantization.rounding import InputScales, dequantize, peak, quantize, round_to, round_trip
 from draftconv.quantization.scheme import InputScheme
 from draftconv.reference.drafter import DrafterModel
 from draftconv.reference.load import TORCH_DTYPES
@@ -66,6 +66,7 @@ def simulate(
     only: Iterable[str] | None = None,
     stored: Mapping[str, torch.dtype] | None = None,
     qvalues: Callable[[str], Tensor] | None = None,
+    scales: InputScales = MappingProxyType({}),
 ) -> DrafterModel:
     """A new drafter that computes what the recipe's output would.
 
@@ -75,19 +76,21 @@ def simulate(
         stored: canonical name -> dtype of the tensor in its file (`stored_dtypes`), when the
             model was loaded in another one: scales follow the dtype that would be quantized.
         qvalues: canonical name -> what GPTQ rounded a weight to, [O, I].
+        scales: of static activations, measured beforehand.
 
     Returns:
         A drafter in the model's dtype. Tensors that are not quantized share their storage
         with `model`, which stays as it is.
 
     Raises:
-        Refused: activations have static scales, a group does not fit, or nothing was rounded by GPTQ beforehand.
+        Refused: static scales were not measured, or no replay has such activations; a group does not fit; or nothing
+            was rounded by GPTQ beforehand.
         UsageError: the recipe does not fit the drafter, or `only` names no quantized weight.
         BadCheckpoint: a weight holds NaN or infinities.
     """
     for scheme in (recipe.scheme, *recipe.roles.values()):
         inputs = scheme.inputs
-        if inputs is not None and not inputs.dynamic:
+        if inputs is not None and not inputs.dynamic and not scales:
             raise Refused(
                 f"recipe {recipe.name} cannot be simulated: its activations are {inputs}",
                 why="a static scale is measured on the drafter's own inputs (calibration); nothing measured it here",
@@ -112,7 +115,8 @@ def simulate(
         if qvalues is not None and schemes[name].rounding == "gptq":
             quantized = dataclasses.replace(quantized, qvalues=qvalues(name).to(quantized.qvalues.device))
         rounded[name] = dequantize(quantized, weights[name].dtype)
-    return replaced(model, rounded, {name: schemes[name].inputs for name in rounded})
+    static = {name: scale for name in rounded if (scale := scales.get(name.removesuffix(WEIGHT))) is not None}
+    return replaced(model, rounded, {name: schemes[name].inputs for name in rounded}, static)
 
 
 def replaced(

@@ -69,11 +69,6 @@ class RoleChoice:
         kept = f" without {', '.join(self.keeps)}" if self.keeps else ""
         return f"{scheme.weights}{by}{inputs}{form}{kept}"
 
-    @property
-    def static(self) -> bool:
-        """Whether its activations have scales that are measured beforehand."""
-        return self.scheme is not None and self.scheme.inputs is not None and not self.scheme.inputs.dynamic
-
 
 def _is_wide(scheme: Scheme) -> bool:
     """Whether integers have scales of more bits than the weights had."""

@@ -13,15 +13,18 @@ from draftconv.engines.offers import offers
 from draftconv.errors import Refused
 from draftconv.options import Place
 from draftconv.quantization.fixture_losses import fixture_losses
-from draftconv.quantization.recipes import MAIN, Recipe
+from draftconv.quantization.recipes import Recipe
 from draftconv.replay.settings import refuse_depth
 from draftconv.search.choices import AS_IT_IS
 from draftconv.search.costs import RecipeCost, RecipeCosts
-from draftconv.search.measuring import Half
-from draftconv.search.opening import load, open_planner
+from draftconv.search.measuring import Half, unsimulated
+from draftconv.search.opening import load, open_planner, static_scales
 from draftconv.search.planning import LeftOutChoice, PlannedDrafter, Planner
 from draftconv.traces.halves import split_halves
 from draftconv.traces.trace import open_trace
+
+DTYPE = "float32"
+"""That replays compute in."""
 
 
 def recipe_costs(
@@ -65,11 +68,12 @@ def recipe_costs(
     prompts = 0
     if opened is not None:
         measured = replace(sized, calibrated=True, options=replace(options, calibrate=trace, calibrate_on="half"))
-        unseen = split_halves(opened.entries).judging
-        prompts = len({entry.cluster for entry in unseen})
-        arm = load(sized, sized.drafter, opened, "float32", options.device)
+        halves = split_halves(opened.entries)
+        prompts = len({entry.cluster for entry in halves.judging})
+        arm = load(sized, sized.drafter, opened, DTYPE, options.device)
         with tempfile.TemporaryDirectory(prefix="draftconv-recipes-") as kept:
-            half = Half.of(opened, unseen, arm, depth, Path(kept) / "unseen.jsonl")
+            scales = static_scales(sized, opened, halves.choosing, arm, DTYPE, options.device)
+            half = Half.of(opened, halves.judging, arm, depth, Path(kept) / "unseen.jsonl", scales)
             costs = [_replayed(cost, measured, half, told, place, len(costs)) for place, cost in enumerate(costs, 1)]
     by_bytes = sorted(costs, key=lambda cost: -cost.planned.reads.per_step(depth))
     name = sized.drafter.checkpoint.name
@@ -82,14 +86,9 @@ def _replayed(
     """The cost with what a replay says, where one can simulate the recipe."""
     recipe = cost.planned.recipe
     found = None
-    if recipe is not None and not any(_is_static(recipe, role) for role in (MAIN, *recipe.roles)):
+    if recipe is not None:
         planned = planner.plan(f"{recipe.name}, measured", recipe)
-        found = half.estimate(planned) if isinstance(planned, PlannedDrafter) else None
+        if isinstance(planned, PlannedDrafter) and not unsimulated(planned):
+            found = half.estimate(planned)
     told(place, every)
     return replace(cost, replayed=found)
-
-
-def _is_static(recipe: Recipe, role: str) -> bool:
-    """Whether activations of a role have scales that are measured beforehand: no replay has them."""
-    inputs = recipe.of(role).inputs
-    return inputs is not None and not inputs.dynamic

@@ -10,17 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from draftconv.errors import Refused
 from draftconv.quantization.recipes import MAIN, Recipe
+from draftconv.quantization.rounding import refuse_unsimulated
 from draftconv.quantization.scheme import Scheme
 from draftconv.quantization.simulate import simulate, stored_dtypes
 from draftconv.replay.gptq import GptqCalibration
 from draftconv.replay.gptq_files import GptqFiles
 from draftconv.replay.pruned import pruned_arm
 from draftconv.replay.replay import Arm, replay
+from draftconv.replay.static_scales import StaticScales
 from draftconv.replay.tally import record
 from draftconv.report.records import Record, lines, paired, read_lines
 from draftconv.report.statistics import Estimate, Pair, estimate
@@ -40,7 +43,8 @@ class Half:
     Attributes:
         kept: where counts are written down, a line per request and combination.
         records: by the name of a combination.
-        tokens: rows of a pruned head → the tokens that it keeps.
+        scales: of static activations, for all halves measured on the one that is searched; and the tokens of pruned
+            heads.
     """
 
     trace: Trace
@@ -49,7 +53,7 @@ class Half:
     depth: int
     kept: Path
     records: dict[str, tuple[Record, ...]]
-    tokens: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    scales: StaticScales
 
     @classmethod
     def of(
@@ -59,7 +63,7 @@ class Half:
         reference: Arm,
         depth: int,
         kept: Path,
-        tokens: Mapping[int, tuple[int, ...]] | None = None,
+        scales: StaticScales,
     ) -> Half:
         """A half of which earlier runs may have replayed something."""
         records: dict[str, dict[str, Record]] = {}
@@ -68,7 +72,7 @@ class Half:
             for line in read_lines(whole[: whole.rfind(b"\n") + 1]):  # a line that was cut off counts for nothing
                 records.setdefault(line.arm, {})[line.id] = line
         complete = {name: tuple(found.values()) for name, found in records.items() if len(found) == len(entries)}
-        return cls(trace, entries, replace(reference, name=REFERENCE), depth, kept, complete, tokens or {})
+        return cls(trace, entries, replace(reference, name=REFERENCE), depth, kept, complete, scales)
 
     def pairs(self, planned: PlannedDrafter) -> tuple[Pair, ...]:
         """Every request with the counts of the drafter as it is, and of this combination.
@@ -118,12 +122,16 @@ class Half:
         return gptq
 
     def _arm(self, planned: PlannedDrafter) -> Arm:
-        arm = self.reference if planned.rows is None else pruned_arm(self.reference, self.tokens[planned.rows])
+        arm, scales = self.reference, self.scales
+        if planned.rows is not None:
+            arm = pruned_arm(arm, scales.tokens[planned.rows])
         if planned.recipe is None:
             return arm
         gptq, stored = self.calibrate(planned), stored_dtypes(planned.conversion.drafter)
         qvalues = gptq.qvalues if gptq else None
-        return replace(arm, model=simulate(arm.model, executed(planned), stored=stored, qvalues=qvalues))
+        recipe = executed(planned)
+        static = scales.of(recipe, planned.rows)
+        return replace(arm, model=simulate(arm.model, recipe, stored=stored, qvalues=qvalues, scales=static))
 
 
 def executed(planned: PlannedDrafter) -> Recipe:
@@ -138,6 +146,20 @@ def executed(planned: PlannedDrafter) -> Recipe:
 
     roles = {role: multiplied(role, scheme) for role, scheme in recipe.roles.items()}
     return replace(recipe, scheme=multiplied(MAIN, recipe.scheme), roles=roles)
+
+
+def unsimulated(planned: PlannedDrafter) -> str:
+    """Why no replay computes what the engine multiplies; empty where one does."""
+    if planned.recipe is None:
+        return ""
+    recipe = executed(planned)
+    try:
+        for inputs in (scheme.inputs for scheme in (recipe.scheme, *recipe.roles.values())):
+            if inputs is not None:
+                refuse_unsimulated(inputs)
+    except Refused as refusal:
+        return f"{refusal.what}: {refusal.why}"
+    return ""
 
 
 def multiplied(planned: PlannedDrafter) -> frozenset[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 
 from draftconv.checkpoint import open_checkpoint
 from draftconv.conversion.options import QuantizeOptions
@@ -16,9 +18,10 @@ from draftconv.options import Place
 from draftconv.replay.drafters import refuse_other_trace, target_of
 from draftconv.replay.load_arm import LoadSettings, load_arm
 from draftconv.replay.replay import Arm
-from draftconv.replay.target_tables import semantics
+from draftconv.replay.static_scales import StaticScales
+from draftconv.replay.target_tables import from_target, semantics
 from draftconv.search.planning import Planner
-from draftconv.traces.trace import Trace
+from draftconv.traces.trace import Trace, TraceEntry
 
 
 def parse_machine(text: str) -> EngineSpec:
@@ -61,6 +64,26 @@ def open_planner(
     rule = spec.name if spec.name in semantics() else DEFAULT
     findings = check_drafter(drafter, target, level="sample")
     return Planner(drafter, findings, target, spec, options, rule, calibrated)
+
+
+def static_scales(
+    planner: Planner,
+    trace: Trace,
+    entries: Sequence[TraceEntry],
+    arm: Arm,
+    dtype: str,
+    device: str,
+    tokens: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+) -> StaticScales:
+    """What measures static scales on some requests.
+
+    Args:
+        arm: the drafter as `load` gave it. `tokens`: rows of a pruned head → the tokens that it keeps.
+    """
+    facts, usual = planner.drafter.facts, LoadSettings(trace.table)
+    alike = from_target(facts, planner.semantics) == from_target(facts, usual.semantics)
+    alike = alike and (dtype, device) == (usual.dtype, usual.device)
+    return StaticScales(planner.drafter, trace, entries, tokens, arm if alike else None)
 
 
 def load(

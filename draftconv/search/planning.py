@@ -103,13 +103,28 @@ class Planner:
 
     def _decide(self, recipe: Recipe) -> QuantizationPlan:
         request = QuantizationRequest(self.options, recipe, (self.spec,))
-        decided = plan_quantization(self.drafter, self.target, request, calibrated=self.calibrated)
+        # Static scales take a pass over the trace, and none is needed to know sizes: `measured` is for what is written.
+        calibrated = self.calibrated and not recipe.has_static_inputs
+        decided = plan_quantization(self.drafter, self.target, request, calibrated=calibrated)
         gptq = decided.calibration.gptq
         if gptq is None or any(gptq.schemes[name].sequential for name in gptq.wanted):
             return decided
         # What it rounds does not depend on the other weights: told so, combinations share one calibration.
         alone = gptq.narrowed()
         return replace(decided, calibration=replace(decided.calibration, gptq=alone))
+
+    def measured(self, planned: PlannedDrafter) -> PlannedDrafter:
+        """The same with its static scales measured, so that it can be written.
+
+        Raises:
+            Refused, UsageError, BadCheckpoint: as `plan_quantization`.
+        """
+        if planned.recipe is None or not planned.recipe.has_static_inputs:
+            return planned
+        request = QuantizationRequest(self.options, planned.recipe, (self.spec,))
+        decided = plan_quantization(self.drafter, self.target, request)
+        conversion = plan_drafter(self.drafter, self.findings, self.target, decided.request)
+        return replace(planned, decided=decided, conversion=conversion)
 
     def _plain(self) -> ConversionRequest:
         return ConversionRequest(replace(self.options.convert, to=ENGINES[self.spec.name].layout), (self.spec,))

@@ -21,6 +21,7 @@ from draftconv.options import Place, several
 from draftconv.quantization.recipes import find_recipe, recipe_names
 from draftconv.replay.replay import Arm
 from draftconv.replay.settings import refuse_depth
+from draftconv.replay.static_scales import StaticScales
 from draftconv.report.arms import content
 from draftconv.report.certification import share_of
 from draftconv.report.statistics import FEWEST_CLUSTERS
@@ -28,7 +29,7 @@ from draftconv.search.again import RECIPE, Again
 from draftconv.search.choices import LAYERS, RoleChoice, role_choices
 from draftconv.search.heads import PrunedHeads, all_planners
 from draftconv.search.measuring import Half, multiplied
-from draftconv.search.opening import load, open_planner, parse_machine
+from draftconv.search.opening import load, open_planner, parse_machine, static_scales
 from draftconv.search.options import SlimOptions
 from draftconv.search.outline import Outline, seconds_per_token, tokens
 from draftconv.search.planning import LeftOutChoice, PlannedDrafter, Planner, Planners
@@ -170,9 +171,11 @@ def run_search(search: Search, out: Path) -> SlimResult:
     rows = {rows: plan.kept.ids for rows, plan in kept.items()}
     arm = _load(search)
     with kept_work(out, _key(search, rows)) as work:
-        half = _half(search, search.halves.choosing, arm, work / "searched.jsonl", rows)
+        choosing = search.halves.choosing
+        scales = static_scales(search.planner, search.trace, choosing, arm, options.dtype, options.device, rows)
+        half = _half(search, choosing, arm, work / "searched.jsonl", scales)
         path = measured_path(search.planned, search.planners, half, depth, told)
-        unseen = _half(search, search.halves.judging, arm, work / "unseen.jsonl", rows)
+        unseen = _half(search, search.halves.judging, arm, work / "unseen.jsonl", scales)
         judged = certified(fixed(path, options.max_loss, options.candidates, depth), unseen, options, told)
         chosen = smallest_passed(judged, depth)
         if chosen is not None:
@@ -207,13 +210,13 @@ def _made(search: Search, chosen: PlannedDrafter, kept: Mapping[int, PruningPlan
         WriteError: the pruned drafter cannot be written.
     """
     if search.heads is None or chosen.rows is None:
-        return chosen
+        return search.planner.measured(chosen)
     pruned = work / _pruned_name(search, chosen.rows)
     search.heads.conversion(kept[chosen.rows].kept).write(pruned, overwrite=True)
-    options, planner = search.options.quantize_pruned, search.planner
-    match open_planner(pruned, planner.spec, options, search.trace).plan(chosen.name, chosen.recipe):
+    planner = open_planner(pruned, search.planner.spec, search.options.quantize_pruned, search.trace)
+    match planner.plan(chosen.name, chosen.recipe):
         case PlannedDrafter() as made:
-            return made
+            return planner.measured(made)
         case left_out:
             raise Void(
                 f"{chosen.name} cannot be written any more: {left_out.why}",
@@ -234,9 +237,9 @@ def _again(search: Search, chosen: PlannedDrafter) -> Again:
     if chosen.recipe is None:
         last: QuantizeOptions | ConvertOptions = replace(how.convert, to=chosen.conversion.layout.id)
     else:
-        gptq = chosen.decided is not None and chosen.decided.calibration.gptq is not None
-        trace = how.calibrate if gptq else None
-        last = replace(how, recipe=RECIPE, calibrate=trace, calibrate_on="half" if gptq else "all")
+        calibrated = chosen.decided is not None and chosen.decided.rounding.calibrated
+        trace = how.calibrate if calibrated else None
+        last = replace(how, recipe=RECIPE, calibrate=trace, calibrate_on="half" if calibrated else "all")
     pruned = _pruned_name(search, chosen.rows or 0)
     return Again(str(search.source), pruned, pruning, last, search.trace.about.target)
 
@@ -250,10 +253,8 @@ def _load(search: Search) -> Arm:
     return load(planner, planner.drafter, search.trace, options.dtype, options.device)
 
 
-def _half(
-    search: Search, entries: tuple[TraceEntry, ...], arm: Arm, kept: Path, rows: Mapping[int, tuple[int, ...]]
-) -> Half:
-    return Half.of(search.trace, entries, arm, search.options.num_speculative_tokens, kept, rows)
+def _half(search: Search, entries: tuple[TraceEntry, ...], arm: Arm, kept: Path, scales: StaticScales) -> Half:
+    return Half.of(search.trace, entries, arm, search.options.num_speculative_tokens, kept, scales)
 
 
 def _key(search: Search, rows: Mapping[int, tuple[int, ...]]) -> str:

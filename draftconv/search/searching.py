@@ -9,7 +9,7 @@ from draftconv.quantization.fixture_losses import fixture_losses
 from draftconv.report.certification import Certificate, certifiable_loss, certify, share_of
 from draftconv.report.statistics import Estimate, Pair
 from draftconv.search.choices import HEAD, ROLES, Combination, RoleChoice, combination_name, only, recipe_of
-from draftconv.search.measuring import Half
+from draftconv.search.measuring import Half, unsimulated
 from draftconv.search.options import SlimOptions, Told
 from draftconv.search.path import Measured, MeasuredChoice, search_path
 from draftconv.search.planning import LeftOutChoice, PlannedDrafter, Planners
@@ -71,9 +71,9 @@ def plan_alone(choices: Mapping[str, Sequence[RoleChoice]], planners: Planners) 
 
 def _plan(combination: Combination, planners: Planners) -> PlannedDrafter | LeftOutChoice:
     name = combination_name(combination)
-    if any(choice.static for choice in combination.values()):
-        return LeftOutChoice(name, "a search does not measure scales of activations")
-    return planners[combination[HEAD].rows].plan(name, recipe_of(name, combination))
+    planned = planners[combination[HEAD].rows].plan(name, recipe_of(name, combination))
+    why = unsimulated(planned) if isinstance(planned, PlannedDrafter) else ""
+    return LeftOutChoice(name, why) if why else planned
 
 
 def measured_path(

@@ -53,8 +53,16 @@ def test_a_trace_tells_what_is_kept(recorded: Recorded) -> None:
     assert document["recipes"][0]["replayed"]["prompts"] == 4  # type: ignore[index]
 
 
-def test_static_activations_are_sized_and_not_replayed(recorded: Recorded) -> None:
+def test_static_activations_are_replayed_under_scales_of_the_other_half(recorded: Recorded) -> None:
     costs = recipe_costs_for("fp8-tensor", engines=MACHINE, drafter=DRAFTER, target=TARGET, trace=recorded())
+    (cost,) = costs.costs
+    assert cost.replayed is not None
+    assert 0.9 < cost.replayed.ratio < 1.1
+    assert cost.planned.file_bytes < costs.whole.file_bytes
+
+
+def test_activations_that_no_replay_computes_are_sized_only(recorded: Recorded) -> None:
+    costs = recipe_costs_for("nvfp4", engines=MACHINE, drafter=DRAFTER, target=TARGET, trace=recorded())
     (cost,) = costs.costs
     assert cost.replayed is None
     assert cost.planned.file_bytes < costs.whole.file_bytes
