@@ -10,6 +10,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -29,7 +30,10 @@ PARTS: Mapping[str, tuple[str, Measure]] = MappingProxyType(
     {
         "convert": (bench_convert.TITLE, bench_convert.measure),
         "quantize": (bench_quantize.TITLE, bench_quantize.measure),
-        "small": (bench_small.TITLE, bench_small.measure),
+        **{
+            part: (bench_small.TITLES[spec], partial(bench_small.measure, spec))
+            for part, spec in (("small", "kimi-k2.5-eagle3"), ("small-mla", "kimi-k2.6-eagle3-mla"))
+        },
         "parity": (bench_parity.TITLE, bench_parity.measure),
         "memory": (bench_memory.TITLE, bench_memory.measure),
         "gpu": (bench_gpu.TITLE, bench_gpu.measure),
@@ -42,16 +46,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Measure draftconv: `convert` and `quantize` on a full-size drafter (6.4 GB, needs 20 GB of room), "
-        "what makes two of them `small` (takes an hour, 6 GB of memory and 30 GB of room), `parity` on the trained "
-        "fixtures and on full-size drafters in memory (needs 8 GB of it), `memory` of long texts on random models "
-        "(needs 1 GB of memory and of room), and all but `small` on a `gpu`, where there is one.",
+        "what makes one `small`, and one with MLA (`small-mla`; each takes an hour, 6 GB of memory and 30 GB of room), "
+        "`parity` on the trained fixtures and on full-size drafters in memory (needs 8 GB of it), `memory` of long "
+        "texts on random models (needs 1 GB of memory and of room), and all but small ones on a `gpu`, where there is "
+        "one.",
     )
     parser.add_argument("part", nargs="?", choices=["all", *PARTS], default="all", help="what to measure")
     parser.add_argument("--dir", type=Path, default=SCRIPTS.parent / ".bench", help="work directory (default: .bench)")
     parser.add_argument("--runs", type=int, default=5, help="runs of each kind; medians are reported (default: 5)")
     parser.add_argument("--quick", action="store_true", help="a miniature instead: shows that it works, nothing more")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the measured parts into this report too")
-    convert = parser.add_argument_group("convert, quantize and small")
+    convert = parser.add_argument_group("convert, quantize, small and small-mla")
     convert.add_argument("--keep", action="store_true", help="keep the synthetic drafter for the next time")
     parity = parser.add_argument_group("parity")
     parity.add_argument("--threads", type=int, help="CPU threads of full-size drafters (default: one per core)")

@@ -1,8 +1,8 @@
-"""Measure what makes full-size drafters small: a pruned head, what `slim` writes, GPTQ.
+"""Measure what makes a full-size drafter small: a pruned head, what `slim` writes, GPTQ.
 
-Two drafters in the sizes of Kimi's, one of each kind of attention, with random weights. Baseline, cache and order as in
-`bench_convert`. GPTQ runs once, on a trace of invented states (`random_trace`): it takes minutes, and tells beforehand
-how many and how much memory. What it tells is compared with what it took. Where vLLM's environment is there
+A drafter in the sizes of Kimi's with random weights, of one kind of attention or the other. Baseline, cache and order
+as in `bench_convert`. GPTQ runs once, on a trace of invented states (`random_trace`): it takes minutes, and tells
+beforehand how many and how much memory. What it tells is compared with what it took. Where vLLM's environment is there
 (`scripts/engine-env`, or the one whose Python DRAFTCONV_ENGINE_PYTHON names), it loads what was written.
 """
 
@@ -33,7 +33,13 @@ from bench_convert import (
 )
 from measuring import SCRIPTS, BenchError, Row, Run, Section, machine, progress, remove, run, spread
 
-TITLE = "Small drafters"
+TITLES: Mapping[str, str] = MappingProxyType(
+    {
+        "kimi-k2.5-eagle3": "A small Llama-style drafter",
+        "kimi-k2.6-eagle3-mla": "A small MLA drafter",
+    }
+)
+"""Spec of a drafter → heading of its part of the report."""
 ROOM_NEEDED = 30e9
 
 ENGINE = "vllm:cpu"
@@ -56,13 +62,12 @@ class Sizes:
     """What is measured.
 
     Attributes:
-        drafters: specs. `target`: config.json of theirs, which is all that there is of it.
+        target: config.json of the drafter's, which is all that there is of it.
         gptq: the recipe that is calibrated.
         rows: of the head that stay. `counted`: tokens that choose them.
         requests, positions: of the trace.
     """
 
-    drafters: tuple[str, ...]
     target: Mapping[str, object]
     gptq: str
     rows: int
@@ -72,7 +77,6 @@ class Sizes:
 
 
 FULL = Sizes(
-    ("kimi-k2.5-eagle3", "kimi-k2.6-eagle3-mla"),
     {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "deepseek_v3",
@@ -87,56 +91,55 @@ FULL = Sizes(
     requests=44,
     positions=512,
 )
-MINIATURE = Sizes(("tiny-eagle3",), TINY_TARGET, gptq="w4a16-gptq", rows=32, counted=20_000, requests=20, positions=64)
+MINIATURE = Sizes(TINY_TARGET, gptq="w4a16-gptq", rows=32, counted=20_000, requests=20, positions=64)
 
 
-def measure(options: argparse.Namespace, program: Path) -> Section:
-    """Make drafters, counts and traces, measure, clean up.
+def measure(spec: str, options: argparse.Namespace, program: Path) -> Section:
+    """Make a drafter, counts and a trace, measure, clean up.
+
+    Args:
+        spec: of the drafter; a miniature takes its place where the options say `quick`.
 
     Raises:
         BenchError: no room, or a program failed.
     """
-    sizes = MINIATURE if options.quick else FULL
+    sizes, name = (MINIATURE, "tiny-eagle3") if options.quick else (FULL, spec)
     work: Path = options.dir
     work.mkdir(parents=True, exist_ok=True)
     if not options.quick and shutil.disk_usage(work).free < ROOM_NEEDED:
         raise BenchError(f"{work} has less than {ROOM_NEEDED / 1e9:.0f} GB of room; choose another with --dir")
     load, rows = os.getloadavg()[0], list[Row]()
-    for name in sizes.drafters:
-        source, place = work / name, work / "small"
+    source, place = work / name, work / "small"
+    remove(place)
+    place.mkdir()
+    try:
+        make_source(SCRIPTS / "specs" / f"{name}.json", source)
+        for row in _rows(program, source, make_target(place, sizes.target), place, sizes, options.runs):
+            progress(f"{row.what}: {row.measured}")
+            rows.append(row)
+    finally:
         remove(place)
-        place.mkdir()
-        try:
-            make_source(SCRIPTS / "specs" / f"{name}.json", source)
-            for row in _rows(program, source, make_target(place, sizes.target), place, sizes, options.runs):
-                progress(f"{row.what}: {row.measured}")
-                rows.append(row)
-        finally:
-            remove(place)
-            if not options.keep:
-                remove(source)
-    return Section(TITLE, _about(sizes, options.runs, work, load), tuple(rows))
+        if not options.keep:
+            remove(source)
+    return Section(TITLES[spec], _about(name, sizes, options.runs, work, load), tuple(rows))
 
 
 def _rows(program: Path, source: Path, target: str, work: Path, sizes: Sizes, runs: int) -> Iterator[Row]:
     """Every row of one drafter."""
     copies, by_kind = _writing(program, source, target, work, sizes, runs)
     gigabytes = (source / "model.safetensors").stat().st_size / 1e9
-    yield Row(
-        f"{source.name}: durable copy (`cp`, then fsync)",
-        f"{spread(seconds(copies))}, {gigabytes / median(copies):.2f} GB/s",
-    )
+    yield Row("durable copy (`cp`, then fsync)", f"{spread(seconds(copies))}, {gigabytes / median(copies):.2f} GB/s")
     for kind, what in (
         (PRUNE, f"`draftconv prune --vocab {sizes.rows}`, {sizes.counted:,} tokens counted"),
         (QUANTIZE, f"`draftconv quantize --recipe {EIGHT_BITS}` of that"),
     ):
         found = by_kind[kind]
         yield Row(
-            f"{source.name}: {what}",
+            what,
             f"{spread(seconds(found))}, {median(found) / median(copies):.2f} x the copy; "
             f"{_gigabytes(work / kind):.2f} GB written; {_peak(found):.0f} MB",
         )
-    yield opened(f"{source.name}: `draftconv quantize --recipe {EIGHT_BITS}` of that", work / QUANTIZE, target)
+    yield opened(f"`draftconv quantize --recipe {EIGHT_BITS}` of that", work / QUANTIZE, target)
     yield from _gptq_rows(program, source, target, work, sizes)
 
 
@@ -181,7 +184,7 @@ def _gptq_rows(program: Path, source: Path, target: str, work: Path, sizes: Size
     progress(f"GPTQ of {source.name} will take {said['time']}")
     done = run(argv)
     told, peak = float(said["memory"]) * UNITS[said["unit"]], _peak([done])
-    what = f"{source.name}: `draftconv quantize --recipe {sizes.gptq}`"
+    what = f"`draftconv quantize --recipe {sizes.gptq}`"
     yield Row(
         f"{what}, {sizes.requests * sizes.positions:,} rows",
         f"{done.seconds / 60:.1f} minutes, told {said['time']}; {_gigabytes(out):.2f} GB written",
@@ -226,9 +229,9 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(SCRIPTS.parent)}
 
 
-def _about(sizes: Sizes, runs: int, work: Path, load: float) -> str:
+def _about(name: str, sizes: Sizes, runs: int, work: Path, load: float) -> str:
     return (
-        f"Drafters: random weights in the shapes of {' and '.join(sizes.drafters)}, for {ENGINE}. Commands ran {runs} "
+        f"Drafter: random weights in the shape of {name}, for {ENGINE}. Commands ran {runs} "
         "x, GPTQ once; times are medians (fastest to slowest) of whole processes, and everything ends with its data on "
         f"the disk. GPTQ is calibrated on {sizes.requests} invented requests of {sizes.positions} tokens: what it "
         "takes depends on how many they are, and not on what they hold. It tells what it will take at the rate of the "

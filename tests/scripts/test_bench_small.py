@@ -33,7 +33,7 @@ from pathlib import Path
 import bench_small, measuring
 options = argparse.Namespace(quick=True, dir=Path(sys.argv[1]), keep=False, runs=1)
 try:
-    section = bench_small.measure(options, Path(sys.argv[2]))
+    section = bench_small.measure("kimi-k2.6-eagle3-mla", options, Path(sys.argv[2]))
 except measuring.BenchError as error:
     sys.exit(str(error))
 print(json.dumps(dataclasses.asdict(section)))
@@ -66,6 +66,7 @@ def test_pruning_writing_and_gptq_are_measured_and_nothing_is_left(tmp_path: Pat
     assert any("told 3 minutes" in row.measured for row in section.rows)
     assert by_end(section)[PEAK] is True
     assert by_end(section)[AS_TOLD] is True
+    assert section.title == "A small MLA drafter"
     assert list((tmp_path / "work").iterdir()) == []
 
 
