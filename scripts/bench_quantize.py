@@ -21,7 +21,7 @@ from measuring import SCRIPTS, Row, Run, Section, durable, progress, remove, run
 
 TITLE = "Quantization"
 
-RECIPES: Mapping[str, float] = MappingProxyType({"quark-w4a8": 2.0, "w4a16": 3.0})
+RECIPES: Mapping[str, float] = MappingProxyType({"quark-w4a8": 1.1, "w4a16": 1.5})
 """Recipe → the most that it may take, in durable copies: one by the largest magnitude, one by search (mse)."""
 
 MEMORY = 700  # MB
