@@ -114,13 +114,13 @@ def refuse_nearest_head(recipe: Recipe, selection: Selection) -> None:
         Refused: the recipe makes one.
     """
     scheme = recipe.of(selection.roles[HEAD]) if HEAD in selection.roles else None
-    if scheme is not None and DTYPES[scheme.weights.dtype].bits == 4:
+    if scheme is not None and scheme.rounding == "nearest" and DTYPES[scheme.weights.dtype].bits == 4:
         raise Refused(
             f"recipe {recipe.name} rounds {HEAD} to the nearest of 4 bits",
             why="what that costs differs from drafter to drafter: on three that no choice was made on, accept length "
             "was 0.957 to 1.012 of what it was",
-            cure="give lm_head 8 bits among roles, or add it to exclude; --force writes it all the same, and "
-            "`draftconv parity --fake-quant` tells beforehand what it costs this drafter",
+            cure="round it by GPTQ, give lm_head 8 bits among roles, or add it to exclude; --force writes it all the "
+            "same, and `draftconv parity --fake-quant` tells beforehand what it costs this drafter",
         )
 
 

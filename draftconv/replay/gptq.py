@@ -144,12 +144,25 @@ class GptqCalibration:
         """Rows of the requests that are held out, or of all others."""
         return sum(_rows(entry) for entry in self.trace.entries if (entry.cluster in self.held_out) == held)
 
-    def narrowed(self) -> GptqCalibration:
-        """The same of nothing but the weights that GPTQ rounds: the same bits, unless they are rounded in sequence."""
-        wanted = {name: self.schemes[name] for name in self.wanted}
+    def narrowed(self, names: Iterable[str] | None = None) -> GptqCalibration:
+        """The same of some weights, of all that GPTQ rounds by default: the same bits, unless rounded in sequence."""
+        schemes = {name: self.schemes[name] for name in (self.wanted if names is None else names)}
         return GptqCalibration(
-            self.drafter, {name: self.sources[name] for name in wanted}, wanted, self.trace, self.device
+            self.drafter, {name: self.sources[name] for name in schemes}, schemes, self.trace, self.device
         )
+
+    @property
+    def by_scheme(self) -> Mapping[Scheme, GptqCalibration]:
+        """The same in parts, one for each scheme."""
+        names: dict[Scheme, list[str]] = {}
+        for name in self.wanted:
+            names.setdefault(self.schemes[name], []).append(name)
+        return {scheme: self.narrowed(some) for scheme, some in names.items()}
+
+    @property
+    def sequential(self) -> bool:
+        """Whether what a weight becomes depends on what others become."""
+        return any(self.schemes[name].sequential for name in self.wanted)
 
     @property
     def key(self) -> str:

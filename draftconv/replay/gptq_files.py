@@ -22,6 +22,8 @@ from draftconv.replay.calibration import Inputs
 from draftconv.replay.first_steps import SeenInputs
 from draftconv.traces.states import raw
 
+WEIGHT_FILE = "weight-"
+
 
 @dataclass(frozen=True, slots=True)
 class WeightRecord:
@@ -46,9 +48,14 @@ class WeightRecord:
 
 @dataclass(frozen=True, slots=True)
 class GptqFiles:
-    """The files of one calibration. Each appears whole or not at all."""
+    """The files of one calibration. Each appears whole or not at all.
+
+    Attributes:
+        besides: directories of others, whose rounded weights are taken for this one's.
+    """
 
     directory: Path
+    besides: tuple[Path, ...] = ()
 
     def save_inputs(self, module: str, seen: SeenInputs, requests: int) -> None:
         """Keep what a module was fed by the first so many requests.
@@ -111,11 +118,11 @@ class GptqFiles:
             "error": record.error,
             "nearest": record.nearest,
         }
-        self._save(f"weight-{name.removesuffix(WEIGHT)}", {"qvalues": qvalues_OI}, told)
+        self._save(f"{WEIGHT_FILE}{name.removesuffix(WEIGHT)}", {"qvalues": qvalues_OI}, told)
 
     def record(self, name: str) -> WeightRecord | None:
         """How a weight was rounded; None when it was not yet."""
-        header = self._header(f"weight-{name.removesuffix(WEIGHT)}")
+        header = self._header(f"{WEIGHT_FILE}{name.removesuffix(WEIGHT)}")
         if header is None:
             return None
         told = {key: float(value) for key, value in header.metadata.items()}
@@ -125,7 +132,7 @@ class GptqFiles:
 
     def qvalues(self, name: str) -> Tensor:
         """The rounded weight: int8 [O, I]."""
-        ref = self._opened(f"weight-{name.removesuffix(WEIGHT)}").tensors["qvalues"]
+        ref = self._opened(f"{WEIGHT_FILE}{name.removesuffix(WEIGHT)}").tensors["qvalues"]
         qvalues_OI = torch.empty(ref.shape, dtype=torch.int8)
         ref.file.readinto(ref.offset, raw(qvalues_OI))
         return qvalues_OI
@@ -134,10 +141,16 @@ class GptqFiles:
         return self.directory / f"{name}.safetensors"
 
     def _header(self, name: str) -> SafetensorsHeader | None:
-        return self._opened(name) if self._path(name).exists() else None
+        return self._opened(name) if self._found(name).exists() else None
 
     def _opened(self, name: str) -> SafetensorsHeader:
-        return read_header(LocalFile(self._path(name)))
+        return read_header(LocalFile(self._found(name)))
+
+    def _found(self, name: str) -> Path:
+        """Where it is to be read: inputs are this calibration's own."""
+        mine = self._path(name)
+        others = self.besides if name.startswith(WEIGHT_FILE) else ()
+        return next((path for directory in others if (path := directory / mine.name).exists()), mine)
 
     def _save(self, name: str, tensors: Mapping[str, Tensor], told: Mapping[str, float]) -> None:
         entries: list[HeaderEntry] = []

@@ -1,8 +1,8 @@
 """What may be done to each role of a drafter's weights, and the recipe that a combination of it is.
 
-The choices are those of the shipped recipes: what they do to the layers, and what any of them does to the head and to
-fc; a head may have fewer rows besides. Nothing here knows an engine; what one cannot run is refused where a combination
-is planned (`planning`).
+The choices are those of the shipped recipes: what they do to the layers, what any of them does to the head and to fc,
+and for these two also what is rounded by GPTQ in the layers; a head may have fewer rows besides. Nothing here knows an
+engine; what one cannot run is refused where a combination is planned (`planning`).
 """
 
 from __future__ import annotations
@@ -96,6 +96,8 @@ def _of(recipe: Recipe, facts: Facts) -> Iterator[RoleChoice]:
     for role in (HEAD, FC):
         if role not in recipe.exclude:
             yield RoleChoice(role, recipe.of(role))
+        elif recipe.scheme.rounding == "gptq":
+            yield RoleChoice(role, recipe.scheme)
 
 
 def recipe_of(name: str, combination: Combination) -> Recipe | None:

@@ -110,16 +110,26 @@ class Half:
     def calibrate(self, planned: PlannedDrafter) -> GptqCalibration | None:
         """Round what GPTQ rounds of it, or find it rounded; None where GPTQ rounds nothing.
 
+        Weights of one scheme are rounded once for all combinations: what they become does not depend on the others.
+
         Raises:
             Refused, BadCheckpoint: as `GptqCalibration.run`.
         """
         gptq = planned.decided.calibration.gptq if planned.decided else None
         if gptq is not None and not gptq.records:
-            told = json.dumps({name: repr(scheme) for name, scheme in sorted(gptq.schemes.items())})
-            directory = self.kept.parent / f"gptq-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
-            directory.mkdir(exist_ok=True)
-            gptq.run(GptqFiles(directory))
+            files = self._gptq_files({name: repr(scheme) for name, scheme in sorted(gptq.schemes.items())})
+            if not gptq.sequential:
+                parts = {self._gptq_files(repr(scheme)): part for scheme, part in gptq.by_scheme.items()}
+                for kept, part in parts.items():
+                    part.run(kept)
+                files = replace(files, besides=tuple(kept.directory for kept in parts))
+            gptq.run(files)
         return gptq
+
+    def _gptq_files(self, of: object) -> GptqFiles:
+        directory = self.kept.parent / f"gptq-{hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]}"
+        directory.mkdir(exist_ok=True)
+        return GptqFiles(directory)
 
     def _arm(self, planned: PlannedDrafter) -> Arm:
         arm, scales = self.reference, self.scales

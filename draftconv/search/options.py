@@ -55,7 +55,8 @@ class SlimOptions:
     keep: Several = option((), KEEP)
     candidates: int = option(
         4,
-        "Most drafters that are judged on the unseen half; the more, the harder to pass.",
+        "Most drafters that are judged on the unseen half: the smallest, and the one that lost least. The more, the "
+        "harder to pass.",
         metavar="N",
         least=1,
     )

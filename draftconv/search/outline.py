@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from draftconv.checkpoint.text import size
@@ -23,7 +23,7 @@ class Outline(Displayed):
 
     Attributes:
         alone: what is measured on its own first. `left_out`: what is not tried, and why.
-        replays: most replays of one half that it takes. `seconds`: for all of them, by the rate of this machine.
+        replays: most replays of one half that it takes. `seconds`: for all of them and GPTQ, by this machine's rate.
         searched, unseen: prompts of the two halves.
         certifiable: the smallest loss that so many unseen prompts can certify. `max_loss`: what may be lost.
     """
@@ -48,7 +48,7 @@ class Outline(Displayed):
         """How long it takes, then every choice with its size, then what is left out."""
         yield (
             f"Nothing was measured or written: a search on {self.searched} prompts, certified on {self.unseen} others, "
-            f"takes at most {self.replays} replays of one half, {self._time()} by the rate of this machine."
+            f"takes at most {self.replays} replays of one half, with GPTQ {self._time()} by the rate of this machine."
         )
         yield foretold(self.unseen, self.certifiable, self.max_loss)
         yield table(
@@ -109,6 +109,12 @@ def seconds_per_token(arm: Arm, trace: Trace, entries: tuple[TraceEntry, ...], d
     for _ in replay([arm], (trace.read(entry, arm.boundaries) for entry in probed), arm.boundaries, depth=depth):
         pass
     return (time.perf_counter() - began) / sum(map(tokens, probed))
+
+
+def gptq_seconds(alone: Iterable[PlannedDrafter]) -> float:
+    """How long GPTQ takes here for every choice, each once: combinations take what it rounded for them."""
+    calibrations = (planned.decided.calibration.gptq for planned in alone if planned.decided and planned.rows is None)
+    return sum(gptq.estimate().seconds for gptq in calibrations if gptq is not None)
 
 
 def tokens(entry: TraceEntry) -> int:

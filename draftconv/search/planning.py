@@ -107,7 +107,7 @@ class Planner:
         calibrated = self.calibrated and not recipe.has_static_inputs
         decided = plan_quantization(self.drafter, self.target, request, calibrated=calibrated)
         gptq = decided.calibration.gptq
-        if gptq is None or any(gptq.schemes[name].sequential for name in gptq.wanted):
+        if gptq is None or gptq.sequential:
             return decided
         # What it rounds does not depend on the other weights: told so, combinations share one calibration.
         alone = gptq.narrowed()

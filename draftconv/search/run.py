@@ -31,7 +31,7 @@ from draftconv.search.heads import PrunedHeads, all_planners
 from draftconv.search.measuring import Half, multiplied
 from draftconv.search.opening import load, open_planner, parse_machine, static_scales
 from draftconv.search.options import SlimOptions
-from draftconv.search.outline import Outline, seconds_per_token, tokens
+from draftconv.search.outline import Outline, gptq_seconds, seconds_per_token, tokens
 from draftconv.search.planning import LeftOutChoice, PlannedDrafter, Planner, Planners
 from draftconv.search.result import SlimResult
 from draftconv.search.searching import (
@@ -108,7 +108,7 @@ class Search:
             alone=tuple(alone.values()),
             left_out=self.left_out,
             replays=replays + 1 + options.candidates,
-            seconds=pace * (replays * text[0] + (1 + options.candidates) * text[1]),
+            seconds=pace * (replays * text[0] + (1 + options.candidates) * text[1]) + gptq_seconds(alone.values()),
             searched=_prompts(halves.choosing),
             unseen=self.unseen,
             certifiable=self.foreseen_loss,

@@ -15,6 +15,9 @@ from draftconv.search.path import Measured, MeasuredChoice, search_path
 from draftconv.search.planning import LeftOutChoice, PlannedDrafter, Planners
 from draftconv.traces.trace import TraceEntry
 
+NO_ROWS_YET = "GPTQ rounds a head that is there: prune it first, and search from that drafter"
+"""Why a head of fewer rows is not rounded by GPTQ: which rows it has is known when the search begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -65,7 +68,10 @@ def plan_alone(choices: Mapping[str, Sequence[RoleChoice]], planners: Planners) 
             plan(choice)
     for choice in tuple(alone[HEAD]):
         for rows in filter(None, planners):
-            plan(replace(choice, rows=rows))
+            if choice.scheme is not None and choice.scheme.rounding == "gptq":
+                left_out.append(LeftOutChoice(combination_name(only(HEAD, replace(choice, rows=rows))), NO_ROWS_YET))
+            else:
+                plan(replace(choice, rows=rows))
     return PlannedChoices(alone, tuple(left_out))
 
 

@@ -64,6 +64,8 @@ def test_a_head_of_4_bits_is_not_rounded_to_nearest() -> None:
     assert "0.957 to 1.012" in caught.value.why and "--force" in caught.value.cure
     eight = replace(whole, roles={"lm_head": INT8})
     refuse_nearest_head(eight, select(eight, LLAMA))
+    by_gptq = replace(whole, scheme=replace(whole.scheme, rounding="gptq"))
+    refuse_nearest_head(by_gptq, select(by_gptq, LLAMA))
 
 
 def test_what_a_drafter_borrows_is_not_its_own() -> None:
