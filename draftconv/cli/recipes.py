@@ -142,7 +142,7 @@ def _offer_tables(runs: Sequence[Offer], refused: Sequence[NoOffer]) -> Iterator
                 f"What runs on {engine}",
                 "",
                 ("recipe", "multiplied: weights x activations", "kernel", ""),
-                ((row.recipe, f"{row.weights} x {row.activations}", row.executed, _conditions(row)) for row in offers),
+                ((row.recipe, row.multiplied, row.executed, _conditions(row)) for row in offers),
             )
         none = [row for row in refused if row.engine == engine]
         if none:
@@ -156,14 +156,11 @@ def _offer_tables(runs: Sequence[Offer], refused: Sequence[NoOffer]) -> Iterator
 
 def _conditions(offer: Offer) -> tuple[str, ...]:
     """How the row is known, and what else there is to know."""
-    lines = [EVIDENCE_OF_KERNELS[offer.evidence]]
+    lines = [offer.known]
     if offer.declared != offer.activations:
         lines.append(f"declares {offer.declared}, which is ignored" + (f": take {offer.instead}" * bool(offer.instead)))
     lines += [f"not for {offer.not_for} drafters"] if offer.not_for else []
     return (*lines, *offer.notes)
-
-
-EVIDENCE_OF_KERNELS = {"run": "run", "read": "not run on hardware", "inferred": "not run on hardware, inferred"}
 
 
 def _by_format(formats: Mapping[str, str]) -> tuple[str, ...]:

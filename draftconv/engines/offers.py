@@ -5,7 +5,7 @@ One answer for `draftconv recipes --for`, for what `quantize` suggests, and for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from draftconv.engines.deployed import Deployment, by_role
@@ -15,6 +15,13 @@ from draftconv.engines.rules import EngineSpec, Evidence
 from draftconv.errors import Refused
 from draftconv.quantization.recipes import Recipe, find_recipe, recipe_names
 
+KNOWN: Mapping[Evidence, str] = {
+    "run": "run",
+    "read": "not run on hardware",
+    "inferred": "not run on hardware, inferred",
+}
+"""What a table of kernels says of its evidence."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -22,7 +29,8 @@ class Offer:
 
     Attributes:
         engine: with its hardware. `format`, `style`: what is written.
-        weights, activations: what is multiplied, in words; `declared`: the activations that the file declares.
+        multiplied: weights x activations, in words; `weights`, `activations`: each of them alone.
+        declared: the activations that the file declares.
         executed: the kernel in words. `source`, `evidence`: where that is from.
         not_for: the kind of attention that it does not run for; empty where it runs for both.
         instead: the shipped recipe that quantizes what is multiplied there and no more; empty where it is this one,
@@ -33,6 +41,7 @@ class Offer:
     recipe: str
     format: str
     style: str | None
+    multiplied: str
     weights: str
     activations: str
     declared: str
@@ -42,6 +51,11 @@ class Offer:
     notes: tuple[str, ...]
     not_for: str
     instead: str
+
+    @property
+    def known(self) -> str:
+        """How the kernel is known, in words."""
+        return KNOWN[self.evidence]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +104,16 @@ def _offer(recipe: Recipe, spec: EngineSpec) -> Offer | NoOffer:
         found, not_for = llama, "MLA" if isinstance(mla, Refused) else ""
         if isinstance(mla, Deployment) and mla.kept.keys() != llama.kept.keys():
             found = replace(llama, notes=(*llama.notes, f"MLA drafters: {', '.join(mla.kept) or 'nothing'} in 16 bits"))
+    weights = {role: part.scheme.weights.title for role, part in found.parts.items()}
+    activations = {role: str(part.multiplied or "16 bit") for role, part in found.parts.items()}
     return Offer(
         str(spec),
         recipe.name,
         found.format,
         found.style,
-        by_role({role: part.scheme.weights.title for role, part in found.parts.items()}),
-        by_role({role: str(part.multiplied or "16 bit") for role, part in found.parts.items()}),
+        by_role({role: f"{weights[role]} x {activations[role]}" for role in found.parts}),
+        by_role(weights),
+        by_role(activations),
         by_role({role: str(part.scheme.inputs or "16 bit") for role, part in found.parts.items()}),
         found.told,
         found.source,

@@ -85,10 +85,12 @@ def _replayed(
 ) -> RecipeCost:
     """The cost with what a replay says, where one can simulate the recipe."""
     recipe = cost.planned.recipe
-    found = None
+    found, warnings = None, tuple[str, ...]()
     if recipe is not None:
         planned = planner.plan(f"{recipe.name}, measured", recipe)
         if isinstance(planned, PlannedDrafter) and not unsimulated(planned):
             found = half.estimate(planned)
+            gptq = planned.decided.calibration.gptq if planned.decided else None
+            warnings = () if gptq is None else tuple(gptq.warnings())
     told(place, every)
-    return replace(cost, replayed=found)
+    return replace(cost, replayed=found, warnings=warnings)

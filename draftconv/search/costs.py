@@ -21,12 +21,14 @@ class RecipeCost:
         offer: what is multiplied. `fixtures`: what it lost on the trained fixtures, where that was measured.
         replayed: what it loses here, on prompts that it was not calibrated on; None without a trace, and where
             nothing simulates it.
+        warnings: what is to be known of what was replayed.
     """
 
     offer: Offer
     planned: PlannedDrafter
     fixtures: FixtureLoss | None
     replayed: Estimate | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,6 +61,7 @@ class RecipeCosts(Displayed):
             self._columns(),
             [self._as_it_is(), *map(self._row, self.costs)],
         )
+        yield from dict.fromkeys(f"{cost.offer.recipe}: {said}" for cost in self.costs for said in cost.warnings)
         if self.left_out:
             rows = ((choice.name, choice.why) for choice in self.left_out)
             yield table(f"What does not run on {self.engine}", "", ("recipe", "why"), rows)
@@ -81,6 +84,7 @@ class RecipeCosts(Displayed):
                     "evidence": cost.offer.evidence,
                     "fixtures": None if cost.fixtures is None else cost.fixtures.document(),
                     "replayed": None if cost.replayed is None else _ratio(cost.replayed),
+                    "warnings": list(cost.warnings),
                 }
                 for cost in self.costs
             ],
@@ -96,15 +100,16 @@ class RecipeCosts(Displayed):
     def _columns(self) -> Sequence[str | Column]:
         here = ["accept length here, of 16 bit's"] if self.prompts else []
         figures = [Column("file", figures=True), Column(f"bytes per draft step, K = {self.depth}", figures=True)]
-        return ("recipe", *figures, "multiplied: weights x activations", "on fixtures", *here)
+        return ("recipe", *figures, "multiplied: weights x activations", "kernel", "on fixtures", *here)
 
     def _as_it_is(self) -> Sequence[object]:
-        return ("as it is", size(self.whole.file_bytes), self._bytes(self.whole), "16 bit x 16 bit", "", *self._blank())
+        here = [""] if self.prompts else []
+        return ("as it is", size(self.whole.file_bytes), self._bytes(self.whole), "16 bit x 16 bit", "", "", *here)
 
     def _row(self, cost: RecipeCost) -> Sequence[object]:
         share = 100 * cost.planned.file_bytes / self.whole.file_bytes
-        fixtures = "" if cost.fixtures is None else str(cost.fixtures)
-        here: Sequence[object] = self._blank()
+        fixtures = "not measured" if cost.fixtures is None else str(cost.fixtures)
+        here: Sequence[object] = ("not simulated",) if self.prompts else ()
         if cost.replayed is not None:
             interval = cost.replayed.interval
             here = ((f"{cost.replayed.ratio:.4f}", f"{interval.low:.4f} to {interval.high:.4f}"),)
@@ -112,13 +117,11 @@ class RecipeCosts(Displayed):
             cost.offer.recipe,
             f"{size(cost.planned.file_bytes)}, {share:.0f} %",
             self._bytes(cost.planned),
-            f"{cost.offer.weights} x {cost.offer.activations}",
+            cost.offer.multiplied,
+            cost.offer.known,
             fixtures,
             *here,
         )
-
-    def _blank(self) -> Sequence[object]:
-        return ("",) if self.prompts else ()
 
     def _bytes(self, planned: PlannedDrafter) -> str:
         return f"{size(round(self._read(planned)))}, {100 * self._read(planned) / self._read(self.whole):.0f} %"

@@ -61,6 +61,23 @@ def test_static_activations_are_replayed_under_scales_of_the_other_half(recorded
     assert cost.planned.file_bytes < costs.whole.file_bytes
 
 
+def test_a_short_calibration_is_told_of(recorded: Recorded) -> None:
+    costs = recipe_costs_for(
+        "w4a16-gptq", engines=MACHINE, drafter=DRAFTER, target=TARGET, trace=recorded(count=32, length=32)
+    )
+    (cost,) = costs.costs
+    (warning,) = cost.warnings
+    assert "rows for each of" in warning
+    assert any(str(block) == f"w4a16-gptq: {warning}" for block in costs.blocks())
+    assert costs.document()["recipes"][0]["warnings"] == [warning]  # type: ignore[index]
+
+
+def test_what_is_multiplied_is_told_role_by_role_and_how_it_is_known() -> None:
+    (cost,) = recipe_costs_for("w4a16-g128-all", engines=MACHINE, drafter=DRAFTER, target=TARGET).costs
+    assert cost.offer.multiplied.startswith("INT4 per group 128 x 16 bit; lm_head: FP8 E4M3 per channel x FP8 E4M3")
+    assert cost.offer.known == "not run on hardware"
+
+
 def test_activations_that_no_replay_computes_are_sized_only(recorded: Recorded) -> None:
     costs = recipe_costs_for("nvfp4", engines=MACHINE, drafter=DRAFTER, target=TARGET, trace=recorded())
     (cost,) = costs.costs
