@@ -274,10 +274,14 @@ def refuse_unneeded_trace(decided: QuantizationPlan) -> None:
     """Refuse a trace that nobody would open: whoever gives one expects that it changes the output.
 
     Raises:
-        UsageError: there is one, and nothing of this quantization is calibrated.
+        UsageError: there is one, and nothing of this quantization is calibrated; or there is none to take a half of.
     """
-    rounding, name = decided.rounding, decided.recipe.name
-    if decided.requested.options.calibrate is None or rounding.calibrated:
+    rounding, name, options = decided.rounding, decided.recipe.name, decided.requested.options
+    if options.calibrate is None and options.calibrate_on != "all":
+        raise UsageError(
+            f"--calibrate-on {options.calibrate_on} has no meaning without --calibrate", cure="add --calibrate TRACE"
+        )
+    if options.calibrate is None or rounding.calibrated:
         return
     rounded = any(part.scheme.inputs is not None for part in rounding.parts.values())
     activations = "are scaled while the drafter runs" if rounded else "stay in 16 bits"

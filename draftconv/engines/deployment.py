@@ -38,6 +38,9 @@ NEAREST: Mapping[tuple[WeightDtype, Granularity, InputScheme | None], tuple[str,
 }
 """Shipped recipes to fall back to, by what the scheme is; the first that has a form there is named."""
 
+WHOLE = ("fp8-all", "int8-all")
+"""Nearer than these for a recipe that quantizes the head too: half the bytes of everything."""
+
 LAST_RESORT = ("fp8", "fp8-tensor")
 """Nearest of all, for every engine has one of them on every GPU."""
 
@@ -331,9 +334,10 @@ def nearest(recipe: Recipe, engine: str, hardware: str, *, mla: bool = False) ->
     """The shipped recipe that comes closest and has a form there; None when none has."""
     scheme = recipe.scheme
     kind = (scheme.weights.dtype, scheme.weights.granularity, scheme.inputs)
-    for name in (*NEAREST.get(kind, ()), *LAST_RESORT):
+    whole: tuple[str, ...] = () if "lm_head" in recipe.exclude else WHOLE
+    for name in (*whole, *NEAREST.get(kind, ()), *LAST_RESORT):
         other = find_recipe(name)
-        if next(_kernels(other.scheme, other.format, engine, hardware, mla=mla), None):
+        if name != recipe.name and next(_kernels(other.scheme, other.format, engine, hardware, mla=mla), None):
             return name
     return None
 

@@ -128,6 +128,12 @@ def plan_search(source: Place, options: SlimOptions) -> Search:
     spec = parse_machine(options.engine)
     server = asked_speed(options.speed, options.target_step)
     share_of(options.alpha, options.candidates)
+    if several(options.keep) and not several(options.counts):
+        raise UsageError(
+            "--keep has no meaning without --counts",
+            why="it names rows of heads that have fewer, which only text chooses",
+            cure="add --counts, or leave --keep out",
+        )
     trace = open_trace(options.trace)
     refuse_depth(options.num_speculative_tokens, trace)
     halves = split_halves(trace.entries)

@@ -171,7 +171,8 @@ class _Domain:
         if not held_V.any() or not parts_PV.any():
             raise UsageError(
                 f"--counts: {listed} holds a single conversation",
-                why="what rows cover is told by conversations that did not choose them",
+                why="what rows cover is told by conversations that did not choose them; entries that open alike count "
+                "as turns of one",
                 cure="give more text of this kind, one conversation a line",
             )
         return DomainCounts(

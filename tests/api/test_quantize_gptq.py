@@ -312,3 +312,9 @@ def test_a_package_that_rounds_does_not_do_it_by_gptq(trace: Path) -> None:
     options = quantized.options(LLAMA, "w4a16-gptq", trace=trace, backend="quark")
     with pytest.raises(UsageError, match="--backend quark with recipe w4a16-gptq"):
         prepare(SOURCE, options)
+
+
+def test_a_half_of_no_trace_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--calibrate-on half has no meaning without --calibrate"):
+        quantize(quantized.source("llama-eagle3"), tmp_path / "out", recipe="w4a16", calibrate_on="half")
+    assert list(tmp_path.iterdir()) == []

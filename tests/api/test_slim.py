@@ -228,6 +228,7 @@ def test_what_so_many_prompts_can_certify_is_told_beforehand(trace: Path) -> Non
         ({"alpha": 0.0001}, UsageError, "divided among 4 candidates"),
         ({"num_speculative_tokens": 7}, UsageError, "the trace keeps 4"),
         ({"target_step": 12.0}, UsageError, "no meaning without --speed"),
+        ({"keep": ("5",)}, UsageError, "--keep has no meaning without --counts"),
         ({"speed": "b200-vllm"}, UsageError, "names a machine, and not how long a step"),
         ({"speed": "absent.yaml"}, UsageError, "absent.yaml"),
     ],
