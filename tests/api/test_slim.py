@@ -13,9 +13,11 @@ import pytest
 
 import draftconv
 from draftconv.api.slim import SlimOptions, prepare, slim
+from draftconv.cli import cli
 from draftconv.errors import Refused, UsageError, Void, WriteError
 from draftconv.quantization.recipe_schema import parse
 from draftconv.search import run
+from draftconv.search.report import refuse_slim_place
 from draftconv.search.result import SlimResult
 from draftconv.traces.halves import split_halves
 from draftconv.traces.trace import open_trace
@@ -267,3 +269,25 @@ def test_an_occupied_place_is_refused(trace: Path, tmp_path: Path) -> None:
     shutil.copytree(DRAFTER, tmp_path / "out")
     with pytest.raises(WriteError, match="out exists already"):
         slim(DRAFTER, tmp_path / "out", engine=ENGINE, trace=trace, max_loss=0.01, target=TARGET)
+
+
+@pytest.mark.parametrize(
+    ("report", "says"),
+    [("out/report", "lies inside out"), ("out", "is out"), (".", "contains out"), ("link/report", "lies inside out")],
+)
+def test_a_report_is_no_part_of_the_drafter(tmp_path: Path, report: str, says: str) -> None:
+    (tmp_path / "link").symlink_to("out")
+    with pytest.raises(UsageError, match=says):
+        refuse_slim_place(tmp_path / report, tmp_path / "out")
+    refuse_slim_place(tmp_path / "out-report", tmp_path / "out")
+
+
+def test_a_report_inside_the_drafter_is_refused_before_anything_is_measured(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = ("--for", ENGINE, "--trace", trace, "--max-loss", "0.2", "--target", TARGET)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(map(str, ("slim", DRAFTER, tmp_path / "out", *how, "--report", tmp_path / "out/report"))))
+    assert ended.value.code == 2
+    assert "--report report lies inside out" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
