@@ -16,6 +16,8 @@ from draftconv.search.planning import LeftOutChoice
 from draftconv.search.searching import Candidate
 from draftconv.search.speed import SpeedModel
 
+REPLAYED = "Accept lengths are replayed, as the engine's source says that it multiplies: not run on hardware."
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SlimResult(Displayed):
@@ -86,6 +88,7 @@ class SlimResult(Displayed):
         yield self._outcome()
         yield from (f"Warning: {note}" for note in self.notes)
         yield self._path()
+        yield REPLAYED
         if self.speed is not None:
             yield self.speed.sentence()
 

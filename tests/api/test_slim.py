@@ -102,6 +102,44 @@ def test_what_was_written_is_proven_from_its_source_and_trace(found: tuple[SlimR
     assert draftconv.verify(out, DRAFTER, target=TARGET, calibrate=trace).passed
 
 
+def test_record_and_card_tell_the_certificate(found: tuple[SlimResult, Path], trace: Path) -> None:
+    result, out = found
+    assert result.chosen is not None
+    certificate = result.chosen.certificate
+    assert certificate is not None
+    told = json.loads((out / "draftconv.json").read_text())["certificate"]
+    assert told == {
+        "ratio": pytest.approx(certificate.ratio, rel=1e-5),
+        "low": pytest.approx(certificate.low, rel=1e-5),
+        "max_loss": 0.2,
+        "alpha": 0.05,
+        "level": 0.025,
+        "prompts": 32,
+        "num_speculative_tokens": 3,
+        "engine": result.engine,
+        "trace": f"sha256:{open_trace(trace).digest}",
+    }
+    card = (out / "README.md").read_text()
+    section = card.partition("\n## Accept length\n")[2].partition("\n## ")[0]
+    assert f"on 32 prompts that the search had not seen, a replay gives {certificate.ratio:.4f} of" in section
+    assert f"The lower bound is {certificate.low:.4f}, above the 0.8 that `--max-loss 0.2` allows" in section
+    assert "Not measured yet" not in card
+    assert "weights rounded by GPTQ, by the inputs of 32 requests" in card
+    assert "static activation scales" not in card
+    assert card.lower().count("not run on hardware") == 1
+    assert "--calibrate TRACE" in card
+
+
+def test_a_certificate_is_of_the_bytes_and_not_in_them(found: tuple[SlimResult, Path], tmp_path: Path) -> None:
+    """What is made of a certified drafter is another one: its record and card claim nothing."""
+    _, out = found
+    draftconv.convert(out, tmp_path / "floats", to="vllm", dequantize=True, target=TARGET)
+    record = json.loads((tmp_path / "floats/draftconv.json").read_text())
+    assert "certificate" not in record
+    assert all("certificate" not in step for step in record["earlier"])
+    assert "Certified by" not in (tmp_path / "floats/README.md").read_text()
+
+
 def test_the_report_has_what_was_found(found: tuple[SlimResult, Path], tmp_path: Path) -> None:
     result, _ = found
     result.save(tmp_path / "report")
@@ -111,6 +149,7 @@ def test_the_report_has_what_was_found(found: tuple[SlimResult, Path], tmp_path:
         "pareto.svg",
         "recipe.yaml",
     }
+    assert "not run on hardware" in (tmp_path / "report/slim.md").read_text()
     document = json.loads((tmp_path / "report/slim.json").read_text())
     assert result.chosen is not None
     assert document["chosen"] == result.chosen.planned.name
