@@ -122,7 +122,7 @@ def accept_length_by_depth(name: str, lengths: Sequence[Measured]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A drafter by its size.
+    """A combination of choices by its size.
 
     Attributes:
         bytes: of weights per draft step. `ratio`: of its accept length to that of the drafter as it is.
@@ -161,9 +161,9 @@ def bytes_and_ratio(name: str, spots: Sequence[Spot], max_loss: float) -> str:
             figure,
             name,
             "Bytes per draft step and accept length",
-            f"{len(spots)} drafters, one point each: accept length, of the drafter as it is, with 95 % intervals; a "
-            f"filled one was certified; the dashed line is the loss that was allowed, {1 - max_loss:g}; figures above "
-            "points are estimated speed-ups.",
+            f"{len(spots)} combinations, one point each: accept length, of the drafter as it is, with 95 % intervals; "
+            f"a filled one was certified; the dashed line is the loss that was allowed, {1 - max_loss:g}; figures "
+            "above points are estimated speed-ups.",
         )
 
 
@@ -176,7 +176,7 @@ def _speed_ups(axes: Axes, spots: Sequence[Spot], whole: float) -> None:
     place = 100 + apart
     for left, spot in reversed(list(enumerate(sorted(spots, key=lambda spot: spot.bytes)))):
         share = 100 * spot.bytes / whole
-        place = min(place - apart, max(share, left * apart))  # to the left, where fewer drafters are
+        place = min(place - apart, max(share, left * apart))  # to the left, where fewer points are
         axes.annotate(
             f"{spot.gain:.2f}",
             (share, spot.ratio.interval.high),

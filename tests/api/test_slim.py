@@ -124,6 +124,10 @@ def test_record_and_card_tell_the_certificate(found: tuple[SlimResult, Path], tr
     assert f"on 32 prompts that the search had not seen, a replay gives {certificate.ratio:.4f} of" in section
     assert f"The lower bound is {certificate.low:.4f}, above the 0.8 that `--max-loss 0.2` allows" in section
     assert "Not measured yet" not in card
+    assert "by recipe `slim`: " in card
+    assert result.chosen.planned.name not in card
+    made = json.loads((out / "draftconv.json").read_text())["quantization"]["recipe"]
+    assert made["about"] == result.chosen.planned.name
     assert "weights rounded by GPTQ, by the inputs of 32 requests" in card
     assert "static activation scales" not in card
     assert card.lower().count("not run on hardware") == 1
@@ -149,13 +153,15 @@ def test_the_report_has_what_was_found(found: tuple[SlimResult, Path], tmp_path:
         "pareto.svg",
         "recipe.yaml",
     }
-    assert "not run on hardware" in (tmp_path / "report/slim.md").read_text()
+    told = (tmp_path / "report/slim.md").read_text()
+    assert "not run on hardware" in told
+    assert "| combination |" in told
     document = json.loads((tmp_path / "report/slim.json").read_text())
     assert result.chosen is not None
     assert document["chosen"] == result.chosen.planned.name
     assert [row["name"] for row in document["path"]] == [c.planned.name for c in result.path]
     assert [row["unseen"] is None for row in document["path"]] == [c.certificate is None for c in result.path]
-    recipe = parse((tmp_path / "report/recipe.yaml").read_text(), result.chosen.planned.name, "recipe.yaml")
+    recipe = parse((tmp_path / "report/recipe.yaml").read_text(), "slim", "recipe.yaml")
     assert recipe == result.chosen.planned.recipe
     result.save(tmp_path / "report", overwrite=True)
 
