@@ -130,6 +130,26 @@ def table(cells: Sequence[Cell]) -> str:
     return "\n".join(lines)
 
 
+def told(cells: Sequence[Cell]) -> str:
+    """How far chance goes, and which rows are the largest, in words."""
+    samples = min(cell.samples for cell in cells)
+    points = 100 * 1.96 * math.sqrt(ALPHA * (1 - ALPHA) / samples)
+    shares = [float(f"{100 * cell.wrong:.1f}") for cell in cells]
+    above = [share for share in shares if share > 100 * ALPHA]
+    beyond = sum(share > 100 * ALPHA + points for share in above)
+    by_more = f"{beyond} of them" if beyond else "none"
+    largest = ", ".join(
+        f"`{cell.fixture}` with {cell.candidates} candidate{'s' * (cell.candidates > 1)} and {cell.prompts} prompts"
+        for cell, share in zip(cells, shares, strict=True)
+        if share == max(shares)
+    )
+    verb = "are" if shares.count(max(shares)) > 1 else "is"
+    return (
+        f"{samples:,} samples leave ± {points:.1f} points. Above {100 * ALPHA:g} % lie {len(above)} of {len(cells)} "
+        f"rows, {by_more} by more than that; the largest, {max(shares)} %, {verb} {largest}."
+    )
+
+
 def main(argv: Sequence[str]) -> int:
     """Print or write the table; 1 where certificates are wrong oftener than alpha."""
     parser = argparse.ArgumentParser(
@@ -143,10 +163,11 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as directory:
         populations = dict(replayed(options.work or Path(directory)))
     cells = list(simulate(populations, options.samples))
-    print(table(cells))
+    found = f"{table(cells)}\n\n{told(cells)}"
+    print(found)
     if options.write:
         text = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(PART.sub(lambda found: f"{found[1]}\n{table(cells)}\n\n{found[2]}", text), encoding="utf-8")
+        PAGE.write_text(PART.sub(lambda part: f"{part[1]}\n{found}\n\n{part[2]}", text), encoding="utf-8")
     return 0 if all(cell.holds for cell in cells) else 1
 
 

@@ -65,7 +65,7 @@ def command(
         return
     refuse_place(drafter, out, overwrite=options["overwrite"])
     if report is not None:
-        refuse_slim_place(report, overwrite=options["overwrite"])
+        refuse_slim_place(report, out, overwrite=options["overwrite"])
     with output.stages(STAGES) as progress:
         search = prepare(drafter, SlimOptions(**options, progress=progress))
         output.print_notes([foretold(search.unseen, search.foreseen_loss, search.options.max_loss)])

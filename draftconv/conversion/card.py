@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, cast
 
 from draftconv.checkpoint.text import code, plain
-from draftconv.conversion.card_sections import EMPTY_RESULTS, EMPTY_SECTION
+from draftconv.conversion.card_sections import EMPTY_RESULTS, EMPTY_SECTION, REPORT_SECTION
+from draftconv.conversion.card_steps import Steps, pruned_rows
 from draftconv.conversion.front_matter import write_front_matter
 from draftconv.conversion.licenses import SourceTerms, license_keys
 from draftconv.conversion.start_commands import HUB_ID, PLACEHOLDER, hub_target, start_commands
@@ -56,14 +57,19 @@ def model_card(record: Mapping[str, object], about: Carded) -> str:
     asked = [parse_engine(name) for name in cast(Sequence[str], record["engines"])]
     # Version and hardware decide what quantized weights run as; other files are for every version.
     specs = asked if facts.quantization else [parse_engine(spec.name) for spec in asked]
-    target = about.target
+    target, steps = about.target, Steps.of(record)
+    pruned = pruned_rows(steps, facts)
     titles = list(dict.fromkeys(ENGINES[spec.name].title for spec in specs))
     return _template().render(
         front_matter=write_front_matter(_front_matter(record, about, [spec.name for spec in specs])),
         results=EMPTY_RESULTS,
-        section=EMPTY_SECTION,
+        section=REPORT_SECTION if "certificate" in record else EMPTY_SECTION,
         record=record,
-        source=cast(Mapping[str, object], record["source"]),
+        certificate=record.get("certificate"),
+        steps=steps,
+        source=steps.source,
+        pruned=pruned,
+        unrun=_unrun(about, pruned=pruned is not None),
         title=layouts()[layout].title if layout != PORTABLE else join_words(titles, "and") if titles else "",
         starts=start_commands(about.drafter, specs, target),
         left_out=record.get("left_out", ()),
@@ -76,8 +82,12 @@ def model_card(record: Mapping[str, object], about: Carded) -> str:
         target=target,
         hub_target=hub_target(target),
         placeholder=PLACEHOLDER,
-        source_id=_source_id(record),
-        licenses=[line for source in about.terms for line in _license_lines(source)],
+        source_id=_source_id(steps.source),
+        licenses=[
+            line
+            for source in about.terms
+            for line in _license_lines(replace(source, source=steps.known_as(source.source)))
+        ],
         changes=grouped(about.changes),
     )
 
@@ -133,9 +143,15 @@ def _base_model(record: Mapping[str, object], about: Carded) -> tuple[str | None
     return (repo.partition("@")[0], "finetune") if repo else (None, None)
 
 
-def _source_id(record: Mapping[str, object]) -> str | None:
+def _unrun(about: Carded, *, pruned: bool) -> str:
+    """What of the files no engine was seen to run on its hardware; empty for floats in a whole head."""
+    quantization = about.quantization
+    unseen = about.drafter.facts.quantization is not None and (quantization is None or quantization.evidence != "run")
+    return " and ".join(["these weights"] * unseen + ["a head of fewer rows"] * pruned)
+
+
+def _source_id(source: Mapping[str, object]) -> str | None:
     """The source as a command takes it, where it is on the Hub."""
-    source = cast(Mapping[str, object], record["source"])
     name, revision = str(source["name"]), source["revision"]
     return f"{name}@{revision}" if revision and HUB_ID.fullmatch(name) else None
 

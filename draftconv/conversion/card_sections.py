@@ -38,6 +38,10 @@ EMPTY_RESULTS = RESULTS.around("")
 EMPTY_SECTION = SECTION.around(
     "Not measured yet. `draftconv parity` measures it, and `draftconv push --report` puts the figures here.\n"
 )
+REPORT_SECTION = SECTION.around(
+    "`draftconv parity` measures it once more, and `draftconv push --report` puts the figures of a report here.\n"
+)
+"""The same where a certificate stands above it."""
 
 
 def with_accept_length(card: str, section: str, results: str) -> str:

@@ -88,6 +88,8 @@ class Conversion(Displayed):
     quantization: QuantizationRecord | None = None
     """What the record and the card tell of a quantization."""
     pruning: KeptTokens | None = None
+    certificate: Mapping[str, object] | None = None
+    """What the record and the card tell of its accept length."""
     terms: tuple[SourceTerms, ...] = ()
     """What each of its sources says of its license."""
 
@@ -243,6 +245,7 @@ def _plan(
         findings=weights.stored.findings if weights.stored else (),
         quantization=quantization_record(request.quantizing) if request.quantizing else None,
         pruning=request.pruning,
+        certificate=request.certificate,
         terms=terms,
     )
     record = make_record(conversion, options, target, provenance)

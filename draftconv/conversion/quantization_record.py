@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from draftconv.conversion.calibration import calibration_trace
 from draftconv.conversion.options import QuantizeOptions
+from draftconv.engines.deployed import weakest
+from draftconv.engines.rules import Evidence
 from draftconv.quantization.scheme import InputScheme, Scheme, recorded
 
 if TYPE_CHECKING:
@@ -24,12 +26,16 @@ class QuantizationRecord:
         record: `quantization` of draftconv.json. `scheme`: in words.
         deviations: canonical weight → how far it went; filled while the output is written, for the card.
         gptq: canonical weight → how GPTQ rounded it; filled before the output is written.
+        measured: what was done with the inputs of a trace, in words.
+        evidence: of what its engines multiply; None where none was named.
     """
 
     record: Mapping[str, object]
     scheme: str
     deviations: Mapping[str, Deviation]
     gptq: Mapping[str, WeightRecord]
+    measured: tuple[str, ...] = ()
+    evidence: Evidence | None = None
 
     def completed(self) -> dict[str, object]:
         """The record once the output is written: with how GPTQ rounded each weight, if it rounded any."""
@@ -50,7 +56,25 @@ class QuantizationRecord:
 def quantization_record(decided: QuantizationPlan) -> QuantizationRecord:
     """What is told of this quantization."""
     gptq = decided.calibration.gptq.records if decided.calibration.gptq else {}
-    return QuantizationRecord(_record(decided), decided.deployment.numbers, decided.deviations, gptq)
+    deployments = decided.deployments.values()
+    return QuantizationRecord(
+        _record(decided),
+        decided.deployment.numbers,
+        decided.deviations,
+        gptq,
+        tuple(_measured(decided)),
+        weakest(deployment.evidence for deployment in deployments) if deployments else None,
+    )
+
+
+def _measured(decided: QuantizationPlan) -> Iterator[str]:
+    schemes = [part.scheme for part in decided.deployment.parts.values()]
+    if decided.rounding.smooths:
+        yield "inputs smoothed by AWQ"
+    if any(scheme.rounding == "gptq" for scheme in schemes):
+        yield "weights rounded by GPTQ"
+    if any(scheme.inputs is not None and not scheme.inputs.dynamic for scheme in schemes):
+        yield "static activation scales"
 
 
 def _record(decided: QuantizationPlan) -> dict[str, object]:

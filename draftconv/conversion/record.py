@@ -70,6 +70,7 @@ def make_record(
     left_out = {"left_out": [asdict(left) for left in conversion.left_out]} if conversion.left_out else {}
     quantization = {"quantization": conversion.quantization.record} if conversion.quantization else {}
     pruning = {"pruning": dict(conversion.pruning.record)} if conversion.pruning else {}
+    certificate = {"certificate": dict(conversion.certificate)} if conversion.certificate else {}
     return {
         "draftconv": draftconv.__version__,
         "format": FORMAT,
@@ -96,6 +97,7 @@ def make_record(
         "options": {key: _base_names(value) for key, value in chosen.items()},
         **quantization,
         **pruning,
+        **certificate,
         "facts": facts_json(work.facts),
         "reasons": dict(drafter.reasons),
         "renamed": {old: ", ".join(new) for old, new in sorted(renamed.items()) if [old] != new},

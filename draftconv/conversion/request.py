@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,11 @@ class ConversionRequest:
         engines: who has to read quantized weights; floats are for those that the layout is for.
         quantizing: a quantization that is decided; None rounds nothing.
         pruning: the tokens that the head keeps; None keeps all.
+        certificate: what is known already of its accept length, for the record.
     """
 
     options: ConvertOptions
     engines: Sequence[EngineSpec] = ()
     quantizing: QuantizationPlan | None = None
     pruning: KeptTokens | None = None
+    certificate: Mapping[str, object] | None = None

@@ -1,7 +1,8 @@
 """Plots as inline SVG: drawn by matplotlib, coloured by the page.
 
 Every colour is a stand-in that becomes a CSS variable, so that one drawing is legible on a
-light page, a dark one and on paper. Nothing that a stranger wrote is drawn: names stand in
+light page, a dark one and on paper. A drawing that is a file of its own has no page: `standalone`
+gives it the same colours. Nothing that a stranger wrote is drawn: names stand in
 the page around a plot. The same figures give the same bytes with the same matplotlib.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from draftconv.report.intervals import Measured
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, LINE, REFERENCE, CANDIDATE, WORSE = (f"#0{n}0{n}0{n}" for n in range(1, 7))
+INK, MUTED, LINE, REFERENCE, CANDIDATE, WORSE, PAGE = (f"#0{n}0{n}0{n}" for n in range(1, 8))
 VARIABLES: Mapping[str, str] = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -30,6 +32,7 @@ VARIABLES: Mapping[str, str] = {
     REFERENCE: "var(--reference)",
     CANDIDATE: "var(--candidate)",
     WORSE: "var(--worse)",
+    PAGE: "var(--page)",
 }
 STYLE: Mapping[Any, Any] = {
     "svg.fonttype": "none",
@@ -119,42 +122,75 @@ def accept_length_by_depth(name: str, lengths: Sequence[Measured]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A drafter by its size.
+    """A combination of choices by its size.
 
     Attributes:
-        bytes: of weights per draft step. `length`: what it accepts.
+        bytes: of weights per draft step. `ratio`: of its accept length to that of the drafter as it is.
         gain: its estimated speed-up over no drafter, where that is known.
     """
 
     bytes: float
-    length: Measured
+    ratio: Measured
     chosen: bool = False
     gain: float | None = None
 
 
-def bytes_and_accept_length(name: str, spots: Sequence[Spot]) -> str:
-    """Accept length over the bytes of weights that a draft step reads, with 95 % intervals; the chosen one is filled.
+UPRIGHT = 10
+"""Speed-ups that stand side by side; more of them are turned."""
+
+
+def bytes_and_ratio(name: str, spots: Sequence[Spot], max_loss: float) -> str:
+    """What is left of accept length over the bytes of weights that a draft step reads; the chosen one is filled.
 
     Args:
         name: of the drawing, unique on its page.
+        max_loss: the share of accept length that may be lost; a line is drawn there.
     """
-    with _figure(3.4) as figure:
+    with _figure(3.7) as figure:
         axes = figure.subplots()
+        axes.axhline(1 - max_loss, color=MUTED, linewidth=1, linestyle="--")
+        whole = max(spot.bytes for spot in spots)
         for spot in spots:
-            share = 100 * spot.bytes / max(other.bytes for other in spots)
-            axes.plot([share, share], [spot.length.interval.low, spot.length.interval.high], color=LINE, linewidth=2)
-            filled = CANDIDATE if spot.chosen else "none"
-            axes.plot([share], [spot.length.value], "o", color=CANDIDATE, markerfacecolor=filled, markersize=7)
-            if spot.gain is not None:
-                axes.text(share, spot.length.interval.high, f"{spot.gain:.2f} x", color=MUTED, ha="center", va="bottom")
-        axes.set(xlabel="% of the bytes per draft step", ylabel="tokens per step", xlim=(0, 104))
+            share = 100 * spot.bytes / whole
+            axes.plot([share, share], [spot.ratio.interval.low, spot.ratio.interval.high], color=CANDIDATE, linewidth=2)
+            filled = CANDIDATE if spot.chosen else PAGE
+            axes.plot([share], [spot.ratio.value], "o", color=CANDIDATE, markerfacecolor=filled, markersize=7)
+        _speed_ups(axes, [spot for spot in spots if spot.gain is not None], whole)
+        axes.set(xlabel="% of the bytes per draft step", ylabel="accept length, ratio", xlim=(0, 104))
         return _svg(
             figure,
             name,
             "Bytes per draft step and accept length",
-            f"{len(spots)} drafters, one point each, with 95 % intervals of accept length; a filled one was certified; "
-            "figures beside points are estimated speed-ups.",
+            f"{len(spots)} combinations, one point each: accept length, of the drafter as it is, with 95 % intervals; "
+            f"a filled one was certified; the dashed line is the loss that was allowed, {1 - max_loss:g}; figures "
+            "above points are estimated speed-ups.",
         )
+
+
+def _speed_ups(axes: Axes, spots: Sequence[Spot], whole: float) -> None:
+    """In one row above the plot, each tied to its point and as near to it as the others leave room."""
+    if not spots:
+        return
+    upright = len(spots) <= UPRIGHT
+    apart = 10.0 if upright else 4.5
+    place = 100 + apart
+    for left, spot in reversed(list(enumerate(sorted(spots, key=lambda spot: spot.bytes)))):
+        share = 100 * spot.bytes / whole
+        place = min(place - apart, max(share, left * apart))  # to the left, where fewer points are
+        axes.annotate(
+            f"{spot.gain:.2f}",
+            (share, spot.ratio.interval.high),
+            xytext=(place, 1.06),
+            textcoords=axes.get_xaxis_transform(),
+            rotation=0 if upright else 90,
+            color=INK,
+            ha="center",
+            va="bottom",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 1},
+        )
+    title = "estimated speed-up over no drafter"
+    axes.set_title(title, loc="left", color=MUTED, fontsize=11, pad=32 if upright else 44)
 
 
 def per_request(name: str, pairs: Sequence[Pair]) -> str:
@@ -212,3 +248,31 @@ def _svg(figure: Figure, name: str, title: str, description: str) -> str:
     attributes = f'role="img" aria-labelledby="{name}-title {name}-desc"'
     caption = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(description)}</desc>'
     return re.sub(r"<svg ([^>]*)>", lambda match: f"<svg {attributes} {match[1]}>{caption}", drawing, count=1)
+
+
+PALETTE = re.compile(r":root \{([^}]*)\}")
+"""Of the page's style sheet: the light colours first, then the dark ones."""
+USED = re.compile(r"var\((--\w+)\)")
+
+
+def standalone(drawing: str) -> str:
+    """A drawing as a file of its own: the page's colours are in it, light ones and for dark screens dark ones.
+
+    Light colours stand where they are used, and the dark ones in a style of its own: programs that know no style
+    sheet draw the light ones.
+    """
+    css = files("draftconv.report").joinpath("report.css").read_text(encoding="utf-8")
+    light, dark, *_ = (dict(re.findall(r"(--[\w-]+): ([^;]+);", part)) for part in PALETTE.findall(css))
+    ground = '<rect width="100%" height="100%" style="fill: var(--page)"/>'
+    style = f"<style>{_dark(drawing + ground, light, dark)}</style>"
+    drawing = drawing.replace("</desc>", f"</desc>{style}{ground}", 1)
+    return USED.sub(lambda found: light[found[1]], drawing)
+
+
+def _dark(drawing: str, light: Mapping[str, str], dark: Mapping[str, str]) -> str:
+    rules = "".join(
+        f'[style*="{key}: {light[name]}"] {{ {key}: {dark[name]} !important }} '
+        for name in dict.fromkeys(USED.findall(drawing))
+        for key in ("fill", "stroke")
+    )
+    return f"@media (prefers-color-scheme: dark) {{ {rules}}}"

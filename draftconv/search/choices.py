@@ -24,6 +24,8 @@ ALWAYS_KEPT = ("embed", "norms")
 WHOLE_LAYERS = "layers.*"
 """As `exclude` of a recipe names every weight of the layers."""
 AS_IT_IS = "as it is"
+FOUND = "slim"
+"""What a recipe is called that a search made; what it does stands in its `about`."""
 
 
 @dataclass(frozen=True, slots=True)

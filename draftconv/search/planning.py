@@ -103,7 +103,7 @@ class Planner:
 
     def _decide(self, recipe: Recipe) -> QuantizationPlan:
         request = QuantizationRequest(self.options, recipe, (self.spec,))
-        # Static scales take a pass over the trace, and none is needed to know sizes: `measured` is for what is written.
+        # Static scales take a pass over the trace, and none is needed to know sizes: `certified` measures them.
         calibrated = self.calibrated and not recipe.has_static_inputs
         decided = plan_quantization(self.drafter, self.target, request, calibrated=calibrated)
         gptq = decided.calibration.gptq
@@ -113,17 +113,19 @@ class Planner:
         alone = gptq.narrowed()
         return replace(decided, calibration=replace(decided.calibration, gptq=alone))
 
-    def measured(self, planned: PlannedDrafter) -> PlannedDrafter:
-        """The same with its static scales measured, so that it can be written.
+    def certified(self, planned: PlannedDrafter, certificate: Mapping[str, object]) -> PlannedDrafter:
+        """The same as it is written: its static scales are measured, and its record tells what was certified.
 
         Raises:
             Refused, UsageError, BadCheckpoint: as `plan_quantization`.
         """
-        if planned.recipe is None or not planned.recipe.has_static_inputs:
-            return planned
-        request = QuantizationRequest(self.options, planned.recipe, (self.spec,))
-        decided = plan_quantization(self.drafter, self.target, request)
-        conversion = plan_drafter(self.drafter, self.findings, self.target, decided.request)
+        decided = planned.decided
+        if planned.recipe is not None and planned.recipe.has_static_inputs:
+            request = QuantizationRequest(self.options, planned.recipe, (self.spec,))
+            decided = plan_quantization(self.drafter, self.target, request)
+        asked = self._plain() if decided is None else decided.request
+        told = replace(asked, certificate=certificate)
+        conversion = plan_drafter(self.drafter, self.findings, self.target, told)
         return replace(planned, decided=decided, conversion=conversion)
 
     def _plain(self) -> ConversionRequest:

@@ -8,15 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from draftconv.checkpoint import show
 from draftconv.checkpoint.staging import FileDigest, OwnershipMark, refuse_occupied, staging
 from draftconv.checkpoint.text import code, plain
 from draftconv.display import Table
-from draftconv.errors import BadReport
+from draftconv.errors import BadReport, UsageError
 from draftconv.options import without_places
 from draftconv.quantization.recipe_text import recipe_text
 from draftconv.report.files import read_file, write_file
+from draftconv.report.intervals import Measured
 from draftconv.report.markdown import section
-from draftconv.report.plots import Spot, bytes_and_accept_length
+from draftconv.report.plots import Spot, bytes_and_ratio, standalone
 from draftconv.search.again import RECIPE
 from draftconv.search.result import SlimResult
 from draftconv.search.searching import Candidate
@@ -26,12 +28,23 @@ FILE = "slim.json"
 OTHERS = ("slim.md", "pareto.svg", RECIPE)
 
 
-def refuse_slim_place(out: Path, *, overwrite: bool = False) -> None:
-    """Refuse a directory that `write_slim` would refuse, before anything is measured.
+def refuse_slim_place(out: Path, drafter: Path, *, overwrite: bool = False) -> None:
+    """Refuse a directory that `write_slim` would refuse, or that overlaps the drafter, before anything is measured.
+
+    Args:
+        drafter: where the certified drafter will be written.
 
     Raises:
-        UsageError, WriteError: as `staging`.
+        UsageError: one would lie inside the other. UsageError, WriteError: as `staging`.
     """
+    report, written = out.resolve(), drafter.resolve()
+    if report == written or written in report.parents or report in written.parents:
+        how = "is" if report == written else "lies inside" if written in report.parents else "contains"
+        raise UsageError(
+            f"--report {show(out.name)} {how} {show(drafter.name)}",
+            why="a drafter's directory holds what its record lists and nothing else",
+            cure=f"write it beside it: --report {show(drafter.name)}-report",
+        )
     refuse_occupied(out, overwrite=overwrite, mark=OURS)
 
 
@@ -134,18 +147,16 @@ def _shell(*commands: Sequence[str]) -> str:
 
 
 def _plot(result: SlimResult) -> str:
-    return bytes_and_accept_length(
-        "pareto",
-        [
-            Spot(
-                c.planned.reads.per_step(result.depth),
-                c.searched.candidate,
-                chosen=result.chosen is not None and c.planned.name == result.chosen.planned.name,
-                gain=next((speed.gain.value for speed in result.speeds(c)), None),
-            )
-            for c in result.path
-        ],
-    )
+    spots = [
+        Spot(
+            c.planned.reads.per_step(result.depth),
+            Measured(c.searched.ratio, c.searched.interval),
+            chosen=result.chosen is not None and c.planned.name == result.chosen.planned.name,
+            gain=next((speed.gain.value for speed in result.speeds(c)), None),
+        )
+        for c in result.path
+    ]
+    return standalone(bytes_and_ratio("pareto", spots, result.max_loss))
 
 
 def _files(directory: Path) -> Mapping[str, FileDigest] | None:

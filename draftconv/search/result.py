@@ -16,6 +16,8 @@ from draftconv.search.planning import LeftOutChoice
 from draftconv.search.searching import Candidate
 from draftconv.search.speed import SpeedModel
 
+REPLAYED = "Accept lengths are replayed, as the engine's source says that it multiplies: not run on hardware."
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SlimResult(Displayed):
@@ -25,7 +27,8 @@ class SlimResult(Displayed):
         drafter: its name. `engine`: whom it is for. `depth`: K.
         max_loss: share of accept length that may be lost. `alpha`: how often a certificate may be wrong.
         searched, unseen: prompts of the two halves.
-        path: from the drafter as it is to the smallest, with what the unseen half says of those that it judged.
+        path: combinations from the drafter as it is to the smallest, with what the unseen half says of those that it
+            judged.
         chosen: what was certified and written; None where nothing was.
         smallest_loss: that so many unseen prompts can certify, as the first half lets expect.
         left_out: what was not tried, and why.
@@ -82,10 +85,11 @@ class SlimResult(Displayed):
             yield f"{100 * self.bytes_read(self.chosen) / self.whole_bytes:.0f} % of the bytes per draft step"
 
     def blocks(self) -> Iterator[Block]:
-        """The outcome, then every drafter on the path."""
+        """The outcome, then every combination on the path."""
         yield self._outcome()
         yield from (f"Warning: {note}" for note in self.notes)
         yield self._path()
+        yield REPLAYED
         if self.speed is not None:
             yield self.speed.sentence()
 
@@ -120,7 +124,7 @@ class SlimResult(Displayed):
 
     def _path(self) -> Table:
         columns: Sequence[str | Column] = (
-            "drafter",
+            "combination",
             Column("bytes per draft step", figures=True),
             Column("file", figures=True),
             Column("accept length", figures=True),

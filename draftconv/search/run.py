@@ -185,7 +185,7 @@ def run_search(search: Search, out: Path) -> SlimResult:
         judged = certified(fixed(path, options.max_loss, options.candidates, depth), unseen, options, told)
         chosen = smallest_passed(judged, depth)
         if chosen is not None:
-            made = _made(search, chosen.planned, kept, work)
+            made = _made(search, chosen, kept, work)
             unseen.calibrate(made)
             made.conversion.write(out, overwrite=options.overwrite)
             _hold(search, chosen, unseen, out)
@@ -209,26 +209,45 @@ def run_search(search: Search, out: Path) -> SlimResult:
     )
 
 
-def _made(search: Search, chosen: PlannedDrafter, kept: Mapping[int, PruningPlan], work: Path) -> PlannedDrafter:
+def _made(search: Search, found: Candidate, kept: Mapping[int, PruningPlan], work: Path) -> PlannedDrafter:
     """What is written: a drafter whose head is pruned is written before, and planned once more.
 
     Raises:
         WriteError: the pruned drafter cannot be written.
     """
+    chosen, certificate = found.planned, _certificate(search, found)
     if search.heads is None or chosen.rows is None:
-        return search.planner.measured(chosen)
+        return search.planner.certified(chosen, certificate)
     pruned = work / _pruned_name(search, chosen.rows)
     search.heads.conversion(kept[chosen.rows].kept).write(pruned, overwrite=True)
     planner = open_planner(pruned, search.planner.spec, search.options.quantize_pruned, search.trace)
     match planner.plan(chosen.name, chosen.recipe):
         case PlannedDrafter() as made:
-            return planner.measured(made)
+            return planner.certified(made, certificate)
         case left_out:
             raise Void(
                 f"{chosen.name} cannot be written any more: {left_out.why}",
                 why="it was planned with the same rows and measured",
                 cure="this is a fault of draftconv: please tell us of it; nothing was left behind",
             )
+
+
+def _certificate(search: Search, chosen: Candidate) -> dict[str, object]:
+    """What draftconv.json tells of the certificate."""
+    certificate, options = chosen.certificate, search.options
+    if certificate is None:
+        raise ValueError(f"{chosen.planned.name} was not judged")
+    return {
+        "ratio": float(f"{certificate.ratio:.6g}"),
+        "low": float(f"{certificate.low:.6g}"),
+        "max_loss": options.max_loss,
+        "alpha": options.alpha,
+        "level": certificate.level,
+        "prompts": certificate.clusters,
+        "num_speculative_tokens": options.num_speculative_tokens,
+        "engine": str(search.planner.spec),
+        "trace": f"sha256:{search.trace.digest}",
+    }
 
 
 def _pruned_name(search: Search, rows: int) -> str:

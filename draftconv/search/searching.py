@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from draftconv.quantization.fixture_losses import fixture_losses
 from draftconv.report.certification import Certificate, certifiable_loss, certify, share_of
 from draftconv.report.statistics import Estimate, Pair
-from draftconv.search.choices import HEAD, ROLES, Combination, RoleChoice, combination_name, only, recipe_of
+from draftconv.search.choices import FOUND, HEAD, ROLES, Combination, RoleChoice, combination_name, only, recipe_of
 from draftconv.search.measuring import Half, unsimulated
 from draftconv.search.options import SlimOptions, Told
 from draftconv.search.path import Measured, MeasuredChoice, search_path
@@ -77,7 +77,7 @@ def plan_alone(choices: Mapping[str, Sequence[RoleChoice]], planners: Planners) 
 
 def _plan(combination: Combination, planners: Planners) -> PlannedDrafter | LeftOutChoice:
     name = combination_name(combination)
-    planned = planners[combination[HEAD].rows].plan(name, recipe_of(name, combination))
+    planned = planners[combination[HEAD].rows].plan(name, recipe_of(FOUND, combination))
     why = unsimulated(planned) if isinstance(planned, PlannedDrafter) else ""
     return LeftOutChoice(name, why) if why else planned
 

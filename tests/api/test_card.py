@@ -7,6 +7,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from huggingface_hub import ModelCard, close_session, constants
 import draftconv
 from draftconv import limits
 from draftconv.checkpoint import open_checkpoint
+from draftconv.cli import cli
 from draftconv.drafter import targets
 from draftconv.drafter.targets import Target
 from draftconv.engines import ENGINES, parse_engine
@@ -104,6 +106,12 @@ def quantized(_: Path, out: Path) -> None:
     draftconv.quantize(f"hf://{REPO}", out, recipe="w4a16", engines="vllm:b200", target="tiny")
 
 
+def pruned(_: Path, out: Path) -> None:
+    text = out.parent / "text.jsonl"
+    text.write_text("".join(f"{[*range(512)] * 2 + [number]}\n" for number in range(20)))
+    draftconv.prune(LLAMA, out, vocab=512, counts=str(text), target=str(HERE))
+
+
 def with_table(source: Path, out: Path) -> None:
     target = source.parent / "model"
     shutil.copytree(HERE, target)
@@ -113,13 +121,63 @@ def with_table(source: Path, out: Path) -> None:
 
 
 @pytest.mark.usefixtures("hub")
-@pytest.mark.parametrize("made", [portable, for_training, quantized, with_table])
+@pytest.mark.parametrize("made", [portable, for_training, quantized, pruned, with_table])
 def test_the_whole_card(made: Callable[[Path, Path], None], source: Path, tmp_path: Path) -> None:
     made(source, tmp_path / "out")
     expected = CARDS / f"{made.__name__}.md"
     assert card_of(tmp_path / "out") == expected.read_text(encoding="utf-8")
     assert front(tmp_path / "out")["library_name"] == "draftconv"
     assert str(tmp_path) not in card_of(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "engine", "says"),
+    [
+        ("w4a16-gptq", "vllm:b200", "weights rounded by GPTQ"),
+        ("fp8-tensor", "trtllm:h200", "static activation scales"),
+    ],
+)
+def test_what_a_trace_was_for_is_told_and_asked_for_again(
+    recipe: str, engine: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_trace(tmp_path / "trace", "llama", count=32, length=16)
+    how: dict[str, Any] = {"calibrate": tmp_path / "trace", "calibrate_on": "half", "target": str(HERE)}
+    draftconv.quantize(LLAMA, tmp_path / "out", recipe=recipe, engines=engine, **how)
+    told = section(tmp_path / "out", "Quantization")
+    assert f"\n- {says}, by the inputs of 16 requests of held-out, one half of trace `sha256:" in told
+    assert ("static" in told) == ("static" in says)
+    assert "not run on hardware" in card_of(tmp_path / "out").lower()
+    monkeypatch.chdir(tmp_path / "out")
+    script = section(tmp_path / "out", "Check it").partition("```sh\n")[2].partition("```")[0]
+    assert script == "draftconv verify . --against SOURCE --target TARGET --calibrate TRACE\n"
+    places = {"SOURCE": str(LLAMA), "TARGET": str(HERE), "TRACE": str(tmp_path / "trace")}
+    with pytest.raises(SystemExit) as ended:
+        cli.main([places.get(word, word) for word in shlex.split(script)[1:]])
+    assert ended.value.code == 0
+    with pytest.raises(SystemExit) as ended:
+        cli.main([places.get(word, word) for word in shlex.split(script)[1:-2]])
+    assert ended.value.code == 1
+
+
+def test_what_was_run_is_not_said_to_be_unrun(tmp_path: Path) -> None:
+    draftconv.quantize(LLAMA, tmp_path / "out", recipe="w4a16", engines="vllm:cpu", target="tiny")
+    assert "not run on hardware" not in card_of(tmp_path / "out").lower()
+    draftconv.convert(LLAMA, tmp_path / "floats", target="tiny")
+    assert "not run on hardware" not in card_of(tmp_path / "floats").lower()
+
+
+def test_a_pruned_head_that_is_quantized_is_named_after_the_drafter_that_there_is(tmp_path: Path) -> None:
+    pruned(LLAMA, tmp_path / "llama-512-rows")
+    draftconv.quantize(
+        tmp_path / "llama-512-rows", tmp_path / "out", recipe="w4a16", engines="vllm:b200", target=str(HERE)
+    )
+    text = card_of(tmp_path / "out")
+    assert "llama-512-rows" not in text
+    assert "pruned and quantized by draftconv VERSION from the\n`torchspec-native` layout of `llama-eagle3.1`" in text
+    assert "- from `llama-eagle3.1`, whose head was pruned first, by recipe `w4a16`" in text
+    assert "512 of 2048 rows of the head stay" in section(tmp_path / "out", "Pruned head")
+    assert "these weights and a head of fewer rows" in section(tmp_path / "out", "Serve it")
+    assert draftconv.verify(tmp_path / "out", LLAMA, target=str(HERE)).passed
 
 
 # ── how it is started ──────────────────────────────────────────────────────────────

@@ -13,9 +13,11 @@ import pytest
 
 import draftconv
 from draftconv.api.slim import SlimOptions, prepare, slim
+from draftconv.cli import cli
 from draftconv.errors import Refused, UsageError, Void, WriteError
 from draftconv.quantization.recipe_schema import parse
 from draftconv.search import run
+from draftconv.search.report import refuse_slim_place
 from draftconv.search.result import SlimResult
 from draftconv.traces.halves import split_halves
 from draftconv.traces.trace import open_trace
@@ -100,6 +102,48 @@ def test_what_was_written_is_proven_from_its_source_and_trace(found: tuple[SlimR
     assert draftconv.verify(out, DRAFTER, target=TARGET, calibrate=trace).passed
 
 
+def test_record_and_card_tell_the_certificate(found: tuple[SlimResult, Path], trace: Path) -> None:
+    result, out = found
+    assert result.chosen is not None
+    certificate = result.chosen.certificate
+    assert certificate is not None
+    told = json.loads((out / "draftconv.json").read_text())["certificate"]
+    assert told == {
+        "ratio": pytest.approx(certificate.ratio, rel=1e-5),
+        "low": pytest.approx(certificate.low, rel=1e-5),
+        "max_loss": 0.2,
+        "alpha": 0.05,
+        "level": 0.025,
+        "prompts": 32,
+        "num_speculative_tokens": 3,
+        "engine": result.engine,
+        "trace": f"sha256:{open_trace(trace).digest}",
+    }
+    card = (out / "README.md").read_text()
+    section = card.partition("\n## Accept length\n")[2].partition("\n## ")[0]
+    assert f"on 32 prompts that the search had not seen, a replay gives {certificate.ratio:.4f} of" in section
+    assert f"The lower bound is {certificate.low:.4f}, above the 0.8 that `--max-loss 0.2` allows" in section
+    assert "Not measured yet" not in card
+    assert "by recipe `slim`: " in card
+    assert result.chosen.planned.name not in card
+    made = json.loads((out / "draftconv.json").read_text())["quantization"]["recipe"]
+    assert made["about"] == result.chosen.planned.name
+    assert "weights rounded by GPTQ, by the inputs of 32 requests" in card
+    assert "static activation scales" not in card
+    assert card.lower().count("not run on hardware") == 1
+    assert "--calibrate TRACE" in card
+
+
+def test_a_certificate_is_of_the_bytes_and_not_in_them(found: tuple[SlimResult, Path], tmp_path: Path) -> None:
+    """What is made of a certified drafter is another one: its record and card claim nothing."""
+    _, out = found
+    draftconv.convert(out, tmp_path / "floats", to="vllm", dequantize=True, target=TARGET)
+    record = json.loads((tmp_path / "floats/draftconv.json").read_text())
+    assert "certificate" not in record
+    assert all("certificate" not in step for step in record["earlier"])
+    assert "Certified by" not in (tmp_path / "floats/README.md").read_text()
+
+
 def test_the_report_has_what_was_found(found: tuple[SlimResult, Path], tmp_path: Path) -> None:
     result, _ = found
     result.save(tmp_path / "report")
@@ -109,12 +153,15 @@ def test_the_report_has_what_was_found(found: tuple[SlimResult, Path], tmp_path:
         "pareto.svg",
         "recipe.yaml",
     }
+    told = (tmp_path / "report/slim.md").read_text()
+    assert "not run on hardware" in told
+    assert "| combination |" in told
     document = json.loads((tmp_path / "report/slim.json").read_text())
     assert result.chosen is not None
     assert document["chosen"] == result.chosen.planned.name
     assert [row["name"] for row in document["path"]] == [c.planned.name for c in result.path]
     assert [row["unseen"] is None for row in document["path"]] == [c.certificate is None for c in result.path]
-    recipe = parse((tmp_path / "report/recipe.yaml").read_text(), result.chosen.planned.name, "recipe.yaml")
+    recipe = parse((tmp_path / "report/recipe.yaml").read_text(), "slim", "recipe.yaml")
     assert recipe == result.chosen.planned.recipe
     result.save(tmp_path / "report", overwrite=True)
 
@@ -268,3 +315,25 @@ def test_an_occupied_place_is_refused(trace: Path, tmp_path: Path) -> None:
     shutil.copytree(DRAFTER, tmp_path / "out")
     with pytest.raises(WriteError, match="out exists already"):
         slim(DRAFTER, tmp_path / "out", engine=ENGINE, trace=trace, max_loss=0.01, target=TARGET)
+
+
+@pytest.mark.parametrize(
+    ("report", "says"),
+    [("out/report", "lies inside out"), ("out", "is out"), (".", "contains out"), ("link/report", "lies inside out")],
+)
+def test_a_report_is_no_part_of_the_drafter(tmp_path: Path, report: str, says: str) -> None:
+    (tmp_path / "link").symlink_to("out")
+    with pytest.raises(UsageError, match=says):
+        refuse_slim_place(tmp_path / report, tmp_path / "out")
+    refuse_slim_place(tmp_path / "out-report", tmp_path / "out")
+
+
+def test_a_report_inside_the_drafter_is_refused_before_anything_is_measured(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = ("--for", ENGINE, "--trace", trace, "--max-loss", "0.2", "--target", TARGET)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(map(str, ("slim", DRAFTER, tmp_path / "out", *how, "--report", tmp_path / "out/report"))))
+    assert ended.value.code == 2
+    assert "--report report lies inside out" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -121,7 +121,12 @@ def test_its_record_tells_both_steps(found: tuple[SlimResult, Path]) -> None:
     assert first["source"]["name"] == "llama-eagle3"
     assert first["pruning"]["rows"] == 2048
     assert first["pruning"]["trace"].startswith("sha256:")
-    assert f"{ROWS} of 2048" in (out / "README.md").read_text()
+    card = (out / "README.md").read_text()
+    assert f"{ROWS} of 2048 rows of the head stay" in card
+    assert f"llama-eagle3-{ROWS}-rows" not in card
+    assert "pruned and quantized by draftconv" in card
+    assert "of the accept length of `llama-eagle3`" in card
+    assert card.lower().count("not run on hardware") == 1
 
 
 def test_rows_are_chosen_by_the_first_half_and_the_text_alone(
