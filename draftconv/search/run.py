@@ -19,6 +19,7 @@ from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.live.step_times import ServerSpeed, asked_speed
 from draftconv.options import Place, several
 from draftconv.quantization.recipes import find_recipe, recipe_names
+from draftconv.replay.drafters import embedding_doubts
 from draftconv.replay.replay import Arm
 from draftconv.replay.settings import refuse_depth
 from draftconv.replay.static_scales import StaticScales
@@ -183,6 +184,7 @@ def run_search(search: Search, out: Path) -> SlimResult:
             unseen.calibrate(made)
             made.conversion.write(out, overwrite=options.overwrite)
             _hold(search, chosen, unseen, out)
+    doubts = embedding_doubts(search.name, search.planner.drafter, search.trace)
     by_name = {candidate.planned.name: candidate for candidate in judged}
     return SlimResult(
         drafter=search.name,
@@ -196,7 +198,7 @@ def run_search(search: Search, out: Path) -> SlimResult:
         chosen=chosen,
         smallest_loss=smallest_loss(path, search.unseen, options),
         left_out=search.left_out,
-        notes=tuple(kept[min(kept)].notes) if kept else (),
+        notes=(*doubts, *(kept[min(kept)].notes if kept else ())),
         again=None if chosen is None else _again(search, chosen.planned),
         speed=search.speed,
         command=options.command,
