@@ -254,10 +254,10 @@ def refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
         (of_family, family, about.family),
         (f"a target of {layers} layers", layers, about.layers),
     )
-    for made_for, its, found in named:
-        if its is not None and found is not None and its != found:
+    for made_for, told, traced in named:
+        if told is not None and traced is not None and told != traced:
             raise UsageError(
-                f"{name} is made for {made_for}, by its config.json; {about.target} is of {found}",
+                f"{name} is made for {made_for}, by its config.json; {about.target} is of {traced}",
                 why="a drafter can only be replayed on the target that it was trained for",
                 cure="give a trace of its own target",
             )
