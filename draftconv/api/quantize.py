@@ -60,11 +60,13 @@ class Quantization(Displayed):
         overwrite: bool = False,
         progress: Callable[[int], None] | None = None,
         calibrating: Callable[[int, int], None] | None = None,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
         """Write the directory `out`, which appears whole or not at all; see `Conversion.write`.
 
         Args:
             calibrating: told how much GPTQ has done, and how much there is.
+            announce: told where this run goes on with what a stopped one did.
         """
         gptq = self.decided.calibration.gptq
         if gptq is None:
@@ -73,7 +75,7 @@ class Quantization(Displayed):
         from draftconv.checkpoint.kept_work import kept_work
         from draftconv.replay.gptq_files import GptqFiles
 
-        with kept_work(Path(out), gptq.key) as work:
+        with kept_work(Path(out), gptq.key, "calibration", announce) as work:
             gptq.run(GptqFiles(work), calibrating)
             self.conversion.write(out, overwrite=overwrite, progress=progress)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -159,8 +159,11 @@ def _speed_model(server: ServerSpeed, planner: Planner, planned: PlannedChoices,
     return model
 
 
-def run_search(search: Search, out: Path) -> SlimResult:
+def run_search(search: Search, out: Path, announce: Callable[[str], None] | None = None) -> SlimResult:
     """Measure, certify, and write what was certified.
+
+    Args:
+        announce: told where it goes on with what a stopped search has measured.
 
     Raises:
         Void: what was written does not accept what was certified.
@@ -171,7 +174,7 @@ def run_search(search: Search, out: Path) -> SlimResult:
     kept = search.heads.decide(search.trace, search.halves.choosing) if search.heads else {}
     rows = {rows: plan.kept.ids for rows, plan in kept.items()}
     arm = _load(search)
-    with kept_work(out, _key(search, rows)) as work:
+    with kept_work(out, _key(search, rows), "search", announce) as work:
         choosing = search.halves.choosing
         scales = static_scales(search.planner, search.trace, choosing, arm, options.dtype, options.device, rows)
         half = _half(search, choosing, arm, work / "searched.jsonl", scales)
