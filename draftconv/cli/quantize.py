@@ -40,6 +40,7 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
     from draftconv.checkpoint.kept_work import room_of
     from draftconv.cli import output
     from draftconv.cli.interrupted import keeping
+    from draftconv.cli.memory import taking
 
     options = QuantizeOptions(**keywords)
     if not dry_run:
@@ -51,7 +52,8 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
         if gptq := quantization.decided.calibration.gptq:
             output.print_notes([f"GPTQ takes about {gptq.estimate()}"])
             units = {"calibrating": "billion operations", "writing": "bytes"}
-            with keeping(room_of(out, "calibration"), "rounded"), output.stages(units) as stage:
+            need = taking("GPTQ", max(gptq.memory, quantization.conversion.plan.peak_memory))
+            with need, keeping(room_of(out, "calibration"), "rounded"), output.stages(units) as stage:
                 quantization.write(
                     out,
                     overwrite=options.overwrite,
@@ -60,7 +62,8 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
                     announce=lambda line: output.print_notes([line]),
                 )
         else:
-            with output.progress(f"writing {out.name}") as report:
+            need = taking("it", quantization.conversion.plan.peak_memory)
+            with need, output.progress(f"writing {out.name}") as report:
                 quantization.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
         attest_conversion(quantization.conversion, options, out)
     output.print_doubts(quantization.conversion.drafter)
