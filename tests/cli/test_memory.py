@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.reference.test_fixtures import DATA
 from tests.traces.recorded import Recorded
 
 LLAMA, TARGET = DATA / "drafters/llama-eagle3", DATA / "targets/llama"
-ERRORS = {"Python": MemoryError, "C++": lambda: RuntimeError("std::bad_alloc")}
+ERRORS: Mapping[str, Callable[[], Exception]] = {"Python": MemoryError, "C++": lambda: RuntimeError("std::bad_alloc")}
 
 
 def fails(error: str) -> object:
