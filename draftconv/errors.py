@@ -62,6 +62,10 @@ class WriteError(DraftconvError):
     """The output could not be written; nothing was left behind."""
 
 
+class OutOfMemory(DraftconvError):
+    """There is too little memory; nothing half written was left behind, and what goes on where it was is kept."""
+
+
 class BadPrompts(DraftconvError):
     """A file of prompts that cannot be read, or a suite whose data set cannot be fetched."""
 

@@ -26,6 +26,7 @@ from draftconv.display import Block, Displayed, named
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
 from draftconv.options import Place, takes
+from draftconv.replay.drafters import embedding_doubts, refuse_other_trace, target_of
 from draftconv.traces.halves import split_halves
 from draftconv.traces.trace import Trace, open_trace
 
@@ -126,6 +127,11 @@ def prepare(source: Place, options: PruneOptions, *, download: bool = True) -> P
     trace = None if options.trace is None else open_trace(options.trace)
     opened = open_checkpoint(source, download=download or trace is not None, hashed=options.hash and download)
     drafter = options.convert.reading.read(opened, target)
+    doubts: tuple[str, ...] = ()
+    if trace is not None:
+        fed = drafter if target else options.convert.reading.read(opened, target_of(trace))
+        refuse_other_trace(fed, trace, target)
+        doubts = embedding_doubts(drafter.checkpoint.name, drafter, trace)
     head = HeadRows.of(drafter, target)
     refuse_vocab(options.vocab, head, options.tensor_parallel_size, force=options.force)
     staying = tokens_to_stay(head.vocab, target, trace, options)
@@ -145,7 +151,7 @@ def prepare(source: Place, options: PruneOptions, *, download: bool = True) -> P
         depth=options.num_speculative_tokens,
         step=BLOCK * options.tensor_parallel_size,
         accepted=None if halved is None else _accepted(halved),
-        notes=staying.notes,
+        notes=(*staying.notes, *doubts),
     )
     if not options.force:
         decided.refuse_little_text()
@@ -155,7 +161,6 @@ def prepare(source: Place, options: PruneOptions, *, download: bool = True) -> P
 
 def _halved(trace: Trace, opened: Checkpoint, options: PruneOptions) -> HalvedReplay:
     """The whole drafter, loaded to be replayed on both halves of a trace."""
-    from draftconv.replay.drafters import target_of
     from draftconv.replay.pruned import HalvedReplay, whole_arm
     from draftconv.replay.settings import refuse_depth
 

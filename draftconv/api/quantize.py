@@ -24,6 +24,7 @@ from draftconv.conversion.quantization_plan import (
 )
 from draftconv.display import Block, Displayed, Table, card, named, table
 from draftconv.drafter.checks import check_drafter
+from draftconv.drafter.drafter import Drafter
 from draftconv.drafter.facts import Mla
 from draftconv.drafter.targets import find_target
 from draftconv.engines.deployed import by_role
@@ -42,10 +43,15 @@ OUTLIER = 2.0
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Quantization(Displayed):
-    """A quantization that is decided and checked; once it is written, `decided.deviations` tells every error."""
+    """A quantization that is decided and checked; once it is written, `decided.deviations` tells every error.
+
+    Attributes:
+        doubts: what speaks against the trace that it is calibrated on.
+    """
 
     decided: QuantizationPlan
     conversion: Conversion
+    doubts: tuple[str, ...] = ()
 
     def write(
         self,
@@ -54,11 +60,13 @@ class Quantization(Displayed):
         overwrite: bool = False,
         progress: Callable[[int], None] | None = None,
         calibrating: Callable[[int, int], None] | None = None,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
         """Write the directory `out`, which appears whole or not at all; see `Conversion.write`.
 
         Args:
             calibrating: told how much GPTQ has done, and how much there is.
+            announce: told where this run goes on with what a stopped one did.
         """
         gptq = self.decided.calibration.gptq
         if gptq is None:
@@ -67,7 +75,7 @@ class Quantization(Displayed):
         from draftconv.checkpoint.kept_work import kept_work
         from draftconv.replay.gptq_files import GptqFiles
 
-        with kept_work(Path(out), gptq.key) as work:
+        with kept_work(Path(out), gptq.key, "calibration", announce) as work:
             gptq.run(GptqFiles(work), calibrating)
             self.conversion.write(out, overwrite=overwrite, progress=progress)
 
@@ -78,7 +86,7 @@ class Quantization(Displayed):
         left_out = map(str, self.conversion.left_out)
         gptq = self.decided.calibration.gptq
         short = gptq.warnings() if gptq else ()
-        return (*self.decided.faults, *short, *problems, *left_out, *self._outliers())
+        return (*self.doubts, *self.decided.faults, *short, *problems, *left_out, *self._outliers())
 
     @property
     def bytes_of(self) -> Mapping[str, tuple[int, int]]:
@@ -216,7 +224,16 @@ def prepare(source: Place, options: QuantizeOptions, *, download: bool = True, c
     decided = plan_quantization(drafter, target, request, calibrated=calibrated)
     refuse_unneeded_trace(decided)
     findings = check_drafter(drafter, target, level="deep" if options.convert.deep else "sample")
-    return Quantization(decided, plan_drafter(drafter, findings, target, decided.request))
+    return Quantization(decided, plan_drafter(drafter, findings, target, decided.request), _doubts(drafter, decided))
+
+
+def _doubts(drafter: Drafter, decided: QuantizationPlan) -> tuple[str, ...]:
+    """What speaks against the trace that a quantization is calibrated on; nothing where it is calibrated on none."""
+    from draftconv.conversion.calibration import calibration_trace
+    from draftconv.replay.drafters import embedding_doubts
+
+    trace = calibration_trace(decided.requested.options) if decided.rounding.calibrated else None
+    return () if trace is None else embedding_doubts(drafter.checkpoint.name, drafter, trace)
 
 
 # ── in words ───────────────────────────────────────────────────────────────────────

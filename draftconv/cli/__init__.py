@@ -12,6 +12,7 @@ import click
 import draftconv
 from draftconv.cli.answer import Answer
 from draftconv.cli.loudness import draw_no_bars, former_names_told, loudness_options
+from draftconv.cli.memory import out_of_memory
 from draftconv.cli.streams import guard, lost
 from draftconv.errors import DraftconvError, UsageError
 
@@ -118,10 +119,10 @@ def _exit_code(run: Callable[[], object], answer: Answer, *, debug: bool) -> int
             raise
         from draftconv.cli.output import print_error, print_fault
 
-        missing = _missing_extra(error)
-        answer.refuse(missing or error, 2)
-        if missing is not None:
-            print_error(missing)
+        known = _missing_extra(error) or out_of_memory(error)
+        answer.refuse(known or error, 2)
+        if known is not None:
+            print_error(known)
         else:
             print_fault(error)
         return 2

@@ -38,6 +38,7 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
     checked as the engine would read it before a byte is written; OUT appears whole or not at all.
     """
     from draftconv.cli import output
+    from draftconv.cli.memory import taking
 
     options = ConvertOptions(**keywords)
     if not dry_run:
@@ -46,7 +47,8 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
     conversion = prepare(source, options, download=not dry_run)
     if not dry_run:
         total = conversion.plan.total_bytes
-        with output.progress(f"writing {out.name}") as report:
+        need = taking("it", conversion.plan.peak_memory)
+        with need, output.progress(f"writing {out.name}") as report:
             conversion.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
         attest_conversion(conversion, options, out)
     output.print_doubts(conversion.drafter)

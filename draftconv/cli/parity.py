@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from draftconv.checkpoint.files import exists
 from draftconv.checkpoint.text import safe
 from draftconv.cli.examples import ENGINE, OTHER
+from draftconv.cli.interrupted import keeping
 from draftconv.cli.options import command_line, format_option, options_of
 from draftconv.cli.replaying import STAGES, decoder
 from draftconv.errors import UsageError, WriteError
@@ -171,14 +171,9 @@ def _run_live(reference: str, candidates: tuple[str, ...], options: Mapping[str,
     from draftconv.cli import output
 
     chosen: dict[str, Any] = {name: value for name, value in options.items() if name not in REPLAY}
-    try:
-        with output.stages(defaultdict(lambda: "requests", STAGES)) as progress:
-            return live_parity(reference, candidates, **chosen, progress=progress, announce=_announce)
-    except KeyboardInterrupt:
-        if not exists(chosen["run"]):
-            raise
-        print(f"Interrupted: {safe(chosen['run'])} keeps what was answered; the same command goes on.", file=sys.stderr)
-        sys.exit(130)
+    stages = output.stages(defaultdict(lambda: "requests", STAGES))
+    with keeping(Path(chosen["run"]), "answered"), stages as progress:
+        return live_parity(reference, candidates, **chosen, progress=progress, announce=_announce)
 
 
 def _announce(line: str) -> None:

@@ -38,6 +38,7 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
     bit.
     """
     from draftconv.cli import output
+    from draftconv.cli.memory import taking
 
     if not dry_run:
         refuse_place(source, out, overwrite=keywords["overwrite"])
@@ -49,7 +50,7 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
     if fmt == "human":
         output.show([*output.readings(pruning.conversion.drafter), *pruning.blocks()])
     if not dry_run:
-        with output.stages(STAGES) as progress:
+        with taking("it", pruning.conversion.plan.peak_memory), output.stages(STAGES) as progress:
             write(pruning, out, options, progress)
     match fmt:
         case "json":

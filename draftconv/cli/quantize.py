@@ -37,7 +37,10 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
     before any work, and the nearest one named. embed_tokens and norms keep every bit; lm_head and fc
     do too, unless the recipe has a part for them.
     """
+    from draftconv.checkpoint.kept_work import room_of
     from draftconv.cli import output
+    from draftconv.cli.interrupted import keeping
+    from draftconv.cli.memory import taking
 
     options = QuantizeOptions(**keywords)
     if not dry_run:
@@ -48,15 +51,19 @@ def command(ctx: click.Context, /, source: str, out: Path, dry_run: bool, fmt: s
         total = quantization.conversion.plan.total_bytes
         if gptq := quantization.decided.calibration.gptq:
             output.print_notes([f"GPTQ takes about {gptq.estimate()}"])
-            with output.stages({"calibrating": "billion operations", "writing": "bytes"}) as stage:
+            units = {"calibrating": "billion operations", "writing": "bytes"}
+            need = taking("GPTQ", max(gptq.memory, quantization.conversion.plan.peak_memory))
+            with need, keeping(room_of(out, "calibration"), "rounded"), output.stages(units) as stage:
                 quantization.write(
                     out,
                     overwrite=options.overwrite,
                     progress=lambda done: stage("writing", done, total),
                     calibrating=partial(stage, "calibrating"),
+                    announce=lambda line: output.print_notes([line]),
                 )
         else:
-            with output.progress(f"writing {out.name}") as report:
+            need = taking("it", quantization.conversion.plan.peak_memory)
+            with need, output.progress(f"writing {out.name}") as report:
                 quantization.write(out, overwrite=options.overwrite, progress=lambda done: report(done, total))
         attest_conversion(quantization.conversion, options, out)
     output.print_doubts(quantization.conversion.drafter)

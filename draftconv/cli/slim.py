@@ -53,7 +53,9 @@ def command(
     when one passes, and 3 when none does: then the table is all there is.
     """
     from draftconv.api.slim import prepare
+    from draftconv.checkpoint.kept_work import room_of
     from draftconv.cli import output
+    from draftconv.cli.interrupted import keeping
     from draftconv.conversion.plan import refuse_place
     from draftconv.search.outline import foretold
     from draftconv.search.report import refuse_slim_place
@@ -69,7 +71,8 @@ def command(
     with output.stages(STAGES) as progress:
         search = prepare(drafter, SlimOptions(**options, progress=progress))
         output.print_notes([foretold(search.unseen, search.foreseen_loss, search.options.max_loss)])
-        result = run_search(search, out)
+        with keeping(room_of(out, "search"), "measured"):
+            result = run_search(search, out, announce=lambda line: output.print_notes([line]))
     if report is not None:
         result.save(report, overwrite=options["overwrite"])
     _show(result, drafter, out, report, fmt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any
 import click
 
 from draftconv.api.trace import TraceOptions, TraceSize, trace
-from draftconv.checkpoint.text import safe
+from draftconv.cli.interrupted import keeping
 from draftconv.cli.options import format_option, options_of
 from draftconv.traces.options import runners
 from draftconv.traces.prompts import DEFAULT_SUITE
@@ -49,14 +48,8 @@ def command(target: str, prompts: str, out: Path, fmt: str, **keywords: Any) -> 
     """
     from draftconv.cli import output
 
-    try:
-        with _progress() as report:
-            captured = trace(target, prompts, out, **keywords, announce=_announce, progress=report)
-    except KeyboardInterrupt:
-        if not (out / PARTIAL).exists():
-            raise
-        print(f"Interrupted: {safe(out)} keeps what was captured; the same command goes on.", file=sys.stderr)
-        sys.exit(130)
+    with keeping(out, "captured", mark=PARTIAL), _progress() as report:
+        captured = trace(target, prompts, out, **keywords, announce=_announce, progress=report)
     match fmt:
         case "json":
             output.print_json(_json(captured))

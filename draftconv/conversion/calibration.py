@@ -71,9 +71,14 @@ def calibrate(
     Raises:
         BadCheckpoint, Refused: the trace cannot be read, or the drafter cannot be fed it.
         UsageError: the trace is of another target, or too short.
+        Undecided: neither the drafter's files nor the trace tell which layers it captures.
     """
     if trace is None:
         return Calibration()
+    from draftconv.replay.drafters import refuse_other_trace, with_layers
+
+    drafter = with_layers(drafter, trace)
+    refuse_other_trace(drafter, trace, target)
     scales: InputScales = {}
     smoothings: dict[str, Smoothing] = {}
     notes: list[str] = []
@@ -87,7 +92,7 @@ def calibrate(
             scales = {**scales, **_input_scales(drafter, part.scheme.inputs, names, trace)}
     gptq = None
     if any(part.scheme.rounding == "gptq" for part in rounding.parts.values()):
-        gptq = _gptq(drafter, stored, selection, rounding, trace, target)
+        gptq = _gptq(drafter, stored, selection, rounding, trace)
         notes += [f"GPTQ on {gptq.rows(held=False)} rows, judged on {gptq.rows(held=True)} that were held out"]
     return Calibration(scales, smoothings, tuple(notes), gptq)
 
@@ -98,18 +103,15 @@ def _gptq(
     selection: Selection,
     rounding: BackendChoice,
     trace: Trace,
-    target: Target | None,
 ) -> GptqCalibration:
     """What GPTQ will round, and on which trace.
 
     Raises:
-        UsageError: the trace is of another target, or too short.
+        UsageError: the trace is too short.
     """
     from draftconv.quantization.computations import RestoredWeight
-    from draftconv.replay.drafters import refuse_other_trace
     from draftconv.replay.gptq import GptqCalibration
 
-    refuse_other_trace(drafter, trace, target)
     is_stored = frozenset(stored.modules) if stored else frozenset()
     schemes = {name: rounding.parts[role].scheme for name, role in selection.roles.items()}
     sources = {

@@ -7,12 +7,10 @@ do it.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import torch
 
@@ -26,9 +24,6 @@ PROBE = 1024
 
 INTERPRETER = 350_000_000
 """Bytes of Python with torch loaded."""
-
-CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
-"""Where Linux says how much memory a container may use."""
 
 FLOAT = 4
 """Bytes of a number while it is computed."""
@@ -116,21 +111,6 @@ def rounding_memory(one: SharedInputs, threads: int, held: int) -> int:
     weights = one.stored + (one.outputs + one.largest) * one.inputs
     blocks = threads * 5 * HEIGHT * one.inputs + 2 * held * one.inputs
     return INTERPRETER + weights + FLOAT * (one.inputs**2 + blocks)
-
-
-def machine_memory(device: str) -> int | None:
-    """Bytes that a process may use at most on a device; None where nobody tells.
-
-    Of a CPU what the machine has, or its control group allows.
-    """
-    if device != "cpu":
-        return torch.cuda.get_device_properties(device).total_memory if device.startswith("cuda") else None
-    pages, size = (os.sysconf(name) if name in os.sysconf_names else 0 for name in ("SC_PHYS_PAGES", "SC_PAGE_SIZE"))
-    try:
-        limit = int(CONTROL_GROUP.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # none, or `max`
-        limit = 0
-    return min((found for found in (pages * size, limit) if found > 0), default=None)
 
 
 @cache

@@ -17,7 +17,7 @@ from draftconv.quantization.exclusions import select
 from draftconv.quantization.recipes import MAIN, Recipe, find_recipe
 from draftconv.quantization.scheme import Scheme, recorded
 from draftconv.replay.arithmetic import ArmArithmetic, AskedEngines, WrittenFor, recipe_parts
-from draftconv.replay.drafters import load_drafters, read_drafters, refuse_other_trace, target_of
+from draftconv.replay.drafters import load_drafters, read_drafters, refuse_other_calibration, target_of
 from draftconv.report.arms import ArmNames, bits, comparison_kind, gate
 from draftconv.report.model import ArmInfo
 from draftconv.report.verdict import EXACT, Gate
@@ -174,7 +174,7 @@ def _gptq(drafter: Drafter, recipe: Recipe, judge: Trace, options: ParityOptions
             why="a drafter that is judged on what it was calibrated on looks better than it is",
             cure="calibrate on a trace of other prompts",
         )
-    refuse_other_trace(drafter, trace, None)
+    refuse_other_calibration(drafter, trace, judge)
     if drafter.facts.quantization is not None:
         raise Refused(
             f"{drafter.checkpoint.name} is quantized already",

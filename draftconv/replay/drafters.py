@@ -8,13 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
-from draftconv.checkpoint import ByteCounter, open_checkpoint
+from draftconv.checkpoint import ByteCounter, open_checkpoint, show
 from draftconv.checkpoint.hashing import tensor_hash
 from draftconv.drafter.checks import target_table
+from draftconv.drafter.config import Config
 from draftconv.drafter.drafter import Drafter
-from draftconv.drafter.targets import EMBED_NAMES, Target
-from draftconv.errors import UsageError
+from draftconv.drafter.facts import AuxLayers
+from draftconv.drafter.targets import EMBED_NAMES, FAMILIES, Target
+from draftconv.drafter.tensors import EMBEDDING
+from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.layouts.base import ReadOptions
 from draftconv.layouts.drafter_reader import drafter_readers
+from draftconv.layouts.reader import read_drafter
 from draftconv.options import Place, Several
 from draftconv.replay.arithmetic import ArmArithmetic
 from draftconv.report.arms import ArmNames, about_arm, bytes_of
@@ -107,9 +112,65 @@ def load_drafters(
         like = loaded[0].arm.model if loaded else None
         arm = load_arm(name, drafter, how, like=like, rounds=chosen.rounds if chosen else None)
         tally.add(bytes_of(drafter))
-        about = about_arm(name, drafter, tally)
+        about = _doubted(about_arm(name, drafter, tally), embedding_doubts(name, drafter, trace))
         loaded.append(LoadedDrafter(drafter, about if chosen is None else replace(about, arithmetic=chosen.told), arm))
     return loaded
+
+
+def embedding_doubts(name: str, drafter: Drafter, trace: Trace) -> tuple[str, ...]:
+    """What speaks for a trace of another target, and proves nothing: a drafter may have trained its embedding."""
+    own, traced = drafter.tensors.get(EMBEDDING), trace.tables.get("embed_tokens")
+    if own is None or traced is None or tensor_hash(own) == traced.sha256:
+        return ()
+    try:
+        target = trace.table("embed_tokens")
+    except BadCheckpoint:
+        return ()  # a linked table that is gone: whoever needs it says so
+    if target is None or (own.dtype, own.shape) != (target.dtype, target.shape):
+        return ()
+    return (
+        f"the embed_tokens of {name} is not that of {trace.about.target}, which the trace is of: either the drafter "
+        "trained its own, or it was made for another target and accepts less on this trace than on one of its own",
+    )
+
+
+def _doubted(about: ArmInfo, doubts: tuple[str, ...]) -> ArmInfo:
+    """What a report says of a drafter, with what is doubtful besides how it was read."""
+    told = [*filter(None, [about.facts.get("doubtful")]), *doubts]
+    return replace(about, facts={**about.facts, "doubtful": "; ".join(told)}) if told else about
+
+
+def with_layers(drafter: Drafter, trace: Trace) -> Drafter:
+    """A drafter with the layers that it captures, which the trace's target tells where its files leave them open."""
+    if not isinstance(drafter.facts.boundaries, AuxLayers):
+        return drafter
+    read = read_drafter(drafter.checkpoint, ReadOptions(drafter.detection.layout, target=target_of(trace)))
+    return replace(drafter, facts=replace(drafter.facts, boundaries=read.facts.boundaries))
+
+
+def refuse_other_calibration(drafter: Drafter, trace: Trace, judge: Trace) -> None:
+    """Hold a trace that a drafter is calibrated on to the one that judges it.
+
+    Raises:
+        UsageError: they are of two targets, or the drafter fits neither.
+    """
+    from draftconv.replay.two_targets import vocabulary_of
+
+    refuse_other_trace(drafter, trace, target_of(judge))
+    ours, theirs = trace.about.target, judge.about.target
+    tables = [found.tables.get("embed_tokens") for found in (trace, judge)]
+    if len({table.sha256 for table in tables if table is not None}) > 1:
+        raise UsageError(
+            f"the trace of --calibrate, of {ours}, has another embed_tokens than that of --trace, of {theirs}",
+            why="they are of two targets, or of other weights of one",
+            cure="calibrate on a trace of the target that judges",
+        )
+    if trace.tokenizer and judge.tokenizer and vocabulary_of(trace.tokenizer) != vocabulary_of(judge.tokenizer):
+        raise UsageError(
+            f"the traces of --calibrate, of {ours}, and of --trace, of {theirs}, were made with two tokenizers",
+            why="the token ids of one stand for other text in the other",
+            cure="calibrate on a trace of the target that judges",
+        )
 
 
 def refuse_other_trace(drafter: Drafter, trace: Trace, target: Target | None) -> None:
@@ -172,7 +233,7 @@ def refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
     """Refuse a drafter that was made for another target than a trace was made with.
 
     Raises:
-        UsageError: its vocabulary or the width of its states is another.
+        UsageError: its vocabulary, the width of its states, or the target that its config.json names is another.
     """
     facts, about = drafter.facts, trace.about
     for what, its, targets in (
@@ -182,6 +243,21 @@ def refuse_other_target(name: str, drafter: Drafter, trace: Trace) -> None:
         if its != targets:
             raise UsageError(
                 f"{name} is made for {what} {its}, {about.target} has {targets}",
+                why="a drafter can only be replayed on the target that it was trained for",
+                cure="give a trace of its own target",
+            )
+    config = Config(drafter.config, f"{name}: config.json")
+    model_type, layers = config.text("target_model_type"), config.integer("target_num_hidden_layers")
+    family = FAMILIES.get(model_type, "llama") if model_type else None
+    of_family = f"a target of the family {family} ({show(model_type)})"
+    named: tuple[tuple[str, object, object], ...] = (
+        (of_family, family, about.family),
+        (f"a target of {layers} layers", layers, about.layers),
+    )
+    for made_for, told, traced in named:
+        if told is not None and traced is not None and told != traced:
+            raise UsageError(
+                f"{name} is made for {made_for}, by its config.json; {about.target} is of {traced}",
                 why="a drafter can only be replayed on the target that it was trained for",
                 cure="give a trace of its own target",
             )

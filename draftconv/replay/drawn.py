@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from draftconv.errors import BadCheckpoint, UsageError
+from draftconv.errors import UsageError
 from draftconv.reference.cache import Cache
 from draftconv.replay.batches import BatchText, RootBlock, batches, blocks, columns_of, padded_states, refuse_clipped
 from draftconv.replay.lm_head import Head, token_log_probs
+from draftconv.replay.not_finite import logits_not_finite
 from draftconv.replay.replay import ROWS_AT_ONCE, Arm
 from draftconv.traces.request import TraceRequest
 from draftconv.traces.states import chosen
@@ -55,7 +56,7 @@ def replay_odds(
 
     Raises:
         UsageError: a request is greedy text, lacks a boundary, or keeps too few tokens for `depth`.
-        BadCheckpoint: a drafter's logits are not finite.
+        BadCheckpoint: the states of a request, or a drafter's logits, are not finite.
     """
     columns = [columns_of(arm.name, arm.boundaries, boundaries) for arm in arms]
     for batch in batches(requests, rows):
@@ -85,7 +86,7 @@ def _batch_odds(
     weight = arms[0].model.fc.weight
     text = BatchText.of(batch, depth, weight.device)
     logprob_BN = _logprobs(batch, text)
-    runs = [_OddsRun(arm, text, temperature) for arm in arms]
+    runs = [_OddsRun(arm, batch, text, temperature) for arm in arms]
     for first, last in blocks(text.width, min(request.prompt for request in batch) - 1, max(1, rows // len(batch))):
         block = text.block(first, last)
         ahead_BTK = torch.stack([logprob_BN[:, first + k : last + k] for k in range(2, depth + 2)], dim=-1)
@@ -109,7 +110,8 @@ def _logprobs(batch: Sequence[TraceRequest], text: BatchText) -> Tensor:
 class _OddsRun:
     """One arm in the middle of one batch."""
 
-    def __init__(self, arm: Arm, text: BatchText, temperature: float) -> None:
+    def __init__(self, arm: Arm, batch: Sequence[TraceRequest], text: BatchText, temperature: float) -> None:
+        self.batch = batch
         self.arm, self.model, self.temperature = arm, arm.model, temperature
         self.cache: Cache = arm.model.cache(text.width)
         self.head = Head.of(arm.model)
@@ -131,12 +133,10 @@ class _OddsRun:
                 z_BTH = self.model.step(self.model.feedback(z_BTH), block.token_BTK[..., k], self.cache, k)
             normed_RH = self.model.norm(z_BTH.flatten(0, 1)[block.row_R[alive]])
             logq_R = token_log_probs(self.head, normed_RH, self._rows(block.wanted_RK[alive, k]), self.temperature)
-            if bool(logq_R.isnan().any()):
-                raise BadCheckpoint(
-                    f"{self.arm.name}: its logits are not finite",
-                    why="what it drafts is then up to the engine",
-                    cure="check its weights with `draftconv inspect --deep`, and try another --dtype",
-                )
+            bad_R = logq_R.isnan()
+            if bool(bad_R.any()):
+                where = int(block.index_R[alive][bad_R][0]) // self.odds_BTK.shape[1]
+                raise logits_not_finite(self.arm.name, self.batch[where])
             here_R = (logq_R - logp_RK[alive, k]).clamp(max=0).exp().float()
             odds[block.index_R[alive], k] = here_R
             chain_R = chain_R * here_R

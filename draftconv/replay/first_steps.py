@@ -24,6 +24,7 @@ from draftconv.reference.load import forward_of, to_torch
 from draftconv.replay.batches import context_rows
 from draftconv.replay.calibration import Inputs, input_hooks
 from draftconv.replay.load_arm import LoadSettings, fed_by, load_arm, target_ref
+from draftconv.replay.not_finite import refuse_states
 from draftconv.replay.replay import Arm
 from draftconv.replay.target_tables import from_target
 from draftconv.traces.request import TraceRequest
@@ -116,17 +117,18 @@ def collect(arm: Arm, request: TraceRequest, seen: Mapping[str, SeenInputs], *, 
         held: its rows are kept and are no part of a second moment.
 
     Raises:
-        Refused: something that is not finite.
+        Refused: something that is not finite. BadCheckpoint: the states of the request are not.
     """
 
     def taker(module: str) -> Callable[[Tensor], None]:
         def take(x: Tensor) -> None:
             x_NI = x.flatten(0, -2)
             if not bool(x_NI.isfinite().all()):
+                refuse_states(request)
                 raise Refused(
                     f"request {request.id} feeds {module} values that are not finite",
                     why="one of them makes the whole second moment NaN, and every weight that follows from it",
-                    cure="check the drafter with `draftconv inspect --deep`, and make the trace again",
+                    cure="the trace's states are finite: check the drafter with `draftconv inspect --deep`",
                 )
             if held:
                 seen[module].held.add(x_NI, most=HELD_ROWS)

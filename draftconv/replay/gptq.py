@@ -37,12 +37,12 @@ from draftconv.quantization.gptq_cost import (
     SharedInputs,
     Workload,
     collecting_memory,
-    machine_memory,
     measured_rate,
     pass_work,
     rounding_memory,
     rounding_work,
 )
+from draftconv.quantization.machine_memory import machine_memory
 from draftconv.quantization.rounding import dequantize, quantize
 from draftconv.quantization.scheme import Scheme, recorded
 from draftconv.quantization.threads import workers
@@ -260,7 +260,8 @@ class GptqCalibration:
             raise UsageError(
                 f"GPTQ of this drafter takes {size(self.memory)} of memory, and there are {size(there)}",
                 why="it holds the drafter without its tables, and one second moment, in 32 bits",
-                cure="run it on a machine with more, or exclude the widest weights in a recipe of your own",
+                cure="run it on a machine with more, raise the limit of the container or `ulimit -v`, or exclude the "
+                "widest weights in a recipe of your own",
             )
 
     def run(self, files: GptqFiles, told: Told | None = None) -> None:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftconv.errors import BadCheckpoint
 from draftconv.reference.accept_length import Counts, walk
 from draftconv.reference.cache import Cache
 from draftconv.reference.drafter import DrafterModel
@@ -34,6 +33,7 @@ from draftconv.replay.batches import (
     refuse_clipped,
 )
 from draftconv.replay.lm_head import NOT_FINITE, Head, best_tokens, compared_tokens
+from draftconv.replay.not_finite import logits_not_finite
 from draftconv.traces.request import TraceRequest
 from draftconv.traces.states import chosen
 
@@ -104,7 +104,7 @@ def replay(
 
     Raises:
         UsageError: the requests lack a boundary, or keep too few tokens for `depth`.
-        BadCheckpoint: a drafter's logits are not finite.
+        BadCheckpoint: the states of a request, or a drafter's logits, are not finite.
     """
     columns = [columns_of(arm.name, arm.boundaries, boundaries) for arm in arms]
     for batch in batches(requests, rows):
@@ -129,7 +129,7 @@ def _replay_batch(
 ) -> list[tuple[Acceptance, ...]]:
     weight = arms[0].model.fc.weight
     text = BatchText.of(batch, depth, weight.device)
-    runs = [_ArmRun(arm, text, depth, whole=whole) for arm in arms]
+    runs = [_ArmRun(arm, batch, text, depth, whole=whole) for arm in arms]
     for first, last in blocks(text.width, min(request.prompt for request in batch) - 1, max(1, rows // len(batch))):
         block = text.block(first, last)
         states_BTAW = padded_states(batch, first, last, weight.device, weight.dtype)
@@ -145,7 +145,8 @@ def _replay_batch(
 class _ArmRun:
     """One arm in the middle of one batch."""
 
-    def __init__(self, arm: Arm, text: BatchText, depth: int, *, whole: bool) -> None:
+    def __init__(self, arm: Arm, batch: Sequence[TraceRequest], text: BatchText, depth: int, *, whole: bool) -> None:
+        self.batch = batch
         self.arm, self.model, self.depth, self.whole = arm, arm.model, depth, whole
         self.cache: Cache = arm.model.cache(text.width)
         self.head = Head.of(arm.model)
@@ -182,7 +183,7 @@ class _ArmRun:
                 self.cache.pick(columns.row_BC)
                 self.z_BTH, token_BTK, place_R = columns.picked(self.z_BTH), columns.picked(token_BTK), columns.place_R
             self.z_BTH = self.model.step(self.model.feedback(self.z_BTH), token_BTK[..., k], self.cache, k)
-            drafted = self.target_ids(best_tokens(self.head, self.normed(place_R)))
+            drafted = self.target_ids(best_tokens(self.head, self.normed(place_R)), block.index_R[alive])
             drafts[block.index_R[alive], k] = drafted.to(torch.int32)
             right = drafted == block.wanted_RK[alive, k]
             alive, place_R = alive[right], place_R[right]
@@ -190,7 +191,7 @@ class _ArmRun:
 
     def record_first(self, block: RootBlock, draft_R: Tensor) -> None:
         """What the first draft of every root was."""
-        drafted_R = self.target_ids(draft_R)
+        drafted_R = self.target_ids(draft_R, block.index_R)
         self.drafts_BTK.view(-1, self.depth)[block.index_R, 0] = drafted_R.to(torch.int32)
         self.accepted_BT.view(-1)[block.index_R] = (drafted_R == block.wanted_RK[:, 0]).to(torch.int8)
 
@@ -199,13 +200,15 @@ class _ArmRun:
             self.divergence_BT = torch.zeros(self.accepted_BT.shape, dtype=torch.float32, device=divergence_R.device)
         self.divergence_BT.view(-1)[block.index_R] = divergence_R
 
-    def target_ids(self, draft_R: Tensor) -> Tensor:
-        if bool((draft_R == NOT_FINITE).any()):
-            raise BadCheckpoint(
-                f"{self.arm.name}: its logits are not finite",
-                why="what it drafts is then up to the engine",
-                cure="check its weights with `draftconv inspect --deep`, and try another --dtype",
-            )
+    def target_ids(self, draft_R: Tensor, index_R: Tensor) -> Tensor:
+        """What drafts at some places of the batch are called by the target.
+
+        Raises:
+            BadCheckpoint: a draft has no logits; it says whether the trace is to blame.
+        """
+        bad_R = draft_R == NOT_FINITE
+        if bool(bad_R.any()):
+            raise logits_not_finite(self.arm.name, self.batch[int(index_R[bad_R][0]) // self.root_BT.shape[1]])
         return self.model.to_target_ids(draft_R)
 
     def acceptance(self, b: int) -> Acceptance:

@@ -14,6 +14,7 @@ from draftconv.errors import Refused
 from draftconv.options import Place
 from draftconv.quantization.fixture_losses import fixture_losses
 from draftconv.quantization.recipes import Recipe
+from draftconv.replay.drafters import embedding_doubts
 from draftconv.replay.settings import refuse_depth
 from draftconv.search.choices import AS_IT_IS
 from draftconv.search.costs import RecipeCost, RecipeCosts
@@ -65,7 +66,8 @@ def recipe_costs(
                 costs.append(RecipeCost(runs[recipe.name], planned, losses.get(recipe.name)))
             case choice:
                 left_out.append(choice)
-    prompts = 0
+    prompts, name = 0, sized.drafter.checkpoint.name
+    doubts = () if opened is None else embedding_doubts(name, sized.drafter, opened)
     if opened is not None:
         measured = replace(sized, calibrated=True, options=replace(options, calibrate=trace, calibrate_on="half"))
         halves = split_halves(opened.entries)
@@ -76,8 +78,7 @@ def recipe_costs(
             half = Half.of(opened, halves.judging, arm, depth, Path(kept) / "unseen.jsonl", scales)
             costs = [_replayed(cost, measured, half, told, place, len(costs)) for place, cost in enumerate(costs, 1)]
     by_bytes = sorted(costs, key=lambda cost: -cost.planned.reads.per_step(depth))
-    name = sized.drafter.checkpoint.name
-    return RecipeCosts(name, str(spec), depth, whole, tuple(by_bytes), tuple(left_out), prompts)
+    return RecipeCosts(name, str(spec), depth, whole, tuple(by_bytes), tuple(left_out), prompts, doubts)
 
 
 def _replayed(

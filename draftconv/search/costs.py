@@ -37,6 +37,7 @@ class RecipeCosts(Displayed):
 
     Attributes:
         whole: the drafter as it is. `costs`: what runs, the least bytes per draft step last. `left_out`: what does not.
+        warnings: what speaks against the trace.
         depth: K, for the mean over a round.
     """
 
@@ -47,6 +48,7 @@ class RecipeCosts(Displayed):
     costs: tuple[RecipeCost, ...]
     left_out: tuple[LeftOutChoice, ...]
     prompts: int = 0
+    warnings: tuple[str, ...] = ()
 
     def brief(self) -> Iterator[str]:
         """Whom it is for, and how many recipes run there."""
@@ -55,6 +57,7 @@ class RecipeCosts(Displayed):
 
     def blocks(self) -> Iterator[Block]:
         """Recipes that run, with what they cost; then those that do not."""
+        yield from (f"Warning: {line}" for line in self.warnings)
         yield table(
             f"What {self.drafter} becomes on {self.engine}",
             self._note(),
@@ -72,6 +75,7 @@ class RecipeCosts(Displayed):
             "drafter": self.drafter,
             "engine": self.engine,
             "num_speculative_tokens": self.depth,
+            "warnings": list(self.warnings),
             "as_it_is": {"file_bytes": self.whole.file_bytes, "bytes_per_step": self._read(self.whole)},
             "recipes": [
                 {

@@ -32,7 +32,7 @@ class SlimResult(Displayed):
         chosen: what was certified and written; None where nothing was.
         smallest_loss: that so many unseen prompts can certify, as the first half lets expect.
         left_out: what was not tried, and why.
-        notes: what is to be known of heads of fewer rows.
+        notes: what is to be known of the trace, and of heads of fewer rows.
         again: the commands that make the bytes of what was written again.
         speed: what each would bring in tokens per second; None where nobody tells how long steps take.
         command: what was typed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from draftconv.layouts.drafter_reader import DrafterReader
 from draftconv.live.step_times import ServerSpeed, asked_speed
 from draftconv.options import Place, several
 from draftconv.quantization.recipes import find_recipe, recipe_names
+from draftconv.replay.drafters import embedding_doubts
 from draftconv.replay.replay import Arm
 from draftconv.replay.settings import refuse_depth
 from draftconv.replay.static_scales import StaticScales
@@ -164,8 +165,11 @@ def _speed_model(server: ServerSpeed, planner: Planner, planned: PlannedChoices,
     return model
 
 
-def run_search(search: Search, out: Path) -> SlimResult:
+def run_search(search: Search, out: Path, announce: Callable[[str], None] | None = None) -> SlimResult:
     """Measure, certify, and write what was certified.
+
+    Args:
+        announce: told where it goes on with what a stopped search has measured.
 
     Raises:
         Void: what was written does not accept what was certified.
@@ -176,7 +180,7 @@ def run_search(search: Search, out: Path) -> SlimResult:
     kept = search.heads.decide(search.trace, search.halves.choosing) if search.heads else {}
     rows = {rows: plan.kept.ids for rows, plan in kept.items()}
     arm = _load(search)
-    with kept_work(out, _key(search, rows)) as work:
+    with kept_work(out, _key(search, rows), "search", announce) as work:
         choosing = search.halves.choosing
         scales = static_scales(search.planner, search.trace, choosing, arm, options.dtype, options.device, rows)
         half = _half(search, choosing, arm, work / "searched.jsonl", scales)
@@ -189,6 +193,7 @@ def run_search(search: Search, out: Path) -> SlimResult:
             unseen.calibrate(made)
             made.conversion.write(out, overwrite=options.overwrite)
             _hold(search, chosen, unseen, out)
+    doubts = embedding_doubts(search.name, search.planner.drafter, search.trace)
     by_name = {candidate.planned.name: candidate for candidate in judged}
     return SlimResult(
         drafter=search.name,
@@ -202,7 +207,7 @@ def run_search(search: Search, out: Path) -> SlimResult:
         chosen=chosen,
         smallest_loss=smallest_loss(path, search.unseen, options),
         left_out=search.left_out,
-        notes=tuple(kept[min(kept)].notes) if kept else (),
+        notes=(*doubts, *(kept[min(kept)].notes if kept else ())),
         again=None if chosen is None else _again(search, chosen.planned),
         speed=search.speed,
         command=options.command,

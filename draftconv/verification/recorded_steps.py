@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
+from draftconv.checkpoint import show
+from draftconv.conversion.calibration import calibration_trace
 from draftconv.conversion.options import DTYPES, CalibratedOn, ConvertOptions, Embed, QuantizeOptions
 from draftconv.conversion.provenance import FILE, Lineage, Origin
 from draftconv.conversion.quantization_plan import QuantizationRequest
@@ -111,7 +113,8 @@ def asked_quantization(
         again: whether its source is quantized.
 
     Raises:
-        UsageError, BadCheckpoint: it is a later version's, or was edited into nonsense.
+        UsageError, BadCheckpoint: it is a later version's, or was edited into nonsense; or it was calibrated on another
+            trace than is given.
     """
     from draftconv.quantization.recipe_schema import parse
 
@@ -132,6 +135,7 @@ def asked_quantization(
         from_format=from_format,
         force=True,  # what was written is judged, not whether it should have been
     )
+    _refuse_other_calibration(quantization, options)
     engines = tuple(map(parse_engine, quantization.texts("engines") or ()))
     return QuantizationRequest(options, parse(json.dumps(recipe), name, FILE), engines)
 
@@ -147,6 +151,25 @@ def _calibrated_on(quantization: Config) -> CalibratedOn:
     if known is None:
         raise UsageError(f"{FILE}: no such part of a trace: {named}")
     return known
+
+
+def _refuse_other_calibration(quantization: Config, options: QuantizeOptions) -> None:
+    """Refuse a trace that the step was not calibrated on: every byte would differ, and nothing would say why.
+
+    Raises:
+        UsageError: its hash is not the one on record. BadCheckpoint: it is no trace.
+    """
+    recorded = quantization.section("calibration").text("trace") if quantization.data.get("calibration") else None
+    trace = None if recorded is None else calibration_trace(options)
+    if recorded is None or trace is None or recorded == f"sha256:{trace.digest}":
+        return
+    part = "" if options.calibrate_on == "all" else f", of the {options.calibrate_on} that calibrates"
+    raise UsageError(
+        f"this is not the trace that the output was calibrated on: draftconv.json has {show(recorded)}, "
+        f"{show(trace.directory.name)} has sha256:{trace.digest}{part}",
+        why="other text gives other scales and other values",
+        cure="give --calibrate the trace that the output was made with",
+    )
 
 
 def rounded_by_gptq(lineage: Lineage | None, facts: Facts) -> Mapping[str, WeightScheme]:

@@ -399,9 +399,19 @@ def test_a_trace_of_another_tokenizer_or_target_is_refused(counts: Counts, recor
     tokenizer = json.loads((Path(target(LLAMA)) / "tokenizer.json").read_text())
     tokenizer["added_tokens"] = []
     (foreign / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(UsageError, match="the trace trace was made with another tokenizer than that of llama"):
+    with pytest.raises(UsageError, match="the trace was made with another tokenizer than that of llama"):
         draftconv.prune(LLAMA, tmp_path / "out", vocab=64, counts=counts(), target=target(LLAMA), trace=foreign)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_trace_of_another_kind_of_target_is_refused(counts: Counts, recorded: Recorded, tmp_path: Path) -> None:
+    trace = recorded("llama", count=8)
+    how: dict[str, Any] = {"vocab": 512, "counts": counts()}
+    with pytest.raises(UsageError, match="of another kind of target: llama is llama, mla deepseek"):
+        draftconv.prune(MLA, tmp_path / "out", trace=trace, target=target(MLA), **how)
+    assert not (tmp_path / "out").exists()
+    done = draftconv.prune(MLA, tmp_path / "out", trace=trace, keep="0", force=True, **how)
+    assert any("the embed_tokens of mla-eagle3 is not that of llama" in note for note in done.decided.notes)
 
 
 def test_force_goes_on_with_little_text_and_odd_rows(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftconv.api.parity import parity
-from draftconv.api.quantize import prepare, quantize
+from draftconv.api.quantize import QuantizeOptions, prepare, quantize
 from draftconv.api.verify import verify
 from draftconv.errors import DraftconvError, Refused, UsageError, WriteError
 from draftconv.quantization import gptq as arithmetic
@@ -239,6 +239,65 @@ def test_a_trace_that_does_not_fit_is_refused(recorded: Recorded, tmp_path: Path
     assert "is of another kind of target" in refused(out, recorded("mla", count=8, length=64)).what
     assert "holds boundaries" in refused(out, recorded("llama", boundaries=(2, 4), count=8, length=64)).what
     assert "--calibrate TRACE" in refused(out, None).cure
+
+
+def test_parity_refuses_a_calibration_on_another_target(recorded: Recorded, tmp_path: Path) -> None:
+    judge = recorded("llama", first=8, count=4, length=16)
+
+    def refuses(calibrate: Path) -> UsageError:
+        with pytest.raises(UsageError) as error:
+            parity(quantized.source("llama-eagle3"), [], trace=judge, fake_quant="w4a16-gptq", calibrate=calibrate)
+        return error.value
+
+    assert "of another kind of target: mla is deepseek" in refuses(recorded("mla", count=8, length=64)).what
+    edited = Path(shutil.copytree(recorded("llama", count=8, length=64), tmp_path / "edited"))
+    index = json.loads((edited / "trace.json").read_text())
+    index["tables"]["embed_tokens"]["sha256"] = "0" * 64
+    (edited / "trace.json").write_text(json.dumps(index))
+    assert "has another embed_tokens than that of --trace, of llama" in refuses(edited).what
+    other = Path(shutil.copytree(recorded("llama", count=8, length=64), tmp_path / "other"))
+    its_own = Path(shutil.copytree(judge, tmp_path / "judge"))
+    (other / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0}}}))
+    (its_own / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 1}}}))
+    judge = its_own
+    assert "were made with two tokenizers" in refuses(other).what
+
+
+@pytest.mark.parametrize("name", ["llama-eagle3", LLAMA, "llama-eagle3.1"])
+def test_the_trace_tells_which_layers_a_drafter_captures(name: str, trace: Path, tmp_path: Path) -> None:
+    """Nobody names a target: the files leave the layers open, and the trace has as many as its target."""
+    source, out = quantized.source(name), tmp_path / "out"
+    done = quantize(source, out, recipe="w4a16-gptq", engines="vllm:b200", calibrate=trace)
+    assert not done.doubts
+    assert verify(out, source, calibrate=trace).passed
+
+
+def test_a_trace_of_other_weights_than_the_drafters_is_doubted(recorded: Recorded) -> None:
+    done = prepare(quantized.source(MLA), QuantizeOptions(
+        recipe="w4a16-gptq", engines="vllm:b200", calibrate=recorded("llama", count=8, length=64)
+    ))  # fmt: skip
+    (doubt,) = (line for line in done.warnings if "the embed_tokens of mla-eagle3 is not that of llama" in line)
+    assert "accepts less on this trace" in doubt
+    ours = recorded("mla", count=8, length=64)
+    assert not prepare(quantized.source(MLA), QuantizeOptions(recipe="w4a16-gptq", calibrate=ours)).doubts
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("target_model_type", "deepseek_v3", "made for a target of the family deepseek (deepseek_v3)"),
+        ("target_num_hidden_layers", 61, "made for a target of 61 layers, by its config.json; llama is of 8"),
+    ],
+)
+def test_a_drafter_whose_config_names_another_target_is_refused(
+    key: str, value: object, says: str, trace: Path, tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(quantized.source("llama-eagle3"), tmp_path / "source"))
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(UsageError) as error:
+        prepare(source, QuantizeOptions(recipe="w4a16-gptq", calibrate=trace))
+    assert says in error.value.what
 
 
 def test_another_target_of_the_same_sizes_is_refused(trace: Path, tmp_path: Path) -> None:

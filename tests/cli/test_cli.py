@@ -470,6 +470,13 @@ def fails(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr("draftconv.cli.inspect.inspect", broken)
 
 
+OUT_OF_MEMORY = (
+    "Error: out of memory: this process could not get more\n"
+    "       Nothing half written was left behind\n"
+    "       End other programs, raise the limit of the container or of `ulimit -v`, or run it on a machine with more\n"
+)
+
+
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
@@ -484,7 +491,16 @@ def fails(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
          "Error: ConnectionError: [Errno 32] Broken pipe\n"
          "       This is a fault of draftconv; the same command with --debug shows where\n"),
         (KeyboardInterrupt(), 130, "\nInterrupted: nothing was left behind.\n"),
-        (MemoryError(), 2, None),
+        (MemoryError(), 2, OUT_OF_MEMORY),
+        (RuntimeError("std::bad_alloc"), 2, OUT_OF_MEMORY),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+                      "tried to allocate 4294967296 bytes. Error code 12 (Cannot allocate memory)"), 2, OUT_OF_MEMORY),
+        (OSError(12, "Cannot allocate memory"), 2, OUT_OF_MEMORY),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), 2,
+         OUT_OF_MEMORY.replace("this process", "the device")),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), 2,
+         "Error: RuntimeError: mat1 and mat2 shapes cannot be multiplied\n"
+         "       This is a fault of draftconv; the same command with --debug shows where\n"),
     ],
 )  # fmt: skip
 def test_every_failure_is_one_message(
@@ -493,10 +509,11 @@ def test_every_failure_is_one_message(
     run("inspect", drafter)
     fails(monkeypatch, error)
     if code != 130:
-        known = isinstance(error, CheckFailed)
+        memory = text is not None and text.startswith("Error: out of memory")
+        known = isinstance(error, CheckFailed) or memory
         told = json.loads(run("inspect", drafter, "--format", "json").stdout)["error"]
         kind = "ConnectionError" if isinstance(error, BrokenPipeError) else type(error).__name__
-        assert (told["kind"], told["exit_code"]) == (kind, code)
+        assert (told["kind"], told["exit_code"]) == ("OutOfMemory" if memory else kind, code)
         assert known or told["cure"] == "the same command with --debug shows where"
     result = run("inspect", drafter)
     assert result.exit_code == code

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from draftconv.quantization import gptq_cost
 from draftconv.quantization.gptq_cost import (
     Rate,
     SharedInputs,
     Workload,
     collecting_memory,
-    machine_memory,
     measured_rate,
     pass_work,
     rounding_memory,
@@ -68,12 +64,3 @@ def test_the_rate_is_that_of_this_machine_now() -> None:
     assert 1 < rate.columns < 1e8
     assert measured_rate("cpu") is rate
     assert torch.get_num_threads() >= 1
-
-
-def test_a_control_group_says_how_much_memory_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gptq_cost, "CONTROL_GROUP", tmp_path / "memory.max")
-    whole = machine_memory("cpu")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert machine_memory("cpu") == whole
-    (tmp_path / "memory.max").write_text("1000000\n")
-    assert machine_memory("cpu") == 1_000_000

@@ -99,3 +99,11 @@ def test_logits_that_are_not_finite() -> None:
     broken = replace(arm, model=arm.model.changed(tensors={"norm.weight": torch.full((256,), torch.nan)}))
     with pytest.raises(BadCheckpoint, match="not finite"):
         odds(broken, texts("llama-eagle3"), 0.7)
+
+
+def test_states_that_are_not_finite_are_the_traces_fault() -> None:
+    *sound, last = texts("llama-eagle3")
+    states_TAW = last.states_TAW[:].clone()
+    states_TAW[5, :, 0] = torch.nan
+    with pytest.raises(BadCheckpoint, match=f"request {last.id} holds states .* not finite, the first .* at token 5"):
+        odds(arm_of("llama-eagle3"), [*sound, replace(last, states_TAW=states_TAW)], 0.7)

@@ -347,7 +347,7 @@ def test_logits_that_are_not_finite_are_refused(value: float) -> None:
     head = arm.model.lm_head.weight.clone()
     head[7] = value
     broken = replace(arm, model=arm.model.changed(tensors={"lm_head.weight": head}))
-    with pytest.raises(BadCheckpoint, match="its logits are not finite"):
+    with pytest.raises(BadCheckpoint, match="its logits are not finite on request"):
         outcomes(broken, [text])
 
 

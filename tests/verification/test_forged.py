@@ -18,6 +18,7 @@ from draftconv.checkpoint import open_checkpoint
 from draftconv.conversion.provenance import output_digest
 from draftconv.conversion.working_drafter import ChangeKind
 from draftconv.drafter.facts import Facts
+from draftconv.traces.trace import open_trace
 from draftconv.verification.declarations import CHANGEABLE_FACTS, DECLARATIONS
 from tests import quantized, tiny
 from tests.api.conftest import Source
@@ -438,4 +439,8 @@ def test_scales_measured_on_a_trace_that_is_not_given_are_claimed(recorded: Reco
     assert DOWN in claimed(found)
     assert "--calibrate TRACE" in found.cures[0]
     assert verify(out, quantized.source(NAME), target=target, calibrate=trace).passed
+    assert DOWN in claimed(verify(out, quantized.source(NAME), target=target, calibrate=other))
+    hashed = f"sha256:{open_trace(other).digest}"
+    sealed(out, lambda forged: forged["quantization"]["calibration"].update(trace=hashed))
     assert verify(out, quantized.source(NAME), target=target, calibrate=other).result == "fail"
+    assert verify(out, quantized.source(NAME), target=target, calibrate=trace).result == "claimed"

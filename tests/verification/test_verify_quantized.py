@@ -78,6 +78,21 @@ def different(found: Verification) -> dict[str, str]:
     return {what: how for what, (outcome, how) in rows(found).items() if outcome == "different"}
 
 
+@pytest.mark.parametrize("recipe", ["fp8-tensor", "w4a16-gptq"])
+def test_another_trace_than_it_was_calibrated_on_is_told_with_both_hashes(
+    recipe: str, written: Written, recorded: Recorded
+) -> None:
+    made_with, other = quantized.calibration(recorded, "llama", recipe), recorded("llama", first=8, count=8, length=64)
+    assert made_with is not None
+    found = verify(written(recipe), SOURCE, target=TARGET, calibrate=other)
+    assert found.result == "claimed"
+    (cure,) = found.cures
+    assert "is not the trace that the output was calibrated on" in cure
+    assert f"draftconv.json has sha256:{open_trace(made_with).digest}" in cure
+    assert f"has sha256:{open_trace(other).digest}" in cure
+    assert cure.endswith("give --calibrate the trace that the output was made with")
+
+
 # ── what is changed ────────────────────────────────────────────────────────────────
 
 CODES = ("weight_packed", "qweight", "weight")
