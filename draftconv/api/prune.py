@@ -26,7 +26,6 @@ from draftconv.display import Block, Displayed, named
 from draftconv.drafter.checks import check_drafter
 from draftconv.drafter.targets import find_target
 from draftconv.options import Place, takes
-from draftconv.replay.drafters import embedding_doubts, refuse_other_trace, target_of
 from draftconv.traces.halves import split_halves
 from draftconv.traces.trace import Trace, open_trace
 
@@ -129,6 +128,8 @@ def prepare(source: Place, options: PruneOptions, *, download: bool = True) -> P
     drafter = options.convert.reading.read(opened, target)
     doubts: tuple[str, ...] = ()
     if trace is not None:
+        from draftconv.replay.drafters import embedding_doubts, refuse_other_trace, target_of
+
         fed = drafter if target else options.convert.reading.read(opened, target_of(trace))
         refuse_other_trace(fed, trace, target)
         doubts = embedding_doubts(drafter.checkpoint.name, drafter, trace)
@@ -161,6 +162,7 @@ def prepare(source: Place, options: PruneOptions, *, download: bool = True) -> P
 
 def _halved(trace: Trace, opened: Checkpoint, options: PruneOptions) -> HalvedReplay:
     """The whole drafter, loaded to be replayed on both halves of a trace."""
+    from draftconv.replay.drafters import target_of
     from draftconv.replay.pruned import HalvedReplay, whole_arm
     from draftconv.replay.settings import refuse_depth
 

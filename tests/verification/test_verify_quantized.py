@@ -476,7 +476,7 @@ def test_the_card_tells_what_was_done_and_how_far_it_went(written: Written) -> N
         "stored as `modelopt-fp8`",
         "`layers.0.mlp.down_proj`",
         "`lm_head` (lm\\_head)",
-        "measured on 2 requests of held-out, trace `sha256:",
+        "static activation scales, by the inputs of 2 requests of held-out, trace `sha256:",
         "error of all quantized weights: 2.",
     ):
         assert words in card
