@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 BLOCK = 4 * 1024 * 1024
 
 
-def sha256(file: DataFile, progress: Progress | None = None) -> str:
-    """SHA-256 of the whole file in hex; `progress` is told the bytes read so far, of `file.size`."""
-    return _digest(file, hashlib.sha256(), progress)
+def sha256(file: DataFile, progress: Progress | None = None, after: Callable[[int], int] | None = None) -> str:
+    """SHA-256 of the whole file in hex.
+
+    Args:
+        progress: told the bytes read so far, of `file.size`.
+        after: of a file that is still being written, asked how far it may be read, beyond the bytes read so far.
+    """
+    return _digest(file, hashlib.sha256(), progress, after)
 
 
 def blob_id(file: DataFile) -> str:
@@ -32,11 +37,17 @@ def blob_id(file: DataFile) -> str:
     return _digest(file, hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False))
 
 
-def _digest(file: DataFile, digest: _Hash, progress: Progress | None = None) -> str:
+def _digest(
+    file: DataFile,
+    digest: _Hash,
+    progress: Progress | None = None,
+    after: Callable[[int], int] | None = None,
+) -> str:
     buffer = memoryview(bytearray(min(BLOCK, file.size)))
     done = 0
     while done < file.size:
-        piece = buffer[: min(len(buffer), file.size - done)]
+        stop = file.size if after is None else after(done)
+        piece = buffer[: min(len(buffer), stop - done)]
         file.readinto(done, piece)
         digest.update(piece)
         done += len(piece)
