@@ -2,7 +2,7 @@
 
 Copies stay inside the kernel (copy_file_range). Everything else is read, computed and
 written in blocks at offsets that are known beforehand, so the output does not depend on
-the number of threads or on the order in which they finish.
+the number of threads or on the order in which they finish. Its hash follows the writing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import TypeAlias
 from draftconv.checkpoint.casts import FLOAT_BITS, cast
 from draftconv.checkpoint.dtypes import SIZES
 from draftconv.checkpoint.files import DataFile, LocalFile, shrunk
+from draftconv.checkpoint.front import Front
 from draftconv.checkpoint.hashing import sha256
 from draftconv.checkpoint.headers import read_header
 from draftconv.checkpoint.plan import (
@@ -165,22 +166,28 @@ def _open_descriptor(path: Path, flags: int) -> Iterator[int]:
 def _write_shard(
     path: Path, shard: Shard, workers: int, tally: ByteCounter, watch: _Watch | None, hashes: dict[str, str]
 ) -> str:
-    """Write one weights file; the SHA-256 of what then stands in it, read while the disk takes it in."""
-    with _open_descriptor(path, os.O_RDWR) as descriptor:
-        _write_all(descriptor, memoryview(shard.header), 0)
+    """Write one weights file; the SHA-256 of what then stands in it, read as soon as nothing is missing before it."""
+    with (
+        _open_descriptor(path, os.O_RDWR) as descriptor,
+        LocalFile(path) as written,
+        ThreadPoolExecutor(1, thread_name_prefix="draftconv-hash") as pool,
+        Front(written.size) as front,  # the innermost: left before anyone waits for who reads behind it
+    ):
+        digest = pool.submit(sha256, written, after=front.after)
+        worker = _Worker(descriptor, front, watch, hashes)
+        worker.write(memoryview(shard.header), 0)
         for placed in shard.tensors:
             if isinstance(placed.tensor.operation, Literal):
                 if watch is not None:
                     watch.look(placed.tensor.name, placed.tensor.dtype, placed.tensor.operation.data)
-                _write_all(descriptor, memoryview(placed.tensor.operation.data), placed.start)
+                worker.write(memoryview(placed.tensor.operation.data), placed.start)
                 tally.add(placed.stop - placed.start)
-        _run(list(_jobs(shard)), descriptor, workers, tally, watch, hashes)
+        _run(list(_jobs(shard)), worker, workers, tally, digest)
         if watch is not None:
             watch.refuse_zeros(shard)
-        with ThreadPoolExecutor(1, thread_name_prefix="draftconv-hash") as pool, LocalFile(path) as written:
-            digest = pool.submit(sha256, written)
-            os.fsync(descriptor)
-            return digest.result()
+        front.refuse_gap()
+        os.fsync(descriptor)
+        return digest.result()
 
 
 def _write_small(path: Path, data: bytes) -> None:
@@ -190,7 +197,11 @@ def _write_small(path: Path, data: bytes) -> None:
 
 
 def _jobs(shard: Shard) -> Iterator[_Job]:
-    """The shard's work in file order; neighbouring copies that are neighbours in the source become one."""
+    """The shard's work; neighbouring copies that are neighbours in the source become one.
+
+    Each kind is in the order of its first bytes in the file: each has its own pool, and the hash waits for the first
+    byte that is missing.
+    """
     pending: _Move | None = None
     yields: dict[int, list[tuple[str, Placed]]] = {}
     computations: dict[int, Computation] = {}
@@ -260,12 +271,8 @@ def segments(operation: Cast | Rows, start: int, stop: int) -> Iterator[tuple[in
         yield begin, length
 
 
-def _run(
-    jobs: list[_Job], descriptor: int, workers: int, tally: ByteCounter, watch: _Watch | None, hashes: dict[str, str]
-) -> None:
-    """Do the jobs on a pool; the first error stops the rest and is raised."""
-    stop = threading.Event()
-    worker = _Worker(descriptor, stop, watch, hashes)
+def _run(jobs: list[_Job], worker: _Worker, workers: int, tally: ByteCounter, digest: Future[str]) -> None:
+    """Do the jobs on pools; the first error stops the rest and is raised. One of `digest` is noticed as a job ends."""
     # one thread copies: several would only queue for the lock of the file they write to
     copying = ThreadPoolExecutor(1, thread_name_prefix="draftconv-copy")
     computing = ThreadPoolExecutor(workers, thread_name_prefix="draftconv-compute")
@@ -275,8 +282,10 @@ def _run(
     try:
         for future in as_completed([pools[type(job)].submit(worker, job) for job in jobs]):
             tally.add(future.result())
+            if digest.done():
+                digest.result()
     finally:
-        stop.set()
+        worker.stop.set()
         for pool in pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -321,11 +330,13 @@ def _unhealthy_tensor(what: str, why: str) -> Refused:
 
 
 class _Worker:
-    """One job at a time per thread, in a buffer that the thread keeps."""
+    """One job at a time per thread, in a buffer that the thread keeps; `front` is told what then stands in the file."""
 
-    def __init__(self, descriptor: int, stop: threading.Event, watch: _Watch | None, hashes: dict[str, str]) -> None:
+    def __init__(self, descriptor: int, front: Front, watch: _Watch | None, hashes: dict[str, str]) -> None:
+        self.stop = threading.Event()
+        """Set once nobody wants the rest."""
         self._descriptor = descriptor
-        self._stop = stop
+        self._front = front
         self._watch = watch
         self._hashes = hashes
         self._local = threading.local()
@@ -333,13 +344,20 @@ class _Worker:
     def __call__(self, job: _Job) -> int:
         if isinstance(job, _Yield):
             self._yield(job)
-            return job.length
-        if isinstance(job, _Compute):
+        elif isinstance(job, _Compute):
             self._compute(job)
         elif not isinstance(job.file, LocalFile) or not self._kernel_copy(job, job.file):
             self._plain_copy(job)
-        start_writeback(self._descriptor, job.target, job.length)
         return job.length
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """Write bytes at an offset of the file."""
+        _write_all(self._descriptor, data, offset)
+        self._wrote(offset, data.nbytes)
+
+    def _wrote(self, start: int, length: int) -> None:
+        start_writeback(self._descriptor, start, length)
+        self._front.wrote(start, start + length)
 
     def _buffer(self, size: int) -> memoryview:
         buffer: bytearray | None = getattr(self._local, "buffer", None)
@@ -352,7 +370,7 @@ class _Worker:
         if not hasattr(os, "copy_file_range"):
             return False
         done = 0
-        while done < move.length and not self._stop.is_set():
+        while done < move.length and not self.stop.is_set():
             try:
                 count = os.copy_file_range(
                     file.fileno(),
@@ -368,19 +386,20 @@ class _Worker:
             if not count:
                 raise shrunk(file)
             done += count
+        self._wrote(move.target, done)  # less than all of it if it was stopped
         return True
 
     def _plain_copy(self, move: _Move) -> None:
         buffer = self._buffer(min(COPY_BUFFER, move.length))
         done = 0
-        while done < move.length and not self._stop.is_set():
+        while done < move.length and not self.stop.is_set():
             piece = buffer[: min(len(buffer), move.length - done)]
             move.file.readinto(move.source + done, piece)
-            _write_all(self._descriptor, piece, move.target + done)
+            self.write(piece, move.target + done)
             done += len(piece)
 
     def _compute(self, job: _Compute) -> None:
-        if self._stop.is_set():
+        if self.stop.is_set():
             return
         import numpy as np
 
@@ -394,14 +413,14 @@ class _Worker:
         if self._watch is not None and self._watch.look(ref.name, ref.dtype, source):
             self._watch.alive.add(id(job.operation))
         if not job.casts:
-            _write_all(self._descriptor, source, job.target)
+            self.write(source, job.target)
             return
         bits = np.frombuffer(source, dtype=FLOAT_BITS[ref.dtype].kind)
         result = cast(bits, ref.dtype, job.dtype, ref.name)
-        _write_all(self._descriptor, result.data.cast("B"), job.target)
+        self.write(result.data.cast("B"), job.target)
 
     def _yield(self, job: _Yield) -> None:
-        if self._stop.is_set():
+        if self.stop.is_set():
             return
         parts = job.computation.run()
         for part, placed in job.places:
@@ -412,9 +431,8 @@ class _Worker:
                 )
             if self._watch is not None:
                 self._watch.look(placed.tensor.name, placed.tensor.dtype, data)
+            self.write(data, placed.start)
             self._hashes[placed.tensor.name] = hashlib.sha256(data).hexdigest()
-            _write_all(self._descriptor, data, placed.start)
-            start_writeback(self._descriptor, placed.start, data.nbytes)
 
 
 def _write_all(descriptor: int, data: memoryview, offset: int) -> None:

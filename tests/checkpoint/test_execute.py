@@ -1,9 +1,15 @@
+import errno
 import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator
+import random
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +20,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from draftconv.checkpoint import (
+    SIZES,
     Cast,
     Computed,
     Copy,
     Hashes,
     Literal,
+    Operation,
     Plan,
     PlannedTensor,
     Rows,
@@ -26,7 +34,10 @@ from draftconv.checkpoint import (
     open_checkpoint,
 )
 from draftconv.checkpoint import execute as execute_module
-from draftconv.checkpoint.execute import execute, segments
+from draftconv.checkpoint import hashing as hashing_module
+from draftconv.checkpoint.execute import _Compute, _Move, _Yield, execute, segments
+from draftconv.checkpoint.files import LocalFile
+from draftconv.checkpoint.plan import Shard
 from draftconv.errors import BadCheckpoint, Refused, UsageError, WriteError
 from tests.checkpoint.made import ANYTHING, Halves, MemoryFile, directory, synced, tensor_bytes, tensors
 
@@ -330,3 +341,209 @@ def test_what_is_computed_from_is_never_the_output(source: Path, refs: dict[str,
         with pytest.raises(UsageError, match="the source"):
             execute(Plan(halves("fc", refs["fc.weight"])), out, overwrite=True)
     assert contents(source) == before
+
+
+# ── the hash of a file that is being written ───────────────────────────────────────
+
+SOON = 30
+"""Seconds after which a thread that should have gone on counts as hanging."""
+
+
+@dataclass
+class Late(Halves):
+    """A computation that runs once something has happened."""
+
+    after: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> dict[str, bytes | memoryview]:
+        assert self.after.wait(SOON)
+        return super().run()
+
+
+class Slow(Halves):
+    """A computation during which others have time to notice something."""
+
+    def run(self) -> dict[str, bytes | memoryview]:
+        time.sleep(0.01)
+        return super().run()
+
+
+def parts(name: str, computation: Halves, dtype: str = "U8") -> tuple[PlannedTensor, ...]:
+    shape = (computation.ref.nbytes * 4 // SIZES[dtype],)
+    return tuple(PlannedTensor(f"{name}.{part}", dtype, shape, Computed(computation, part)) for part in ("low", "high"))
+
+
+def written_hash(planned: Iterable[PlannedTensor], out: Path, **options: Any) -> str:
+    """What `execute` says that the SHA-256 of the weights file is."""
+    told: list[str] = []
+
+    def last(hashes: Hashes) -> dict[str, str]:
+        told.extend(hashes.files.values())
+        return {}
+
+    execute(Plan(tuple(planned), {"config.json": {}}, last_files=last), out, **options)
+    assert not hashing()
+    return told[0]
+
+
+def file_hash(out: Path) -> str:
+    return hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+
+
+def hashing() -> list[str]:
+    """The threads that still hash."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("draftconv-hash")]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_the_hash_is_that_of_the_file_in_whatever_order_its_tensors_lie(
+    refs: dict[str, TensorRef], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    fc, head, norm = refs["fc.weight"], refs["lm_head.weight"], refs["norm.weight"]
+    operations: list[tuple[tuple[int, ...], Operation]] = [
+        (fc.shape, Copy(fc)),
+        (fc.shape, Copy(fc)),
+        (norm.shape, Cast(norm, "BF16")),
+        (head.shape, Rows(head, tuple(reversed(range(50))), "BF16")),
+        ((3,), Literal(b"abcdef")),
+        ((0, 24), Cast(refs["empty"], "BF16")),
+        *(
+            ((ref.nbytes // 4,), Computed(computation, part))
+            for ref in (fc, head)
+            for computation in [Halves(ref)]
+            for part in ("low", "high")
+        ),
+    ]
+    # of one width, so their names are their order in the file
+    random.Random(seed).shuffle(operations)
+    planned = [PlannedTensor(f"{i:02}", "BF16", shape, made) for i, (shape, made) in enumerate(operations)]
+    if seed % 2:
+        monkeypatch.setattr(execute_module, "BLOCK", 100)
+        monkeypatch.setattr(execute_module, "COPY_CHUNK", 500)
+        monkeypatch.setattr(hashing_module, "BLOCK", 64)
+    assert written_hash(planned, tmp_path / "out", threads=1 + seed % 4) == file_hash(tmp_path / "out")
+    found = open_checkpoint(tmp_path / "out").tensors
+    for name, (_, operation) in zip(sorted(found), operations, strict=True):
+        if isinstance(operation, Copy):
+            assert found[name].read() == operation.ref.read()
+        elif isinstance(operation, Computed):
+            assert found[name].read() == bytes(operation.of.run()[operation.part])
+
+
+def test_what_lies_first_is_written_first(refs: dict[str, TensorRef]) -> None:
+    """Of each kind, for each has a pool: a hash that follows waits for the first byte that is missing."""
+    planned = list(every_operation(refs)[0])
+    for name in ("fc.weight", "lm_head.weight"):
+        low, high = parts(name, Halves(refs[name]))
+        planned += (low, replace(high, dtype="F64", shape=(high.nbytes // 8,)))
+    for seed in range(8):
+        random.Random(seed).shuffle(planned)
+        (shard,) = Plan(tuple(planned)).shards()
+        jobs = list(execute_module._jobs(shard))
+        for kind in (_Move, _Compute, _Yield):
+            starts = [
+                job.places[0][1].start if isinstance(job, _Yield) else job.target
+                for job in jobs
+                if isinstance(job, kind)
+            ]
+            assert len(starts) > 1
+            assert starts == sorted(starts)
+
+
+def test_what_is_written_first_may_lie_last(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    copied = threading.Event()
+    planned = (*parts("a", Late(refs["fc.weight"], after=copied), "F64"), *copies(refs))
+
+    def progress(done: int) -> None:
+        if done == sum(ref.nbytes for ref in refs.values()):
+            copied.set()
+
+    assert written_hash(planned, tmp_path / "out", progress=progress) == file_hash(tmp_path / "out")
+
+
+def test_the_hash_follows_what_is_written(
+    refs: dict[str, TensorRef], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, real = threading.Event(), LocalFile.readinto
+    copied = sum(ref.nbytes for ref in refs.values())
+
+    def readinto(file: LocalFile, offset: int, buffer: memoryview) -> None:
+        real(file, offset, buffer)
+        if ".out.draftconv" in file.path.parts and offset + buffer.nbytes >= copied:
+            read.set()
+
+    monkeypatch.setattr(LocalFile, "readinto", readinto)
+    planned = (*copies(refs), *parts("z", Late(refs["fc.weight"], after=read)))
+    assert written_hash(planned, tmp_path / "out") == file_hash(tmp_path / "out")
+
+
+def test_a_job_that_fails_ends_the_hash(refs: dict[str, TensorRef], tmp_path: Path) -> None:
+    for name, planned in {
+        "the first bytes": (*parts("a", Halves(refs["fc.weight"], short=True), "F64"), *copies(refs)),
+        "the last bytes": (*copies(refs), *parts("z", Halves(refs["fc.weight"], short=True))),
+    }.items():
+        with pytest.raises(ValueError, match="1727 bytes, 1728 planned"):
+            execute(Plan(planned), tmp_path / "out")
+        assert not hashing(), name
+        assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_file_that_cannot_be_read_ends_the_jobs(
+    refs: dict[str, TensorRef], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object, **__: object) -> str:
+        raise BadCheckpoint("model.safetensors cannot be read: Input/output error")
+
+    monkeypatch.setattr(execute_module, "sha256", unreadable)
+    computations = [Slow(refs["fc.weight"]) for _ in range(100)]
+    planned = [tensor for i, computation in enumerate(computations) for tensor in parts(f"{i:02}", computation)]
+    with pytest.raises(BadCheckpoint, match="Input/output error"):
+        execute(Plan(tuple(planned)), tmp_path / "out")
+    assert sum(computation.runs for computation in computations) < 50
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_what_was_never_written_is_not_published(
+    refs: dict[str, TensorRef], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = execute_module._jobs
+    for missing in (0, 1, -1):
+
+        def some(shard: Shard, missing: int = missing) -> list[Any]:
+            jobs = list(real(shard))
+            del jobs[missing]
+            return jobs
+
+        monkeypatch.setattr(execute_module, "_jobs", some)
+        with pytest.raises(ValueError, match="bytes planned, nothing was written at"):
+            execute(Plan(every_operation(refs)[0]), tmp_path / "out")
+        assert not hashing()
+        assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("at", [3, 3459])
+def test_an_interrupt_ends_the_hash(refs: dict[str, TensorRef], tmp_path: Path, at: int) -> None:
+    """While the literal is written, and while the jobs run."""
+
+    def progress(done: int) -> None:
+        if done >= at:
+            raise KeyboardInterrupt
+
+    planned = (PlannedTensor("map", "U8", (3,), Literal(b"abc")), *copies(refs))
+    with pytest.raises(KeyboardInterrupt):
+        execute(Plan(planned), tmp_path / "out", progress=progress)
+    assert not hashing()
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_disk_that_refuses_ends_the_hash(
+    refs: dict[str, TensorRef], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(WriteError, match="Input/output error"):
+        execute(Plan(copies(refs)), tmp_path / "out")
+    assert not hashing()
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
