@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from draftconv.quantization.quantized_values import nearest
 from draftconv.quantization.scales import REFINEMENTS, Scaling
@@ -29,6 +28,9 @@ OCTAVES = 7
 """From a row's largest magnitude down. The smallest tried scale rounds to zero what is below half of it, a 81st of the
 largest; an octave is left for refinements, and where one goes further the row is searched without bins."""
 
+CLIPPED = 3
+"""Octaves from the largest magnitude down in which negative weights may become -8."""
+
 PER_OCTAVE = 128
 """Magnitudes that BF16 has in an octave."""
 
@@ -37,9 +39,9 @@ BINS = OCTAVES * PER_OCTAVE
 LEAST_INPUTS = 2 * BINS
 """Shorter rows have more bins than they are worth."""
 
-TOLERANCE = 1e-5
-"""Relative error that a float32 sum of squares, or a scale that follows from one, may have at most: some twenty
-roundings of 2⁻²⁴, several times over."""
+TOLERANCE = 4e-6
+"""Relative error that a float32 sum of squares, or a scale that follows from one, may have at most: torch adds up in a
+tree, so some fifteen roundings of 2⁻²⁴, several times over."""
 
 LARGEST = 2.0**120
 """Of Σ w²: beyond it sums in float32 come to infinity, and which scale they choose is their affair."""
@@ -47,25 +49,25 @@ LARGEST = 2.0**120
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How much lies from a bin on, up to the largest magnitude; nothing in a last place behind the bins. float64.
+    """How much lies from a bin on, up to the largest magnitude.
 
     Attributes:
-        every_ON: of all weights, [O, N + 1]. `negative_ON`: of negative ones.
+        every_ON: of all weights what lies up to a bin. `negative_OC`: of negative ones, in the last `CLIPPED` octaves.
     """
 
     every_ON: Tensor
-    negative_ON: Tensor
+    negative_OC: Tensor
 
     @classmethod
-    def of(cls, every_ON: Tensor, negative_ON: Tensor) -> Reach:
-        """From what lies in each bin. Subtraction leaves no error: these sums need far less than 53 bits."""
-        sums = [pad(x_ON.cumsum(1), (1, 0)) for x_ON in (every_ON, negative_ON)]
-        return cls(*(sum_ON[:, -1:] - sum_ON for sum_ON in sums))
+    def of(cls, every_ON: Tensor, negative_OC: Tensor) -> Reach:
+        """From what lies in each bin."""
+        return cls(every_ON.cumsum(1), negative_OC.cumsum(1))
 
     def from_thresholds(self, first_TOK: Tensor, high: int) -> Tensor:
-        """How much reaches each level: [T, O, K]. Beyond `high` there are levels for negative weights only."""
-        parts = ((self.every_ON, first_TOK[..., :high]), (self.negative_ON, first_TOK[..., high:]))
-        return torch.cat([table_ON.expand(len(at), -1, -1).gather(-1, at) for table_ON, at in parts], -1)
+        """How much reaches each level: [T, O, K], exact. Beyond `high` there are levels for negative weights only."""
+        below = BINS - self.negative_OC.shape[1]
+        parts = (_from(self.every_ON, first_TOK[..., :high]), _from(self.negative_OC, first_TOK[..., high:] - below))
+        return torch.cat(parts, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class BinnedRows:
 
     Attributes:
         bottom_O: the BF16 pattern of the first bin's magnitude. `value_ON`: the magnitudes, float32.
-        counts: of weights. `sums`: of their magnitudes.
+        counts: of weights, float32. `sums`: of their magnitudes, float64. Both are exact.
         energy_O: Σ w², or a little more where weights lie below all bins; float64.
     """
 
@@ -90,13 +92,13 @@ class BinnedRows:
         parts = [_count(part) for part in torch.split(weight_OI, max(1, at_once // weight_OI.shape[1]))]
         bottom_O = torch.cat([top for top, _ in parts]) - (BINS - 1)
         value_ON = _floats(bottom_O[:, None] + torch.arange(BINS, dtype=torch.int32))
-        count_ON, negative_ON = torch.cat([count.double() for _, count in parts], 1)
-        count_ON += negative_ON
-        below_O, count_ON, negative_ON = count_ON[:, 0], count_ON[:, 1:], negative_ON[:, 1:]
-        sum_ON = count_ON * value_ON
+        count_ON, negative_ON = torch.cat([count.float() for _, count in parts], 1)
+        below_O, count_ON = (count_ON[:, 0] + negative_ON[:, 0]), count_ON[:, 1:] + negative_ON[:, 1:]
+        negative_OC, last = negative_ON[:, -CLIPPED * PER_OCTAVE :], value_ON[:, -CLIPPED * PER_OCTAVE :]
+        sum_ON = count_ON.double() * value_ON
         energy_O = (sum_ON * value_ON).sum(1) + below_O * value_ON[:, 0].double().square()
-        sums = Reach.of(sum_ON, negative_ON * value_ON)
-        return cls(bottom_O, value_ON, Reach.of(count_ON, negative_ON), sums, energy_O)
+        sums = Reach.of(sum_ON, negative_OC.double() * last)
+        return cls(bottom_O, value_ON, Reach.of(count_ON, negative_OC), sums, energy_O)
 
     def judge(self, step_TO: Tensor, scaling: Scaling) -> RoundedSums:
         """What rounding under some scales does to every row; the scales float32, with the values of BF16."""
@@ -104,7 +106,7 @@ class BinnedRows:
         level_K = torch.arange(1, 1 - low, dtype=torch.float32)
         # In float32 without rounding: a BF16 scale has eight digits and half of an odd number below 16 has four.
         place_TOK = _patterns(step_TO[..., None] * (level_K - 0.5)) - self.bottom_O[:, None]
-        seen_TO = place_TOK[..., 0] >= 0
+        seen_TO = (place_TOK[..., 0] >= 0) & (place_TOK[..., high:] >= BINS - CLIPPED * PER_OCTAVE).all(-1)
         # A weight in the bin of a threshold is below it, or lies on it and is rounded as the arithmetic would have it,
         # to even, on either side of zero; the negative side has all levels.
         inside_TOK = place_TOK.clamp(0, BINS - 1).long()
@@ -113,7 +115,7 @@ class BinnedRows:
         first_TOK = torch.where(place_TOK < BINS, inside_TOK + (rounded_TOK > -level_K), BINS)
         # From one level to the next a weight's quantized value grows by 1, and its square by twice the level less 1.
         product_TO = self.sums.from_thresholds(first_TOK, high).sum(-1)
-        square_TO = (self.counts.from_thresholds(first_TOK, high) * (2 * level_K - 1)).sum(-1)
+        square_TO = (self.counts.from_thresholds(first_TOK, high).double() * (2 * level_K - 1)).sum(-1)
         step_TO = step_TO.double()
         error_TO = self.energy_O - 2 * step_TO * product_TO + step_TO.square() * square_TO
         return RoundedSums(error_TO, product_TO, square_TO, seen_TO)
@@ -195,6 +197,12 @@ def _count(weight_BI: Tensor) -> tuple[Tensor, Tensor]:
     row_B1 = torch.arange(len(weight_BI), dtype=torch.int32)[:, None] * (2 * places)
     count = torch.bincount((place_BI + row_B1).view(-1), minlength=len(weight_BI) * 2 * places)
     return top_B1.squeeze(1).int(), count.view(-1, 2, places).transpose(0, 1)
+
+
+def _from(reach_ON: Tensor, first_TOK: Tensor) -> Tensor:
+    """What lies from some bins on. Subtraction leaves no error: these sums need less digits than there are."""
+    before_TOK = reach_ON.expand(len(first_TOK), -1, -1).gather(-1, (first_TOK - 1).clamp_min(0))
+    return reach_ON[:, -1:] - torch.where(first_TOK > 0, before_TOK, 0)
 
 
 def _floats(pattern: Tensor) -> Tensor:
