@@ -30,10 +30,8 @@ PARTS: Mapping[str, tuple[str, Measure]] = MappingProxyType(
     {
         "convert": (bench_convert.TITLE, bench_convert.measure),
         "quantize": (bench_quantize.TITLE, bench_quantize.measure),
-        **{
-            part: (bench_small.TITLES[spec], partial(bench_small.measure, spec))
-            for part, spec in (("small", "kimi-k2.5-eagle3"), ("small-mla", "kimi-k2.6-eagle3-mla"))
-        },
+        "small": (bench_small.TITLES[bench_small.LLAMA], partial(bench_small.measure, bench_small.LLAMA)),
+        "small-mla": (bench_small.TITLES[bench_small.MLA], partial(bench_small.measure, bench_small.MLA)),
         "parity": (bench_parity.TITLE, bench_parity.measure),
         "memory": (bench_memory.TITLE, bench_memory.measure),
         "gpu": (bench_gpu.TITLE, bench_gpu.measure),

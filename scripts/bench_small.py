@@ -31,14 +31,10 @@ from bench_convert import (
     seconds,
     settle,
 )
-from measuring import SCRIPTS, BenchError, Row, Run, Section, machine, progress, remove, run, spread
+from measuring import SCRIPTS, BenchError, Row, Run, Section, engine_python, machine, progress, remove, run, spread
 
-TITLES: Mapping[str, str] = MappingProxyType(
-    {
-        "kimi-k2.5-eagle3": "A small Llama-style drafter",
-        "kimi-k2.6-eagle3-mla": "A small MLA drafter",
-    }
-)
+LLAMA, MLA = "kimi-k2.5-eagle3", "kimi-k2.6-eagle3-mla"
+TITLES: Mapping[str, str] = MappingProxyType({LLAMA: "A small Llama-style drafter", MLA: "A small MLA drafter"})
 """Spec of a drafter → heading of its part of the report."""
 ROOM_NEEDED = 30e9
 
@@ -196,7 +192,7 @@ def _gptq_rows(program: Path, source: Path, target: str, work: Path, sizes: Size
 
 def opened(what: str, out: Path, target: str) -> Row:
     """Whether vLLM's CPU build loads an output, and how its linear layers are multiplied."""
-    python = Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", SCRIPTS.parent / ".engine-venv" / "bin" / "python"))
+    python = engine_python()
     if not python.exists():
         return Row(f"{what}: {OPENED}", "not asked: vLLM is not installed here")
     environment = _environment() | {"OMP_NUM_THREADS": "1"}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import engine_python
 from truth.drafts import DATA, IDS, LAYER, Change, Directory, Makers, family, target_path, whole
 from truth.vllm.reader import READER
 
@@ -38,7 +38,7 @@ from draftconv.live.measuring_command import measuring
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/doctor.md"
 PART = re.compile(r"(<!-- doctored: servers -->\n).*?(<!-- end: servers -->)", re.DOTALL)
-ENGINE = Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", ROOT / ".engine-venv/bin/python"))
+ENGINE = engine_python()
 
 SPEC = "vllm:cpu"
 LENGTH, DEPTH, REQUESTS = 64, 3, 32

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from measuring import engine_python
 from sampled_speculation import Method, SampledRun
 from simulate_sampling import DEPTH, LENGTH, PAGE, SamplingCell, Subject, compare, row, unseen_faults
 from train_tiny import DATA, RECIPES, read_prompts
@@ -34,7 +35,7 @@ from draftconv.reference.processors import log_probs
 from draftconv.reference.sampling import Sampling
 
 ROOT = Path(__file__).parents[1]
-ENGINE = Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", ROOT / ".engine-venv" / "bin" / "python"))
+ENGINE = engine_python()
 PART = re.compile(r"(<!-- engine: drawn -->\n).*?(<!-- end: drawn by an engine -->)", re.DOTALL)
 
 SETTINGS = (Sampling(0.7), Sampling(0.7, top_p=0.9))

@@ -101,6 +101,11 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def engine_python() -> Path:
+    """The Python of the environment that has vLLM: `scripts/engine-env` makes one, the variable names another."""
+    return Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", SCRIPTS.parent / ".engine-venv" / "bin" / "python"))
+
+
 def spread(seconds: Sequence[float]) -> str:
     """Median, fastest and slowest."""
     return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from measuring import engine_python
 from train_tiny import DATA, RECIPES
 
 from draftconv.api.accept import accept
@@ -194,8 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put the table into docs/accept.md")
     write = parser.parse_args().write
-    python = Path(os.environ.get("DRAFTCONV_ENGINE_PYTHON", ROOT / ".engine-venv" / "bin" / "python"))
-    measured = measure(python)
+    measured = measure(engine_python())
     comparison = Comparison(predict(measured), measured)
     text = "\n".join(comparison.lines())
     print(text)

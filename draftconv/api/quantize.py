@@ -14,6 +14,7 @@ from draftconv.attestation.provenance import attest_conversion
 from draftconv.attestation.statement import refuse_statement
 from draftconv.checkpoint import open_checkpoint
 from draftconv.checkpoint.text import size
+from draftconv.conversion.calibration import calibration_trace
 from draftconv.conversion.options import QuantizeOptions
 from draftconv.conversion.plan import Conversion, plan_drafter, refuse_place
 from draftconv.conversion.quantization_plan import (
@@ -229,11 +230,12 @@ def prepare(source: Place, options: QuantizeOptions, *, download: bool = True, c
 
 def _doubts(drafter: Drafter, decided: QuantizationPlan) -> tuple[str, ...]:
     """What speaks against the trace that a quantization is calibrated on; nothing where it is calibrated on none."""
-    from draftconv.conversion.calibration import calibration_trace
+    trace = calibration_trace(decided.requested.options) if decided.rounding.calibrated else None
+    if trace is None:
+        return ()
     from draftconv.replay.drafters import embedding_doubts
 
-    trace = calibration_trace(decided.requested.options) if decided.rounding.calibrated else None
-    return () if trace is None else embedding_doubts(drafter.checkpoint.name, drafter, trace)
+    return embedding_doubts(drafter.checkpoint.name, drafter, trace)
 
 
 # ── in words ───────────────────────────────────────────────────────────────────────

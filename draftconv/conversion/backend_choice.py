@@ -47,7 +47,7 @@ class RolePart:
     @property
     def has_static_inputs(self) -> bool:
         """Whether its activations have fixed scales."""
-        return self.scheme.inputs is not None and not self.scheme.inputs.dynamic
+        return self.scheme.has_static_inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,10 +261,10 @@ def _refuse_uncalibrated(deployment: Deployment, options: QuantizeOptions) -> No
             why="it weighs errors by the drafter's own inputs, which a trace gives",
             cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
         )
-    for inputs in (part.scheme.inputs for part in deployment.parts.values()):
-        if inputs is not None and not inputs.dynamic and options.calibrate is None:
+    for scheme in (part.scheme for part in deployment.parts.values()):
+        if scheme.has_static_inputs and options.calibrate is None:
             raise UsageError(
-                f"recipe {options.recipe} scales activations by fixed numbers: {inputs}",
+                f"recipe {options.recipe} scales activations by fixed numbers: {scheme.inputs}",
                 why="they are measured on the drafter's own inputs, never invented",
                 cure="make a trace with `draftconv trace`, then add --calibrate TRACE",
             )

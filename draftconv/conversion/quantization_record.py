@@ -73,7 +73,7 @@ def _measured(decided: QuantizationPlan) -> Iterator[str]:
         yield "inputs smoothed by AWQ"
     if any(scheme.rounding == "gptq" for scheme in schemes):
         yield "weights rounded by GPTQ"
-    if any(scheme.inputs is not None and not scheme.inputs.dynamic for scheme in schemes):
+    if any(scheme.has_static_inputs for scheme in schemes):
         yield "static activation scales"
 
 

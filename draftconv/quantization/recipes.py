@@ -90,8 +90,7 @@ class Recipe:
     @property
     def has_static_inputs(self) -> bool:
         """Whether some activations have scales that are measured beforehand."""
-        every = (scheme.inputs for scheme in (self.scheme, *self.roles.values()))
-        return any(inputs is not None and not inputs.dynamic for inputs in every)
+        return any(scheme.has_static_inputs for scheme in (self.scheme, *self.roles.values()))
 
     @property
     def numbers(self) -> str:

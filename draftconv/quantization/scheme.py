@@ -228,6 +228,11 @@ class Scheme:
                 cure="write rounding: gptq, or leave sequential out",
             )
 
+    @property
+    def has_static_inputs(self) -> bool:
+        """Whether its activations have scales that are measured beforehand."""
+        return self.inputs is not None and not self.inputs.dynamic
+
     def __str__(self) -> str:
         rounding = {"nearest": "", "gptq": " by GPTQ"}[self.rounding] + (" in sequence" if self.sequential else "")
         return f"weights {self.weights}{rounding}; activations {self.inputs or '16 bit'}"

@@ -89,10 +89,9 @@ def simulate(
         BadCheckpoint: a weight holds NaN or infinities.
     """
     for scheme in (recipe.scheme, *recipe.roles.values()):
-        inputs = scheme.inputs
-        if inputs is not None and not inputs.dynamic and not scales:
+        if scheme.has_static_inputs and not scales:
             raise Refused(
-                f"recipe {recipe.name} cannot be simulated: its activations are {inputs}",
+                f"recipe {recipe.name} cannot be simulated: its activations are {scheme.inputs}",
                 why="a static scale is measured on the drafter's own inputs (calibration); nothing measured it here",
                 cure="take a recipe with dynamic activations, or one that leaves them in 16 bits",
             )

@@ -10,7 +10,7 @@ from torch import Tensor
 from draftconv.drafter.drafter import Drafter
 from draftconv.quantization.exclusions import WEIGHT, select
 from draftconv.quantization.recipes import Recipe
-from draftconv.quantization.rounding import input_scale, refuse_unsimulated
+from draftconv.quantization.rounding import input_scale
 from draftconv.replay.calibration import input_peaks
 from draftconv.replay.load_arm import LoadSettings, load_arm
 from draftconv.replay.pruned import pruned_arm
@@ -42,7 +42,7 @@ class StaticScales:
             rows: that the head keeps; None keeps all.
 
         Raises:
-            Refused: activations that no replay computes; or inputs that are not finite, or nothing but zeros.
+            Refused: inputs that are not finite, or nothing but zeros.
             UsageError, BadCheckpoint: as `load_arm` and `replay`.
         """
         schemes = {
@@ -50,8 +50,6 @@ class StaticScales:
             for name, role in select(recipe, self.drafter.facts).roles.items()
         }
         static = {module: inputs for module, inputs in schemes.items() if inputs is not None and not inputs.dynamic}
-        for inputs in static.values():
-            refuse_unsimulated(inputs)
         peaks = self._peaks.setdefault(rows, {})
         if missing := [module for module in static if module not in peaks]:
             peaks |= self._measure(missing, rows)
